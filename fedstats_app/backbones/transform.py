@@ -1,0 +1,80 @@
+"""From an image to the tensor that a backbone was trained to see.
+
+One rule for every backbone: the image is resized straight to ``input_size`` x ``input_size`` pixels, whatever its aspect
+ratio, and nothing is cropped. Published results of the closed-form methods use it, and no pixel of a small image (28 or
+32 pixels a side) is lost, as it would be to the usual resize-then-centre-crop. Interpolation, mean and standard deviation
+are those that the weights were trained with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ImageTransform:
+    """Resize an RGB image to a square and normalise it.
+
+    Attributes
+    ----------
+    input_size : int
+        Side of the square that comes out, in pixels.
+    mean, std : tuple of float
+        Per channel (red, green, blue), for pixels scaled to 0..1.
+    interpolation : str
+        Name of one of PIL's resampling filters in lower case; PIL widens it when it shrinks an image (antialias).
+    """
+
+    input_size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        filters = [name.lower() for name in Image.Resampling.__members__]
+        if self.input_size < 1:
+            raise ValueError(f"input_size must be at least 1 pixel, got {self.input_size}")
+        if self.interpolation not in filters:
+            raise ValueError(f"interpolation must be one of {', '.join(filters)}, got {self.interpolation!r}")
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise ValueError(f"mean and std need 3 values each, std above 0; got mean {self.mean}, std {self.std}")
+
+    @property
+    def spec(self) -> dict[str, object]:
+        """All that determines the result, as values that JSON can hold."""
+        fields = dataclasses.asdict(self)
+        return {**fields, "mean": list(self.mean), "std": list(self.std), "resize": "stretch", "antialias": True}
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """Turn one image into a backbone's input.
+
+        Parameters
+        ----------
+        image : PIL.Image.Image
+            In mode RGB: what grey, alpha or 16-bit images become is the data source's rule, not this function's guess.
+
+        Returns
+        -------
+        Tensor
+            (3, input_size, input_size) float32, on the CPU.
+
+        Raises
+        ------
+        ValueError
+            If the image is not in mode RGB.
+        """
+        if image.mode != "RGB":
+            raise ValueError(f"a backbone's transform takes images in mode RGB, got mode {image.mode!r}")
+        side = (self.input_size, self.input_size)
+        resized = image if image.size == side else image.resize(side, Image.Resampling[self.interpolation.upper()])
+        pixels = torch.from_numpy(np.array(resized, dtype=np.float32))  # (H, W, 3), 0..255
+        # In units of 0..255, so that no separate pass scales the pixels to 0..1.
+        mean = torch.tensor([255 * value for value in self.mean], dtype=torch.float32)
+        std = torch.tensor([255 * value for value in self.std], dtype=torch.float32)
+        return pixels.sub_(mean).div_(std).permute(2, 0, 1).contiguous()

@@ -1,0 +1,167 @@
+"""Where a backbone's weights come from: a local file or an official download; and how they get into the network."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import re
+import tempfile
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+DOWNLOAD_TIMEOUT_SECONDS = 20.0
+_SUFFIXES = (".pth", ".pt", ".safetensors")
+_OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+class WeightsError(RuntimeError):
+    """Weights cannot be had or do not fit: the message says which file, what was expected and what to do."""
+
+
+def read_state_file(path: str | Path) -> dict[str, Tensor]:
+    """Read a state dict from a local file, without unpickling anything but tensors.
+
+    Parameters
+    ----------
+    path : str or Path
+        A ``.pth`` or ``.pt`` file as ``torch.save(model.state_dict(), path)`` writes it, or a ``.safetensors`` file.
+
+    Returns
+    -------
+    dict of str to Tensor
+        On the CPU, in the file's order.
+
+    Raises
+    ------
+    WeightsError
+        If there is no such file, its suffix is another, or it holds anything but a flat dict of finite tensors.
+    """
+    file = Path(path).expanduser().absolute()
+    if file.suffix not in _SUFFIXES:
+        raise WeightsError(f"a weights file ends in {', '.join(_SUFFIXES)}; got {str(file)!r}")
+    if not file.is_file():
+        raise WeightsError(f"there is no weights file {str(file)!r}")
+    state = _read_safetensors(file) if file.suffix == ".safetensors" else _read_torch(file)
+    broken = [key for key, value in state.items() if value.is_floating_point() and not bool(value.isfinite().all())]
+    if broken:
+        raise WeightsError(f"weights file {file.name} has NaN or infinite values in {_some(broken)}")
+    return state
+
+
+def _read_torch(file: Path) -> dict[str, Tensor]:
+    try:
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
+        raise WeightsError(f"weights file {file.name} is no state dict that can be read safely: {error}") from error
+    if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(v, Tensor) for v in loaded.values()):
+        held = f"keys {_some([str(key) for key in loaded])}" if isinstance(loaded, Mapping) else type(loaded).__name__
+        raise WeightsError(f"weights file {file.name} must hold a flat dict of tensors (a state dict), got {held}")
+    return {str(key): value for key, value in loaded.items()}
+
+
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file, device="cpu")
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"weights file {file.name} cannot be read as safetensors: {error}") from error
+
+
+def load_strictly(module: nn.Module, state: Mapping[str, Tensor], *, dropped: tuple[str, ...], source: str) -> None:
+    """Load a state dict into a backbone; every key must fit but those of the classifier, which the backbone has not.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The network without classifier.
+    state : mapping of str to Tensor
+        Of the network with or without classifier.
+    dropped : tuple of str
+        Prefixes of the classifier's keys.
+    source : str
+        Where the state came from, for the message.
+
+    Raises
+    ------
+    WeightsError
+        Naming missing keys, unexpected keys and tensors of another shape.
+    """
+    expected = module.state_dict()
+    trunk = {key: value for key, value in state.items() if not key.startswith(dropped)}
+    # BatchNorm's step counter is absent from older files and does nothing outside training.
+    missing = [key for key in expected if key not in trunk and not key.endswith("num_batches_tracked")]
+    unexpected = [key for key in trunk if key not in expected]
+    misshapen = [
+        f"{key} {tuple(value.shape)} (expected {tuple(expected[key].shape)})"
+        for key, value in trunk.items()
+        if key in expected and value.shape != expected[key].shape
+    ]
+    problems = {"missing": missing, "unexpected": unexpected, "of another shape": misshapen}
+    if any(problems.values()):
+        text = "; ".join(f"{len(keys)} {what}: {_some(keys)}" for what, keys in problems.items() if keys)
+        raise WeightsError(f"weights from {source} do not fit the backbone: {text}")
+    module.load_state_dict({**expected, **trunk}, strict=True)
+
+
+def official_checkpoint(url: str) -> Path:
+    """Return the local file of a checkpoint that torch.hub would cache, after downloading it if it is not there.
+
+    Parameters
+    ----------
+    url : str
+        Of a file named ``<name>-<first digits of its sha256>.pth``, as PyTorch's model zoo names them.
+
+    Raises
+    ------
+    WeightsError
+        If it is not there and the environment says offline, or the download fails or stalls for 20 seconds.
+    """
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    file = folder / url.rsplit("/", 1)[-1]
+    if file.is_file():
+        return file
+    advice = f"put {file.name} into {folder}, or name a local copy of it in backbone-weights"
+    if offline := offline_variable():
+        raise WeightsError(f"weights {file.name} are not on this machine and {offline} forbids downloads: {advice}")
+    try:
+        _download(url, file)
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"weights {file.name} could not be downloaded ({error}): {advice}") from error
+    return file
+
+
+def offline_variable() -> str:
+    """Name the environment variable that forbids downloads, as Hugging Face's libraries read it; "" if none does."""
+    truthy = {"1", "ON", "YES", "TRUE"}
+    return next((name for name in _OFFLINE_VARIABLES if os.environ.get(name, "").upper() in truthy), "")
+
+
+def _download(url: str, file: Path) -> None:
+    """Write the file in one step, so that a process beside this one never reads half of it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=file.name, delete=False) as part:
+        try:
+            with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT_SECONDS) as response:
+                while chunk := response.read(1 << 20):
+                    digest.update(chunk)
+                    part.write(chunk)
+            part.close()
+            promised = re.search(r"-([0-9a-f]{8,})\.", file.name)
+            if promised and not digest.hexdigest().startswith(promised[1]):
+                raise ValueError(f"its sha256 starts with {digest.hexdigest()[:8]}, not {promised[1]}")
+            os.replace(part.name, file)
+        finally:
+            Path(part.name).unlink(missing_ok=True)
+
+
+def _some(names: list[str], limit: int = 4) -> str:
+    """List the first few of what may be hundreds of names."""
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -1,0 +1,202 @@
+"""`Dataset`: labelled images from any source, in one shape."""
+
+import dataclasses
+import struct
+import types
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedstats_app.data.images import to_rgb
+
+# What Pillow and its decoders raise on files that are damaged, truncated, of no known format, or too large.
+_UNREADABLE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    EOFError,
+    OverflowError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+)
+_NAMED_IN_ERRORS = 5
+
+
+class DatasetError(ValueError):
+    """The data cannot be used as asked; the message says what, whose, what is allowed and what came."""
+
+
+class UnreadableSampleError(Exception):
+    """One sample's image cannot be read.
+
+    Attributes
+    ----------
+    name : str
+        The sample's name, as `Dataset.sample_name` gives it.
+    reason : str
+        What went wrong, in words.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"image {name!r} cannot be read: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class SampleSource(Protocol):
+    """Where a data set's images come from."""
+
+    def open(self, index: int) -> Image.Image:
+        """Return the image at a valid index, in any mode; it may still be unread."""
+
+    def name(self, index: int) -> str:
+        """Return a name by which a person finds the sample at a valid index."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset:
+    """One split of a labelled image data set.
+
+    Images are read one at a time, when asked for; labels are in memory.
+
+    Attributes
+    ----------
+    name : str
+        The spec it was loaded from and its split, such as ``builtin (train)``.
+    class_names : tuple of str
+        The C classes; a label is an index into it. Both splits of a data set have the same.
+    labels : numpy.ndarray
+        ``(n,)`` int64 in ``[0, C)``; read-only.
+    fingerprint : str
+        64 hex digits that identify the split's content, found without reading all of it: two data sets with the same one have
+        the same images at the same indices.
+    source : SampleSource
+        Where the images come from.
+    columns : Mapping of str to numpy.ndarray
+        Other columns of n scalars, by which to partition: a domain, a user.
+
+    Raises
+    ------
+    DatasetError
+        If there are no class names or two are equal, or if labels are not integers or lie outside ``[0, C)`` (-1 often marks
+        samples without a label); the message counts and names them.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    labels: NDArray[np.int64]
+    fingerprint: str
+    source: SampleSource = dataclasses.field(repr=False)
+    columns: Mapping[str, NDArray[Any]] = dataclasses.field(default_factory=lambda: types.MappingProxyType({}), repr=False)
+
+    def __post_init__(self) -> None:
+        """Check the labels against the classes, and make them read-only."""
+        if not self.class_names or len(set(self.class_names)) < len(self.class_names):
+            raise DatasetError(f"{self.name}: class names must be distinct and at least one, got {list(self.class_names)}")
+        labels = np.array(self.labels)
+        if labels.ndim != 1 or (labels.size and labels.dtype.kind not in "iu"):
+            raise DatasetError(f"{self.name}: labels must be one integer per sample, got {labels.dtype} of shape {labels.shape}")
+        labels = labels.astype(np.int64)
+        self._refuse_labels_out_of_range(labels)
+        labels.setflags(write=False)
+        object.__setattr__(self, "labels", labels)
+
+    def _refuse_labels_out_of_range(self, labels: NDArray[np.int64]) -> None:
+        bad = np.flatnonzero((labels < 0) | (labels >= len(self.class_names)))
+        if bad.size == 0:
+            return
+        named = ", ".join(f"{self.source.name(int(i))} has {labels[i]}" for i in bad[:_NAMED_IN_ERRORS])
+        raise DatasetError(
+            f"{self.name}: {bad.size} of {labels.size} labels are not in 0..{len(self.class_names) - 1} ({named}"
+            f"{', ...' if bad.size > _NAMED_IN_ERRORS else ''}); a negative label usually marks a sample without one: "
+            "leave such samples out"
+        )
+
+    def __len__(self) -> int:
+        """Return the number of samples n."""
+        return len(self.labels)
+
+    def sample(self, index: int) -> Image.Image:
+        """Read one image, as 8-bit RGB by the rule of `to_rgb`.
+
+        Parameters
+        ----------
+        index : int
+            In ``[0, n)``.
+
+        Returns
+        -------
+        PIL.Image.Image
+            In mode ``RGB``, of its own size.
+
+        Raises
+        ------
+        IndexError
+            If the index is out of range.
+        UnreadableSampleError
+            If the image is damaged, missing, of an unknown format or larger than Pillow's limit against decompression bombs.
+        """
+        self._check_index(index)
+        try:
+            with self.source.open(index) as image:
+                return to_rgb(image)
+        except _UNREADABLE as error:
+            raise UnreadableSampleError(self.sample_name(index), f"{type(error).__name__}: {error}") from error
+
+    def sample_name(self, index: int) -> str:
+        """Return a name by which a person finds a sample (a relative path, a row number).
+
+        Raises
+        ------
+        IndexError
+            If the index is out of range.
+        """
+        self._check_index(index)
+        return self.source.name(index)
+
+    def _check_index(self, index: int) -> None:
+        if not 0 <= index < len(self):
+            raise IndexError(f"{self.name} has samples 0..{len(self) - 1}, asked for {index}")
+
+    def with_class_names(self, class_names: Sequence[str]) -> "Dataset":
+        """Return the same samples with labels that index another list of classes.
+
+        A site that holds a few of a federation's classes numbers them its own way; this gives it the federation's numbers.
+        Classes are matched by name.
+
+        Parameters
+        ----------
+        class_names : sequence of str
+            The new classes, in order.
+
+        Returns
+        -------
+        Dataset
+            Itself, where the classes are the same already.
+
+        Raises
+        ------
+        DatasetError
+            If samples have a class that is not in the new list.
+        """
+        wanted = tuple(class_names)
+        if wanted == self.class_names:
+            return self
+        position = {name: new for new, name in enumerate(wanted)}
+        unknown = [self.class_names[c] for c in np.unique(self.labels) if self.class_names[c] not in position]
+        if unknown:
+            raise DatasetError(
+                f"{self.name} has samples of {len(unknown)} classes that are not among the {len(wanted)} allowed ones: "
+                f"{unknown[:_NAMED_IN_ERRORS]}; allowed are {list(wanted[:20])}{' ...' if len(wanted) > 20 else ''}"
+            )
+        renumber = np.array([position.get(name, -1) for name in self.class_names], dtype=np.int64)  # (old C,)
+        return dataclasses.replace(self, class_names=wanted, labels=renumber[self.labels])

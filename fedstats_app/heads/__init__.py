@@ -1,0 +1,21 @@
+"""Level 1: closed-form classifier heads as pure functions of merged statistics (torch only).
+
+Regularisation happens here, once, on the merged statistics; solvers work in float64 and never form an inverse.
+"""
+
+from fedstats_app.heads.confusion import ConfusionMatrix
+from fedstats_app.heads.fedcof import solve_fedcof
+from fedstats_app.heads.gaussian import solve_gaussian
+from fedstats_app.heads.linear_head import LinearHead, SolveReport
+from fedstats_app.heads.ncm import solve_ncm
+from fedstats_app.heads.ridge import solve_ridge
+
+__all__ = [
+    "ConfusionMatrix",
+    "LinearHead",
+    "SolveReport",
+    "solve_fedcof",
+    "solve_gaussian",
+    "solve_ncm",
+    "solve_ridge",
+]

@@ -1,0 +1,80 @@
+"""Confusion matrices: evaluation as a value that can be added, on the server or over clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ConfusionMatrix:
+    """Counts of (true class, predicted class); a commutative monoid under ``+``.
+
+    Attributes
+    ----------
+    matrix : Tensor
+        (C, C) int64, rows true, columns predicted.
+    """
+
+    matrix: Tensor
+
+    def __post_init__(self) -> None:
+        if self.matrix.ndim != 2 or self.matrix.shape[0] != self.matrix.shape[1] or self.matrix.dtype != torch.int64:
+            raise ValueError(f"matrix must be (C, C) int64, got {tuple(self.matrix.shape)} {self.matrix.dtype}")
+
+    @classmethod
+    def zeros(cls, num_classes: int) -> ConfusionMatrix:
+        """Return the identity of ``+``."""
+        return cls(torch.zeros(num_classes, num_classes, dtype=torch.int64))
+
+    @classmethod
+    def from_predictions(cls, labels: Tensor, predictions: Tensor, num_classes: int) -> ConfusionMatrix:
+        """Count (n,) true labels against (n,) predictions, both int64 in [0, C).
+
+        Raises
+        ------
+        ValueError
+            If shapes differ or a value is out of range.
+        """
+        if labels.shape != predictions.shape or labels.ndim != 1:
+            raise ValueError(
+                f"labels and predictions must have the same shape (n,), "
+                f"got {tuple(labels.shape)} and {tuple(predictions.shape)}"
+            )
+        for what, values in (("labels", labels), ("predictions", predictions)):
+            if values.numel() and not (0 <= int(values.min()) and int(values.max()) < num_classes):
+                raise ValueError(f"{what} must lie in [0, {num_classes}), got {int(values.min())} to {int(values.max())}")
+        cells = torch.bincount(labels.cpu() * num_classes + predictions.cpu(), minlength=num_classes**2)
+        return cls(cells.reshape(num_classes, num_classes))
+
+    def __add__(self, other: ConfusionMatrix) -> ConfusionMatrix:
+        """Return the counts of both."""
+        if not isinstance(other, ConfusionMatrix):
+            return NotImplemented
+        if self.matrix.shape != other.matrix.shape:
+            raise ValueError(
+                f"confusion matrices to add must have the same classes, got {len(self.matrix)} and {len(other.matrix)}"
+            )
+        return ConfusionMatrix(self.matrix + other.matrix)
+
+    @property
+    def num_examples(self) -> int:
+        """Number of samples counted."""
+        return int(self.matrix.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Share of samples predicted right, 0 to 1; NaN without samples."""
+        return float(self.matrix.trace()) / self.num_examples if self.num_examples else float("nan")
+
+    @property
+    def per_class_accuracy(self) -> Tensor:
+        """(C,) float64 recall of each class; NaN for a class without samples."""
+        return self.matrix.diagonal().to(torch.float64) / self.matrix.sum(dim=1).to(torch.float64)
+
+    @property
+    def macro_accuracy(self) -> float:
+        """Mean recall over the classes that have samples; NaN without samples."""
+        return float(self.per_class_accuracy.nanmean())

@@ -1,0 +1,132 @@
+"""A linear classifier head and the report of the solve it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SolveReport:
+    """What a solver did: the regulariser it used and how well posed the system was.
+
+    Attributes
+    ----------
+    regulariser : str
+        In words, for a table: "lambda 12.3 (GCV)".
+    parameters : dict
+        The numbers used, by name (``ridge_lambda``, ``shrinkage``).
+    ridge_effective : float or None
+        What was added to the diagonal of the Gram-like matrix in all, None where there is no system. Infinite for
+        FedCOF's limit, which is FedNCM.
+    condition_number : float or None
+        Estimate for the matrix that was solved, from power iteration (a lower bound, close in practice).
+    rank : int or None
+        Numerical rank where a pseudo-inverse had to be used, else None.
+    notes : tuple of str
+        What a user should know: a fallback, a limit.
+    """
+
+    regulariser: str = "none"
+    parameters: dict[str, float] = field(default_factory=dict)
+    ridge_effective: float | None = None
+    condition_number: float | None = None
+    rank: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LinearHead:
+    """logits = features @ weight.T + bias.
+
+    Attributes
+    ----------
+    weight : Tensor
+        (C, d); the row of an absent class is zero.
+    bias : Tensor
+        (C,).
+    present : Tensor
+        (C,) bool, classes that had samples. By default all.
+    report : SolveReport
+        How the head was solved.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, or a weight or the bias of a present class is not finite.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    present: Tensor = field(default=None)  # type: ignore[assignment]  # filled in by __post_init__
+    report: SolveReport = field(default_factory=SolveReport)
+
+    def __post_init__(self) -> None:
+        if self.weight.ndim != 2 or self.bias.shape != self.weight.shape[:1]:
+            raise ValueError(
+                f"weight must be (C, d) and bias (C,), got {tuple(self.weight.shape)} and {tuple(self.bias.shape)}"
+            )
+        if self.present is None:
+            object.__setattr__(self, "present", torch.ones(len(self.bias), dtype=torch.bool, device=self.bias.device))
+        if self.present.shape != self.bias.shape or self.present.dtype != torch.bool:
+            raise ValueError(f"present must be ({len(self.bias)},) bool, got {tuple(self.present.shape)}")
+        if not bool(torch.isfinite(self.weight).all()) or not bool(torch.isfinite(self.bias[self.present]).all()):
+            raise ValueError("a head must be finite, got NaN or infinity in the weight or the bias of a present class")
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C, absent ones included."""
+        return int(self.weight.shape[0])
+
+    @property
+    def feature_dim(self) -> int:
+        """Feature dimension d."""
+        return int(self.weight.shape[1])
+
+    def logits(self, features: Tensor, *, mask_absent: bool = True) -> Tensor:
+        """Return (n, C) logits in the weight's dtype.
+
+        Parameters
+        ----------
+        features : Tensor
+            (n, d) on the head's device.
+        mask_absent : bool
+            Give absent classes -inf. With False they keep their zero row, as in the papers' code, and can beat the
+            negative logit of a real class.
+        """
+        logits = features.to(self.weight.dtype) @ self.weight.T + self.bias
+        return logits.masked_fill(~self.present, -torch.inf) if mask_absent else logits
+
+    def predict(self, features: Tensor, *, mask_absent: bool = True) -> Tensor:
+        """Return (n,) int64 class ids, the largest logit's."""
+        return self.logits(features, mask_absent=mask_absent).argmax(dim=1)
+
+    def to(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> LinearHead:
+        """Return the head in another dtype or on another device."""
+        device = device if device is not None else self.weight.device
+        return LinearHead(
+            self.weight.to(device=device, dtype=dtype),
+            self.bias.to(device=device, dtype=dtype),
+            self.present.to(device),
+            self.report,
+        )
+
+
+def normalize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Divide every row by its Euclidean norm; a zero row stays zero.
+
+    Returns
+    -------
+    unit : Tensor
+        (C, d).
+    norm : Tensor
+        (C,), 1 in place of 0.
+    """
+    # Scaling by the largest entry first keeps the squares of very small or large rows representable.
+    scale = weight.abs().amax(dim=1, keepdim=True) if weight.shape[1] else weight.new_zeros(len(weight), 1)
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    norm = torch.linalg.vector_norm(weight / scale, dim=1, keepdim=True) * scale
+    norm = torch.where(norm > 0, norm, torch.ones_like(norm))
+    return weight / norm, norm.squeeze(1)

@@ -1,0 +1,91 @@
+"""Symmetric positive (semi-)definite systems: Cholesky, and a documented fallback where the matrix is singular."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Enough for the extreme eigenvalues to a few per cent; each step costs one product (or solve) of d^2.
+POWER_ITERATIONS = 30
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Solution of a system, and what is known of its matrix.
+
+    Attributes
+    ----------
+    x : Tensor
+        (d, C).
+    condition_number : float
+        Estimate of the ratio of extreme eigenvalues (of those kept, in the fallback).
+    rank : int or None
+        None after a Cholesky solve; the numerical rank after the fallback.
+    """
+
+    x: Tensor
+    condition_number: float
+    rank: int | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to tell the user: empty after a Cholesky solve."""
+        if self.rank is None:
+            return ()
+        return (f"singular system: pseudo-inverse of rank {self.rank} of {len(self.x)}",)
+
+
+def solve_positive_definite(matrix: Tensor, rhs: Tensor) -> Solution:
+    """Solve ``matrix @ x = rhs`` by Cholesky; by an eigenvalue pseudo-inverse where the matrix is singular.
+
+    Parameters
+    ----------
+    matrix : Tensor
+        (d, d) float64, symmetric, positive semi-definite up to rounding.
+    rhs : Tensor
+        (d, C) float64.
+
+    Notes
+    -----
+    The fallback is taken when the factorisation fails or the condition number exceeds 1 / (d eps), where its result
+    would be noise. It keeps eigenvalues above d eps times the largest and gives the solution of least norm.
+    """
+    eps = torch.finfo(matrix.dtype).eps
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if int(info) == 0:
+        condition_number = _condition_number(matrix, factor)
+        if condition_number * len(matrix) * eps < 1.0:
+            return Solution(torch.cholesky_solve(rhs, factor), condition_number)
+    eigenvalues, vectors = torch.linalg.eigh(matrix)
+    largest = float(eigenvalues[-1].clamp(min=0.0))
+    kept = eigenvalues > len(matrix) * eps * largest
+    rank = int(kept.sum())
+    if rank == 0:
+        return Solution(torch.zeros_like(rhs), 1.0, 0)
+    eigenvalues, vectors = eigenvalues[kept], vectors[:, kept]
+    x = vectors @ ((vectors.T @ rhs) / eigenvalues.unsqueeze(1))
+    return Solution(x, largest / float(eigenvalues[0]), rank)
+
+
+def _condition_number(matrix: Tensor, factor: Tensor) -> float:
+    """Estimate the condition number by power iteration on the matrix and, through its factor, on the inverse."""
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(len(matrix), 1, generator=generator, dtype=matrix.dtype).to(matrix.device)
+    largest, vector = 0.0, start
+    for _ in range(POWER_ITERATIONS):
+        vector = matrix @ (vector / torch.linalg.vector_norm(vector))
+        largest = float(torch.linalg.vector_norm(vector))
+    inverse_smallest, vector = 0.0, start
+    for _ in range(POWER_ITERATIONS):
+        vector = torch.cholesky_solve(vector / torch.linalg.vector_norm(vector), factor)
+        inverse_smallest = float(torch.linalg.vector_norm(vector))
+    return largest * inverse_smallest
+
+
+def add_to_diagonal(matrix: Tensor, value: float) -> Tensor:
+    """Return ``matrix + value * I`` as a new matrix."""
+    shifted = matrix.clone()
+    shifted.diagonal().add_(value)
+    return shifted

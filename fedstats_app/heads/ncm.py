@@ -1,0 +1,25 @@
+"""FedNCM: the nearest class mean by cosine (Legate et al. 2023, "Guiding the last layer in federated learning")."""
+
+from __future__ import annotations
+
+import torch
+
+from fedstats_app.heads.linear_head import LinearHead, normalize_rows
+from fedstats_app.statistics import FeatureStatistics
+
+
+def solve_ncm(stats: FeatureStatistics) -> LinearHead:
+    """Return the head W_c = mu_c / ||mu_c||, b = 0.
+
+    Parameters
+    ----------
+    stats : FeatureStatistics
+        Merged statistics; the Gram matrix is not used.
+
+    Returns
+    -------
+    LinearHead
+        float64. The row of an absent class is zero. Exact: the same as centralised class means for any split.
+    """
+    weight, _ = normalize_rows(stats.class_means)
+    return LinearHead(weight, torch.zeros_like(weight[:, 0]), stats.present)

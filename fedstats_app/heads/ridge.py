@@ -1,0 +1,134 @@
+"""Fed3R: ridge regression on one-hot labels (Fani et al. 2024, "Accelerating heterogeneous federated learning with
+closed-form classifiers"), with and without the between-class scatter."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedstats_app.heads.linear_head import LinearHead, SolveReport, normalize_rows
+from fedstats_app.heads.linear_system import Solution, add_to_diagonal, solve_positive_definite
+from fedstats_app.heads.regularisation import gcv_ridge_lambda, oas_shrinkage
+from fedstats_app.statistics import FeatureStatistics
+
+
+def solve_ridge(
+    stats: FeatureStatistics,
+    *,
+    ridge_lambda: float | Literal["auto"] = 0.01,
+    between_class: bool = True,
+    fit_bias: bool = False,
+    normalize: bool = True,
+    solver: Literal["cholesky", "pinv32"] = "cholesky",
+) -> LinearHead:
+    """Return the ridge head (G + lambda I) W^T = B with G = F^T F, B = F^T Y.
+
+    Parameters
+    ----------
+    stats : FeatureStatistics
+        Merged statistics with a Gram matrix.
+    ridge_lambda : float or "auto"
+        lambda >= 0, absolute. "auto": generalised cross-validation; without between-class scatter, where that is not
+        meaningful, the OAS shrinkage of the pooled within-class covariance times (N - C+), C+ the classes present.
+    between_class : bool
+        False leaves the between-class scatter out of G:
+        G - (B D^-1 B^T - N mu mu^T), D the class counts. At lambda = gamma (N - C+) this is exactly FedCOF with the
+        clients' true covariances (Goswami et al. 2025, eq. 24).
+    fit_bias : bool
+        Append a constant feature 1, regularised like the others, as Fed3R's official code does; its weight becomes
+        the bias. Only with between_class.
+    normalize : bool
+        Divide each row (and its bias) by the norm of the row's weights; a zero row stays zero.
+    solver : {"cholesky", "pinv32"}
+        "cholesky": float64. "pinv32": float32 pseudo-inverse of G + lambda I with torch's default cut-off, which the
+        papers' reported numbers rest on; only to reproduce those.
+
+    Returns
+    -------
+    LinearHead
+        float64; rows of absent classes are zero.
+
+    Raises
+    ------
+    ValueError
+        Without a Gram matrix, with a negative or non-finite lambda, or with fit_bias and without between_class.
+    """
+    if stats.gram is None:
+        raise ValueError("the ridge head needs statistics with a Gram matrix, got gram=None")
+    if fit_bias and not between_class:
+        raise ValueError("fit_bias is defined with between-class scatter only, got between_class=False")
+    gram, rhs = _with_constant_feature(stats) if fit_bias else (stats.gram, stats.class_sums.T)
+    if not between_class:
+        gram = stats.gram - _between_class_scatter(stats)
+    chosen, how = _choose_lambda(stats, gram, rhs, ridge_lambda, between_class)
+    if solver == "pinv32":
+        solution = _solve_pinv32(gram, rhs, chosen)
+    else:
+        solution = solve_positive_definite(add_to_diagonal(gram, chosen), rhs)
+    weight = solution.x.T  # (C, d) or (C, d + 1)
+    bias = weight[:, -1].clone() if fit_bias else torch.zeros_like(weight[:, 0])
+    weight = weight[:, :-1] if fit_bias else weight
+    if normalize:
+        weight, norm = normalize_rows(weight)
+        bias = bias / norm
+    report = SolveReport(
+        regulariser=f"lambda {chosen:.4g}{how}",
+        parameters={"ridge_lambda": chosen},
+        ridge_effective=chosen,
+        condition_number=solution.condition_number,
+        rank=solution.rank,
+        notes=solution.notes,
+    )
+    return LinearHead(weight.contiguous(), bias, stats.present, report)
+
+
+def _choose_lambda(
+    stats: FeatureStatistics,
+    gram: Tensor,
+    rhs: Tensor,
+    ridge_lambda: float | Literal["auto"],
+    between_class: bool,
+) -> tuple[float, str]:
+    if ridge_lambda != "auto":
+        if isinstance(ridge_lambda, str) or not 0.0 <= ridge_lambda < float("inf"):
+            raise ValueError(f'ridge_lambda must be a finite number >= 0 or "auto", got {ridge_lambda!r}')
+        return float(ridge_lambda), ""
+    if stats.num_examples == 0:
+        return 1.0, ""
+    if between_class:
+        return gcv_ridge_lambda(gram, rhs, stats.num_examples), " (GCV)"
+    freedom = stats.num_examples - int(stats.present.sum())
+    shrinkage = oas_shrinkage(gram - _mean_outer_product(stats), freedom)
+    # No within-class spread at all (every class a single sample): G is N mu mu^T and any ridge gives NCM's direction.
+    return (1.0, " (no spread)") if shrinkage == float("inf") else (shrinkage * freedom, " (OAS)")
+
+
+def _with_constant_feature(stats: FeatureStatistics) -> tuple[Tensor, Tensor]:
+    """Return G and B of the features with a constant 1 appended."""
+    if stats.gram is None:
+        raise ValueError("the ridge head needs statistics with a Gram matrix, got gram=None")
+    total = stats.class_sums.sum(dim=0, keepdim=True)  # (1, d)
+    corner = total.new_tensor([[float(stats.num_examples)]])
+    gram = torch.cat([torch.cat([stats.gram, total.T], dim=1), torch.cat([total, corner], dim=1)])
+    return gram, torch.cat([stats.class_sums, stats.class_counts.unsqueeze(1).to(torch.float64)], dim=1).T
+
+
+def _between_class_scatter(stats: FeatureStatistics) -> Tensor:
+    scaled = stats.class_means * stats.class_counts.to(torch.float64).sqrt().unsqueeze(1)
+    return scaled.T @ scaled - _mean_outer_product(stats)
+
+
+def _mean_outer_product(stats: FeatureStatistics) -> Tensor:
+    """Return N mu mu^T."""
+    return stats.num_examples * torch.outer(stats.mean, stats.mean)
+
+
+def _solve_pinv32(gram: Tensor, rhs: Tensor, ridge_lambda: float) -> Solution:
+    matrix = add_to_diagonal(gram.float(), ridge_lambda)
+    singular = torch.linalg.svdvals(matrix)
+    kept = singular > len(matrix) * torch.finfo(torch.float32).eps * singular[0]
+    x = (torch.linalg.pinv(matrix) @ rhs.float()).to(torch.float64)
+    smallest = float(singular[kept][-1]) if bool(kept.any()) else 1.0
+    return Solution(x, float(singular[0]) / smallest, int(kept.sum()))

@@ -1,0 +1,54 @@
+"""Uplink cost of the closed-form methods, as their papers count it.
+
+FedCOF, tables 3, 8 and 11, and FedCGS, section 4: numbers sent by all clients together, four bytes each, headers, counts (but FedCGS's)
+and downlink left out. What really went over the wire is measured elsewhere and reported as `wire_bytes`.
+"""
+
+from collections.abc import Callable
+
+_BYTES_PER_NUMBER = 4
+
+# M: (class, mean) rows of all clients; K: clients whose statistics were merged; C: classes; d: feature dimension.
+_NUMBERS_SENT: dict[str, Callable[[int, int, int, int], int]] = {
+    "fedncm": lambda M, K, C, d: M * d,
+    "fedcof": lambda M, K, C, d: M * d,
+    "fed3r": lambda M, K, C, d: M * d + K * d**2,
+    "fedcgs": lambda M, K, C, d: K * (C * d + d**2 + C),
+    "fedcof-oracle": lambda M, K, C, d: M * (d + d**2),
+    "ccvr": lambda M, K, C, d: M * (d + d**2),
+}
+
+
+def uplink_bytes(method: str, *, num_rows: int, num_clients: int, num_classes: int, feature_dim: int) -> int:
+    """Bytes that all clients together send to the server, by the papers' formulas.
+
+    Parameters
+    ----------
+    method : str
+        One of fedncm, fedcof, fed3r, fedcgs, fedcof-oracle (a covariance for every class and client), ccvr.
+    num_rows : int
+        M, the number of (client, class) pairs with samples, or of means where a client sends several per class.
+    num_clients : int
+        K, the number of clients whose statistics were merged.
+    num_classes : int
+        C, all classes, present or not.
+    feature_dim : int
+        d, the length of what the statistics are taken of (after a feature map, if there is one).
+
+    Returns
+    -------
+    int
+        Bytes, four per number.
+
+    Raises
+    ------
+    ValueError
+        If the method is unknown or a size is negative.
+    """
+    if method not in _NUMBERS_SENT:
+        raise ValueError(f"method: no uplink formula for {method!r}; there is one for {', '.join(_NUMBERS_SENT)}")
+    sizes = {"num_rows": num_rows, "num_clients": num_clients, "num_classes": num_classes, "feature_dim": feature_dim}
+    for name, size in sizes.items():
+        if size < 0:
+            raise ValueError(f"{name} must be at least 0, got {size}")
+    return _BYTES_PER_NUMBER * _NUMBERS_SENT[method](num_rows, num_clients, num_classes, feature_dim)

@@ -1,0 +1,120 @@
+"""Writing files so that a crash leaves the old file or the new one, never half of one; strict JSON."""
+
+import json
+import math
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace the file at `path` by `data`, or leave it as it was.
+
+    The bytes go to a temporary file in the same folder, are forced to disk, and then take the name in one step.
+
+    Parameters
+    ----------
+    path : Path
+        File to write; its folder must exist.
+    data : bytes
+        The whole content.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written. The old file, if there was one, is untouched and no temporary file stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        # Not `tempfile`, which makes the file readable by its owner only.
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line to a text file and force it to disk.
+
+    Parameters
+    ----------
+    path : Path
+        File to append to; created if it does not exist.
+    line : str
+        The line, without a line break.
+
+    Raises
+    ------
+    ValueError
+        If `line` contains a line break.
+    """
+    if "\n" in line or "\r" in line:
+        raise ValueError(f"{path}: a line to append must not contain a line break, got {line!r}")
+    # One write of the whole line, so that a reader never sees the two halves of it apart.
+    with path.open("ab") as file:
+        file.write((line + "\n").encode("utf-8"))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def to_json(value: object, *, indent: int | None = 2) -> str:
+    """Write a value as strict JSON, the same text for the same value.
+
+    JSON has no word for numbers that are not finite: NaN (no value) becomes `null`, and the infinities become the strings
+    `"inf"` and `"-inf"`, which Python's `float` reads back. Keys keep their order; a path becomes a string.
+
+    Parameters
+    ----------
+    value : object
+        Mappings with string keys, sequences, strings, numbers (also NumPy's), bool, None and paths, nested at will.
+    indent : int or None
+        Spaces per level; None gives one line.
+
+    Returns
+    -------
+    str
+        The JSON text, without a final line break.
+
+    Raises
+    ------
+    TypeError
+        If something in `value` has no JSON form; the message says where.
+    """
+    return json.dumps(_plain(value, "$"), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: object, where: str) -> object:
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return _finite_or_name(float(value))
+    if isinstance(value, Mapping):
+        return {_key(key, where): _plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    raise TypeError(
+        f"cannot write {where} as JSON: allowed are mappings, sequences, strings, numbers, bool, None and paths, "
+        f"got {type(value).__name__}"
+    )
+
+
+def _key(key: object, where: str) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"cannot write {where} as JSON: keys must be strings, got {key!r} ({type(key).__name__})")
+    return key
+
+
+def _finite_or_name(number: float) -> float | str | None:
+    if math.isnan(number):
+        return None
+    return number if math.isfinite(number) else str(number)

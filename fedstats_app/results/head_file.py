@@ -1,0 +1,149 @@
+"""A classifier head as one safetensors file: float32 `weight` (C, d), float32 `bias` (C,), uint8 `present` (C,).
+
+The header's metadata are strings under the keys of `METADATA_KEYS`; the values of `transform`, `feature-map`, `class-names`
+and `versions` are JSON.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fedstats_app.heads import LinearHead
+
+HEAD_FORMAT = "fedstats-head-1"
+METADATA_KEYS = (
+    "format",
+    "method",
+    "regulariser",
+    "backbone",
+    "backbone-weights",
+    "backbone-fingerprint",
+    "input-size",
+    "transform",
+    "feature-map",
+    "class-names",
+    "num-examples",
+    "num-clients",
+    "dataset",
+    "seed",
+    "versions",
+)
+_DTYPES = {"weight": torch.float32, "bias": torch.float32, "present": torch.uint8}
+
+
+def head_to_bytes(head: LinearHead, metadata: Mapping[str, str]) -> bytes:
+    """Serialise a head; the same head and metadata give the same bytes, whatever the order of the metadata.
+
+    Parameters
+    ----------
+    head : LinearHead
+        Weights must be finite in float32; so must biases, but an absent class may have -inf.
+    metadata : mapping of str to str
+        Header entries. `format` is filled in.
+
+    Returns
+    -------
+    bytes
+        Content of a safetensors file.
+
+    Raises
+    ------
+    TypeError
+        If a key or a value of `metadata` is not a string.
+    ValueError
+        If `format` is given and is another one, or a number is NaN or infinite where it must not be.
+    """
+    tensors = {
+        "weight": head.weight.to("cpu", torch.float32),
+        "bias": head.bias.to("cpu", torch.float32),
+        "present": head.present.to("cpu", torch.uint8),
+    }
+    _check_values(tensors, "the head to save")
+    return _with_sorted_header(save(tensors, _header_metadata(metadata)))
+
+
+def read_head(path: Path) -> tuple[LinearHead, dict[str, str]]:
+    """Read a head written by `head_to_bytes`.
+
+    Parameters
+    ----------
+    path : Path
+        A `heads/<method>.safetensors` of a run folder.
+
+    Returns
+    -------
+    head : LinearHead
+        Weight and bias in float64 (the values are float32's), on the CPU.
+    metadata : dict of str to str
+        The header's entries.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is no safetensors file, or not a head of this format.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no head at {path}")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
+    if metadata.get("format") != HEAD_FORMAT:
+        raise ValueError(f"{path}: format must be {HEAD_FORMAT!r}, got {metadata.get('format')!r}")
+    _check_shapes(tensors, str(path))
+    _check_values(tensors, str(path))
+    head = LinearHead(
+        weight=tensors["weight"].to(torch.float64),
+        bias=tensors["bias"].to(torch.float64),
+        present=tensors["present"].to(torch.bool),
+    )
+    return head, metadata
+
+
+def _header_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"head metadata must be strings, got {key!r}: {value!r} ({type(value).__name__})")
+    if metadata.get("format", HEAD_FORMAT) != HEAD_FORMAT:
+        raise ValueError(f"head metadata: format must be {HEAD_FORMAT!r} or left out, got {metadata['format']!r}")
+    return {**metadata, "format": HEAD_FORMAT}
+
+
+def _with_sorted_header(file: bytes) -> bytes:
+    """Put the header's keys in order: safetensors writes the metadata in a different order in every call."""
+    end = 8 + int.from_bytes(file[:8], "little")
+    # The offsets in the header count from its end, so it may change its length.
+    header = json.dumps(json.loads(file[8:end]), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + file[end:]
+
+
+def _check_shapes(tensors: Mapping[str, Tensor], where: str) -> None:
+    found = {key: (tensor.dtype, tuple(tensor.shape)) for key, tensor in tensors.items()}
+    shape = tuple(tensors["weight"].shape) if "weight" in tensors else ()
+    if len(shape) != 2 or found != {
+        "weight": (_DTYPES["weight"], shape),
+        "bias": (_DTYPES["bias"], shape[:1]),
+        "present": (_DTYPES["present"], shape[:1]),
+    }:
+        raise ValueError(
+            f"{where}: a head holds weight (C, d) float32, bias (C,) float32 and present (C,) uint8, got {found}"
+        )
+
+
+def _check_values(tensors: Mapping[str, Tensor], where: str) -> None:
+    weight, bias, present = (tensors[key] for key in _DTYPES)
+    if not bool(torch.isfinite(weight).all()):
+        raise ValueError(f"{where}: every weight must be finite in float32, got NaN or an infinity")
+    masked = (bias == -torch.inf) & (present == 0)
+    if not bool((torch.isfinite(bias) | masked).all()):
+        raise ValueError(f"{where}: every bias must be finite in float32 (-inf for an absent class), got {bias.tolist()}")

@@ -1,0 +1,96 @@
+"""What one method achieved and what it cost."""
+
+from dataclasses import dataclass, field, fields
+
+_DISPLAY_NAMES = {
+    "fedncm": "FedNCM",
+    "fed3r": "Fed3R",
+    "fedcof": "FedCOF",
+    "fedcgs": "FedCGS",
+}
+
+
+def display_name(method: str) -> str:
+    """Spell a method as its paper does.
+
+    Parameters
+    ----------
+    method : str
+        The method's name in the configuration, such as `fed3r`.
+
+    Returns
+    -------
+    str
+        The paper's spelling, such as `Fed3R`; an unknown name comes back unchanged.
+    """
+    return _DISPLAY_NAMES.get(method, method)
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """One method's entry in results.json and one row of the table.
+
+    Attributes
+    ----------
+    method : str
+        Name in the configuration, in lower case.
+    accuracy : float or None
+        Share of test samples classified correctly, 0 to 1; None where nothing was evaluated.
+    macro_accuracy : float or None
+        Mean of the per-class accuracies, 0 to 1.
+    per_class_accuracy : list of (float or None)
+        One entry per class; None for a class without test samples.
+    num_examples : int
+        Training samples behind the head.
+    num_clients : int
+        K, clients whose statistics were merged.
+    uplink_bytes : int
+        Bytes from all clients by the papers' formulas (`fedstats_app.results.uplink_bytes`).
+    wire_bytes : int
+        Bytes from all clients as sent.
+    solve_seconds : float
+        Time to solve for the head on the server.
+    regulariser : str
+        What regularised the solve, in words, such as `lambda 310 (auto)`.
+    ridge_effective : float or None
+        The number that was in effect added to the diagonal of the scatter matrix.
+    condition_number : float or None
+        Of the system solved.
+    notes : list of str
+        Anything the reader should know about this method's run.
+    """
+
+    method: str
+    accuracy: float | None
+    macro_accuracy: float | None
+    per_class_accuracy: list[float | None]
+    num_examples: int
+    num_clients: int
+    uplink_bytes: int
+    wire_bytes: int
+    solve_seconds: float
+    regulariser: str
+    ridge_effective: float | None = None
+    condition_number: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        for name in ("accuracy", "macro_accuracy"):
+            share = getattr(self, name)
+            if share is not None and not 0.0 <= share <= 1.0:
+                raise ValueError(f"{self.method}: {name} must be between 0 and 1 or None, got {share}")
+        for name in ("num_examples", "num_clients", "uplink_bytes", "wire_bytes", "solve_seconds"):
+            amount = getattr(self, name)
+            if not amount >= 0:
+                raise ValueError(f"{self.method}: {name} must be at least 0, got {amount}")
+
+    def to_json(self) -> dict[str, object]:
+        """Give the entry for results.json, without the method's name, which is its key there.
+
+        Returns
+        -------
+        dict
+            Field name to value, in the order of the fields.
+        """
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "method"}

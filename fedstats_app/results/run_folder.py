@@ -1,0 +1,215 @@
+"""The folder that a run leaves behind: status, configuration, results, clients, heads, plots."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, Self, get_args
+
+from fedstats_app.heads import LinearHead
+from fedstats_app.results.files import append_line, to_json, write_atomically
+from fedstats_app.results.head_file import head_to_bytes
+
+DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
+State = Literal["running", "completed", "failed"]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+_README = """# A run of fedstats-app
+
+| file | what it is |
+|---|---|
+| status.json | whether the run is running, completed or failed, why, and when it started and ended (UTC) |
+| config.json | everything that was used: settings, versions, seeds |
+| results.json | for every method: accuracy, examples, clients, bytes sent, time to solve, regulariser |
+| clients.jsonl | one line per client: what it sent, how long it took, and why it failed if it did |
+| heads/ | one classifier head per method (safetensors; its header says how it was made) |
+| plots/ | pictures (PNG): accuracy against megabytes, labels per client, confusion matrices |
+
+A file that is missing here was not reached: see status.json. In the JSON files, `null` stands for a value that there is
+not, and the strings `"inf"` and `"-inf"` for infinite numbers.
+
+To classify a picture with the most accurate head (or name one: `load(folder, "fed3r")`):
+
+```python
+import fedstats_app
+classifier = fedstats_app.load({folder!r})
+print(classifier.predict("picture.png"))
+```
+"""
+
+
+class RunFolder:
+    """One run's folder. Every file in it is replaced in one step, so a reader never sees half of one.
+
+    Make one with `RunFolder.create`.
+
+    Attributes
+    ----------
+    path : Path
+        Absolute path of the folder.
+    run_id : str
+        Flower's id of the run.
+    started : datetime
+        When the folder was made, in UTC.
+    """
+
+    def __init__(self, path: Path, run_id: str, started: datetime) -> None:
+        self.path = path
+        self.run_id = run_id
+        self.started = started
+
+    @classmethod
+    def create(cls, output_dir: str, run_id: int | str, now: datetime | None = None) -> Self:
+        """Make a new sub-folder `<yyyymmddThhmmssZ>-<run id>`; `-2`, `-3`, ... is added where it exists already.
+
+        Parameters
+        ----------
+        output_dir : str
+            Absolute path or one that starts with `~`; "" is `~/fedstats-runs`. Made if it does not exist.
+        run_id : int or str
+            Letters, digits, `.`, `_` and `-`.
+        now : datetime, optional
+            Start of the run, with a time zone; by default the clock's time.
+
+        Returns
+        -------
+        RunFolder
+            The folder, with a README.md in it.
+
+        Raises
+        ------
+        ValueError
+            If `output_dir` is relative, `run_id` does not suit a file name, or `now` has no time zone.
+        NotADirectoryError
+            If `output_dir` is a file.
+        OSError
+            If the folder cannot be made.
+        """
+        root = _output_root(output_dir)
+        name = _checked_name("run id", str(run_id))
+        started = _utc(now)
+        root.mkdir(parents=True, exist_ok=True)
+        folder = cls(_new_folder(root, f"{started:%Y%m%dT%H%M%SZ}-{name}"), name, started)
+        write_atomically(folder.path / "README.md", _README.format(folder=str(folder.path)).encode())
+        return folder
+
+    @property
+    def plots_path(self) -> Path:
+        """Folder for the plots."""
+        return self.path / "plots"
+
+    def write_status(self, state: State, reason: str = "") -> None:
+        """Write status.json: state, reason, start and, unless running, end.
+
+        Parameters
+        ----------
+        state : {"running", "completed", "failed"}
+            Where the run stands.
+        reason : str
+            Why it failed, or what a reader should know.
+
+        Raises
+        ------
+        ValueError
+            If `state` is none of the three.
+        """
+        if state not in get_args(State):
+            raise ValueError(f"state must be one of {', '.join(get_args(State))}, got {state!r}")
+        ended = None if state == "running" else _timestamp(_utc(None))
+        self._write_json(
+            "status.json",
+            {
+                "state": state,
+                "reason": reason,
+                "run_id": self.run_id,
+                "started": _timestamp(self.started),
+                "ended": ended,
+            },
+        )
+
+    def write_config(self, config: Mapping[str, object]) -> None:
+        """Write config.json: everything that was used, by `fedstats_app.results.files.to_json`'s rules."""
+        self._write_json("config.json", config)
+
+    def write_results(self, results: Mapping[str, object]) -> None:
+        """Write results.json, which has a mapping `methods` of method name to `MethodResult.to_json()`."""
+        self._write_json("results.json", results)
+
+    def append_client(self, client: Mapping[str, object]) -> None:
+        """Add one client's line to clients.jsonl."""
+        append_line(self.path / "clients.jsonl", to_json(client, indent=None))
+
+    def save_head(self, name: str, head: LinearHead, metadata: Mapping[str, str]) -> Path:
+        """Write heads/<name>.safetensors; the same head and metadata give the same bytes.
+
+        Parameters
+        ----------
+        name : str
+            The method's lower-case name.
+        head : LinearHead
+            The head; saved in float32.
+        metadata : mapping of str to str
+            What is needed to use the head (`fedstats_app.results.head_file.METADATA_KEYS`).
+
+        Returns
+        -------
+        Path
+            The file.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `fedstats_app.results.head_file.head_to_bytes`, or if `name` does not suit a file name.
+        """
+        path = self.path / "heads" / f"{_checked_name('head name', name)}.safetensors"
+        content = head_to_bytes(head, metadata)
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, content)
+        return path
+
+    def _write_json(self, name: str, value: Mapping[str, object]) -> None:
+        write_atomically(self.path / name, (to_json(value) + "\n").encode())
+
+
+def _output_root(output_dir: str) -> Path:
+    given = output_dir or DEFAULT_OUTPUT_DIR
+    try:
+        root = Path(given).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"output-dir: {given!r}: {error}") from error
+    if not root.is_absolute():
+        # Flower runs the app in a folder that depends on which shell started its background process.
+        raise ValueError(f"output-dir must be an absolute path or start with ~, got {output_dir!r}")
+    if root.exists() and not root.is_dir():
+        raise NotADirectoryError(f"output-dir must be a folder, but {root} is a file")
+    return root
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    number = 1
+    while True:
+        path = root / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def _checked_name(what: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{what} must be letters, digits, '.', '_' and '-', starting with a letter or digit, got {name!r}")
+    return name
+
+
+def _utc(moment: datetime | None) -> datetime:
+    if moment is None:
+        return datetime.now(UTC)
+    if moment.tzinfo is None:
+        raise ValueError(f"now must have a time zone, got {moment.isoformat()}")
+    return moment.astimezone(UTC)
+
+
+def _timestamp(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,79 @@
+"""The results of a run as a plain-text table for the terminal."""
+
+import textwrap
+from collections.abc import Sequence
+
+from fedstats_app.results.method_result import MethodResult, display_name
+
+_WIDTH = 100
+_GAP = "  "
+_HEADINGS = ("method", "accuracy (%)", "each client up", "all clients up (MB)", "solve (s)", "regulariser")
+_LEFT_ALIGNED = {0, 5}
+
+
+def results_table(rows: Sequence[MethodResult]) -> str:
+    """Lay out one line per method: accuracy, what it costs to send, time to solve, regulariser.
+
+    Bytes are those of the papers' formulas, in decimal units (1 MB = 10^6 bytes): what the method alone would cost.
+
+    Parameters
+    ----------
+    rows : sequence of MethodResult
+        In the order they are to be shown.
+
+    Returns
+    -------
+    str
+        ASCII lines of at most 100 columns (but for names outside ASCII), numbers aligned right, no final line break.
+    """
+    cells = [_cells(row) for row in rows]
+    widths = [max(len(line[column]) for line in (_HEADINGS, *cells)) for column in range(len(_HEADINGS) - 1)]
+    text_width = max(len(_HEADINGS[-1]), _WIDTH - sum(widths) - len(_GAP) * len(widths))
+    widths.append(text_width)
+    wrapped = [(*line[:-1], textwrap.wrap(line[-1], text_width) or [""]) for line in cells]
+    body = [line for *numbers, texts in wrapped for line in _lines(numbers, texts, widths)]
+    longest = max([len(_line(_HEADINGS, widths)), *map(len, body)])
+    rule = "-" * longest
+    return "\n".join([rule, _line(_HEADINGS, widths), rule, *body, rule])
+
+
+def _cells(row: MethodResult) -> tuple[str, ...]:
+    return (
+        display_name(row.method),
+        "-" if row.accuracy is None else f"{100 * row.accuracy:.2f}",
+        "-" if row.num_clients == 0 else _bytes_with_unit(row.uplink_bytes / row.num_clients),
+        _three_figures(row.uplink_bytes / 1e6),
+        f"{row.solve_seconds:.2f}",
+        row.regulariser or "-",
+    )
+
+
+def _lines(numbers: Sequence[str], texts: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """A row, and further lines for the regulariser where it does not fit."""
+    blank = [""] * len(numbers)
+    return [_line([*(blank if index else numbers), text], widths) for index, text in enumerate(texts)]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [
+        cell.ljust(width) if column in _LEFT_ALIGNED else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return _GAP.join(padded).rstrip()
+
+
+def _bytes_with_unit(number: float) -> str:
+    for size, unit in ((1e9, "GB"), (1e6, "MB")):
+        # 999.95 KB would round to "1000 KB".
+        if number >= 0.9995 * size:
+            return f"{_three_figures(number / size)} {unit}"
+    return f"{_three_figures(number / 1e3)} KB"
+
+
+def _three_figures(number: float) -> str:
+    """At least three significant figures, never an exponent: 0.0512, 5.88, 110.7, 61,064."""
+    if number >= 999.5:
+        return f"{number:,.0f}"
+    if number >= 99.95:
+        return f"{number:.1f}"
+    return f"{number:#.3g}" if number >= 1e-3 or number == 0 else f"{number:.6f}"

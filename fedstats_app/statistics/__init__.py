@@ -1,0 +1,29 @@
+"""Level 0: what a client sends, as values that can be added (torch only).
+
+The law that everything else rests on: ``statistics(A u B) == statistics(A) + statistics(B)``, with an identity
+(``zeros``), whatever the order and the split. Counts are int64, sums and Gram matrices float64.
+"""
+
+from fedstats_app.statistics.class_mean_rows import ClassMeanRows
+from fedstats_app.statistics.client_statistics import ClientStatistics, StatisticsAccumulator, StatisticsSum
+from fedstats_app.statistics.feature_maps import (
+    FeatureMap,
+    IdentityMap,
+    RandomFourierFeatures,
+    RandomProjection,
+    feature_map_from_dict,
+)
+from fedstats_app.statistics.feature_statistics import FeatureStatistics
+
+__all__ = [
+    "ClassMeanRows",
+    "ClientStatistics",
+    "FeatureMap",
+    "FeatureStatistics",
+    "IdentityMap",
+    "RandomFourierFeatures",
+    "RandomProjection",
+    "StatisticsAccumulator",
+    "StatisticsSum",
+    "feature_map_from_dict",
+]

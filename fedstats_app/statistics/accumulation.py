@@ -1,0 +1,98 @@
+"""Sums over groups of samples and Gram matrices, batch by batch, in float64 on the features' device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Rows converted to float64 at a time: bounds the temporary copy (8 MiB at d = 1024), large enough for full BLAS speed.
+ROWS_PER_BLOCK = 1024
+
+
+def check_features(features: Tensor, labels: Tensor, num_classes: int) -> None:
+    """Refuse what cannot be summed.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, labels are not integers in ``[0, num_classes)``, or a feature is not finite.
+    """
+    if num_classes < 1:
+        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+    if features.ndim != 2:
+        raise ValueError(f"features must have shape (n, d), got {tuple(features.shape)}")
+    if not features.dtype.is_floating_point:
+        raise ValueError(f"features must be floating point, got {features.dtype}")
+    if labels.shape != features.shape[:1]:
+        raise ValueError(f"labels must have shape ({features.shape[0]},), one per feature, got {tuple(labels.shape)}")
+    if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
+        raise ValueError(f"labels must be integers, got {labels.dtype}")
+    if labels.numel() and not (0 <= int(labels.min()) and int(labels.max()) < num_classes):
+        raise ValueError(
+            f"labels must lie in [0, {num_classes}), got values from {int(labels.min())} to {int(labels.max())}"
+        )
+    if not bool(torch.isfinite(features).all()):
+        bad = int((~torch.isfinite(features)).any(dim=1).sum())
+        raise ValueError(f"features must be finite, got NaN or infinity in {bad} of {features.shape[0]} rows")
+
+
+def accumulation_device(device: torch.device) -> torch.device:
+    """Return where float64 sums can live: the device itself, or the CPU for those without float64 (Apple's MPS)."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def add_to_group_sums(group_sums: Tensor, features: Tensor, groups: Tensor) -> None:
+    """Add each feature row to the row of its group, in place.
+
+    Parameters
+    ----------
+    group_sums : Tensor
+        (R, d) float64, changed in place.
+    features : Tensor
+        (n, d) floating point.
+    groups : Tensor
+        (n,) int64 in [0, R).
+    """
+    features = features.to(device=group_sums.device, dtype=torch.float64)
+    groups = groups.to(device=group_sums.device, dtype=torch.int64)
+    if group_sums.device.type == "cpu":
+        group_sums.index_add_(0, groups, features)
+        return
+    # index_add_ uses atomics on a GPU, so its rounding would differ from run to run; a product with the one-hot
+    # matrix of the groups present in this batch does not.
+    present, position = torch.unique(groups, return_inverse=True)
+    one_hot = torch.zeros(len(present), len(groups), dtype=torch.float64, device=group_sums.device)
+    one_hot[position, torch.arange(len(groups), device=group_sums.device)] = 1.0
+    group_sums[present] += one_hot @ features
+
+
+def add_to_gram(gram: Tensor, features: Tensor) -> None:
+    """Add ``features.T @ features`` to a (d, d) float64 matrix, in place."""
+    features = features.to(device=gram.device, dtype=torch.float64)
+    gram.addmm_(features.T, features)
+
+
+def mirror_upper(matrix: Tensor) -> Tensor:
+    """Return the symmetric matrix with the upper triangle of ``matrix`` (d, d).
+
+    A product of BLAS is symmetric to rounding only. One triangle is what travels, so mirroring it, rather than
+    averaging, makes a local statistic and a received one equal to the last bit.
+    """
+    upper = torch.triu(matrix)
+    return upper + torch.triu(matrix, diagonal=1).T
+
+
+def pack_upper(matrix: Tensor) -> Tensor:
+    """Return the upper triangle of a (d, d) matrix, row by row, as a (d (d + 1) / 2,) vector."""
+    dim = matrix.shape[0]
+    row, column = torch.triu_indices(dim, dim, device=matrix.device)
+    return matrix[row, column]
+
+
+def unpack_upper(triangle: Tensor, dim: int) -> Tensor:
+    """Return the symmetric (d, d) matrix whose upper triangle, row by row, is ``triangle``."""
+    row, column = torch.triu_indices(dim, dim, device=triangle.device)
+    matrix = torch.zeros(dim, dim, dtype=triangle.dtype, device=triangle.device)
+    matrix[row, column] = triangle
+    matrix[column, row] = triangle
+    return matrix

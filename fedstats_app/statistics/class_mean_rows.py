@@ -1,0 +1,239 @@
+"""(class, count, mean) rows: what FedNCM and FedCOF clients send. Added by stacking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from fedstats_app.statistics.accumulation import (
+    ROWS_PER_BLOCK,
+    accumulation_device,
+    add_to_group_sums,
+    check_features,
+)
+from fedstats_app.statistics.feature_statistics import FeatureStatistics
+
+
+class ClassMeanRows:
+    """Rows of (class, count, mean), one or several per client and class; a monoid under ``+`` (stacking).
+
+    A row is kept as its class *sum* and the mean derived from it, so that adding the rows of a class gives the same
+    bits as summing its features. Immutable by convention.
+
+    Parameters
+    ----------
+    class_ids : Tensor
+        (M,) int64 in [0, num_classes).
+    counts : Tensor
+        (M,) positive; int64, or float64 where somebody added noise to the counts (Goswami et al. 2025, eq. 23).
+    means : Tensor, optional
+        (M, d) floating point. Give this or ``class_sums``.
+    num_classes : int
+        Number of classes C.
+    class_sums : Tensor, optional
+        (M, d) float32 or float64: count times mean.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, a class id is out of range, a count is not positive, or both or neither of ``means`` and
+        ``class_sums`` are given.
+    """
+
+    __slots__ = ("class_ids", "class_sums", "counts", "num_classes")
+
+    class_ids: Tensor
+    counts: Tensor
+    class_sums: Tensor
+    num_classes: int
+
+    def __init__(
+        self,
+        class_ids: Tensor,
+        counts: Tensor,
+        means: Tensor | None = None,
+        num_classes: int | None = None,
+        *,
+        class_sums: Tensor | None = None,
+    ) -> None:
+        if num_classes is None or num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+        if (means is None) == (class_sums is None):
+            raise ValueError("rows take either means or class_sums, got " + ("both" if means is not None else "neither"))
+        if counts.dtype not in (torch.int64, torch.float64):
+            raise ValueError(f"counts must be int64 (or float64 with noise), got {counts.dtype}")
+        if means is not None:
+            class_sums = means.to(torch.float64) * counts.to(torch.float64).unsqueeze(-1)
+        if class_sums is None or class_sums.ndim != 2:
+            raise ValueError("means and class_sums must have shape (M, d)")
+        if class_ids.dtype != torch.int64 or class_ids.shape != class_sums.shape[:1]:
+            raise ValueError(
+                f"class_ids must be ({len(class_sums)},) int64, got {tuple(class_ids.shape)} {class_ids.dtype}"
+            )
+        if counts.shape != class_sums.shape[:1]:
+            raise ValueError(f"counts must have shape ({len(class_sums)},), got {tuple(counts.shape)}")
+        if class_ids.numel() and not (0 <= int(class_ids.min()) and int(class_ids.max()) < num_classes):
+            raise ValueError(f"class_ids must lie in [0, {num_classes}), got up to {int(class_ids.max())}")
+        if counts.numel() and not bool((counts > 0).all()):
+            raise ValueError(f"counts must be positive, got {float(counts.min())}")
+        self.class_ids, self.counts, self.class_sums, self.num_classes = class_ids, counts, class_sums, num_classes
+
+    @classmethod
+    def zeros(cls, num_classes: int, feature_dim: int, *, dtype: torch.dtype = torch.float64) -> ClassMeanRows:
+        """Return the identity of ``+``: no rows."""
+        empty = torch.zeros(0, dtype=torch.int64)
+        return cls(empty, empty, num_classes=num_classes, class_sums=torch.zeros(0, feature_dim, dtype=dtype))
+
+    @classmethod
+    def from_features(
+        cls,
+        features: Tensor,
+        labels: Tensor,
+        num_classes: int,
+        *,
+        means_per_class: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> ClassMeanRows:
+        """Return one client's rows.
+
+        Parameters
+        ----------
+        features : Tensor
+            (n, d) floating point, on any device; n may be 0.
+        labels : Tensor
+            (n,) integers in [0, num_classes).
+        num_classes : int
+            Number of classes C.
+        means_per_class : int
+            Disjoint means asked for per class (Goswami et al. 2025, section 4.4). A class with n samples gives
+            ``max(1, min(means_per_class, n // 2))``: never a mean of one sample where more are there.
+        generator : torch.Generator, optional
+            Draws which samples share a mean; by default one with seed 0.
+
+        Raises
+        ------
+        ValueError
+            If shapes disagree, a label is out of range, a feature is not finite, or means_per_class < 1.
+        """
+        check_features(features, labels, num_classes)
+        class_ids, row_of_sample = plan_rows(labels, means_per_class=means_per_class, generator=generator)
+        device = accumulation_device(features.device)
+        sums = torch.zeros(len(class_ids), features.shape[1], dtype=torch.float64, device=device)
+        for block, rows in zip(features.split(ROWS_PER_BLOCK), row_of_sample.split(ROWS_PER_BLOCK), strict=True):
+            add_to_group_sums(sums, block, rows)
+        counts = torch.bincount(row_of_sample, minlength=len(class_ids))
+        return cls(class_ids.to(device), counts.to(device), num_classes=num_classes, class_sums=sums)
+
+    @classmethod
+    def concatenate(cls, parts: Iterable[ClassMeanRows]) -> ClassMeanRows:
+        """Stack the rows of several clients, in the order given.
+
+        Raises
+        ------
+        ValueError
+            If there is no part, or parts differ in classes or feature dimension.
+        """
+        parts = list(parts)
+        if not parts:
+            raise ValueError("there must be at least one part to concatenate; use zeros for no rows")
+        shapes = {(part.num_classes, part.feature_dim) for part in parts}
+        if len(shapes) > 1:
+            raise ValueError(f"rows to add must have the same (classes, feature dimension), got {sorted(shapes)}")
+        # Counts stay integers unless a part carries noise.
+        noisy = any(part.counts.dtype == torch.float64 for part in parts)
+        counts = [part.counts.to(torch.float64) if noisy else part.counts for part in parts]
+        return cls(
+            torch.cat([part.class_ids for part in parts]),
+            torch.cat(counts),
+            num_classes=parts[0].num_classes,
+            class_sums=torch.cat([part.class_sums for part in parts]),
+        )
+
+    def __add__(self, other: ClassMeanRows) -> ClassMeanRows:
+        """Return the rows of both, those of ``self`` first."""
+        if not isinstance(other, ClassMeanRows):
+            return NotImplemented
+        return ClassMeanRows.concatenate([self, other])
+
+    def __len__(self) -> int:
+        """Return the number of rows M."""
+        return len(self.class_ids)
+
+    @property
+    def feature_dim(self) -> int:
+        """Feature dimension d."""
+        return int(self.class_sums.shape[1])
+
+    @property
+    def means(self) -> Tensor:
+        """(M, d) float64 means, derived from the sums on every access."""
+        return self.class_sums.to(torch.float64) / self.counts.to(torch.float64).unsqueeze(1)
+
+    @property
+    def num_examples(self) -> int | float:
+        """Number of samples N; a float where counts carry noise."""
+        return self.counts.sum().item()
+
+    def summed(self, gram: Tensor | None = None) -> FeatureStatistics:
+        """Return class counts and class sums, adding the rows of each class.
+
+        Parameters
+        ----------
+        gram : Tensor, optional
+            (d, d) float64 Gram matrix of the same samples, to go with them.
+
+        Raises
+        ------
+        ValueError
+            If counts carry noise: class counts are integers.
+        """
+        if self.counts.dtype != torch.int64:
+            raise ValueError("rows with noisy (float64) counts cannot be summed to integer class counts")
+        device = self.class_sums.device
+        counts = torch.zeros(self.num_classes, dtype=torch.int64, device=device)
+        counts.index_add_(0, self.class_ids, self.counts)
+        sums = torch.zeros(self.num_classes, self.feature_dim, dtype=torch.float64, device=device)
+        add_to_group_sums(sums, self.class_sums, self.class_ids)
+        return FeatureStatistics(counts, sums, gram)
+
+
+def plan_rows(
+    labels: Tensor, *, means_per_class: int = 1, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Decide which samples share a mean, before any feature is known.
+
+    Parameters
+    ----------
+    labels : Tensor
+        (n,) integers.
+    means_per_class : int
+        Disjoint means asked for per class; a class with n samples gets ``max(1, min(means_per_class, n // 2))``,
+        of equal size but for the last, which takes the rest (Goswami et al. 2025, section 4.4).
+    generator : torch.Generator, optional
+        Draws the split; by default one with seed 0.
+
+    Returns
+    -------
+    class_ids : Tensor
+        (R,) int64, class of each row, ascending.
+    row_of_sample : Tensor
+        (n,) int64 in [0, R).
+    """
+    if means_per_class < 1:
+        raise ValueError(f"means_per_class must be at least 1, got {means_per_class}")
+    labels = labels.to(device="cpu", dtype=torch.int64)
+    present, class_position, class_sizes = torch.unique(labels, return_inverse=True, return_counts=True)
+    if means_per_class == 1:
+        return present, class_position
+    generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    rows_per_class = (class_sizes // 2).clamp(min=1, max=means_per_class)
+    shuffled = torch.randperm(len(labels), generator=generator)
+    by_class = shuffled[torch.argsort(class_position[shuffled], stable=True)]
+    position = class_position[by_class]
+    rank = torch.arange(len(labels)) - (class_sizes.cumsum(0) - class_sizes)[position]
+    subset = torch.minimum(rank // (class_sizes // rows_per_class)[position], rows_per_class[position] - 1)
+    row_of_sample = torch.empty_like(by_class)
+    row_of_sample[by_class] = (rows_per_class.cumsum(0) - rows_per_class)[position] + subset
+    return present.repeat_interleave(rows_per_class), row_of_sample

@@ -1,0 +1,201 @@
+"""One client's message as a value: class rows and, where asked for, the Gram matrix. One pass serves every method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedstats_app.statistics.accumulation import (
+    ROWS_PER_BLOCK,
+    accumulation_device,
+    add_to_gram,
+    add_to_group_sums,
+    check_features,
+    mirror_upper,
+)
+from fedstats_app.statistics.class_mean_rows import ClassMeanRows, plan_rows
+from fedstats_app.statistics.feature_statistics import FeatureStatistics
+
+
+@dataclass(frozen=True, eq=False)
+class ClientStatistics:
+    """Rows (class, count, class sum) and an optional Gram matrix of the same samples.
+
+    From the rows follow FedNCM and FedCOF, from rows and Gram matrix together Fed3R and FedCGS.
+
+    Attributes
+    ----------
+    rows : ClassMeanRows
+        One or several rows per class present.
+    gram : Tensor or None
+        (d, d) float64.
+    """
+
+    rows: ClassMeanRows
+    gram: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        dim = self.rows.feature_dim
+        if self.gram is not None and self.gram.shape != (dim, dim):
+            raise ValueError(f"gram must have shape ({dim}, {dim}) as the rows say, got {tuple(self.gram.shape)}")
+
+    def __add__(self, other: ClientStatistics) -> ClientStatistics:
+        """Return both clients' statistics: rows stacked, Gram matrices added."""
+        if not isinstance(other, ClientStatistics):
+            return NotImplemented
+        if (self.gram is None) != (other.gram is None):
+            raise ValueError("statistics to add must both have a Gram matrix or both have none, got one of each")
+        gram = None if self.gram is None or other.gram is None else self.gram + other.gram
+        return ClientStatistics(self.rows + other.rows, gram)
+
+    def summed(self) -> FeatureStatistics:
+        """Return class counts, class sums and Gram matrix."""
+        return self.rows.summed(self.gram)
+
+
+class StatisticsAccumulator:
+    """Forms one client's statistics while batches of features arrive, so that no client holds all its features.
+
+    Parameters
+    ----------
+    labels : Tensor
+        (n,) integers in [0, num_classes): the labels of all samples that will come, in their order.
+    num_classes, feature_dim : int
+        C and d.
+    gram : bool
+        Whether to form the Gram matrix.
+    means_per_class : int
+        See :meth:`ClassMeanRows.from_features`.
+    generator : torch.Generator, optional
+        See :meth:`ClassMeanRows.from_features`.
+    device : torch.device or str
+        Where features arrive; sums are formed there, in float64.
+    """
+
+    def __init__(
+        self,
+        labels: Tensor,
+        num_classes: int,
+        feature_dim: int,
+        *,
+        gram: bool,
+        means_per_class: int = 1,
+        generator: torch.Generator | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        check_features(torch.zeros(len(labels), 1), labels, num_classes)
+        self._labels, self._num_classes = labels, num_classes
+        self._class_ids, self._row_of_sample = plan_rows(
+            labels, means_per_class=means_per_class, generator=generator
+        )
+        where = accumulation_device(torch.device(device))
+        self._sums = torch.zeros(len(self._class_ids), feature_dim, dtype=torch.float64, device=where)
+        self._gram = torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=where) if gram else None
+        self._seen = 0
+
+    def update(self, features: Tensor) -> None:
+        """Add the next (b, d) features, those of the labels that follow the ones already seen.
+
+        Raises
+        ------
+        ValueError
+            If there are more features than labels, or one is not finite.
+        """
+        labels = self._labels[self._seen : self._seen + len(features)]
+        check_features(features, labels, self._num_classes)
+        for block in features.split(ROWS_PER_BLOCK):
+            rows = self._row_of_sample[self._seen : self._seen + len(block)]
+            add_to_group_sums(self._sums, block, rows)
+            if self._gram is not None:
+                add_to_gram(self._gram, block)
+            self._seen += len(block)
+
+    def statistics(self) -> ClientStatistics:
+        """Return the statistics on the CPU.
+
+        Raises
+        ------
+        ValueError
+            If fewer features came than there are labels.
+        """
+        if self._seen != len(self._labels):
+            raise ValueError(f"features of all {len(self._labels)} labelled samples must come, got {self._seen}")
+        counts = torch.bincount(self._row_of_sample, minlength=len(self._class_ids))
+        rows = ClassMeanRows(
+            self._class_ids, counts, num_classes=self._num_classes, class_sums=self._sums.cpu()
+        )
+        return ClientStatistics(rows, None if self._gram is None else mirror_upper(self._gram).cpu())
+
+
+class StatisticsSum:
+    """Folds clients into one sum in place, so that a server's memory does not grow with their number.
+
+    Fold in a fixed order: floating-point addition is not associative, and the same order gives the same bytes.
+
+    Parameters
+    ----------
+    num_classes, feature_dim : int
+        C and d.
+    gram : bool
+        Whether clients carry Gram matrices.
+    keep_rows : bool
+        Whether to keep every row as well (FedCOF needs them: M x d numbers).
+    """
+
+    def __init__(self, num_classes: int, feature_dim: int, *, gram: bool, keep_rows: bool) -> None:
+        self._total = FeatureStatistics.zeros(num_classes, feature_dim, gram=gram)
+        self._parts: list[ClassMeanRows] = []
+        self._keep_rows = keep_rows
+        self.num_rows = 0
+        self.num_pairs = 0
+
+    def add(self, client: ClientStatistics) -> None:
+        """Fold one client in.
+
+        Raises
+        ------
+        ValueError
+            If its shapes differ, or it lacks the Gram matrix that the sum has; nothing is added then.
+        """
+        rows, total = client.rows, self._total
+        if (rows.num_classes, rows.feature_dim) != tuple(total.class_sums.shape):
+            raise ValueError(
+                f"statistics to add must have (classes, feature dimension) {tuple(total.class_sums.shape)}, "
+                f"got {(rows.num_classes, rows.feature_dim)}"
+            )
+        if total.gram is not None:
+            if client.gram is None:
+                raise ValueError("statistics to add must have a Gram matrix, got none")
+            total.gram.add_(client.gram)
+        total.class_counts.index_add_(0, rows.class_ids, rows.counts)
+        add_to_group_sums(total.class_sums, rows.class_sums, rows.class_ids)
+        self.num_rows += len(rows)
+        self.num_pairs += len(torch.unique(rows.class_ids))
+        if self._keep_rows:
+            self._parts.append(rows)
+
+    def summed(self) -> FeatureStatistics:
+        """Return a copy of the sum so far."""
+        total = self._total
+        return FeatureStatistics(
+            total.class_counts.clone(),
+            total.class_sums.clone(),
+            None if total.gram is None else total.gram.clone(),
+        )
+
+    def rows(self) -> ClassMeanRows:
+        """Return all rows so far, in the order of the clients.
+
+        Raises
+        ------
+        ValueError
+            If rows are not kept.
+        """
+        if not self._keep_rows:
+            raise ValueError("rows were not kept: this sum was made with keep_rows=False")
+        empty = ClassMeanRows.zeros(self._total.num_classes, self._total.feature_dim, dtype=torch.float32)
+        # Stacking once and keeping the result avoids copying all rows again each time a head is solved.
+        self._parts = [ClassMeanRows.concatenate([*self._parts])] if self._parts else [empty]
+        return self._parts[0]

@@ -1,0 +1,220 @@
+"""Maps between the backbone's pooled feature and the statistics, drawn from a seed so that all clients share them.
+
+References: Rahimi & Recht 2007 (random Fourier features, Fed3R-RF of Fani et al. 2024); Guan et al. 2025, section
+"feature expansion" (FedCGS), whose text gives neither the activation nor the scale: ours are ReLU and N(0, 1/d).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "identity": lambda x: x}
+
+
+class FeatureMap(Protocol):
+    """A deterministic map from features (n, d) to features (n, D)."""
+
+    kind: ClassVar[str]
+
+    def output_dim(self, feature_dim: int) -> int:
+        """Return D for a given d."""
+        ...
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Return the mapped features."""
+        ...
+
+    def to_dict(self) -> dict[str, str | int | float]:
+        """Return what rebuilds the map: plain values, for the wire and the head's metadata."""
+        ...
+
+
+@dataclass(frozen=True)
+class IdentityMap:
+    """The features as they are."""
+
+    kind: ClassVar[str] = "identity"
+
+    def output_dim(self, feature_dim: int) -> int:
+        """Return d."""
+        return feature_dim
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Return the features unchanged."""
+        return features
+
+    def to_dict(self) -> dict[str, str | int | float]:
+        """Return ``{"kind": "identity"}``."""
+        return {"kind": self.kind}
+
+
+@dataclass(frozen=True)
+class RandomFourierFeatures:
+    """sqrt(2/D) cos(f Omega^T + u), approximating a Gaussian kernel of the given width.
+
+    Parameters
+    ----------
+    num_features : int
+        D.
+    kernel_width : float
+        sigma > 0: Omega ~ N(0, 1/sigma^2), in units of feature distance.
+    seed : int
+        All clients must use the same.
+    """
+
+    num_features: int
+    kernel_width: float
+    seed: int
+    kind: ClassVar[str] = "random-fourier"
+
+    def __post_init__(self) -> None:
+        _check_size(self.num_features)
+        if not (math.isfinite(self.kernel_width) and self.kernel_width > 0):
+            raise ValueError(f"kernel_width must be positive and finite, got {self.kernel_width}")
+
+    def output_dim(self, feature_dim: int) -> int:
+        """Return D."""
+        return self.num_features
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Return (n, D) float32 random Fourier features of (n, d) features."""
+        omega, phase = _fourier_parameters(self.seed, self.num_features, features.shape[1])
+        return random_fourier_features(features, omega.to(features.device) / self.kernel_width, phase.to(features.device))
+
+    def to_dict(self) -> dict[str, str | int | float]:
+        """Return the parameters and the kind."""
+        return {"kind": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class RandomProjection:
+    """activation(f R) with R (d, D) ~ N(0, 1/d).
+
+    Parameters
+    ----------
+    num_features : int
+        D.
+    seed : int
+        All clients must use the same.
+    activation : str
+        "relu", "tanh" or "identity".
+    """
+
+    num_features: int
+    seed: int
+    activation: str = "relu"
+    kind: ClassVar[str] = "random-projection"
+
+    def __post_init__(self) -> None:
+        _check_size(self.num_features)
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {self.activation!r}")
+
+    def output_dim(self, feature_dim: int) -> int:
+        """Return D."""
+        return self.num_features
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Return (n, D) float32 projected features of (n, d) features."""
+        projection = _projection_matrix(self.seed, features.shape[1], self.num_features)
+        return random_projection(features, projection.to(features.device), self.activation)
+
+    def to_dict(self) -> dict[str, str | int | float]:
+        """Return the parameters and the kind."""
+        return {"kind": self.kind, **asdict(self)}
+
+
+def feature_map_from_dict(values: Mapping[str, object]) -> FeatureMap:
+    """Rebuild a map from :meth:`FeatureMap.to_dict`.
+
+    Raises
+    ------
+    ValueError
+        If the kind is unknown or a parameter is missing, unknown, of a wrong type or out of range.
+    """
+    parameters = dict(values)
+    kind = parameters.pop("kind", None)
+    types: dict[str, dict[str, type]] = {
+        IdentityMap.kind: {},
+        RandomFourierFeatures.kind: {"num_features": int, "kernel_width": float, "seed": int},
+        RandomProjection.kind: {"num_features": int, "seed": int, "activation": str},
+    }
+    if not isinstance(kind, str) or kind not in types:
+        raise ValueError(f"feature map kind must be one of {sorted(types)}, got {kind!r}")
+    expected = types[kind]
+    if set(parameters) != set(expected) or any(type(parameters[key]) is not expected[key] for key in expected):
+        wanted = ", ".join(f"{key}: {value.__name__}" for key, value in expected.items()) or "no parameters"
+        raise ValueError(f"feature map {kind!r} takes {wanted}, got {parameters}")
+    makers = {cls.kind: cls for cls in (IdentityMap, RandomFourierFeatures, RandomProjection)}
+    made: FeatureMap = makers[kind](**parameters)  # type: ignore[arg-type]  # types were checked just above
+    return made
+
+
+def random_fourier_features(features: Tensor, omega: Tensor, phase: Tensor) -> Tensor:
+    """Return sqrt(2/D) cos(f Omega^T + u).
+
+    Parameters
+    ----------
+    features : Tensor
+        (n, d).
+    omega : Tensor
+        (D, d) frequencies.
+    phase : Tensor
+        (D,) in [0, 2 pi).
+    """
+    omega, phase = omega.to(features.dtype), phase.to(features.dtype)
+    return math.sqrt(2.0 / len(phase)) * torch.cos(features @ omega.T + phase)
+
+
+def random_projection(features: Tensor, projection: Tensor, activation: str = "relu") -> Tensor:
+    """Return activation(f R) for features (n, d) and a projection R (d, D)."""
+    activated: Tensor = ACTIVATIONS[activation](features @ projection.to(features.dtype))
+    return activated
+
+
+def median_distance(features: Tensor) -> float:
+    """Return the median distance between pairs of (n, d) features, n >= 2: the usual width of a Gaussian kernel."""
+    if len(features) < 2:
+        raise ValueError(f"the median distance needs at least 2 features, got {len(features)}")
+    return float(torch.pdist(features.to(torch.float64)).median())
+
+
+def _check_size(num_features: int) -> None:
+    if not 1 <= num_features <= 100_000:
+        raise ValueError(f"num_features must lie in [1, 100000], got {num_features}")
+
+
+@functools.lru_cache(maxsize=2)
+def _fourier_parameters(seed: int, num_features: int, feature_dim: int) -> tuple[Tensor, Tensor]:
+    omega = _standard_normal(seed, 0, num_features * feature_dim).reshape(num_features, feature_dim)
+    phase = 2 * math.pi * _uniform(seed, 1, num_features)
+    return torch.from_numpy(omega.astype(np.float32)), torch.from_numpy(phase.astype(np.float32))
+
+
+@functools.lru_cache(maxsize=2)
+def _projection_matrix(seed: int, feature_dim: int, num_features: int) -> Tensor:
+    normal = _standard_normal(seed, 2, feature_dim * num_features).reshape(feature_dim, num_features)
+    return torch.from_numpy((normal / math.sqrt(feature_dim)).astype(np.float32))
+
+
+def _uniform(seed: int, stream: int, size: int) -> np.ndarray:
+    """Return float64 uniforms in [0, 1) from Philox's raw bits, whose stream no numpy release may change."""
+    bits = np.random.Philox(key=[seed, stream]).random_raw(size)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _standard_normal(seed: int, stream: int, size: int) -> np.ndarray:
+    """Return float64 standard normals by Box and Muller's transform of :func:`_uniform`."""
+    half = (size + 1) // 2
+    uniform = _uniform(seed, stream, 2 * half)
+    radius = np.sqrt(-2.0 * np.log1p(-uniform[:half]))
+    angle = 2.0 * math.pi * uniform[half:]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]

@@ -1,0 +1,163 @@
+"""Class counts, class sums and the Gram matrix: the sufficient statistics of every closed-form head but FedCOF's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedstats_app.statistics.accumulation import (
+    ROWS_PER_BLOCK,
+    accumulation_device,
+    add_to_gram,
+    add_to_group_sums,
+    check_features,
+    mirror_upper,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureStatistics:
+    """Summed statistics of labelled features; a commutative monoid under ``+``.
+
+    ``from_features(A) + from_features(B)`` equals ``from_features`` of both together, to float64 rounding, and
+    ``zeros`` is the identity.
+
+    Attributes
+    ----------
+    class_counts : Tensor
+        (C,) int64, number of samples of each class.
+    class_sums : Tensor
+        (C, d) float64, sum of the features of each class.
+    gram : Tensor or None
+        (d, d) float64, sum of the outer products of all features (features are rows: F^T F), or None where not
+        collected.
+
+    Raises
+    ------
+    ValueError
+        If shapes or dtypes disagree with the above.
+    """
+
+    class_counts: Tensor
+    class_sums: Tensor
+    gram: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.class_counts.ndim != 1 or self.class_counts.dtype != torch.int64:
+            raise ValueError(
+                f"class_counts must be (C,) int64, got {tuple(self.class_counts.shape)} {self.class_counts.dtype}"
+            )
+        if self.class_sums.ndim != 2 or self.class_sums.shape[0] != len(self.class_counts):
+            raise ValueError(
+                f"class_sums must be ({len(self.class_counts)}, d), one row per class, "
+                f"got {tuple(self.class_sums.shape)}"
+            )
+        if self.class_sums.dtype != torch.float64:
+            raise ValueError(f"class_sums must be float64, got {self.class_sums.dtype}")
+        if self.gram is None:
+            return
+        if self.gram.shape != (self.feature_dim, self.feature_dim) or self.gram.dtype != torch.float64:
+            raise ValueError(
+                f"gram must be ({self.feature_dim}, {self.feature_dim}) float64, "
+                f"got {tuple(self.gram.shape)} {self.gram.dtype}"
+            )
+
+    @classmethod
+    def zeros(
+        cls, num_classes: int, feature_dim: int, *, gram: bool = True, device: torch.device | str = "cpu"
+    ) -> FeatureStatistics:
+        """Return the identity of ``+``: the statistics of no samples."""
+        return cls(
+            torch.zeros(num_classes, dtype=torch.int64, device=device),
+            torch.zeros(num_classes, feature_dim, dtype=torch.float64, device=device),
+            torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=device) if gram else None,
+        )
+
+    @classmethod
+    def from_features(
+        cls, features: Tensor, labels: Tensor, num_classes: int, *, gram: bool = True
+    ) -> FeatureStatistics:
+        """Return the statistics of labelled features.
+
+        Parameters
+        ----------
+        features : Tensor
+            (n, d) floating point, on any device; n may be 0. Sums are formed in float64, in blocks.
+        labels : Tensor
+            (n,) integers in [0, num_classes).
+        num_classes : int
+            Number of classes C, the same on all clients.
+        gram : bool
+            Whether to form the (d, d) Gram matrix.
+
+        Raises
+        ------
+        ValueError
+            If shapes disagree, a label is out of range, or a feature is not finite.
+        """
+        check_features(features, labels, num_classes)
+        device = accumulation_device(features.device)
+        total = cls.zeros(num_classes, features.shape[1], gram=gram, device=device)
+        for block, block_labels in zip(features.split(ROWS_PER_BLOCK), labels.split(ROWS_PER_BLOCK), strict=True):
+            add_to_group_sums(total.class_sums, block, block_labels)
+            if total.gram is not None:
+                add_to_gram(total.gram, block)
+        counts = torch.bincount(labels.to(device=device, dtype=torch.int64), minlength=num_classes)
+        return cls(counts, total.class_sums, None if total.gram is None else mirror_upper(total.gram))
+
+    def __add__(self, other: FeatureStatistics) -> FeatureStatistics:
+        """Return the statistics of both sets of samples together.
+
+        Raises
+        ------
+        ValueError
+            If shapes differ, or only one side has a Gram matrix: nothing is broadcast and nothing dropped.
+        """
+        if not isinstance(other, FeatureStatistics):
+            return NotImplemented
+        if self.class_sums.shape != other.class_sums.shape:
+            raise ValueError(
+                "statistics to add must have the same (classes, feature dimension), "
+                f"got {tuple(self.class_sums.shape)} and {tuple(other.class_sums.shape)}"
+            )
+        if self.gram is None or other.gram is None:
+            if self.gram is not None or other.gram is not None:
+                raise ValueError("statistics to add must both have a Gram matrix or both have none, got one of each")
+            gram = None
+        else:
+            gram = self.gram + other.gram
+        return FeatureStatistics(
+            self.class_counts + other.class_counts, self.class_sums + other.class_sums, gram
+        )
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C, absent ones included."""
+        return len(self.class_counts)
+
+    @property
+    def feature_dim(self) -> int:
+        """Feature dimension d."""
+        return int(self.class_sums.shape[1])
+
+    @property
+    def num_examples(self) -> int:
+        """Number of samples N."""
+        return int(self.class_counts.sum())
+
+    @property
+    def present(self) -> Tensor:
+        """(C,) bool: classes with at least one sample."""
+        return self.class_counts > 0
+
+    @property
+    def class_means(self) -> Tensor:
+        """(C, d) float64 class means; the row of an absent class is zero."""
+        return self.class_sums / self.class_counts.clamp(min=1).to(torch.float64).unsqueeze(1)
+
+    @property
+    def mean(self) -> Tensor:
+        """(d,) float64 mean of all features; zero without samples."""
+        return self.class_sums.sum(dim=0) / max(self.num_examples, 1)
