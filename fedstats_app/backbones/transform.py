@@ -1,9 +1,9 @@
 """From an image to the tensor that a backbone was trained to see.
 
-One rule for every backbone: the image is resized straight to ``input_size`` x ``input_size`` pixels, whatever its aspect
-ratio, and nothing is cropped. Published results of the closed-form methods use it, and no pixel of a small image (28 or
-32 pixels a side) is lost, as it would be to the usual resize-then-centre-crop. Interpolation, mean and standard deviation
-are those that the weights were trained with.
+One rule for every backbone: the image is resized straight to ``input_size`` x ``input_size`` pixels, whatever its
+aspect ratio, and nothing is cropped. The published results of the closed-form methods use it, and no pixel of a small
+image (28 or 32 pixels a side) is lost, as it would be to the usual resize and centre crop. Interpolation, mean and
+standard deviation are those that the weights were trained with.
 """
 
 from __future__ import annotations

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pickle
 import re
 import tempfile
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from fedstats_app.backbones.architecture import Architecture
 
 DOWNLOAD_TIMEOUT_SECONDS = 20.0
 _SUFFIXES = (".pth", ".pt", ".safetensors")
@@ -74,40 +78,36 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
         raise WeightsError(f"weights file {file.name} cannot be read as safetensors: {error}") from error
 
 
-def load_strictly(module: nn.Module, state: Mapping[str, Tensor], *, dropped: tuple[str, ...], source: str) -> None:
+def load_strictly(module: nn.Module, state: Mapping[str, Tensor], architecture: Architecture, *, source: str) -> None:
     """Load a state dict into a backbone; every key must fit but those of the classifier, which the backbone has not.
 
     Parameters
     ----------
     module : nn.Module
-        The network without classifier.
+        The network without classifier, as the architecture builds it.
     state : mapping of str to Tensor
         Of the network with or without classifier.
-    dropped : tuple of str
-        Prefixes of the classifier's keys.
+    architecture : Architecture
+        It knows the classifier's keys and how to rename the others.
     source : str
         Where the state came from, for the message.
 
     Raises
     ------
     WeightsError
-        Naming missing keys, unexpected keys and tensors of another shape.
+        Naming missing keys, unexpected keys or tensors of another shape.
     """
-    expected = module.state_dict()
-    trunk = {key: value for key, value in state.items() if not key.startswith(dropped)}
-    # BatchNorm's step counter is absent from older files and does nothing outside training.
-    missing = [key for key in expected if key not in trunk and not key.endswith("num_batches_tracked")]
-    unexpected = [key for key in trunk if key not in expected]
-    misshapen = [
-        f"{key} {tuple(value.shape)} (expected {tuple(expected[key].shape)})"
-        for key, value in trunk.items()
-        if key in expected and value.shape != expected[key].shape
-    ]
-    problems = {"missing": missing, "unexpected": unexpected, "of another shape": misshapen}
-    if any(problems.values()):
-        text = "; ".join(f"{len(keys)} {what}: {_some(keys)}" for what, keys in problems.items() if keys)
+    dropped = architecture.classifier_prefixes
+    # A plain dict carries no version, so that modules accept the layouts of their older files too (BatchNorm without a
+    # step counter, torchvision's first vision transformers).
+    trunk = {architecture.rename_key(key): value for key, value in state.items() if not key.startswith(dropped)}
+    try:
+        missing, unexpected = module.load_state_dict(trunk, strict=False)
+    except RuntimeError as error:  # tensors of another shape
+        raise WeightsError(f"weights from {source} do not fit the backbone: {error}") from error
+    problems = {"missing": missing, "unexpected": unexpected}
+    if text := "; ".join(f"{len(keys)} keys {what}: {_some(keys)}" for what, keys in problems.items() if keys):
         raise WeightsError(f"weights from {source} do not fit the backbone: {text}")
-    module.load_state_dict({**expected, **trunk}, strict=True)
 
 
 def official_checkpoint(url: str) -> Path:
@@ -141,6 +141,13 @@ def offline_variable() -> str:
     """Name the environment variable that forbids downloads, as Hugging Face's libraries read it; "" if none does."""
     truthy = {"1", "ON", "YES", "TRUE"}
     return next((name for name in _OFFLINE_VARIABLES if os.environ.get(name, "").upper() in truthy), "")
+
+
+def require_reachable(url: str) -> None:
+    """Raise an OSError within 20 seconds if nobody answers there; whatever is answered will do."""
+    request = urllib.request.Request(url, method="HEAD")
+    with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=DOWNLOAD_TIMEOUT_SECONDS):
+        pass
 
 
 def _download(url: str, file: Path) -> None:

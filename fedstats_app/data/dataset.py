@@ -77,8 +77,8 @@ class Dataset:
     labels : numpy.ndarray
         ``(n,)`` int64 in ``[0, C)``; read-only.
     fingerprint : str
-        64 hex digits that identify the split's content, found without reading all of it: two data sets with the same one have
-        the same images at the same indices.
+        64 hex digits that identify the split's content, found without reading all of it: two data sets with the same
+        one have the same images at the same indices.
     source : SampleSource
         Where the images come from.
     columns : Mapping of str to numpy.ndarray
@@ -87,8 +87,8 @@ class Dataset:
     Raises
     ------
     DatasetError
-        If there are no class names or two are equal, or if labels are not integers or lie outside ``[0, C)`` (-1 often marks
-        samples without a label); the message counts and names them.
+        If there are no class names or two are equal, or if labels are not integers or lie outside ``[0, C)`` (-1 often
+        marks samples without a label); the message counts and names them.
     """
 
     name: str
@@ -96,15 +96,20 @@ class Dataset:
     labels: NDArray[np.int64]
     fingerprint: str
     source: SampleSource = dataclasses.field(repr=False)
-    columns: Mapping[str, NDArray[Any]] = dataclasses.field(default_factory=lambda: types.MappingProxyType({}), repr=False)
+    columns: Mapping[str, NDArray[Any]] = dataclasses.field(
+        default_factory=lambda: types.MappingProxyType({}), repr=False
+    )
 
     def __post_init__(self) -> None:
         """Check the labels against the classes, and make them read-only."""
         if not self.class_names or len(set(self.class_names)) < len(self.class_names):
-            raise DatasetError(f"{self.name}: class names must be distinct and at least one, got {list(self.class_names)}")
+            names = list(self.class_names)
+            raise DatasetError(f"{self.name}: class names must be distinct and at least one, got {names}")
         labels = np.array(self.labels)
         if labels.ndim != 1 or (labels.size and labels.dtype.kind not in "iu"):
-            raise DatasetError(f"{self.name}: labels must be one integer per sample, got {labels.dtype} of shape {labels.shape}")
+            raise DatasetError(
+                f"{self.name}: labels must be one integer per sample, got {labels.dtype} of shape {labels.shape}"
+            )
         labels = labels.astype(np.int64)
         self._refuse_labels_out_of_range(labels)
         labels.setflags(write=False)
@@ -143,7 +148,8 @@ class Dataset:
         IndexError
             If the index is out of range.
         UnreadableSampleError
-            If the image is damaged, missing, of an unknown format or larger than Pillow's limit against decompression bombs.
+            If the image is damaged, missing, of an unknown format or larger than Pillow's limit against decompression
+            bombs.
         """
         self._check_index(index)
         try:
@@ -170,8 +176,8 @@ class Dataset:
     def with_class_names(self, class_names: Sequence[str]) -> "Dataset":
         """Return the same samples with labels that index another list of classes.
 
-        A site that holds a few of a federation's classes numbers them its own way; this gives it the federation's numbers.
-        Classes are matched by name.
+        A site that holds a few of a federation's classes numbers them its own way; this gives it the federation's
+        numbers. Classes are matched by name.
 
         Parameters
         ----------

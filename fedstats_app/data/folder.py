@@ -38,10 +38,10 @@ class FolderSource:
 def load_folder(path: str, split: str) -> Dataset | None:
     """Load a folder that holds one folder of images per class.
 
-    Either ``<path>/train/<class>/...`` with ``<path>/test/<class>/...`` beside it or not, or ``<path>/<class>/...``, which has
-    no test split. Classes are the names of the class folders in sorted order (of the training split), empty ones included.
-    Images may lie deeper; then the column ``subfolder`` holds the first folder below the class, such as a domain or a user.
-    Hidden files and folders are passed over, and so are files without a suffix of `IMAGE_SUFFIXES`.
+    Either ``<path>/train/<class>/...`` with ``<path>/test/<class>/...`` beside it or not, or ``<path>/<class>/...``,
+    which has no test split. Classes are the names of the class folders in sorted order (of the training split), empty
+    ones included. Images may lie deeper; then the column ``subfolder`` holds the first folder below the class, such as
+    a domain or a user. Hidden files and folders are passed over, and so are files without a suffix of `IMAGE_SUFFIXES`.
 
     Parameters
     ----------
@@ -58,8 +58,8 @@ def load_folder(path: str, split: str) -> Dataset | None:
     Raises
     ------
     DatasetError
-        If the path is relative or missing, if there are no class folders or no images, or if the test split has images of a
-        class that the training split has no folder for.
+        If the path is relative or missing, if there are no class folders or no images, or if the test split has images
+        of a class that the training split has no folder for.
     """
     spec = f"folder:{path}"
     root = existing_path(path, owner=spec)
@@ -67,7 +67,7 @@ def load_folder(path: str, split: str) -> Dataset | None:
         raise DatasetError(f"{spec}: {root} is a file; a folder with one folder of images per class is needed")
     has_train, has_test = (root / "train").is_dir(), (root / "test").is_dir()
     if has_test and not has_train:
-        raise DatasetError(f"{spec}: there is a folder test but no folder train in {root}; training images are needed as well")
+        raise DatasetError(f"{spec}: {root} has a folder test but no folder train; both are needed, or train alone")
     if split == "train":
         return _load_split(spec, split, root / "train" if has_train else root)
     if not has_test:

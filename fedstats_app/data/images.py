@@ -1,7 +1,7 @@
 """The one rule by which an image file becomes 8-bit RGB pixels.
 
-Features can only be compared, and statistics only be added, if every site reads the same file as the same pixels. So the rule
-is stated here once and used for every source of data.
+Features can only be compared, and statistics only be added, if every site reads the same file as the same pixels. So
+the rule is stated here once and used for every source of data.
 """
 
 import numpy as np
@@ -14,11 +14,12 @@ _MAX_16_BIT = 65535
 def to_rgb(image: Image.Image) -> Image.Image:
     """Return an image as 8-bit RGB, the same way for every source of data.
 
-    In this order: the first frame of several; the orientation that the EXIF data ask for; 16-bit grey (modes ``I;16*``, and
-    ``I`` with values in 0..65535) scaled linearly from the whole 16-bit range, ``round(value / 257)``, whatever range the image
-    uses and without regard to a transparent colour; transparency (an alpha channel or a transparent colour) composited on
-    white; everything else (grey, 1 bit, palette, CMYK, YCbCr, HSV) by Pillow's conversion, which replicates grey to the three
-    channels and ignores colour profiles.
+    In this order: the first frame of several; the orientation that the EXIF data ask for; 16-bit grey (modes ``I;16*``,
+    and
+    ``I`` with values in 0..65535) scaled linearly from the whole 16-bit range, ``round(value / 257)``, whatever range
+    the image uses and without regard to a transparent colour; transparency (an alpha channel or a transparent colour)
+    composited on white; everything else (grey, 1 bit, palette, CMYK, YCbCr, HSV) by Pillow's conversion, which
+    replicates grey to the three channels and ignores colour profiles.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if upright.mode in _GREY_16_BIT_MODES:
         return _grey_16_to_8_bit(upright).convert("RGB")
     if upright.mode == "F":
-        raise ValueError("floating-point pixels (mode F) have no stated range; save the image with 8 or 16 bits per channel")
+        raise ValueError("floating-point pixels (mode F) have no stated range; save them with 8 or 16 bits per channel")
     if upright.has_transparency_data:
         colours = upright.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", colours.size, "white"), colours).convert("RGB")

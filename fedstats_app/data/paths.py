@@ -8,8 +8,8 @@ from fedstats_app.data.dataset import DatasetError
 def absolute_path(text: str, *, owner: str) -> Path:
     """Return a user's path, with ``~`` expanded.
 
-    The app's working directory is that of whatever shell first started Flower's background process, so a relative path would
-    mean something else than the user thinks.
+    The app's working directory is that of whatever shell first started Flower's background process, so a relative path
+    would mean something else than the user thinks.
 
     Parameters
     ----------

@@ -31,12 +31,12 @@ class ConfusionMatrix:
 
     @classmethod
     def from_predictions(cls, labels: Tensor, predictions: Tensor, num_classes: int) -> ConfusionMatrix:
-        """Count (n,) true labels against (n,) predictions, both int64 in [0, C).
+        """Count (n,) true labels against (n,) predictions, both integers in [0, C).
 
         Raises
         ------
         ValueError
-            If shapes differ or a value is out of range.
+            If shapes differ, or a value is no integer or out of range.
         """
         if labels.shape != predictions.shape or labels.ndim != 1:
             raise ValueError(
@@ -44,9 +44,15 @@ class ConfusionMatrix:
                 f"got {tuple(labels.shape)} and {tuple(predictions.shape)}"
             )
         for what, values in (("labels", labels), ("predictions", predictions)):
-            if values.numel() and not (0 <= int(values.min()) and int(values.max()) < num_classes):
-                raise ValueError(f"{what} must lie in [0, {num_classes}), got {int(values.min())} to {int(values.max())}")
-        cells = torch.bincount(labels.cpu() * num_classes + predictions.cpu(), minlength=num_classes**2)
+            if values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool:
+                raise ValueError(f"{what} must be integers, got {values.dtype}")
+            if values.numel() and (int(values.min()) < 0 or int(values.max()) >= num_classes):
+                raise ValueError(
+                    f"{what} must lie in [0, {num_classes}), got {int(values.min())} to {int(values.max())}"
+                )
+        # Cell numbers overflow the narrow integer types that labels may come in.
+        true, predicted = labels.to("cpu", torch.int64), predictions.to("cpu", torch.int64)
+        cells = torch.bincount(true * num_classes + predicted, minlength=num_classes**2)
         return cls(cells.reshape(num_classes, num_classes))
 
     def __add__(self, other: ConfusionMatrix) -> ConfusionMatrix:

@@ -36,8 +36,8 @@ def solve_fedcof(
     rows : ClassMeanRows
         All clients' rows, in a fixed order. Memory beyond them: d x d and a block of rows.
     shrinkage : float or "auto"
-        gamma >= 0, absolute, as in the paper. "auto": Oracle Approximating Shrinkage of the pooled scatter of the means.
-        Infinity, and "auto" where the means say nothing (one client), give the limit, which is FedNCM's head.
+        gamma >= 0, absolute, as in the paper. "auto": Oracle Approximating Shrinkage of the pooled scatter of the
+        means. Infinity, and "auto" where the means say nothing (one client), give the limit, which is FedNCM's head.
     between_class : bool
         Ablation: add the between-class scatter (sum_c N_c mu_c mu_c^T in place of N mu mu^T).
 
@@ -92,7 +92,9 @@ class _ClassTotals(NamedTuple):
         counts.index_add_(0, rows.class_ids, rows.counts.to(torch.float64))
         num_means = torch.bincount(rows.class_ids, minlength=rows.num_classes).to(torch.float64)
         sums = counts.new_zeros(rows.num_classes, rows.feature_dim)
-        for ids, block in zip(rows.class_ids.split(ROWS_PER_BLOCK), rows.class_sums.split(ROWS_PER_BLOCK), strict=True):
+        for ids, block in zip(
+            torch.split(rows.class_ids, ROWS_PER_BLOCK), torch.split(rows.class_sums, ROWS_PER_BLOCK), strict=True
+        ):
             sums.index_add_(0, ids, block.to(torch.float64))
         divisor = torch.where(counts > 0, counts, torch.ones_like(counts))
         return cls(counts, num_means, sums, sums / divisor.unsqueeze(1))

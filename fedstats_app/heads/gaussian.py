@@ -52,7 +52,9 @@ def solve_gaussian(
     sigma = _total_covariance(stats, stats.gram) if covariance == "total" else _within_covariance(stats, stats.gram)
     added = shrinkage * float(sigma.trace()) / stats.feature_dim
     class_means = stats.class_means
-    solution = solve_positive_definite(add_to_diagonal(sigma, added), class_means.T)
+    # Sigma is what is left of the Gram matrix after a subtraction: its rounding is that of the Gram matrix.
+    magnitude = float(stats.gram.diagonal().amax()) / max(stats.num_examples - 1, 1)
+    solution = solve_positive_definite(add_to_diagonal(sigma, added), class_means.T, magnitude=magnitude)
     weight = solution.x.T.contiguous()  # (C, d)
     log_prior = torch.log(stats.class_counts.to(torch.float64) / max(stats.num_examples, 1))  # -inf when absent
     bias = log_prior - 0.5 * (weight * class_means).sum(dim=1)

@@ -95,7 +95,14 @@ class LinearHead:
         mask_absent : bool
             Give absent classes -inf. With False they keep their zero row, as in the papers' code, and can beat the
             negative logit of a real class.
+
+        Raises
+        ------
+        ValueError
+            If the features' shape is not (n, d).
         """
+        if features.ndim != 2 or features.shape[1] != self.feature_dim:
+            raise ValueError(f"features must have shape (n, {self.feature_dim}), got {tuple(features.shape)}")
         logits = features.to(self.weight.dtype) @ self.weight.T + self.bias
         return logits.masked_fill(~self.present, -torch.inf) if mask_absent else logits
 

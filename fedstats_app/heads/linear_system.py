@@ -37,7 +37,7 @@ class Solution:
         return (f"singular system: pseudo-inverse of rank {self.rank} of {len(self.x)}",)
 
 
-def solve_positive_definite(matrix: Tensor, rhs: Tensor) -> Solution:
+def solve_positive_definite(matrix: Tensor, rhs: Tensor, *, magnitude: float = 0.0) -> Solution:
     """Solve ``matrix @ x = rhs`` by Cholesky; by an eigenvalue pseudo-inverse where the matrix is singular.
 
     Parameters
@@ -46,21 +46,24 @@ def solve_positive_definite(matrix: Tensor, rhs: Tensor) -> Solution:
         (d, d) float64, symmetric, positive semi-definite up to rounding.
     rhs : Tensor
         (d, C) float64.
+    magnitude : float
+        Largest entry of the matrices whose difference ``matrix`` is; 0 where it is no difference.
 
     Notes
     -----
-    The fallback is taken when the factorisation fails or the condition number exceeds 1 / (d eps), where its result
-    would be noise. It keeps eigenvalues above d eps times the largest and gives the solution of least norm.
+    Eigenvalues below d eps times the largest one, or times ``magnitude`` if that is larger, are rounding (a constant
+    feature leaves such a "variance"). The fallback is taken when the factorisation fails or the smallest eigenvalue is
+    rounding; it drops such eigenvalues and gives the solution of least norm.
     """
-    eps = torch.finfo(matrix.dtype).eps
+    resolution = len(matrix) * torch.finfo(matrix.dtype).eps
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) == 0:
-        condition_number = _condition_number(matrix, factor)
-        if condition_number * len(matrix) * eps < 1.0:
-            return Solution(torch.cholesky_solve(rhs, factor), condition_number)
+        largest, smallest = _extreme_eigenvalues(matrix, factor)
+        if smallest > resolution * max(largest, magnitude):
+            return Solution(torch.cholesky_solve(rhs, factor), largest / smallest)
     eigenvalues, vectors = torch.linalg.eigh(matrix)
     largest = float(eigenvalues[-1].clamp(min=0.0))
-    kept = eigenvalues > len(matrix) * eps * largest
+    kept = eigenvalues > resolution * max(largest, magnitude)
     rank = int(kept.sum())
     if rank == 0:
         return Solution(torch.zeros_like(rhs), 1.0, 0)
@@ -69,8 +72,8 @@ def solve_positive_definite(matrix: Tensor, rhs: Tensor) -> Solution:
     return Solution(x, largest / float(eigenvalues[0]), rank)
 
 
-def _condition_number(matrix: Tensor, factor: Tensor) -> float:
-    """Estimate the condition number by power iteration on the matrix and, through its factor, on the inverse."""
+def _extreme_eigenvalues(matrix: Tensor, factor: Tensor) -> tuple[float, float]:
+    """Estimate the largest and smallest by power iteration on the matrix and, through its factor, on the inverse."""
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(len(matrix), 1, generator=generator, dtype=matrix.dtype).to(matrix.device)
     largest, vector = 0.0, start
@@ -81,7 +84,7 @@ def _condition_number(matrix: Tensor, factor: Tensor) -> float:
     for _ in range(POWER_ITERATIONS):
         vector = torch.cholesky_solve(vector / torch.linalg.vector_norm(vector), factor)
         inverse_smallest = float(torch.linalg.vector_norm(vector))
-    return largest * inverse_smallest
+    return largest, 1.0 / inverse_smallest
 
 
 def add_to_diagonal(matrix: Tensor, value: float) -> Tensor:

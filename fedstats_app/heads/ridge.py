@@ -53,12 +53,15 @@ def solve_ridge(
     Raises
     ------
     ValueError
-        Without a Gram matrix, with a negative or non-finite lambda, or with fit_bias and without between_class.
+        Without a Gram matrix, with a negative or non-finite lambda, an unknown solver, or with fit_bias and without
+        between_class.
     """
     if stats.gram is None:
         raise ValueError("the ridge head needs statistics with a Gram matrix, got gram=None")
     if fit_bias and not between_class:
         raise ValueError("fit_bias is defined with between-class scatter only, got between_class=False")
+    if solver not in ("cholesky", "pinv32"):
+        raise ValueError(f'solver must be "cholesky" or "pinv32", got {solver!r}')
     gram, rhs = _with_constant_feature(stats) if fit_bias else (stats.gram, stats.class_sums.T)
     if not between_class:
         gram = stats.gram - _between_class_scatter(stats)
@@ -66,7 +69,8 @@ def solve_ridge(
     if solver == "pinv32":
         solution = _solve_pinv32(gram, rhs, chosen)
     else:
-        solution = solve_positive_definite(add_to_diagonal(gram, chosen), rhs)
+        magnitude = float(gram.diagonal().amax()) if between_class else float(stats.gram.diagonal().amax())
+        solution = solve_positive_definite(add_to_diagonal(gram, chosen), rhs, magnitude=magnitude)
     weight = solution.x.T  # (C, d) or (C, d + 1)
     bias = weight[:, -1].clone() if fit_bias else torch.zeros_like(weight[:, 0])
     weight = weight[:, :-1] if fit_bias else weight

@@ -17,6 +17,7 @@ from fedstats_app.results.head_file import read_head
 from fedstats_app.statistics import FeatureMap, feature_map_from_dict
 
 ImageLike = str | os.PathLike[str] | Image.Image
+_ONE_IMAGE = (str, os.PathLike, Image.Image)
 
 
 class Classifier:
@@ -59,8 +60,9 @@ class Classifier:
         self._feature_map = feature_map
         self._head = head
 
+    # To a type checker a `str` is also an iterable of strings; at run time the first overload wins.
     @overload
-    def predict(self, images: ImageLike) -> str: ...
+    def predict(self, images: ImageLike) -> str: ...  # type: ignore[overload-overlap]
 
     @overload
     def predict(self, images: Iterable[ImageLike]) -> list[str]: ...
@@ -86,7 +88,7 @@ class Classifier:
             If something is neither a path nor a PIL image.
         """
         names = [self.class_names[index] for index in self.scores(images).argmax(dim=1).tolist()]
-        return names[0] if isinstance(images, (str, os.PathLike, Image.Image)) else names
+        return names[0] if isinstance(images, _ONE_IMAGE) else names
 
     def scores(self, images: ImageLike | Iterable[ImageLike]) -> Tensor:
         """Score every class; the highest wins.
@@ -109,14 +111,9 @@ class Classifier:
         FileNotFoundError, ValueError, TypeError
             As `predict`.
         """
-        one = isinstance(images, (str, os.PathLike, Image.Image))
-        batches = [
-            self._head.logits(self._feature_map(features.cpu()).to(torch.float64))
-            for features in self._backbone.extract(_rgb_images([images] if one else images))  # type: ignore[list-item]
-        ]
-        if not batches:
-            return torch.empty(0, len(self.class_names), dtype=torch.float64)
-        return torch.cat(batches).masked_fill(~self._head.present, -torch.inf)
+        features = self._backbone.extract(_rgb_images(_as_several(images)))
+        batches = [self._head.logits(self._feature_map(batch.cpu())) for batch in features]
+        return torch.cat([torch.empty(0, len(self.class_names), dtype=torch.float64), *batches])
 
 
 def load(
@@ -152,8 +149,8 @@ def load(
     FileNotFoundError
         If the folder, a head or the backbone's weights are missing.
     ValueError
-        If there is no such method, a file is damaged, or the backbone's weights or transform are not those the head was made
-        with (their fingerprints differ).
+        If a file is damaged, or the backbone's weights or transform are not those the head was made with (their
+        fingerprints differ).
     """
     folder = Path(run_folder).expanduser()
     name = method if method is not None else _most_accurate(folder)
@@ -168,12 +165,15 @@ def load(
     expected = _entry(metadata, "backbone-fingerprint", name)
     if backbone.fingerprint != expected:
         raise ValueError(
-            f"head {name!r} was made with backbone {backbone.name!r} of fingerprint {expected}, but the one loaded here "
-            f"(weights: {backbone.weights_source}) has {backbone.fingerprint}; its weights or its transform differ. "
-            f"Pass the right weight file as `weights`."
+            f"head {name!r} was made with a backbone {backbone.name!r} of fingerprint {expected}, but the one loaded "
+            f"here (weights: {backbone.weights_source}) has {backbone.fingerprint}: its weights or its transform "
+            f"differ. Pass the right weight file as `weights`."
         )
     feature_map = feature_map_from_dict(json.loads(_entry(metadata, "feature-map", name)))
-    return Classifier(backbone, feature_map, head, json.loads(_entry(metadata, "class-names", name)), name)
+    class_names = json.loads(_entry(metadata, "class-names", name))
+    if not isinstance(class_names, list) or not all(isinstance(class_name, str) for class_name in class_names):
+        raise ValueError(f"head {name!r}: class-names must be a JSON list of strings, got {class_names!r}")
+    return Classifier(backbone, feature_map, head, class_names, name)
 
 
 def _most_accurate(folder: Path) -> str:
@@ -181,10 +181,12 @@ def _most_accurate(folder: Path) -> str:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist, so there is no most accurate method; {_available(folder)}")
     methods = json.loads(path.read_text(encoding="utf-8")).get("methods", {})
-    accuracies = {name: result["accuracy"] for name, result in methods.items() if result["accuracy"] is not None}
+    accuracies: dict[str, float] = {
+        name: result["accuracy"] for name, result in methods.items() if result["accuracy"] is not None
+    }
     if not accuracies:
         raise ValueError(f"{path} has no method with an accuracy: name the method to load; {_available(folder)}")
-    return max(accuracies, key=lambda name: float(accuracies[name]))
+    return max(accuracies, key=accuracies.__getitem__)
 
 
 def _head_path(folder: Path, method: str) -> Path:
@@ -205,6 +207,10 @@ def _entry(metadata: dict[str, str], key: str, method: str) -> str:
     if key not in metadata:
         raise ValueError(f"head {method!r}: its metadata must have {key!r}, got only {', '.join(sorted(metadata))}")
     return metadata[key]
+
+
+def _as_several(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]:
+    return [images] if isinstance(images, _ONE_IMAGE) else images
 
 
 def _rgb_images(images: Iterable[ImageLike]) -> Iterator[Image.Image]:

@@ -1,7 +1,8 @@
 """Uplink cost of the closed-form methods, as their papers count it.
 
-FedCOF, tables 3, 8 and 11, and FedCGS, section 4: numbers sent by all clients together, four bytes each, headers, counts (but FedCGS's)
-and downlink left out. What really went over the wire is measured elsewhere and reported as `wire_bytes`.
+Numbers sent by all clients together, four bytes each; headers, counts (but FedCGS's) and downlink are left out.
+Sources: FedCOF, tables 3, 8 and 9; FedCGS, its parameter counts. What went over the wire is measured
+and reported apart from it.
 """
 
 from collections.abc import Callable

@@ -66,8 +66,8 @@ def append_line(path: Path, line: str) -> None:
 def to_json(value: object, *, indent: int | None = 2) -> str:
     """Write a value as strict JSON, the same text for the same value.
 
-    JSON has no word for numbers that are not finite: NaN (no value) becomes `null`, and the infinities become the strings
-    `"inf"` and `"-inf"`, which Python's `float` reads back. Keys keep their order; a path becomes a string.
+    JSON has no word for numbers that are not finite: NaN (no value) becomes `null`, and the infinities become the
+    strings `"inf"` and `"-inf"`, which Python's `float` reads back. Keys keep their order; a path becomes a string.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """A classifier head as one safetensors file: float32 `weight` (C, d), float32 `bias` (C,), uint8 `present` (C,).
 
-The header's metadata are strings under the keys of `METADATA_KEYS`; the values of `transform`, `feature-map`, `class-names`
-and `versions` are JSON.
+The header's metadata are strings under the keys of `METADATA_KEYS`; the values of `transform`, `feature-map`,
+`class-names` and `versions` are JSON.
 """
 
 import json
@@ -146,4 +146,8 @@ def _check_values(tensors: Mapping[str, Tensor], where: str) -> None:
         raise ValueError(f"{where}: every weight must be finite in float32, got NaN or an infinity")
     masked = (bias == -torch.inf) & (present == 0)
     if not bool((torch.isfinite(bias) | masked).all()):
-        raise ValueError(f"{where}: every bias must be finite in float32 (-inf for an absent class), got {bias.tolist()}")
+        bad = (~(torch.isfinite(bias) | masked)).nonzero().flatten().tolist()
+        raise ValueError(
+            f"{where}: every bias must be finite in float32 (or -inf for an absent class), "
+            f"but those of classes {bad} are {bias[bad].tolist()}"
+        )

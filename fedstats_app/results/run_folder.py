@@ -199,7 +199,9 @@ def _new_folder(root: Path, name: str) -> Path:
 
 def _checked_name(what: str, name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{what} must be letters, digits, '.', '_' and '-', starting with a letter or digit, got {name!r}")
+        raise ValueError(
+            f"{what} must be letters, digits, '.', '_', '-', and not start with one of these, got {name!r}"
+        )
     return name
 
 

@@ -30,8 +30,7 @@ def results_table(rows: Sequence[MethodResult]) -> str:
     widths = [max(len(line[column]) for line in (_HEADINGS, *cells)) for column in range(len(_HEADINGS) - 1)]
     text_width = max(len(_HEADINGS[-1]), _WIDTH - sum(widths) - len(_GAP) * len(widths))
     widths.append(text_width)
-    wrapped = [(*line[:-1], textwrap.wrap(line[-1], text_width) or [""]) for line in cells]
-    body = [line for *numbers, texts in wrapped for line in _lines(numbers, texts, widths)]
+    body = [line for row in cells for line in _lines(row[:-1], textwrap.wrap(row[-1], text_width) or [""], widths)]
     longest = max([len(_line(_HEADINGS, widths)), *map(len, body)])
     rule = "-" * longest
     return "\n".join([rule, _line(_HEADINGS, widths), rule, *body, rule])
@@ -49,7 +48,7 @@ def _cells(row: MethodResult) -> tuple[str, ...]:
 
 
 def _lines(numbers: Sequence[str], texts: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """A row, and further lines for the regulariser where it does not fit."""
+    """Give a row, and further lines for the regulariser where it does not fit."""
     blank = [""] * len(numbers)
     return [_line([*(blank if index else numbers), text], widths) for index, text in enumerate(texts)]
 

@@ -14,6 +14,7 @@ from fedstats_app.statistics.feature_maps import (
     feature_map_from_dict,
 )
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
+from fedstats_app.statistics.specification import StatisticsSpec, merge_specs
 
 __all__ = [
     "ClassMeanRows",
@@ -24,6 +25,8 @@ __all__ = [
     "RandomFourierFeatures",
     "RandomProjection",
     "StatisticsAccumulator",
+    "StatisticsSpec",
     "StatisticsSum",
     "feature_map_from_dict",
+    "merge_specs",
 ]

@@ -27,7 +27,7 @@ def check_features(features: Tensor, labels: Tensor, num_classes: int) -> None:
         raise ValueError(f"labels must have shape ({features.shape[0]},), one per feature, got {tuple(labels.shape)}")
     if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
         raise ValueError(f"labels must be integers, got {labels.dtype}")
-    if labels.numel() and not (0 <= int(labels.min()) and int(labels.max()) < num_classes):
+    if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= num_classes):
         raise ValueError(
             f"labels must lie in [0, {num_classes}), got values from {int(labels.min())} to {int(labels.max())}"
         )

@@ -38,8 +38,8 @@ class ClassMeanRows:
     Raises
     ------
     ValueError
-        If shapes disagree, a class id is out of range, a count is not positive, or both or neither of ``means`` and
-        ``class_sums`` are given.
+        If shapes or dtypes disagree with the above, a class id is out of range, a count is not positive, or both or
+        neither of ``means`` and ``class_sums`` are given.
     """
 
     __slots__ = ("class_ids", "class_sums", "counts", "num_classes")
@@ -61,21 +61,26 @@ class ClassMeanRows:
         if num_classes is None or num_classes < 1:
             raise ValueError(f"num_classes must be at least 1, got {num_classes}")
         if (means is None) == (class_sums is None):
-            raise ValueError("rows take either means or class_sums, got " + ("both" if means is not None else "neither"))
+            got = "neither" if means is None else "both"
+            raise ValueError(f"rows take either means or class_sums, got {got}")
         if counts.dtype not in (torch.int64, torch.float64):
             raise ValueError(f"counts must be int64 (or float64 with noise), got {counts.dtype}")
         if means is not None:
             class_sums = means.to(torch.float64) * counts.to(torch.float64).unsqueeze(-1)
         if class_sums is None or class_sums.ndim != 2:
             raise ValueError("means and class_sums must have shape (M, d)")
+        if class_sums.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"class_sums must be float32 or float64, got {class_sums.dtype}")
         if class_ids.dtype != torch.int64 or class_ids.shape != class_sums.shape[:1]:
             raise ValueError(
                 f"class_ids must be ({len(class_sums)},) int64, got {tuple(class_ids.shape)} {class_ids.dtype}"
             )
         if counts.shape != class_sums.shape[:1]:
             raise ValueError(f"counts must have shape ({len(class_sums)},), got {tuple(counts.shape)}")
-        if class_ids.numel() and not (0 <= int(class_ids.min()) and int(class_ids.max()) < num_classes):
-            raise ValueError(f"class_ids must lie in [0, {num_classes}), got up to {int(class_ids.max())}")
+        if class_ids.numel() and (int(class_ids.min()) < 0 or int(class_ids.max()) >= num_classes):
+            raise ValueError(
+                f"class_ids must lie in [0, {num_classes}), got {int(class_ids.min())} to {int(class_ids.max())}"
+            )
         if counts.numel() and not bool((counts > 0).all()):
             raise ValueError(f"counts must be positive, got {float(counts.min())}")
         self.class_ids, self.counts, self.class_sums, self.num_classes = class_ids, counts, class_sums, num_classes
@@ -121,7 +126,9 @@ class ClassMeanRows:
         class_ids, row_of_sample = plan_rows(labels, means_per_class=means_per_class, generator=generator)
         device = accumulation_device(features.device)
         sums = torch.zeros(len(class_ids), features.shape[1], dtype=torch.float64, device=device)
-        for block, rows in zip(features.split(ROWS_PER_BLOCK), row_of_sample.split(ROWS_PER_BLOCK), strict=True):
+        for block, rows in zip(
+            torch.split(features, ROWS_PER_BLOCK), torch.split(row_of_sample, ROWS_PER_BLOCK), strict=True
+        ):
             add_to_group_sums(sums, block, rows)
         counts = torch.bincount(row_of_sample, minlength=len(class_ids))
         return cls(class_ids.to(device), counts.to(device), num_classes=num_classes, class_sums=sums)

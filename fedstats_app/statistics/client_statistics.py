@@ -38,8 +38,10 @@ class ClientStatistics:
 
     def __post_init__(self) -> None:
         dim = self.rows.feature_dim
-        if self.gram is not None and self.gram.shape != (dim, dim):
-            raise ValueError(f"gram must have shape ({dim}, {dim}) as the rows say, got {tuple(self.gram.shape)}")
+        if self.gram is not None and (self.gram.shape != (dim, dim) or self.gram.dtype != torch.float64):
+            raise ValueError(
+                f"gram must be ({dim}, {dim}) float64 as the rows say, got {tuple(self.gram.shape)} {self.gram.dtype}"
+            )
 
     def __add__(self, other: ClientStatistics) -> ClientStatistics:
         """Return both clients' statistics: rows stacked, Gram matrices added."""
@@ -86,45 +88,77 @@ class StatisticsAccumulator:
         device: torch.device | str = "cpu",
     ) -> None:
         check_features(torch.zeros(len(labels), 1), labels, num_classes)
-        self._labels, self._num_classes = labels, num_classes
+        self._labels, self._num_classes = labels.to(device="cpu", dtype=torch.int64), num_classes
         self._class_ids, self._row_of_sample = plan_rows(
             labels, means_per_class=means_per_class, generator=generator
         )
         where = accumulation_device(torch.device(device))
         self._sums = torch.zeros(len(self._class_ids), feature_dim, dtype=torch.float64, device=where)
         self._gram = torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=where) if gram else None
+        self._counts = torch.zeros(len(self._class_ids), dtype=torch.int64)
+        self._taken = torch.zeros(len(labels), dtype=torch.bool)
         self._seen = 0
 
-    def update(self, features: Tensor) -> None:
-        """Add the next (b, d) features, those of the labels that follow the ones already seen.
+    def update(self, features: Tensor, positions: Tensor | None = None) -> None:
+        """Add the next (b, d) features.
+
+        Parameters
+        ----------
+        features : Tensor
+            (b, d) floating point.
+        positions : Tensor, optional
+            (b,) int64, which of the labelled samples these are, each at most once over all calls. By default those
+            that follow the ones already seen; give it where samples turned out to be unreadable.
 
         Raises
         ------
         ValueError
-            If there are more features than labels, or one is not finite.
+            If a position is out of range or came before, the dimension differs, or a feature is not finite; nothing is
+            added then.
         """
-        labels = self._labels[self._seen : self._seen + len(features)]
-        check_features(features, labels, self._num_classes)
-        for block in features.split(ROWS_PER_BLOCK):
-            rows = self._row_of_sample[self._seen : self._seen + len(block)]
-            add_to_group_sums(self._sums, block, rows)
+        if positions is None:
+            positions = torch.arange(self._seen, self._seen + len(features))
+        if features.ndim != 2 or features.shape[1] != self._sums.shape[1]:
+            raise ValueError(f"features must have shape (b, {self._sums.shape[1]}), got {tuple(features.shape)}")
+        if len(positions) and (int(positions.min()) < 0 or int(positions.max()) >= len(self._labels)):
+            raise ValueError(f"features must belong to the {len(self._labels)} labelled samples, got more")
+        if bool(self._taken[positions].any()) or len(torch.unique(positions)) < len(positions):
+            raise ValueError("each labelled sample gives one feature, got one twice")
+        check_features(features, self._labels[positions], self._num_classes)
+        self._taken[positions] = True
+        rows = self._row_of_sample[positions]
+        for block, block_rows in zip(
+            torch.split(features, ROWS_PER_BLOCK), torch.split(rows, ROWS_PER_BLOCK), strict=True
+        ):
+            add_to_group_sums(self._sums, block, block_rows)
             if self._gram is not None:
                 add_to_gram(self._gram, block)
-            self._seen += len(block)
+        self._counts.index_add_(0, rows, torch.ones_like(rows))
+        self._seen += len(features)
 
-    def statistics(self) -> ClientStatistics:
-        """Return the statistics on the CPU.
+    def statistics(self, *, skipped: int = 0) -> ClientStatistics:
+        """Return the statistics on the CPU; a row none of whose samples could be read is left out.
+
+        Parameters
+        ----------
+        skipped : int
+            How many of the labelled samples gave no feature.
 
         Raises
         ------
         ValueError
-            If fewer features came than there are labels.
+            If features and skipped samples together are not as many as there are labels.
         """
-        if self._seen != len(self._labels):
-            raise ValueError(f"features of all {len(self._labels)} labelled samples must come, got {self._seen}")
-        counts = torch.bincount(self._row_of_sample, minlength=len(self._class_ids))
+        if self._seen + skipped != len(self._labels):
+            raise ValueError(
+                f"features of all {len(self._labels)} labelled samples must come, got {self._seen} and {skipped} skipped"
+            )
+        kept = self._counts > 0
         rows = ClassMeanRows(
-            self._class_ids, counts, num_classes=self._num_classes, class_sums=self._sums.cpu()
+            self._class_ids[kept],
+            self._counts[kept],
+            num_classes=self._num_classes,
+            class_sums=self._sums.cpu()[kept],
         )
         return ClientStatistics(rows, None if self._gram is None else mirror_upper(self._gram).cpu())
 
@@ -157,7 +191,8 @@ class StatisticsSum:
         Raises
         ------
         ValueError
-            If its shapes differ, or it lacks the Gram matrix that the sum has; nothing is added then.
+            If its shapes differ, its counts carry noise, or it lacks the Gram matrix that the sum has; nothing is
+            added then.
         """
         rows, total = client.rows, self._total
         if (rows.num_classes, rows.feature_dim) != tuple(total.class_sums.shape):
@@ -165,6 +200,8 @@ class StatisticsSum:
                 f"statistics to add must have (classes, feature dimension) {tuple(total.class_sums.shape)}, "
                 f"got {(rows.num_classes, rows.feature_dim)}"
             )
+        if rows.counts.dtype != torch.int64:
+            raise ValueError(f"statistics to add must have int64 counts, got {rows.counts.dtype}")
         if total.gram is not None:
             if client.gram is None:
                 raise ValueError("statistics to add must have a Gram matrix, got none")
@@ -175,6 +212,11 @@ class StatisticsSum:
         self.num_pairs += len(torch.unique(rows.class_ids))
         if self._keep_rows:
             self._parts.append(rows)
+
+    @property
+    def feature_dim(self) -> int:
+        """Feature dimension d."""
+        return self._total.feature_dim
 
     def summed(self) -> FeatureStatistics:
         """Return a copy of the sum so far."""
@@ -197,5 +239,6 @@ class StatisticsSum:
             raise ValueError("rows were not kept: this sum was made with keep_rows=False")
         empty = ClassMeanRows.zeros(self._total.num_classes, self._total.feature_dim, dtype=torch.float32)
         # Stacking once and keeping the result avoids copying all rows again each time a head is solved.
-        self._parts = [ClassMeanRows.concatenate([*self._parts])] if self._parts else [empty]
+        if len(self._parts) != 1:
+            self._parts = [ClassMeanRows.concatenate(self._parts)] if self._parts else [empty]
         return self._parts[0]

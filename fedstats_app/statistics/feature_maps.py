@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Protocol
 
@@ -16,7 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "identity": lambda x: x}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "identity": lambda features: features,
+}
 
 
 class FeatureMap(Protocol):
@@ -79,6 +83,9 @@ class RandomFourierFeatures:
         _check_size(self.num_features)
         if not (math.isfinite(self.kernel_width) and self.kernel_width > 0):
             raise ValueError(f"kernel_width must be positive and finite, got {self.kernel_width}")
+        _check_seed(self.seed)
+        # to_dict must give a float also where somebody wrote 1 for 1.0: the other side takes nothing else.
+        object.__setattr__(self, "kernel_width", float(self.kernel_width))
 
     def output_dim(self, feature_dim: int) -> int:
         """Return D."""
@@ -87,7 +94,8 @@ class RandomFourierFeatures:
     def __call__(self, features: Tensor) -> Tensor:
         """Return (n, D) float32 random Fourier features of (n, d) features."""
         omega, phase = _fourier_parameters(self.seed, self.num_features, features.shape[1])
-        return random_fourier_features(features, omega.to(features.device) / self.kernel_width, phase.to(features.device))
+        omega, phase = omega.to(features.device), phase.to(features.device)
+        return random_fourier_features(features.to(torch.float32), omega / self.kernel_width, phase)
 
     def to_dict(self) -> dict[str, str | int | float]:
         """Return the parameters and the kind."""
@@ -117,6 +125,7 @@ class RandomProjection:
         _check_size(self.num_features)
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {self.activation!r}")
+        _check_seed(self.seed)
 
     def output_dim(self, feature_dim: int) -> int:
         """Return D."""
@@ -125,7 +134,7 @@ class RandomProjection:
     def __call__(self, features: Tensor) -> Tensor:
         """Return (n, D) float32 projected features of (n, d) features."""
         projection = _projection_matrix(self.seed, features.shape[1], self.num_features)
-        return random_projection(features, projection.to(features.device), self.activation)
+        return random_projection(features.to(torch.float32), projection.to(features.device), self.activation)
 
     def to_dict(self) -> dict[str, str | int | float]:
         """Return the parameters and the kind."""
@@ -176,8 +185,7 @@ def random_fourier_features(features: Tensor, omega: Tensor, phase: Tensor) -> T
 
 def random_projection(features: Tensor, projection: Tensor, activation: str = "relu") -> Tensor:
     """Return activation(f R) for features (n, d) and a projection R (d, D)."""
-    activated: Tensor = ACTIVATIONS[activation](features @ projection.to(features.dtype))
-    return activated
+    return ACTIVATIONS[activation](features @ projection.to(features.dtype))
 
 
 def median_distance(features: Tensor) -> float:
@@ -190,6 +198,11 @@ def median_distance(features: Tensor) -> float:
 def _check_size(num_features: int) -> None:
     if not 1 <= num_features <= 100_000:
         raise ValueError(f"num_features must lie in [1, 100000], got {num_features}")
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed must lie in [0, 2^63), got {seed}")
 
 
 @functools.lru_cache(maxsize=2)

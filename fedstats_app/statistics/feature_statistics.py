@@ -100,7 +100,9 @@ class FeatureStatistics:
         check_features(features, labels, num_classes)
         device = accumulation_device(features.device)
         total = cls.zeros(num_classes, features.shape[1], gram=gram, device=device)
-        for block, block_labels in zip(features.split(ROWS_PER_BLOCK), labels.split(ROWS_PER_BLOCK), strict=True):
+        for block, block_labels in zip(
+            torch.split(features, ROWS_PER_BLOCK), torch.split(labels, ROWS_PER_BLOCK), strict=True
+        ):
             add_to_group_sums(total.class_sums, block, block_labels)
             if total.gram is not None:
                 add_to_gram(total.gram, block)

@@ -1,17 +1,21 @@
 """Accuracy of each method against the megabytes that it makes the clients send."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.text import Annotation
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
+from numpy.typing import NDArray
 
+from fedstats_app.results.plots.binning import log_ticks
+from fedstats_app.results.plots.label_places import leader, place_labels
 from fedstats_app.results.plots.style import (
     FAINT,
     METHOD_COLOURS,
@@ -80,22 +84,22 @@ def accuracy_figure(points: Sequence[CostPoint], title: str) -> Figure:
     figure = new_figure(7.5, 5.0)
     axes = figure.add_subplot()
     _set_up_axes(axes, points)
-    set_title(axes, title, _SUBTITLE)
-    _draw_front(axes, points)
+    set_title(axes, title, _SUBTITLE, inches=7.5)
+    axes.plot(*zip(*_front_line(axes, points), strict=True), color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
     for index, point in enumerate(points):
-        coincident = sum(_same_place(point, other) for other in points[:index])
+        # Where points coincide, the first is the largest and lies lowest, so that a ring of it can be seen.
+        above = sum(_coincide(point, other) for other in points[index + 1 :])
         axes.plot(
             point.megabytes,
             100 * point.accuracy,
             "o",
-            # Concentric where methods coincide, the first outermost.
-            markersize=max(_MARKER - 3.0 * coincident, 2.0) + 3.0 * (_same_place_later(points, index) > 0),
+            markersize=_MARKER + 4.0 * above,
             color=_colour(index),
             markeredgecolor="white",
             markeredgewidth=1.0,
-            zorder=3 + coincident,
+            zorder=3 + index,
         )
-    _place_labels(figure, axes, points)
+    _label_points(figure, axes, points)
     return figure
 
 
@@ -108,12 +112,8 @@ def pareto_front(points: Sequence[CostPoint]) -> list[CostPoint]:
     return front
 
 
-def _same_place(one: CostPoint, other: CostPoint) -> bool:
+def _coincide(one: CostPoint, other: CostPoint) -> bool:
     return abs(one.accuracy - other.accuracy) < 2e-3 and abs(np.log(one.megabytes / other.megabytes)) < 0.02
-
-
-def _same_place_later(points: Sequence[CostPoint], index: int) -> int:
-    return sum(_same_place(points[index], other) for other in points[index + 1 :])
 
 
 def _colour(index: int) -> str:
@@ -128,9 +128,9 @@ def _set_up_axes(axes: Axes, points: Sequence[CostPoint]) -> None:
     high = megabytes.max() * 10 ** (0.30 * decades)  # room for labels right of the last point
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    spread = max(np.ptp(accuracies), 4.0)
-    axes.set_ylim(max(accuracies.min() - 0.25 * spread, -2.0), min(accuracies.max() + 0.25 * spread, 102.0))
-    axes.xaxis.set_major_locator(FixedLocator(_ticks(low, high)))
+    margin = max(0.25 * np.ptp(accuracies), 2.5)
+    axes.set_ylim(max(accuracies.min() - margin, -2.0), min(accuracies.max() + margin, 102.0))
+    axes.xaxis.set_major_locator(FixedLocator(log_ticks(low, high)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
@@ -142,33 +142,61 @@ def _set_up_axes(axes: Axes, points: Sequence[CostPoint]) -> None:
     axes.set_axisbelow(True)
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers between the limits: whole decades if there are enough of them, else 1-2-5 steps."""
-    decades = np.log10(high / low)
-    exponents = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    steps = (1,) if decades > 5 else (1, 3) if decades > 3 else (1, 2, 5)
-    return [step * 10.0**power for power in exponents for step in steps if low <= step * 10.0**power <= high]
-
-
-def _draw_front(axes: Axes, points: Sequence[CostPoint]) -> None:
+def _front_line(axes: Axes, points: Sequence[CostPoint]) -> list[tuple[float, float]]:
+    """Give the corners of the front, a staircase that goes on to the right edge."""
     front = pareto_front(points)
-    megabytes = [point.megabytes for point in front] + [axes.get_xlim()[1]]
-    accuracies = [100 * point.accuracy for point in front]
-    axes.step(megabytes, [*accuracies, accuracies[-1]], where="post", color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+    ends = [*(point.megabytes for point in front[1:]), axes.get_xlim()[1]]
+    return [
+        corner
+        for point, end in zip(front, ends, strict=True)
+        for corner in ((point.megabytes, 100 * point.accuracy), (end, 100 * point.accuracy))
+    ]
 
 
-def _place_labels(figure: Figure, axes: Axes, points: Sequence[CostPoint]) -> None:
-    """Write each label where it covers no other label and no point, as near to its own point as possible."""
-    canvas = figure.canvas
-    assert_agg = canvas if isinstance(canvas, FigureCanvasAgg) else FigureCanvasAgg(figure)
-    assert_agg.draw()  # lays the axes out, so that places in pixels are final
-    renderer = assert_agg.get_renderer()
-    pixels = figure.dpi / 72
+def _label_points(figure: Figure, axes: Axes, points: Sequence[CostPoint]) -> None:
+    """Write each point's name and numbers beside it, with a thin line to it where there is no room next to it."""
+    figure.draw_without_rendering()  # lays the axes out, so that places in pixels are final
+    pixels = figure.dpi / 72  # per typographic point
     centres = axes.transData.transform([(point.megabytes, 100 * point.accuracy) for point in points])
-    half = (_MARKER / 2 + 2) * pixels
-    taken = [Bbox.from_extents(x - half, y - half, x + half, y + half) for x, y in centres]
-    inside = axes.get_window_extent(renderer)
-    for index, point in enumerate(points):
-        label = _label(axes, point, _colour(index))
-        _move_to_free_place(label, taken, inside, renderer, far_from=taken[index])
-        taken.append(label.get_window_extent(renderer))
+    markers = [_box_around(centre, centre, (_MARKER / 2 + 3) * pixels) for centre in centres]
+    corners = axes.transData.transform(_front_line(axes, points))
+    front = [_box_around(start, end, 2 * pixels) for start, end in itertools.pairwise(corners)]
+    labels = [_label(axes, point, index) for index, point in enumerate(points)]
+    sizes = [(box.width, box.height) for box in (label.get_window_extent() for label in labels)]
+    places = place_labels(markers, sizes, front, axes.get_window_extent())
+    for label, centre, marker, place in zip(labels, centres, markers, places, strict=True):
+        middle = np.array([place.x0 + place.x1, place.y0 + place.y1]) / 2
+        label.xyann = tuple((middle - centre) / pixels)
+        if label.arrow_patch is not None:
+            label.arrow_patch.set_visible(bool(leader(marker, place)))
+
+
+def _box_around(start: NDArray[np.float64], end: NDArray[np.float64], margin: float) -> Bbox:
+    low, high = np.minimum(start, end) - margin, np.maximum(start, end) + margin
+    return Bbox.from_extents(low[0], low[1], high[0], high[1])
+
+
+def _label(axes: Axes, point: CostPoint, index: int) -> Annotation:
+    return axes.annotate(
+        f"{point.label}\n{100 * point.accuracy:.1f} %, {megabytes_text(point.megabytes)}",
+        (point.megabytes, 100 * point.accuracy),
+        xytext=(0, 0),
+        textcoords="offset points",
+        ha="center",
+        va="center",
+        multialignment="left",
+        color=_colour(index),
+        fontsize=9.5,
+        linespacing=1.25,
+        arrowprops={"arrowstyle": "-", "color": _colour(index), "linewidth": 0.7, "shrinkA": 0, "shrinkB": _MARKER / 2},
+        path_effects=[withStroke(linewidth=3, foreground="white")],
+        zorder=10,
+    )
+
+
+def megabytes_text(megabytes: float) -> str:
+    """Give three significant figures with a unit: 36.1 KB, 5.88 MB, 61.1 GB."""
+    for size, unit in ((1e3, "GB"), (1.0, "MB")):
+        if megabytes >= 0.9995 * size:
+            return f"{megabytes / size:.3g} {unit}"
+    return f"{megabytes * 1e3:.3g} KB"

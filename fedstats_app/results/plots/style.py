@@ -1,13 +1,14 @@
 """What the plots have in common: look, colours, text, writing the file."""
 
 import io
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedstats_app.results.files import write_atomically
@@ -16,9 +17,9 @@ INK = "#222222"
 MUTED = "#6b6b6b"
 FAINT = "#d9d9d9"
 
-# Two qualitative schemes that colour-blind readers can tell apart: Okabe & Ito 2008 without yellow (too pale for text),
-# and Tol's "muted" (technical note SRON/EPS/TN/09-002).
-METHOD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
+# Two qualitative schemes that colour-blind readers can tell apart: Okabe & Ito 2008, darkened so that text in them can
+# be read, and Tol's "muted" (technical note SRON/EPS/TN/09-002).
+METHOD_COLOURS = ("#0065A0", "#BF4F00", "#007A5A", "#A8407C", "#222222", "#8F6500", "#2C83B4")
 CLASS_COLOURS = (
     "#332288",
     "#88CCEE",
@@ -32,7 +33,7 @@ CLASS_COLOURS = (
     "#BBBBBB",
 )
 
-_STYLE: dict[str, object] = {
+_STYLE: dict[Any, Any] = {  # Any, because the stubs of some versions of matplotlib spell out every key
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 10.0,
     "text.color": INK,
@@ -61,10 +62,9 @@ def plot_style() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Make a figure of a size in inches with an Agg canvas."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    """Make a figure of a size in inches. Not by pyplot, which keeps figures alive and wants the main thread."""
+    # "compressed" is "constrained" that also works with square cells.
+    return Figure(figsize=(width, height), layout="compressed")
 
 
 def save_png(figure: Figure, path: Path) -> None:
@@ -74,14 +74,25 @@ def save_png(figure: Figure, path: Path) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def set_title(axes: Axes, title: str, subtitle: str) -> None:
-    """Put a bold title and a grey line below it at the top left of the axes."""
-    axes.set_title(f"{title}\n", loc="left", fontsize=12, fontweight="bold")
+def set_title(axes: Axes, title: str, subtitle: str, *, inches: float) -> None:
+    """Put a bold title and grey lines below it at the top left of the axes, broken to fit a figure of that width."""
+    room = inches - 1.5  # the axes begin about there
+    small = textwrap.wrap(subtitle, int(13.5 * room))
+    large = textwrap.wrap(title, int(9.5 * room)) or [""]
+    axes.set_title("\n".join([*large, *[""] * len(small)]), loc="left", fontsize=12, fontweight="bold")
     axes.annotate(
-        subtitle, (0, 1), xytext=(0, 6), xycoords="axes fraction", textcoords="offset points", color=MUTED, fontsize=9
+        "\n".join(small),
+        (0, 1),
+        xytext=(0, 6),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        color=MUTED,
+        fontsize=9,
     )
 
 
 def shortened(names: Sequence[str], length: int = 18) -> list[str]:
-    """Cut long names, so that they leave room for the data."""
-    return [name if len(name) <= length else name[: length - 1].rstrip() + "…" for name in names]
+    """Cut long names in the middle, so that they leave room for the data; their ends often tell them apart."""
+    tail = length // 2 - 1
+    head = length - 1 - tail
+    return [name if len(name) <= length else f"{name[:head].rstrip()}…{name[-tail:].lstrip()}" for name in names]

@@ -1,0 +1,8 @@
+"""Frozen pre-trained networks, each with its own transform and fingerprint: images in, features out."""
+
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.registry import available_backbones, load_backbone
+from fedstats_app.backbones.transform import ImageTransform
+from fedstats_app.backbones.weights import WeightsError
+
+__all__ = ["Backbone", "ImageTransform", "WeightsError", "available_backbones", "load_backbone"]

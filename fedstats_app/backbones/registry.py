@@ -1,0 +1,152 @@
+"""The backbones by name, and loading one."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedstats_app.backbones.architecture import Architecture
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
+from fedstats_app.backbones.timm_models import timm_architecture
+from fedstats_app.backbones.torchvision_models import TORCHVISION_NAMES, torchvision_architecture
+from fedstats_app.backbones.transform import ImageTransform
+from fedstats_app.backbones.weights import WeightsError, load_strictly, read_state_file
+
+_TIMM = "timm:"
+_RANDOM = "random:"
+
+
+def _tiny() -> Architecture:
+    """Two convolutions, d = 32: for tests that need features at once and need not recognise anything."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(3, 16, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        )
+
+    return Architecture(build, ImageTransform(32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)))
+
+
+# Builders, not architectures: describing one of torchvision's imports torchvision.
+_ARCHITECTURES: dict[str, Callable[[], Architecture]] = {
+    "efficientnet_lite0": efficientnet_lite0,
+    **{name: functools.partial(torchvision_architecture, name) for name in TORCHVISION_NAMES},
+    "tiny": _tiny,
+}
+
+
+def available_backbones() -> tuple[str, ...]:
+    """List the names that :func:`load_backbone` takes, besides ``timm:<name>`` and ``random:<name>``."""
+    return (*(name for name in _ARCHITECTURES if name != "tiny"), f"{_RANDOM}tiny")
+
+
+def load_backbone(
+    name: str,
+    *,
+    weights: str = "",
+    input_size: int = 0,
+    batch_size: int = 32,
+    device: str = "auto",
+    autocast: str = "none",
+    channels_last: bool = False,
+) -> Backbone:
+    """Load a frozen backbone.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`available_backbones`; ``timm:<name>`` for any of timm's; or ``random:<name>``, which is the same
+        as that name with ``weights="random"``.
+    weights : str
+        "" for the official ones; "random" for a random initialisation that depends on the name alone, the same in every
+        process; else the path of a local file (.pth, .pt, .safetensors), of the network with or without its classifier.
+    input_size : int
+        Side in pixels to which images are resized; 0 for the size that the network was trained for.
+    batch_size, device, autocast, channels_last
+        See :class:`Backbone`. They do not enter the fingerprint.
+
+    Returns
+    -------
+    Backbone
+        Its name is ``name``, with ``random:`` before it where weights are random.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown or an option has a value that is not allowed.
+    WeightsError
+        If the weights are missing, cannot be downloaded, or do not fit.
+    ModuleNotFoundError
+        If a ``timm:`` backbone is asked for and timm is not installed.
+    """
+    base_name = name.removeprefix(_RANDOM)
+    if name.startswith(_RANDOM):
+        if weights not in ("", "random"):
+            raise ValueError(f"backbone {name!r} has random weights; weights must be '' or 'random', got {weights!r}")
+        weights = "random"
+    if input_size < 0:
+        raise ValueError(f"input_size must be at least 1 pixel, or 0 for the backbone's own; got {input_size}")
+    architecture = _find(base_name)
+    with _random_initialisation(base_name):
+        module = architecture.build()
+    weights_source = _fill(module, architecture, base_name, weights)
+    transform = architecture.transform
+    return Backbone(
+        f"{_RANDOM}{base_name}" if weights == "random" else base_name,
+        module,
+        dataclasses.replace(transform, input_size=input_size) if input_size else transform,
+        weights_source=weights_source,
+        batch_size=batch_size,
+        device=device,
+        autocast=autocast,
+        channels_last=channels_last,
+    )
+
+
+def _find(name: str) -> Architecture:
+    if name.startswith(_TIMM):
+        return timm_architecture(name.removeprefix(_TIMM))
+    if name not in _ARCHITECTURES:
+        close = difflib.get_close_matches(name, _ARCHITECTURES, n=1)
+        hint = f", did you mean {close[0]!r}?" if close else "."
+        known = ", ".join(available_backbones())
+        raise ValueError(f"unknown backbone {name!r}{hint} Known: {known}, timm:<name>, random:<name>")
+    return _ARCHITECTURES[name]()
+
+
+def _fill(module: nn.Module, architecture: Architecture, name: str, weights: str) -> str:
+    """Give the module its weights, and say where they came from."""
+    if weights == "random":
+        return "random initialisation seeded by the name"
+    if weights:
+        state: Mapping[str, Tensor] = read_state_file(weights)
+        source = f"file {Path(weights).name}"
+    elif architecture.official_weights is None:
+        raise WeightsError(f"backbone {name!r} has no official weights: use '{_RANDOM}{name}', or name a file")
+    else:
+        state, source = architecture.official_weights()
+    load_strictly(module, state, architecture, source=source)
+    return source
+
+
+@contextmanager
+def _random_initialisation(name: str) -> Iterator[None]:
+    """Draw initial weights from a stream that depends on the name alone, and leave the caller's stream untouched."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -1,0 +1,238 @@
+"""AppConfig: the only reader of run-config and node-config. All errors are reported together, before any work."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+METHOD_NAMES = ("fedncm", "fed3r", "fedcof", "fedcgs")
+PARTITIONERS = ("iid", "dirichlet", "pathological", "natural-id", "domain", "fedcof", "fedcgs")
+
+# A check returns the value in its final type, or raises ValueError saying what is allowed.
+Check = Callable[[object], object]
+
+
+class ConfigError(ValueError):
+    """Every problem of a configuration, one per line."""
+
+
+def _one_of(*allowed: str) -> Check:
+    def check(value: object) -> object:
+        if value not in allowed:
+            close = difflib.get_close_matches(str(value), allowed, n=1)
+            raise ValueError(f"must be one of {', '.join(allowed)}" + (f" (did you mean {close[0]}?)" if close else ""))
+        return value
+
+    return check
+
+
+def _text(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    return value
+
+
+def _flag(value: object) -> object:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def _whole(low: int, high: int) -> Check:
+    def check(value: object) -> object:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError(f"must be a whole number from {low} to {high}")
+        return value
+
+    return check
+
+
+def _number(low: float, high: float = math.inf, *, open_low: bool = False, word: str = "") -> Check:
+    """Return a check for a number, or for one word, as a number or as text."""
+
+    def check(value: object) -> object:
+        if word and value == word:
+            return value
+        bracket = "(" if open_low else "["
+        allowed = f"a number in {bracket}{low:g}, {high:g}{')' if math.isinf(high) else ']'}"
+        try:
+            if isinstance(value, bool):
+                raise ValueError
+            number = float(value)  # type: ignore[arg-type]  # whatever cannot be converted raises
+        except (TypeError, ValueError):
+            number = math.nan
+        inside = low < number <= high if open_low else low <= number <= high
+        if not inside or (math.isinf(number) and math.isinf(high) and not word):
+            raise ValueError(f"must be {allowed}" + (f' or "{word}"' if word else ""))
+        return number
+
+    return check
+
+
+def _methods(value: object) -> object:
+    names = METHOD_NAMES if value == "all" else tuple(name.strip() for name in str(value).split(","))
+    unknown = [name for name in names if name not in METHOD_NAMES]
+    if unknown or len(set(names)) != len(names):
+        raise ValueError(f"must be all, or some of {', '.join(METHOD_NAMES)}, separated by commas")
+    return "all" if value == "all" else ",".join(names)
+
+
+def _key(default: object, check: Check) -> Any:
+    return field(default=default, metadata={"check": check})
+
+
+@dataclass(frozen=True)
+class AppConfig:
+    """Every run-config key, with underscores for hyphens; what each means stands in pyproject.toml."""
+
+    method: str = _key("all", _methods)
+    seed: int = _key(0, _whole(0, 2**31 - 1))
+    # Data
+    dataset: str = _key("builtin", _text)
+    test_dataset: str = _key("", _text)
+    image_column: str = _key("", _text)
+    label_column: str = _key("", _text)
+    holdout_fraction: float = _key(0.2, _number(0.0, 0.9, open_low=True))
+    num_clients: int = _key(100, _whole(1, 1_000_000))
+    partitioner: str = _key("dirichlet", _one_of(*PARTITIONERS))
+    dirichlet_alpha: float = _key(0.1, _number(0.0, open_low=True))
+    partition_column: str = _key("", _text)
+    classes_per_client: int = _key(2, _whole(1, 1_000_000))
+    # Backbone
+    backbone: str = _key("efficientnet_lite0", _text)
+    backbone_weights: str = _key("", _text)
+    input_size: int = _key(0, _whole(0, 4096))
+    batch_size: int = _key(32, _whole(1, 4096))
+    device: str = _key("auto", _text)
+    autocast: str = _key("none", _one_of("none", "bf16", "fp16"))
+    channels_last: bool = _key(False, _flag)
+    feature_cache: str = _key("auto", _one_of("auto", "on", "off"))
+    cache_dir: str = _key("", _text)
+    # Methods
+    ridge_lambda: float | Literal["auto"] = _key("auto", _number(0.0, word="auto"))
+    fed3r_between_class: bool = _key(True, _flag)
+    fed3r_bias: bool = _key(False, _flag)
+    fed3r_solver: Literal["cholesky", "pinv32"] = _key("cholesky", _one_of("cholesky", "pinv32"))
+    fed3r_random_features: int = _key(0, _whole(0, 100_000))
+    fed3r_kernel_width: float | Literal["auto"] = _key("auto", _number(0.0, open_low=True, word="auto"))
+    fedcof_shrinkage: float | Literal["auto"] = _key("auto", _number(0.0, word="auto"))
+    fedcof_between_class: bool = _key(False, _flag)
+    fedcof_means_per_class: int = _key(1, _whole(1, 10_000))
+    fedcgs_covariance: Literal["total", "within"] = _key("total", _one_of("total", "within"))
+    fedcgs_shrinkage: float = _key(0.001, _number(0.0))
+    fedcgs_random_features: int = _key(0, _whole(0, 100_000))
+    fedcgs_activation: str = _key("relu", _one_of("relu", "tanh", "identity"))
+    mask_absent: bool = _key(True, _flag)
+    # Federation
+    wire_dtype: str = _key("float32", _one_of("float32", "float64"))
+    fraction_train: float = _key(1.0, _number(0.0, 1.0, open_low=True))
+    min_clients: int = _key(2, _whole(1, 1_000_000))
+    wait_timeout: float = _key(120.0, _number(0.0, 1e7, open_low=True))
+    settle_seconds: float = _key(10.0, _number(0.0, 1e7))
+    reply_timeout: float = _key(600.0, _number(0.0, 1e7, open_low=True))
+    window_megabytes: int = _key(128, _whole(1, 100_000))
+    # Results
+    output_dir: str = _key("", _text)
+    plots: bool = _key(True, _flag)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods to solve, in the order asked for."""
+        return METHOD_NAMES if self.method == "all" else tuple(self.method.split(","))
+
+    def to_run_config(self) -> dict[str, Any]:
+        """Return the values under their run-config names."""
+        return {name.replace("_", "-"): value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_run_config(cls, run_config: Mapping[str, object]) -> AppConfig:
+        """Check every key and return the configuration.
+
+        Parameters
+        ----------
+        run_config : mapping
+            Key to value; keys that are missing keep their default.
+
+        Raises
+        ------
+        ConfigError
+            With all problems: unknown names, wrong types, values out of range, values that exclude each other.
+        """
+        known = {key.name.replace("_", "-"): key for key in fields(cls)}
+        problems, values = [], {}
+        for name, value in run_config.items():
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                problems.append(f"{name}: no such key" + (f"; did you mean {close[0]}?" if close else ""))
+                continue
+            try:
+                values[known[name].name] = known[name].metadata["check"](value)
+            except ValueError as error:
+                problems.append(f"{name}: {error}, got {value!r}")
+        if not problems:
+            config = cls(**values)
+            problems = config._contradictions()
+            if not problems:
+                return config
+        raise ConfigError(f"{len(problems)} problem(s) in the run configuration:\n  " + "\n  ".join(problems))
+
+    def _contradictions(self) -> list[str]:
+        problems = []
+        if self.fed3r_bias and not self.fed3r_between_class:
+            problems.append("fed3r-bias: true needs fed3r-between-class true, got false")
+        if self.partitioner in ("natural-id", "domain") and not self.partition_column:
+            problems.append(f"partition-column: partitioner {self.partitioner!r} needs one, got none")
+        if self.output_dir and not self.output_dir.startswith(("/", "~")) and self.output_dir[1:2] != ":":
+            # The app does not run in the user's folder, so a relative path would lead somewhere else.
+            problems.append(f"output-dir: must be an absolute path (or start with ~), got {self.output_dir!r}")
+        return problems
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """What a SuperNode's owner says in ``--node-config``, or what a simulation says of its virtual nodes.
+
+    Attributes
+    ----------
+    data_path : str
+        A folder of images per class, or of parquet files. It wins over a partition: the node is one client.
+    partition_id, num_partitions : int or None
+        The node hosts some partitions of the run's data set.
+    backbone_weights, cache_dir : str
+        Win over the run-config keys of the same names: where things lie is the node's business.
+    """
+
+    data_path: str = ""
+    partition_id: int | None = None
+    num_partitions: int | None = None
+    backbone_weights: str = ""
+    cache_dir: str = ""
+
+    @classmethod
+    def from_node_config(cls, node_config: Mapping[str, object]) -> NodeConfig:
+        """Check the keys that this app reads and return them.
+
+        Raises
+        ------
+        ConfigError
+            If there is neither data-path nor a partition, or a value is not allowed.
+        """
+        data_path = str(node_config.get("data-path", ""))
+        partition_id, num_partitions = node_config.get("partition-id"), node_config.get("num-partitions")
+        paths = {name: str(node_config.get(name, "")) for name in ("backbone-weights", "cache-dir")}
+        if data_path:
+            return cls(data_path, None, None, paths["backbone-weights"], paths["cache-dir"])
+        if partition_id is None or num_partitions is None:
+            raise ConfigError(
+                "node-config: must name data-path (a folder of this node's own images), or partition-id and "
+                f"num-partitions, got the keys {sorted(node_config)}"
+            )
+        if not isinstance(partition_id, int) or not isinstance(num_partitions, int):
+            raise ConfigError(
+                f"node-config: partition-id and num-partitions must be whole numbers, "
+                f"got {partition_id!r} and {num_partitions!r}"
+            )
+        return cls("", partition_id, num_partitions, paths["backbone-weights"], paths["cache-dir"])

@@ -1,0 +1,23 @@
+"""Where samples come from, which client has which, and where their features are kept."""
+
+from fedstats_app.data.dataset import Dataset, DatasetError, SampleSource, UnreadableSampleError
+from fedstats_app.data.feature_cache import FeatureCache
+from fedstats_app.data.feature_cache_files import cache_size, clear_cache, default_cache_root
+from fedstats_app.data.images import to_rgb
+from fedstats_app.data.loading import load_dataset
+from fedstats_app.data.partition import PARTITIONERS, partition
+
+__all__ = [
+    "PARTITIONERS",
+    "Dataset",
+    "DatasetError",
+    "FeatureCache",
+    "SampleSource",
+    "UnreadableSampleError",
+    "cache_size",
+    "clear_cache",
+    "default_cache_root",
+    "load_dataset",
+    "partition",
+    "to_rgb",
+]

@@ -1,0 +1,118 @@
+"""Which column of a table is the image, which the label, and what the classes are called."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstats_app.data.dataset import DatasetError
+
+if TYPE_CHECKING:
+    import datasets
+
+IMAGE_COLUMNS = ("image", "img", "images", "pixel_values")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "category")
+
+
+def choose_column(wanted: str, columns: Sequence[str], candidates: Collection[str], *, role: str, owner: str) -> str:
+    """Return the column that plays a role: the one that the user names, or the only one with a usual name.
+
+    Parameters
+    ----------
+    wanted : str
+        The user's choice; empty to detect it.
+    columns : sequence of str
+        The table's columns.
+    candidates : collection of str
+        The usual names.
+    role : str
+        ``image`` or ``label``, which is also what the run-config key begins with.
+    owner : str
+        The data set, to begin the error with.
+
+    Raises
+    ------
+    DatasetError
+        If there is no such column, or if none or several have a usual name.
+    """
+    if wanted:
+        if wanted not in columns:
+            raise DatasetError(f"{owner}: there is no {role} column {wanted!r}; the columns are {list(columns)}")
+        return wanted
+    found = [column for column in columns if column in candidates]
+    if len(found) != 1:
+        what = f"several columns may be the {role}: {found}" if found else f"no column has a usual name for the {role}"
+        raise DatasetError(f"{owner}: {what}; name one of {list(columns)} with {role}-column")
+    return found[0]
+
+
+class ScalarColumns(Mapping[str, NDArray[Any]]):
+    """The columns of a table that hold one integer, string or truth value per row, read when asked for."""
+
+    def __init__(self, table: "datasets.Dataset", excluded: Collection[str]) -> None:
+        self._table = table
+        self._names = [name for name in table.column_names if name not in excluded and _is_scalar(table.features[name])]
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return a column's n values; names instead of numbers where the table has them."""
+        if name not in self._names:
+            raise KeyError(name)
+        values: NDArray[Any] = np.asarray(self._table[name][:])
+        class_names = getattr(self._table.features[name], "names", None)
+        if class_names is None or (values.size and (values.dtype.kind not in "iu" or values.min() < 0)):
+            return values
+        named: NDArray[Any] = np.array(class_names)[values]
+        return named
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the columns."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """Return the number of columns."""
+        return len(self._names)
+
+
+def read_labels(table: "datasets.Dataset", column: str, *, owner: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return a table's labels as class indices, and the classes.
+
+    The classes are those of the column's metadata; else the distinct strings (or truth values), sorted; else, for
+    integers, the numbers from 0 to the greatest one.
+
+    Returns
+    -------
+    labels : numpy.ndarray
+        ``(n,)`` int64; not checked for range, which `Dataset` does.
+    class_names : tuple of str
+        The C classes.
+
+    Raises
+    ------
+    DatasetError
+        If labels are missing (null), or neither integers nor strings nor truth values, or if there are no rows.
+    """
+    raw = table[column][:]
+    missing = sum(value is None for value in raw)
+    if missing:
+        raise DatasetError(f"{owner}: {missing} of {len(raw)} rows have no {column!r}; leave them out")
+    if not raw:
+        raise DatasetError(f"{owner}: the table has no rows")
+    values = np.asarray(raw)
+    if values.ndim != 1 or values.dtype.kind not in "iuUb":
+        raise DatasetError(
+            f"{owner}: labels must be one integer or string per row, {column!r} holds {table.features[column]}; "
+            "name another column with label-column"
+        )
+    if values.dtype.kind in "Ub":
+        names, labels = np.unique(values, return_inverse=True)
+        return labels.astype(np.int64), tuple(str(name) for name in names)
+    names_in_metadata = getattr(table.features[column], "names", None)
+    if names_in_metadata is not None:
+        return values.astype(np.int64), tuple(names_in_metadata)
+    return values.astype(np.int64), tuple(str(number) for number in range(max(int(values.max()) + 1, 1)))
+
+
+def _is_scalar(feature: Any) -> bool:
+    dtype = str(getattr(feature, "dtype", ""))
+    return dtype in {"string", "large_string", "bool"} or dtype.startswith(("int", "uint"))

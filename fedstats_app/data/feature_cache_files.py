@@ -1,0 +1,118 @@
+"""The files of feature caches: where they are, how a part is written and read, how much they hold."""
+
+import contextlib
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstats_app.data.paths import absolute_path
+
+CACHE_VARIABLE = "FEDSTATS_CACHE"
+FOLDER = "features"
+KEY = re.compile(r"[0-9a-f]{16,128}")
+_PART_NAME = re.compile(r"[0-9a-f]{64}\.npy")
+
+
+def default_cache_root() -> Path:
+    """Return the folder of all feature caches: FEDSTATS_CACHE of the environment, or ~/.cache/fedstats.
+
+    Raises
+    ------
+    DatasetError
+        If the variable holds a relative path.
+    """
+    return absolute_path(os.environ.get(CACHE_VARIABLE) or "~/.cache/fedstats", owner=CACHE_VARIABLE)
+
+
+def cache_size(root: Path) -> int:
+    """Return the bytes of all cached features under a root, unfinished files of crashed processes included."""
+    return sum(path.stat().st_size for path in _own_files(root))
+
+
+def clear_cache(root: Path) -> int:
+    """Delete all cached features under a root, and nothing else, and return the bytes freed.
+
+    Processes that read the cache meanwhile go on with what they have mapped (on Windows their files cannot be deleted).
+    """
+    freed = 0
+    for path in list(_own_files(root)):
+        freed += path.stat().st_size
+        path.unlink()
+    for folder in _key_folders(root):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    return freed
+
+
+def is_part(path: Path) -> bool:
+    """Return whether a path is named as a finished part is."""
+    return _PART_NAME.fullmatch(path.name) is not None
+
+
+def write_part(folder: Path, records: NDArray[np.void]) -> None:
+    """Write one part, whole or not at all, and create the folder if need be.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the cache's key.
+    records : numpy.ndarray
+        ``(n,)`` of fields ``index`` (int64) and ``feature`` (d float32).
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; nothing is left behind then.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{uuid.uuid4().hex}.tmp"
+    try:
+        with temporary.open("w+b") as stream:
+            np.save(stream, records, allow_pickle=False)
+            stream.flush()
+            os.fsync(stream.fileno())
+            stream.seek(0)
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        os.replace(temporary, folder / f"{digest}.npy")
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def read_part(path: Path) -> NDArray[np.void]:
+    """Map a part into memory after checking that every byte is as it was written.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    ValueError
+        If its bytes are not those that it is named after, or not records of (index, feature).
+    """
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != path.stem:
+        raise ValueError(f"its SHA-256 is {digest}")
+    records: NDArray[np.void] = np.load(path, mmap_mode="r", allow_pickle=False)
+    if records.dtype.names != ("index", "feature") or records.ndim != 1 or len(records) == 0:
+        raise ValueError(f"records of (index, feature) are needed, got {records.dtype} of shape {records.shape}")
+    return records
+
+
+def _key_folders(root: Path) -> list[Path]:
+    folder = Path(root) / FOLDER
+    return [path for path in folder.iterdir() if path.is_dir() and KEY.fullmatch(path.name)] if folder.is_dir() else []
+
+
+def _own_files(root: Path) -> Iterator[Path]:
+    for folder in _key_folders(root):
+        for path in folder.iterdir():
+            if is_part(path) or (path.name.startswith(".") and path.suffix == ".tmp"):
+                yield path

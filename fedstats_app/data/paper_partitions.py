@@ -1,0 +1,160 @@
+"""The splits of the FedCOF and FedCGS papers' code, draw for draw.
+
+Both papers' code draws from NumPy's legacy global generator. A private `numpy.random.RandomState` of the same seed
+gives the same stream, so the published splits come out without touching the global one.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstats_app.data.dataset import DatasetError
+
+Indices = NDArray[np.int64]
+
+FEDCGS_MIN_SAMPLES = 10
+_FEDCGS_CLASS_IDS = 100
+_FEDCGS_MAX_DRAWS = 1000
+
+
+def fedcof_partition(labels: Indices, num_clients: int, *, alpha: float, seed: int) -> list[Indices]:
+    """Split samples as the FedCOF and FedNCM code does: clients of one size, each with its own mixture of classes.
+
+    All clients' class probabilities are drawn first, p_k ~ Dirichlet(alpha); then each class's samples are shuffled,
+    class by class; then each client in turn draws floor(n / K) labels one at a time from Multinomial(p_k) and takes a
+    sample of that class off the pool. When a class is exhausted its column is set to zero and every p_k is normalised
+    again. The remaining n mod K samples are dropped. With seed 0, alpha 0.1, 100 clients and CIFAR-100's 500 samples
+    per class the clients hold 2,870 (client, class) pairs, the number M that the FedCOF paper reports.
+
+    Where all of a client's probability lies on exhausted classes the published code would divide zero by zero; here
+    such a client goes on with the classes that are left, in proportion to what is left of them.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray
+        ``(n,)`` int64, non-negative.
+    num_clients : int
+        Number of clients K, at most n.
+    alpha : float
+        Concentration, above 0.
+    seed : int
+        Seed of the legacy generator, in ``[0, 2**32)``.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        K arrays ``(floor(n / K),)`` of sample indices, in the order they were drawn.
+
+    Raises
+    ------
+    DatasetError
+        If alpha is so small that a draw underflows.
+    """
+    rng = np.random.RandomState(seed)
+    num_classes = int(labels.max()) + 1
+    probabilities = _dirichlet(rng, alpha, num_classes, num_clients)  # (K, C)
+    pools = [np.flatnonzero(labels == class_id) for class_id in range(num_classes)]
+    for pool in pools:
+        rng.shuffle(pool)
+    left = np.array([len(pool) for pool in pools])  # (C,)
+    for empty in np.flatnonzero(left == 0):
+        _exhaust(probabilities, left, int(empty))
+    samples_per_client = len(labels) // num_clients
+    parts = np.empty((num_clients, samples_per_client), dtype=np.int64)
+    for client in range(num_clients):
+        for position in range(samples_per_client):
+            class_id = int(rng.multinomial(1, probabilities[client]).argmax())
+            left[class_id] -= 1
+            parts[client, position] = pools[class_id][left[class_id]]
+            if left[class_id] == 0:
+                _exhaust(probabilities[client:], left, class_id)
+    return list(parts)
+
+
+def _exhaust(probabilities: NDArray[np.float64], left: Indices, class_id: int) -> None:
+    """Take a class without samples out of the clients' probabilities, in place."""
+    if not left.any():
+        return  # nothing will be drawn any more
+    probabilities[:, class_id] = 0.0
+    totals = probabilities.sum(axis=1, keepdims=True)
+    stranded = totals[:, 0] == 0.0
+    probabilities[stranded] = left
+    totals[stranded] = left.sum()
+    probabilities /= totals
+
+
+def _dirichlet(rng: np.random.RandomState, alpha: float, length: int, count: int) -> NDArray[np.float64]:
+    drawn = rng.dirichlet(np.full(length, alpha), count)  # (count, length)
+    if not np.isfinite(drawn).all():
+        raise DatasetError(
+            f"alpha {alpha} is too small for the legacy generator: a Dirichlet draw underflows; take a larger one"
+        )
+    return drawn
+
+
+def fedcgs_partition(labels: Indices, num_clients: int, *, alpha: float, seed: int) -> list[Indices]:
+    """Split samples as the FedCGS code does: each class is divided over the clients by a Dirichlet draw.
+
+    For each class in turn: shuffle its samples, draw the clients' shares from Dirichlet(alpha), set the shares of
+    clients that have n / K samples or more to zero, normalise, and cut at the cumulated shares rounded down. If a
+    client ends with fewer than 10 samples the whole split is drawn again, from where the generator stands. The
+    published loop counts 100 class ids whatever the data set; ids without samples draw shares for nothing, and so they
+    do here, since the next attempt depends on it.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray
+        ``(n,)`` int64, non-negative.
+    num_clients : int
+        Number of clients K, at most n / 10.
+    alpha : float
+        Concentration, above 0.
+    seed : int
+        Seed of the legacy generator, in ``[0, 2**32)``.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        K arrays of sample indices, class by class; at least 10 in each.
+
+    Raises
+    ------
+    DatasetError
+        If alpha is so small that a draw underflows, if there are fewer than 10 samples per client, or if 1,000 attempts
+        leave a client with fewer.
+    """
+    if len(labels) < FEDCGS_MIN_SAMPLES * num_clients:
+        raise DatasetError(
+            f"the partitioner fedcgs gives every client at least {FEDCGS_MIN_SAMPLES} samples: {num_clients} clients "
+            f"need {FEDCGS_MIN_SAMPLES * num_clients}, the data set has {len(labels)}"
+        )
+    rng = np.random.RandomState(seed)
+    num_classes = int(labels.max()) + 1
+    by_class = [np.flatnonzero(labels == class_id) for class_id in range(max(num_classes, _FEDCGS_CLASS_IDS))]
+    for _ in range(_FEDCGS_MAX_DRAWS):
+        parts = _draw_fedcgs(rng, by_class, num_clients, alpha)
+        if min(map(len, parts)) >= FEDCGS_MIN_SAMPLES:
+            return parts
+    raise DatasetError(
+        f"the partitioner fedcgs found no split with at least {FEDCGS_MIN_SAMPLES} samples for each of {num_clients} "
+        f"clients in {_FEDCGS_MAX_DRAWS} attempts at alpha {alpha}; take fewer clients or a larger alpha"
+    )
+
+
+def _draw_fedcgs(rng: np.random.RandomState, by_class: list[Indices], num_clients: int, alpha: float) -> list[Indices]:
+    full = sum(map(len, by_class)) / num_clients
+    sizes = np.zeros(num_clients, dtype=np.int64)
+    pieces: list[list[Indices]] = [[] for _ in range(num_clients)]
+    for of_class in by_class:
+        samples = of_class.copy()
+        rng.shuffle(samples)
+        shares = _dirichlet(rng, alpha, num_clients, 1)[0] * (sizes < full)
+        if len(samples) == 0:
+            continue
+        if shares.sum() == 0.0:
+            # All of the draw fell on clients that are full; the published code would divide by zero here.
+            shares = (sizes < full).astype(np.float64)
+        cuts = (np.cumsum(shares / shares.sum()) * len(samples)).astype(np.int64)[:-1]
+        for client, piece in enumerate(np.split(samples, cuts)):
+            pieces[client].append(piece)
+            sizes[client] += len(piece)
+    return [np.concatenate(of_client) for of_client in pieces]

@@ -1,0 +1,163 @@
+"""Splitting a data set over simulated clients."""
+
+import math
+
+import numpy as np
+
+from fedstats_app.data.dataset import Dataset, DatasetError
+from fedstats_app.data.paper_partitions import Indices, fedcgs_partition, fedcof_partition
+
+PARTITIONERS = ("iid", "dirichlet", "natural-id", "domain", "pathological", "fedcof", "fedcgs")
+
+
+def partition(
+    dataset: Dataset,
+    *,
+    partitioner: str,
+    num_clients: int,
+    alpha: float = 0.1,
+    column: str = "",
+    classes_per_client: int = 2,
+    seed: int = 0,
+) -> list[Indices]:
+    """Split a data set's samples over clients.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Only its labels and columns are read.
+    partitioner : str
+        ``iid``: shuffled, then equal parts.
+        ``dirichlet``: each class is divided over the clients by a draw of Dirichlet(alpha), flwr-datasets'
+        `DirichletPartitioner` without a minimum size, so clients may be empty.
+        ``natural-id``: one client per value of `column`, in sorted order.
+        ``domain``: one group of clients per value of `column`, in sorted order, all groups of the same number of
+        clients; a domain's samples are shuffled and divided equally within its group.
+        ``pathological``: `classes_per_client` classes on each client, flwr-datasets' `PathologicalPartitioner` in its
+        mode
+        "first-deterministic" (client k has class k mod C, its other classes are drawn; classes that nobody has are
+        left out with a warning, which cannot happen if there are as many clients as classes).
+        ``fedcof``, ``fedcgs``: the split of the FedCOF and FedCGS papers' code (`fedcof_partition`,
+        `fedcgs_partition`).
+    num_clients : int
+        Number of clients K.
+    alpha : float
+        Concentration for ``dirichlet``, ``fedcof`` and ``fedcgs``, above 0.
+    column : str
+        For ``natural-id`` and ``domain``.
+    classes_per_client : int
+        For ``pathological``, in ``[1, C]``.
+    seed : int
+        Decides all draws, in ``[0, 2**32)``; the same arguments give the same split on any machine. No global generator
+        is touched.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        K arrays ``(n_k,)`` int64, ascending sample indices, disjoint. Together they hold every sample, but for
+        ``fedcof`` (drops n mod K of them) and ``pathological`` (drops classes that nobody has).
+
+    Raises
+    ------
+    DatasetError
+        If the partitioner is unknown, if an argument is out of range, if there are fewer samples than clients, if the
+        column is missing or has gaps, if its values force another number of clients, or if the partitioner finds no
+        such split.
+    """
+    _check(dataset, partitioner, num_clients, alpha, classes_per_client, seed)
+    parts: list[Indices]
+    if partitioner == "natural-id":
+        parts = _natural_ids(_groups_by_value(dataset, column, partitioner), num_clients, dataset, column)
+    elif partitioner == "domain":
+        parts = _domains(_groups_by_value(dataset, column, partitioner), num_clients, seed, dataset, column)
+    elif partitioner == "fedcof":
+        parts = fedcof_partition(dataset.labels, num_clients, alpha=alpha, seed=seed)
+    elif partitioner == "fedcgs":
+        parts = fedcgs_partition(dataset.labels, num_clients, alpha=alpha, seed=seed)
+    else:
+        parts = _with_flwr_datasets(dataset, partitioner, num_clients, alpha, classes_per_client, seed)
+    return [np.sort(part) for part in parts]
+
+
+def _check(
+    dataset: Dataset, partitioner: str, num_clients: int, alpha: float, classes_per_client: int, seed: int
+) -> None:
+    if partitioner not in PARTITIONERS:
+        raise DatasetError(f"the partitioner must be one of {', '.join(PARTITIONERS)}, got {partitioner!r}")
+    if not 1 <= num_clients <= len(dataset):
+        raise DatasetError(
+            f"{dataset.name}: {len(dataset)} samples can be split over 1 to {len(dataset)} clients, got {num_clients}"
+        )
+    if not (alpha > 0 and math.isfinite(alpha)):
+        raise DatasetError(f"the partitioner's alpha must be above 0 and finite, got {alpha}")
+    num_classes = len(dataset.class_names)
+    if partitioner == "pathological" and not 1 <= classes_per_client <= num_classes:
+        raise DatasetError(f"{dataset.name}: classes per client must be 1 to {num_classes}, got {classes_per_client}")
+    if not 0 <= seed < 2**32:
+        raise DatasetError(f"the partitioner's seed must be 0 to {2**32 - 1}, got {seed}")
+
+
+def _groups_by_value(dataset: Dataset, column: str, partitioner: str) -> list[Indices]:
+    """Return the sample indices of each distinct value of a column, values in sorted order.
+
+    It is what flwr-datasets' NaturalIdPartitioner gives (a test compares them), without its loop over samples and
+    progress bar.
+    """
+    if column not in dataset.columns:
+        have = sorted(dataset.columns)
+        raise DatasetError(
+            f"{dataset.name}: the partitioner {partitioner} needs a column of the data set, "
+            f"{f'one of {have}' if have else 'and this one has none'}, got {column!r}"
+        )
+    values = dataset.columns[column]
+    gaps = sum(value is None for value in values.tolist())
+    if gaps:
+        raise DatasetError(f"{dataset.name}: {gaps} of {len(values)} samples have no {column!r}; leave them out")
+    _, first_of_group = np.unique(values[order := np.argsort(values, kind="stable")], return_index=True)
+    return np.split(order.astype(np.int64), first_of_group[1:])
+
+
+def _natural_ids(groups: list[Indices], num_clients: int, dataset: Dataset, column: str) -> list[Indices]:
+    if len(groups) != num_clients:
+        raise DatasetError(
+            f"{dataset.name}: the column {column!r} has {len(groups)} values, so natural-id makes {len(groups)} "
+            f"clients; num-clients is {num_clients}"
+        )
+    return groups
+
+
+def _domains(groups: list[Indices], num_clients: int, seed: int, dataset: Dataset, column: str) -> list[Indices]:
+    if num_clients % len(groups) != 0:
+        raise DatasetError(
+            f"{dataset.name}: the column {column!r} has {len(groups)} domains, and each gets as many clients; "
+            f"num-clients must be a multiple of {len(groups)}, got {num_clients}"
+        )
+    rng = np.random.default_rng(seed)
+    return [part for group in groups for part in np.array_split(rng.permutation(group), num_clients // len(groups))]
+
+
+def _with_flwr_datasets(
+    dataset: Dataset, partitioner: str, num_clients: int, alpha: float, classes_per_client: int, seed: int
+) -> list[Indices]:
+    """Split a table of labels and indices only, which needs no hub and no images."""
+    import datasets
+    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, PathologicalPartitioner
+
+    indices = np.arange(len(dataset))
+    if partitioner == "iid":
+        # IidPartitioner cuts the table as it stands; sorted by class it would give the very opposite of iid.
+        indices = np.random.default_rng(seed).permutation(indices)
+        split = IidPartitioner(num_clients)
+    elif partitioner == "dirichlet":
+        split = DirichletPartitioner(
+            num_clients, "label", float(alpha), min_partition_size=0, self_balancing=False, seed=seed
+        )
+    else:
+        split = PathologicalPartitioner(
+            num_clients, "label", classes_per_client, class_assignment_mode="first-deterministic", seed=seed
+        )
+    split.dataset = datasets.Dataset.from_dict({"label": dataset.labels[indices], "index": indices})
+    try:
+        return [np.asarray(split.load_partition(k)["index"][:], dtype=np.int64) for k in range(num_clients)]
+    except ValueError as error:
+        raise DatasetError(f"{dataset.name}: the partitioner {partitioner} finds no split: {error}") from error

@@ -1,0 +1,127 @@
+"""From a finished strategy to what the run folder holds."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from fedstats_app import __version__
+from fedstats_app.backbones import Backbone
+from fedstats_app.config import AppConfig
+from fedstats_app.heads import ConfusionMatrix
+from fedstats_app.results.communication import uplink_bytes
+from fedstats_app.results.method_result import MethodResult
+
+if TYPE_CHECKING:
+    # Only names the type: results must not depend on Flower.
+    from fedstats_app.strategies import StatisticsStrategy
+
+VERSIONED = ("flwr", "flwr-datasets", "ray", "torch", "torchvision", "numpy", "safetensors")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of this app, Python and the libraries that results can depend on."""
+    found = {"fedstats-app": __version__, "python": platform.python_version()}
+    for name in VERSIONED:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def run_record(
+    config: AppConfig, backbone: Backbone, class_names: Sequence[str], *, clients: int, supernodes: int
+) -> dict[str, object]:
+    """Return the content of config.json: everything that was used."""
+    return {
+        "run_config": config.to_run_config(),
+        "backbone": {
+            "name": backbone.name,
+            "weights": backbone.weights_source,
+            "fingerprint": backbone.fingerprint,
+            "feature_dim": backbone.feature_dim,
+            "input_size": backbone.input_size,
+            "transform": backbone.transform_spec,
+        },
+        "class_names": list(class_names),
+        "num_clients": clients,
+        "num_supernodes": supernodes,
+        "versions": versions(),
+        "torch_threads": torch.get_num_threads(),
+        "platform": platform.platform(),
+    }
+
+
+def method_result(strategy: StatisticsStrategy, method: str, confusion: ConfusionMatrix | None) -> MethodResult:
+    """Return one method's entry in results.json.
+
+    Parameters
+    ----------
+    strategy : StatisticsStrategy
+        Finished.
+    method : str
+        One that it served.
+    confusion : ConfusionMatrix or None
+        None where nothing was evaluated.
+    """
+    head, statistics = strategy.heads[method], strategy.statistics(method)
+    evaluated = confusion is not None and confusion.num_examples > 0
+    per_class: list[float | None] = []
+    if evaluated and confusion is not None:
+        per_class = [None if math.isnan(value) else value for value in confusion.per_class_accuracy.tolist()]
+    return MethodResult(
+        method=method,
+        accuracy=confusion.accuracy if evaluated and confusion is not None else None,
+        macro_accuracy=confusion.macro_accuracy if evaluated and confusion is not None else None,
+        per_class_accuracy=per_class,
+        num_examples=strategy.collection.num_examples,
+        num_clients=strategy.collection.num_merged,
+        uplink_bytes=uplink_bytes(
+            method,
+            num_rows=statistics.num_rows if method == "fedcof" else statistics.num_pairs,
+            num_clients=strategy.collection.num_merged,
+            num_classes=strategy.num_classes,
+            feature_dim=statistics.feature_dim,
+        ),
+        wire_bytes=strategy.wire_bytes(method),
+        solve_seconds=strategy.solve_seconds[method],
+        regulariser=head.report.regulariser,
+        ridge_effective=head.report.ridge_effective,
+        condition_number=head.report.condition_number,
+        notes=list(head.report.notes),
+    )
+
+
+def head_metadata(
+    config: AppConfig,
+    strategy: StatisticsStrategy,
+    result: MethodResult,
+    backbone: Backbone,
+    class_names: Sequence[str],
+    library_versions: Mapping[str, str],
+) -> dict[str, str]:
+    """Return what is needed to use a head, and where it came from, as strings for the file's header."""
+    feature_map = strategy.methods()[result.method].specification.feature_map
+    return {
+        "method": result.method,
+        "regulariser": result.regulariser,
+        "backbone": config.backbone,
+        "backbone-weights": config.backbone_weights,
+        "backbone-fingerprint": backbone.fingerprint,
+        "input-size": str(backbone.input_size),
+        "transform": json.dumps(backbone.transform_spec),
+        "feature-map": json.dumps(feature_map.to_dict()),
+        "class-names": json.dumps(list(class_names)),
+        "num-examples": str(result.num_examples),
+        "num-clients": str(result.num_clients),
+        "dataset": config.dataset,
+        "seed": str(config.seed),
+        "versions": json.dumps(dict(library_versions)),
+    }

@@ -1,0 +1,290 @@
+"""The ServerApp: the stages of a run in their order. It does no mathematics."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+
+from fedstats_app.backbones import Backbone
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.heads import ConfusionMatrix
+from fedstats_app.results import MethodResult, RunFolder, results_table
+from fedstats_app.results.record import head_metadata, method_result, run_record, versions
+from fedstats_app.server_data import ServerTestSet
+from fedstats_app.site import FeatureReader, backbone_for, cache_root, dataset_for, training_set
+from fedstats_app.strategies import ClientGrid, ClientOutcome, Federation, StatisticsStrategy, discover, make_strategy
+from fedstats_app.strategies.evaluation import evaluate_on_clients
+from fedstats_app.wire import ReceivedStatistics
+
+app = ServerApp()
+
+# A plot of the labels of every client needs a table of clients x classes; above this size none is kept.
+MAX_LABEL_CELLS = 5_000_000
+SECONDS_BETWEEN_LINES = 5.0
+
+
+def say(line: str) -> None:
+    """Print one line of progress for the user."""
+    print(f"[fedstats] {line}", flush=True)
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run all stages; whatever goes wrong is in the last line printed and in the run folder's status."""
+    folder: RunFolder | None = None
+    try:
+        config = AppConfig.from_run_config(context.run_config)
+        folder = RunFolder.create(config.output_dir, context.run_id)
+        folder.write_status("running")
+        Run(config, folder).execute(grid)
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}"
+        if folder is not None:
+            folder.write_status("failed", reason)
+            say(f"run folder: {folder.path}")
+        say(f"FAILED: {reason}")
+        raise
+    folder.write_status("completed")
+    say(f"completed; results are in\n{folder.path}")
+
+
+@dataclass
+class Run:
+    """One run: its configuration, its folder, and what the stages hand on."""
+
+    config: AppConfig
+    folder: RunFolder
+    started: float = field(default_factory=time.perf_counter)
+    last_line: float = 0.0
+    label_counts: dict[int, np.ndarray] = field(default_factory=dict)
+    rounds: list[dict[str, object]] = field(default_factory=list)
+
+    def execute(self, grid: Grid) -> None:
+        """Go through the stages."""
+        config = self.config
+        say(f"methods {', '.join(config.methods)}; dataset {config.dataset}; backbone {config.backbone}")
+        federation = discover(
+            grid,
+            config.num_clients,
+            min_clients=config.min_clients,
+            wait_timeout=config.wait_timeout,
+            settle_seconds=config.settle_seconds,
+            reply_timeout=config.reply_timeout,
+            progress=say,
+        )
+        supernodes = len(set(federation.hosts.values()))
+        say(f"{len(federation.hosts)} clients on {supernodes} SuperNodes after {self._elapsed()}")
+        backbone = backbone_for(config, own_data=not federation.simulated)
+        class_names = training_set(config).class_names if federation.simulated else federation.class_names
+        test_set = self._test_set(federation, backbone, class_names)
+        if "fed3r" in config.methods and config.fed3r_random_features and config.fed3r_kernel_width == "auto":
+            config = replace(config, fed3r_kernel_width=self._kernel_width(test_set))
+        strategy = self._strategy(config, federation, backbone, class_names, holdout=test_set is None)
+        clients = ClientGrid(
+            grid,
+            federation.hosts,
+            reply_timeout=config.reply_timeout,
+            window_bytes=config.window_megabytes * 2**20,
+            expected_reply_bytes=strategy.expected_reply_bytes,
+        )
+        self.folder.write_config(
+            run_record(config, backbone, class_names, clients=len(federation.hosts), supernodes=supernodes)
+        )
+        say(f"asking {len(federation.hosts)} clients for the statistics of their features")
+        with quiet_flower():
+            strategy.start(clients, evaluate_fn=self._evaluate_fn(strategy, test_set))
+        confusion = self._evaluate(clients, strategy, test_set)
+        self._write(config, strategy, backbone, class_names, confusion, federation)
+
+    def _elapsed(self) -> str:
+        return f"{time.perf_counter() - self.started:.0f} s"
+
+    def _test_set(
+        self, federation: Federation, backbone: Backbone, class_names: tuple[str, ...]
+    ) -> ServerTestSet | None:
+        config = self.config
+        spec = config.test_dataset or (config.dataset if federation.simulated else "")
+        columns = (config.image_column, config.label_column) if spec.startswith(("hub:", "parquet:")) else ("", "")
+        dataset = dataset_for(spec, "test", *columns) if spec else None
+        if dataset is None and config.test_dataset:
+            raise ValueError(f"test-dataset must have a test split, got {config.test_dataset!r} without one")
+        if dataset is None:
+            return None
+        reader = FeatureReader(backbone, cache_root(config, NodeConfig()))
+        return ServerTestSet(dataset.with_class_names(class_names), reader)
+
+    def _kernel_width(self, test_set: ServerTestSet | None) -> float:
+        if test_set is None:
+            raise ValueError(
+                "fed3r-kernel-width must be a number where the server has no test data to measure it on, got auto"
+            )
+        width = test_set.kernel_width()
+        say(f"fed3r-kernel-width: median distance between the server's test features, {width:.4g}")
+        return width
+
+    def _strategy(
+        self,
+        config: AppConfig,
+        federation: Federation,
+        backbone: Backbone,
+        class_names: tuple[str, ...],
+        *,
+        holdout: bool,
+    ) -> StatisticsStrategy:
+        strategy = make_strategy(
+            config,
+            len(class_names),
+            feature_dim=backbone.feature_dim,
+            min_clients=min(config.min_clients, len(federation.hosts)),
+            fraction_train=config.fraction_train,
+            seed=config.seed,
+            wire_dtype=config.wire_dtype,
+            backbone_fingerprint=backbone.fingerprint,
+            class_names=() if federation.simulated else class_names,
+            holdout=config.holdout_fraction if holdout else 0.0,
+        )
+        # Labels per client are what some sites would rather not show: the plot is for simulations only.
+        keep_labels = federation.simulated and len(federation.hosts) * len(class_names) <= MAX_LABEL_CELLS
+        total = len(federation.hosts)
+
+        def on_reply(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
+            self.folder.append_client(outcome.to_json())
+            if received is not None and keep_labels:
+                self.label_counts[outcome.client] = received.statistics[0].rows.summed().class_counts.numpy()
+            answered = len(strategy.outcomes)
+            if answered == total or time.perf_counter() - self.last_line > SECONDS_BETWEEN_LINES:
+                self.last_line = time.perf_counter()
+                collection = strategy.collection
+                failed = answered - collection.num_merged
+                say(
+                    f"{answered} of {total} clients answered, {collection.num_examples:,} samples, "
+                    f"{collection.total_wire_bytes / 1e6:,.1f} MB up, {self._elapsed()}"
+                    + (f"; {failed} failed" if failed else "")
+                )
+
+        strategy.on_reply = on_reply
+        return strategy
+
+    def _evaluate_fn(self, strategy: StatisticsStrategy, test_set: ServerTestSet | None):  # type: ignore[no-untyped-def]  # the type of a callback, stated below
+        """Return Flower's evaluate_fn: accuracy against bytes after every round, on the server's test set."""
+
+        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            if test_set is None or not strategy.heads or strategy.num_rounds == 1:
+                return None
+            confusion = self._on_server(strategy, test_set)
+            self.rounds.append(
+                {
+                    "round": server_round,
+                    "num_clients": strategy.collection.num_merged,
+                    "methods": {
+                        name: {"accuracy": matrix.accuracy, "wire_bytes": strategy.wire_bytes(name)}
+                        for name, matrix in confusion.items()
+                    },
+                }
+            )
+            scores = {name: matrix.accuracy for name, matrix in confusion.items()}
+            say(
+                f"round {server_round} of {strategy.num_rounds}: "
+                + ", ".join(f"{name} {100 * score:.2f}%" for name, score in scores.items())
+            )
+            return MetricRecord({f"{name}-accuracy": score for name, score in scores.items()})
+
+        return evaluate
+
+    def _on_server(self, strategy: StatisticsStrategy, test_set: ServerTestSet) -> dict[str, ConfusionMatrix]:
+        heads = {
+            name: (strategy.methods()[name].specification.feature_map, head) for name, head in strategy.heads.items()
+        }
+        return test_set.evaluate(heads, mask_absent=self.config.mask_absent)
+
+    def _evaluate(
+        self, grid: ClientGrid, strategy: StatisticsStrategy, test_set: ServerTestSet | None
+    ) -> dict[str, ConfusionMatrix]:
+        if test_set is None:
+            share = f"{100 * self.config.holdout_fraction:.0f}%"
+            say(f"evaluating on the {share} of their samples that clients kept for it, after {self._elapsed()}")
+            return dict(evaluate_on_clients(grid, strategy))
+        say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {self._elapsed()}")
+        return self._on_server(strategy, test_set)
+
+    def _write(
+        self,
+        config: AppConfig,
+        strategy: StatisticsStrategy,
+        backbone: Backbone,
+        class_names: tuple[str, ...],
+        confusion: dict[str, ConfusionMatrix],
+        federation: Federation,
+    ) -> None:
+        results = [method_result(strategy, name, confusion.get(name)) for name in strategy.heads]
+        for result in results:
+            metadata = head_metadata(config, strategy, result, backbone, class_names, versions())
+            self.folder.save_head(result.method, strategy.heads[result.method], metadata)
+        outcomes = strategy.outcomes
+        self.folder.write_results(
+            {
+                "methods": {result.method: result.to_json() for result in results},
+                "num_clients_asked": len(outcomes),
+                "num_clients_merged": strategy.collection.num_merged,
+                "num_unreadable": sum(outcome.num_unreadable for outcome in outcomes),
+                "refused_nodes": {str(node): reason for node, reason in federation.refused.items()},
+                "evaluated_on": "server" if not strategy.request.holdout else "clients",
+                "wire_bytes_received": strategy.collection.total_wire_bytes,
+                "rounds": self.rounds,
+                "seconds": round(time.perf_counter() - self.started, 3),
+            }
+        )
+        if config.plots:
+            self._plot(config, results, class_names, confusion)
+        say(f"done after {self._elapsed()}")
+        print(results_table(results), flush=True)
+        self._say_what_failed(outcomes)
+
+    def _plot(
+        self,
+        config: AppConfig,
+        results: list[MethodResult],
+        class_names: tuple[str, ...],
+        confusion: dict[str, ConfusionMatrix],
+    ) -> None:
+        from fedstats_app.results.plots import write_plots
+
+        labels = [self.label_counts[client] for client in sorted(self.label_counts)]
+        write_plots(
+            self.folder.plots_path,
+            results,
+            class_names=class_names,
+            label_counts=np.stack(labels) if labels else None,
+            confusion_matrices={name: matrix.matrix.numpy() for name, matrix in confusion.items()},
+            dataset=config.dataset,
+            backbone=config.backbone,
+        )
+
+    def _say_what_failed(self, outcomes: list[ClientOutcome]) -> None:
+        failed = [outcome for outcome in outcomes if outcome.outcome != "merged"]
+        for outcome in failed[:10]:
+            say(f"client {outcome.client} {outcome.outcome}: {outcome.reason}")
+        if failed:
+            say(f"{len(failed)} of {len(outcomes)} clients are not in the heads; all reasons are in clients.jsonl")
+        unreadable = sum(outcome.num_unreadable for outcome in outcomes)
+        if unreadable:
+            say(f"{unreadable} samples could not be read; their names are in the log of the node that has them")
+
+
+@contextmanager
+def quiet_flower() -> Iterator[None]:
+    """Keep Flower's own round-by-round log, which repeats what is said here, to warnings."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,64 @@
+"""The server's test set: its features are computed once and serve all heads of all rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstats_app.data import Dataset
+from fedstats_app.heads import ConfusionMatrix, LinearHead
+from fedstats_app.site import FeatureReader
+from fedstats_app.statistics import FeatureMap
+from fedstats_app.statistics.feature_maps import median_distance
+
+# Enough pairs for a median; more would only cost memory.
+KERNEL_WIDTH_SAMPLES = 500
+
+
+class ServerTestSet:
+    """Test samples of the server, read on first use.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With the federation's classes.
+    reader : FeatureReader
+        With the run's backbone.
+    """
+
+    def __init__(self, dataset: Dataset, reader: FeatureReader) -> None:
+        self.dataset, self._reader = dataset, reader
+        self._blocks: list[tuple[Tensor, Tensor]] | None = None
+
+    @property
+    def blocks(self) -> list[tuple[Tensor, Tensor]]:
+        """Features (b, d) float32 and labels (b,) of all samples that can be read, on the CPU."""
+        if self._blocks is None:
+            labels = torch.from_numpy(np.array(self.dataset.labels))
+            everything = np.arange(len(self.dataset))
+            self._blocks = [
+                (features.cpu(), labels[positions])
+                for features, positions in self._reader.blocks(self.dataset, everything)
+            ]
+        return self._blocks
+
+    def evaluate(
+        self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool
+    ) -> dict[str, ConfusionMatrix]:
+        """Return the confusion matrix of every head, given with the feature map it was solved for."""
+        num_classes = len(self.dataset.class_names)
+        total = {name: ConfusionMatrix.zeros(num_classes) for name in heads}
+        for features, labels in self.blocks:
+            for name, (feature_map, head) in heads.items():
+                predictions = head.predict(feature_map(features), mask_absent=mask_absent)
+                total[name] += ConfusionMatrix.from_predictions(labels, predictions, num_classes)
+        return total
+
+    def kernel_width(self) -> float:
+        """Return the median distance between features, the usual width of a Gaussian kernel."""
+        features = torch.cat([features for features, _ in self.blocks])
+        step = max(1, len(features) // KERNEL_WIDTH_SAMPLES)
+        return median_distance(features[::step])

@@ -1,0 +1,306 @@
+"""One client's samples and their features: which they are, and the frozen backbone's view of them, in blocks.
+
+Apart from Flower: what is read of run-config and node-config arrives as :class:`AppConfig` and :class:`NodeConfig`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from fedstats_app.backbones import Backbone, load_backbone
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.data import (
+    Dataset,
+    FeatureCache,
+    UnreadableSampleError,
+    default_cache_root,
+    load_dataset,
+    partition,
+)
+
+logger = logging.getLogger("fedstats_app")
+
+BUILTIN_INPUT_SIZE = 64
+# Features are handed on in blocks of this size whether they were computed or read from the cache: the order of
+# additions, and so the last bits of the statistics, are the same either way.
+BLOCK_SIZE = 1024
+
+
+@dataclass
+class FeatureReader:
+    """Reads samples, runs the backbone and keeps features on disk if asked to.
+
+    Attributes
+    ----------
+    backbone : Backbone
+        Frozen.
+    cache_root : Path or None
+        Folder of the feature cache, None for none.
+    num_unreadable : int
+        Samples that could not be read so far.
+    """
+
+    backbone: Backbone
+    cache_root: Path | None = None
+    num_unreadable: int = 0
+
+    def blocks(self, dataset: Dataset, indices: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the features of samples in their order; unreadable ones are counted, named in the log and left out.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            Where the samples are.
+        indices : ndarray
+            (n,) which ones.
+
+        Yields
+        ------
+        features : Tensor
+            (b, d) float32 on the backbone's device, b at most ``BLOCK_SIZE``.
+        positions : Tensor
+            (b,) int64 into ``indices``.
+        """
+        cache = self._cache(dataset)
+        for start in range(0, len(indices), BLOCK_SIZE):
+            block = indices[start : start + BLOCK_SIZE]
+            features, positions = self._block(dataset, block, cache)
+            if len(positions):
+                yield features, positions + start
+
+    def _block(
+        self, dataset: Dataset, indices: NDArray[np.int64], cache: FeatureCache | None
+    ) -> tuple[Tensor, Tensor]:
+        known = np.zeros(len(indices), dtype=bool)
+        features = torch.zeros(len(indices), self.backbone.feature_dim, device=self.backbone.device)
+        if cache is not None:
+            cached, known = cache.lookup(indices)
+            if cached is not None:
+                features[torch.from_numpy(known)] = torch.from_numpy(cached[known]).to(self.backbone.device)
+        missing = np.flatnonzero(~known)
+        read: list[int] = []
+        done = 0
+        for batch in self.backbone.extract(self._images(dataset, indices, missing, read)):
+            features[torch.tensor(read[done : done + len(batch)])] = batch
+            done += len(batch)
+        if cache is not None and read:
+            cache.store(indices[read], features[torch.tensor(read)].cpu().numpy())
+        known[read] = True
+        positions = torch.from_numpy(np.flatnonzero(known))
+        return features[positions.to(features.device)], positions
+
+    def _images(
+        self, dataset: Dataset, indices: NDArray[np.int64], missing: NDArray[np.int64], read: list[int]
+    ) -> Iterator[Image.Image]:
+        """Yield the images that can be read and append their positions to ``read``."""
+        for position in missing.tolist():
+            try:
+                image = dataset.sample(int(indices[position]))
+            except UnreadableSampleError as error:
+                self.num_unreadable += 1
+                # The name stays in this site's own log: file names can be personal data.
+                logger.warning("left out: %s", error)
+                continue
+            read.append(position)
+            yield image
+
+    def _cache(self, dataset: Dataset) -> FeatureCache | None:
+        if self.cache_root is None:
+            return None
+        backbone = self.backbone
+        parts = (
+            dataset.fingerprint,
+            backbone.fingerprint,
+            str(backbone.batch_size),
+            backbone.autocast,
+            str(backbone.channels_last),
+            backbone.device.type,
+            torch.__version__,
+        )
+        return _open_cache(self.cache_root, hashlib.sha256("\n".join(parts).encode()).hexdigest())
+
+
+@functools.lru_cache(maxsize=4)
+def _open_cache(root: Path, key: str) -> FeatureCache:
+    """Keep caches open: their parts are mapped once per process."""
+    return FeatureCache(root, key)
+
+
+def input_size(config: AppConfig, *, own_data: bool) -> int:
+    """Return the input size to load the backbone with: the built-in sample's 28 pixels need not become 224."""
+    return config.input_size or (BUILTIN_INPUT_SIZE if config.dataset == "builtin" and not own_data else 0)
+
+
+def backbone_for(config: AppConfig, *, own_data: bool, weights: str = "") -> Backbone:
+    """Return the backbone of a configuration, loaded once per process.
+
+    Parameters
+    ----------
+    config : AppConfig
+        Of the run.
+    own_data : bool
+        Whether clients are nodes with data of their own.
+    weights : str
+        A node's own path to the weights; "" for the run's.
+    """
+    return _load_backbone(
+        config.backbone,
+        weights or config.backbone_weights,
+        input_size(config, own_data=own_data),
+        config.batch_size,
+        config.device,
+        config.autocast,
+        config.channels_last,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _load_backbone(
+    name: str, weights: str, size: int, batch_size: int, device: str, autocast: str, channels_last: bool
+) -> Backbone:
+    started = time.perf_counter()
+    backbone = load_backbone(
+        name,
+        weights=weights,
+        input_size=size,
+        batch_size=batch_size,
+        device=device,
+        autocast=autocast,
+        channels_last=channels_last,
+    )
+    logger.info("loaded %r in %.1f s", backbone, time.perf_counter() - started)
+    return backbone
+
+
+@functools.lru_cache(maxsize=4)
+def dataset_for(spec: str, split: str, image_column: str, label_column: str) -> Dataset | None:
+    """Return a split of a data set, opened once per process; None if there is no test split."""
+    if split == "train":
+        return load_dataset(spec, "train", image_column=image_column, label_column=label_column)
+    return load_dataset(spec, "test", image_column=image_column, label_column=label_column)
+
+
+def training_set(config: AppConfig) -> Dataset:
+    """Return the data set that clients are partitions of."""
+    dataset = dataset_for(config.dataset, "train", config.image_column, config.label_column)
+    if dataset is None:
+        raise ValueError(f"dataset {config.dataset!r} must have a training split, got none")
+    return dataset
+
+
+def partitions(config: AppConfig) -> list[NDArray[np.int64]]:
+    """Return the samples of every client of a simulation, drawn once per process."""
+    return _partitions(
+        config.dataset,
+        config.image_column,
+        config.label_column,
+        config.partitioner,
+        config.num_clients,
+        config.dirichlet_alpha,
+        config.partition_column,
+        config.classes_per_client,
+        config.seed,
+    )
+
+
+@functools.lru_cache(maxsize=2)
+def _partitions(
+    spec: str,
+    image_column: str,
+    label_column: str,
+    partitioner: str,
+    num_clients: int,
+    alpha: float,
+    column: str,
+    classes_per_client: int,
+    seed: int,
+) -> list[NDArray[np.int64]]:
+    dataset = dataset_for(spec, "train", image_column, label_column)
+    if dataset is None:
+        raise ValueError(f"dataset {spec!r} must have a training split, got none")
+    return partition(
+        dataset,
+        partitioner=partitioner,
+        num_clients=num_clients,
+        alpha=alpha,
+        column=column,
+        classes_per_client=classes_per_client,
+        seed=seed,
+    )
+
+
+def own_dataset(node: NodeConfig, config: AppConfig) -> Dataset:
+    """Return the data of a node with data of its own: a folder of images per class, or parquet files."""
+    path = Path(node.data_path).expanduser()
+    is_parquet = path.suffix == ".parquet" or (path.is_dir() and any(path.rglob("*.parquet")))
+    kind, columns = ("parquet", (config.image_column, config.label_column)) if is_parquet else ("folder", ("", ""))
+    dataset = dataset_for(f"{kind}:{node.data_path}", "train", *columns)
+    if dataset is None:
+        raise ValueError(f"data-path {node.data_path!r} must have training data, got none")
+    return dataset
+
+
+def client_samples(
+    config: AppConfig, node: NodeConfig, client_id: int | None, class_names: tuple[str, ...]
+) -> tuple[Dataset, NDArray[np.int64]]:
+    """Return the data set and the sample indices of one client.
+
+    Parameters
+    ----------
+    config, node
+        Of the run and of the node.
+    client_id : int or None
+        Partition; None where the node is one client.
+    class_names : tuple of str
+        The federation's classes, to which a node with data of its own aligns its labels by name; or empty.
+
+    Raises
+    ------
+    ValueError
+        If the node has no such client.
+    """
+    if node.data_path:
+        dataset = own_dataset(node, config)
+        if class_names:
+            dataset = dataset.with_class_names(class_names)
+        return dataset, np.arange(len(dataset))
+    if client_id is None:
+        raise ValueError("a node that hosts partitions must be asked for one of them")
+    parts = partitions(config)
+    if not 0 <= client_id < len(parts):
+        raise ValueError(f"client must lie in [0, {len(parts)}), got {client_id}")
+    return training_set(config), parts[client_id]
+
+
+def split_holdout(
+    indices: NDArray[np.int64], fraction: float, seed: int, client_id: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return a client's samples for statistics and those it keeps for evaluation, drawn by (seed, client).
+
+    A client with one sample keeps it for statistics.
+    """
+    if fraction == 0.0:
+        return indices, indices[:0]
+    order = np.random.default_rng([seed, 0 if client_id is None else client_id]).permutation(len(indices))
+    held_out = min(round(fraction * len(indices)), max(len(indices) - 1, 0))
+    return np.sort(indices[order[held_out:]]), np.sort(indices[order[:held_out]])
+
+
+def cache_root(config: AppConfig, node: NodeConfig) -> Path | None:
+    """Return the feature cache's folder, or None: in simulation by default, on a node with its own data if asked."""
+    if config.feature_cache == "off" or (config.feature_cache == "auto" and node.data_path):
+        return None
+    folder = node.cache_dir or config.cache_dir
+    return Path(folder).expanduser() if folder else default_cache_root()

@@ -1,0 +1,89 @@
+"""What a method asks clients for, and how the wishes of several methods become one request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedstats_app.statistics.client_statistics import ClientStatistics, StatisticsAccumulator
+from fedstats_app.statistics.feature_maps import FeatureMap, IdentityMap
+
+
+@dataclass(frozen=True)
+class StatisticsSpec:
+    """Which statistics of which features.
+
+    Attributes
+    ----------
+    gram : bool
+        Whether the Gram matrix is needed.
+    means_per_class : int
+        Disjoint means per class and client, at least 1.
+    feature_map : FeatureMap
+        Applied to the backbone's features first.
+    """
+
+    gram: bool = False
+    means_per_class: int = 1
+    feature_map: FeatureMap = IdentityMap()
+
+    def __post_init__(self) -> None:
+        if self.means_per_class < 1:
+            raise ValueError(f"means_per_class must be at least 1, got {self.means_per_class}")
+
+    def covers(self, other: StatisticsSpec) -> bool:
+        """Return whether statistics of this kind serve a method that asks for ``other``."""
+        return (
+            self.feature_map == other.feature_map
+            and (self.gram or not other.gram)
+            and (self.means_per_class == other.means_per_class or other.means_per_class == 1)
+        )
+
+    def accumulator(
+        self, labels: Tensor, num_classes: int, feature_dim: int, *, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> StatisticsAccumulator:
+        """Return an accumulator for a client's labels (n,) and backbone features of dimension d."""
+        return StatisticsAccumulator(
+            labels,
+            num_classes,
+            self.feature_map.output_dim(feature_dim),
+            gram=self.gram,
+            means_per_class=self.means_per_class,
+            generator=torch.Generator().manual_seed(seed),
+            device=device,
+        )
+
+    def from_features(self, features: Tensor, labels: Tensor, num_classes: int, *, seed: int = 0) -> ClientStatistics:
+        """Return the statistics of (n, d) backbone features at once.
+
+        Raises
+        ------
+        ValueError
+            If shapes disagree, a label is out of range, or a feature is not finite.
+        """
+        accumulator = self.accumulator(labels, num_classes, features.shape[1], seed=seed, device=features.device)
+        accumulator.update(self.feature_map(features))
+        return accumulator.statistics()
+
+
+def merge_specs(specs: Iterable[StatisticsSpec]) -> tuple[StatisticsSpec, ...]:
+    """Return the fewest specifications that cover all: one per feature map, in order of first appearance.
+
+    Raises
+    ------
+    ValueError
+        If two ask for different numbers (above 1) of means per class of the same features.
+    """
+    merged: dict[FeatureMap, StatisticsSpec] = {}
+    for spec in specs:
+        known = merged.setdefault(spec.feature_map, spec)
+        several = {known.means_per_class, spec.means_per_class} - {1}
+        if len(several) > 1:
+            raise ValueError(f"one pass serves one number of means per class, got {sorted(several)}")
+        merged[spec.feature_map] = replace(
+            known, gram=known.gram or spec.gram, means_per_class=max(known.means_per_class, spec.means_per_class)
+        )
+    return tuple(merged.values())

@@ -1,0 +1,109 @@
+"""Federated evaluation: heads go down, sparse confusion matrices come up, in messages of type ``evaluate.heads``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from torch import Tensor
+
+from fedstats_app.heads import ConfusionMatrix, LinearHead
+from fedstats_app.wire.arrays import check_keys, read_array, to_array
+from fedstats_app.wire.errors import RejectedReply, RejectedRequest
+from fedstats_app.wire.statistics_request import StatisticsRequest, read_statistics_request
+
+EVALUATE_HEADS = "evaluate.heads"
+
+
+def evaluation_content(request: StatisticsRequest, heads: Mapping[str, tuple[int, LinearHead]]) -> RecordDict:
+    """Return the content of a request to evaluate heads.
+
+    Parameters
+    ----------
+    request : StatisticsRequest
+        The one the heads came from: it tells the feature maps and which samples are held out.
+    heads : mapping
+        From a method's name to the index of its specification in the request, and its head.
+    """
+    content = request.to_content()
+    for name, (index, head) in heads.items():
+        content[f"head.{name}"] = ArrayRecord(
+            {
+                "specification": to_array(torch.tensor(index)),
+                "weight": to_array(head.weight),
+                "bias": to_array(head.bias),
+                "present": to_array(head.present.to(torch.uint8)),
+            }
+        )
+    return content
+
+
+def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, tuple[int, LinearHead]]]:
+    """Return the request for statistics and the heads, by method.
+
+    Raises
+    ------
+    RejectedRequest
+        If a record is not as it must be.
+    """
+    request = read_statistics_request(msg)
+    heads = {}
+    for name, record in msg.content.items():
+        if not name.startswith("head.") or not isinstance(record, ArrayRecord):
+            continue
+        try:
+            tensors = {key: torch.from_numpy(array.numpy()) for key, array in record.items()}
+            head = LinearHead(tensors["weight"], tensors["bias"], tensors["present"].to(torch.bool))
+            index = int(tensors["specification"])
+            if not 0 <= index < len(request.specs):
+                raise ValueError(f"specification must be below {len(request.specs)}, got {index}")
+        except (KeyError, ValueError) as error:
+            raise RejectedRequest(f"not a head: {name}: {error}") from error
+        heads[name.removeprefix("head.")] = (index, head)
+    return request, heads
+
+
+def evaluation_reply(msg: Message, confusion: Mapping[str, ConfusionMatrix]) -> Message:
+    """Return the reply: per method the non-zero cells (true class, predicted class, count), (t, 3) int64."""
+    content = RecordDict()
+    for name, matrix in confusion.items():
+        cells = matrix.matrix.nonzero()
+        counts = matrix.matrix[cells[:, 0], cells[:, 1]].unsqueeze(1)
+        content[f"confusion.{name}"] = ArrayRecord({"cells": to_array(torch.cat([cells, counts], dim=1))})
+    num_examples = max((matrix.num_examples for matrix in confusion.values()), default=0)
+    content["metrics"] = MetricRecord({"num-examples": num_examples})
+    return Message(content, reply_to=msg)
+
+
+def read_evaluation_reply(
+    reply: Message, request: StatisticsRequest, methods: tuple[str, ...]
+) -> dict[str, ConfusionMatrix]:
+    """Return the confusion matrix of each method.
+
+    Raises
+    ------
+    RejectedReply
+        If it failed, or holds something that cannot be a confusion matrix.
+    """
+    if reply.has_error():
+        raise RejectedReply(reply.error.reason or f"error code {reply.error.code}")
+    check_keys("reply", reply.content, {*(f"confusion.{name}" for name in methods), "metrics"})
+    return {name: _read_cells(reply.content[f"confusion.{name}"], request.num_classes) for name in methods}
+
+
+def _read_cells(record: object, num_classes: int) -> ConfusionMatrix:
+    if not isinstance(record, ArrayRecord):
+        raise RejectedReply(f"confusion: must be an ArrayRecord, got {type(record).__name__}")
+    check_keys("confusion", record, {"cells"})
+    cells = read_array(record, "cells", torch.int64, (None, 3), max_rows=num_classes**2)
+    true, predicted, counts = cells.unbind(dim=1)
+    if len(cells) and (_outside(true, num_classes) or _outside(predicted, num_classes) or int(counts.min()) < 1):
+        raise RejectedReply(f"cells: classes must lie in [0, {num_classes}) and counts be positive")
+    matrix = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+    matrix.index_put_((true, predicted), counts, accumulate=True)
+    return ConfusionMatrix(matrix)
+
+
+def _outside(values: Tensor, num_classes: int) -> bool:
+    return int(values.min()) < 0 or int(values.max()) >= num_classes

@@ -1,0 +1,71 @@
+"""Which clients a SuperNode hosts: the reply to ``query.clients``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fedstats_app.wire.errors import RejectedReply
+
+QUERY_CLIENTS = "query.clients"
+MAX_CLASS_NAMES = 100_000
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """What a SuperNode says of itself.
+
+    Attributes
+    ----------
+    partition_id, num_partitions : int or None
+        In a simulation (or where node-config says so) the node hosts the clients ``partition_id``, ``partition_id +
+        num_partitions``, ... of the run's data set. None: the node has data of its own and is one client.
+    class_names : tuple of str
+        Of a node with data of its own, in its own order.
+    """
+
+    partition_id: int | None = None
+    num_partitions: int | None = None
+    class_names: tuple[str, ...] = ()
+
+
+def node_info_reply(msg: Message, info: NodeInfo) -> Message:
+    """Return the reply to a ``query.clients`` message."""
+    if info.partition_id is None or info.num_partitions is None:
+        record = ConfigRecord({"class-names": list(info.class_names)})
+    else:
+        record = ConfigRecord({"partition-id": info.partition_id, "num-partitions": info.num_partitions})
+    return Message(RecordDict({"node": record}), reply_to=msg)
+
+
+def read_node_info(reply: Message) -> NodeInfo:
+    """Return what a SuperNode says of itself.
+
+    Raises
+    ------
+    RejectedReply
+        If it failed, or says something that cannot be.
+    """
+    if reply.has_error():
+        raise RejectedReply(reply.error.reason or f"error code {reply.error.code}")
+    record = reply.content.get("node")
+    if not isinstance(record, ConfigRecord):
+        raise RejectedReply("node: must be a ConfigRecord")
+    if set(record) == {"class-names"}:
+        names = record["class-names"]
+        if not isinstance(names, list) or len(names) > MAX_CLASS_NAMES or not all(isinstance(n, str) for n in names):
+            raise RejectedReply(f"node: class-names must be at most {MAX_CLASS_NAMES} strings")
+        if len(set(names)) != len(names):
+            raise RejectedReply("node: class-names must differ, got one twice")
+        return NodeInfo(class_names=tuple(str(name) for name in names))
+    partition_id, num_partitions = record.get("partition-id"), record.get("num-partitions")
+    if (
+        not isinstance(partition_id, int)
+        or not isinstance(num_partitions, int)
+        or not 0 <= partition_id < num_partitions
+    ):
+        raise RejectedReply(
+            f"node: must say 0 <= partition-id < num-partitions, got {partition_id!r:.40} and {num_partitions!r:.40}"
+        )
+    return NodeInfo(partition_id, num_partitions)

@@ -1,0 +1,293 @@
+"""The reply with statistics, and the checks that a stranger's reply must pass.
+
+One ArrayRecord ``statistics-I`` per specification: ``class-ids`` (m,) int64, ``counts`` (m,) int64, ``class-sums``
+(m, d), and with a Gram matrix ``gram`` (d (d + 1) / 2,), its upper triangle row by row. One MetricRecord ``metrics``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from torch import Tensor
+
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, StatisticsSpec
+from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
+from fedstats_app.wire.arrays import WIRE_DTYPES, check_keys, read_array, to_array
+from fedstats_app.wire.errors import RejectedReply
+from fedstats_app.wire.statistics_request import StatisticsRequest, read_statistics_request
+
+# Larger counts than any site has images: a forged one cannot drown the others without limit.
+MAX_COUNT = 10_000_000
+MAX_FEATURE_DIM = 100_000
+
+
+@dataclass(frozen=True)
+class ReceivedStatistics:
+    """A reply that passed every check.
+
+    Attributes
+    ----------
+    statistics : tuple of ClientStatistics
+        One per specification of the request. Sums keep the wire's dtype, which loses nothing.
+    num_examples : int
+        Samples behind them.
+    num_unreadable : int
+        Samples that the client has but could not read.
+    seconds : float
+        Time the client says it took.
+    row_bytes, gram_bytes : tuple of int
+        Bytes on the wire per specification.
+    other_bytes : int
+        Bytes of the other records.
+    """
+
+    statistics: tuple[ClientStatistics, ...]
+    num_examples: int
+    num_unreadable: int
+    seconds: float
+    row_bytes: tuple[int, ...]
+    gram_bytes: tuple[int, ...]
+    other_bytes: int
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes of the whole reply."""
+        return sum(self.row_bytes) + sum(self.gram_bytes) + self.other_bytes
+
+
+def statistics_reply(
+    msg: Message,
+    statistics: ClientStatistics | ClassMeanRows | FeatureStatistics | Sequence[ClientStatistics],
+    *,
+    backbone_fingerprint: str = "",
+    num_unreadable: int = 0,
+    seconds: float = 0.0,
+) -> Message:
+    """Return the reply to a ``query.statistics`` message.
+
+    Parameters
+    ----------
+    msg : Message
+        The request.
+    statistics : ClientStatistics, ClassMeanRows, FeatureStatistics or a sequence of ClientStatistics
+        What the request asks for, one set per specification; a single set may be given bare. More than asked for (a
+        Gram matrix) is left out. FeatureStatistics become one row per class.
+    backbone_fingerprint : str
+        Of the backbone that made the features; the server refuses another than its own.
+    num_unreadable : int
+        Samples that could not be read.
+    seconds : float
+        Time it took.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many sets as specifications, a Gram matrix asked for is missing, or a sum is too large for
+        the wire's dtype.
+    RejectedRequest
+        If ``msg`` is no request for statistics.
+    """
+    request = read_statistics_request(msg)
+    sets = list(statistics) if isinstance(statistics, Sequence) else [_as_client_statistics(statistics)]
+    if len(sets) != len(request.specs):
+        raise ValueError(f"the request asks for {len(request.specs)} sets of statistics, got {len(sets)}")
+    content = RecordDict()
+    for index, (client, spec) in enumerate(zip(sets, request.specs, strict=True)):
+        content[f"statistics-{index}"] = _encode(client, spec, WIRE_DTYPES[request.wire_dtype])
+    content["metrics"] = MetricRecord(
+        {
+            "num-examples": int(sets[0].rows.num_examples),
+            "num-unreadable": num_unreadable,
+            "seconds": float(seconds),
+        }
+    )
+    if backbone_fingerprint:
+        content["about"] = ConfigRecord({"backbone-fingerprint": backbone_fingerprint})
+    return Message(content, reply_to=msg)
+
+
+def read_statistics_reply(
+    reply: Message, request: StatisticsRequest, *, feature_dim: int | None = None
+) -> ReceivedStatistics:
+    """Return the statistics of a reply that passes every check.
+
+    Parameters
+    ----------
+    reply : Message
+        From anybody.
+    request : StatisticsRequest
+        What was asked for.
+    feature_dim : int, optional
+        The backbone's feature dimension d, where known.
+
+    Raises
+    ------
+    RejectedReply
+        Saying what was wrong, what is allowed and what came.
+    """
+    if reply.has_error():
+        raise RejectedReply(reply.error.reason or f"error code {reply.error.code}")
+    content = reply.content
+    names = [f"statistics-{index}" for index in range(len(request.specs))]
+    check_keys("reply", content, {*names, "metrics"}, frozenset({"about"}))
+    metrics = _read_metrics(content["metrics"])
+    fingerprint_bytes = _check_fingerprint(content, request)
+    statistics, row_bytes, gram_bytes = [], [], []
+    for name, spec in zip(names, request.specs, strict=True):
+        record = content[name]
+        if not isinstance(record, ArrayRecord):
+            raise RejectedReply(f"{name}: must be an ArrayRecord, got {type(record).__name__}")
+        dim = spec.feature_map.output_dim(feature_dim) if feature_dim is not None else None
+        client = _decode(record, spec, request, dim)
+        if client.rows.num_examples != metrics["num-examples"]:
+            raise RejectedReply(
+                f"{name}: counts must sum to num-examples {metrics['num-examples']}, got {client.rows.num_examples}"
+            )
+        statistics.append(client)
+        gram_bytes.append(len(record["gram"].data) if spec.gram else 0)
+        row_bytes.append(sum(len(array.data) for array in record.values()) - gram_bytes[-1])
+    return ReceivedStatistics(
+        tuple(statistics),
+        int(metrics["num-examples"]),
+        int(metrics["num-unreadable"]),
+        float(metrics["seconds"]),
+        tuple(row_bytes),
+        tuple(gram_bytes),
+        8 * len(metrics) + fingerprint_bytes,
+    )
+
+
+def _as_client_statistics(statistics: ClientStatistics | ClassMeanRows | FeatureStatistics) -> ClientStatistics:
+    if isinstance(statistics, ClientStatistics):
+        return statistics
+    if isinstance(statistics, ClassMeanRows):
+        return ClientStatistics(statistics)
+    ids = statistics.present.nonzero().squeeze(1)
+    rows = ClassMeanRows(
+        ids,
+        statistics.class_counts[ids],
+        num_classes=statistics.num_classes,
+        class_sums=statistics.class_sums[ids],
+    )
+    return ClientStatistics(rows, statistics.gram)
+
+
+def _encode(client: ClientStatistics, spec: StatisticsSpec, dtype: torch.dtype) -> ArrayRecord:
+    record = ArrayRecord(
+        {
+            "class-ids": to_array(client.rows.class_ids),
+            "counts": to_array(client.rows.counts),
+            "class-sums": to_array(_cast(client.rows.class_sums, dtype)),
+        }
+    )
+    if spec.gram:
+        if client.gram is None:
+            raise ValueError("the request asks for a Gram matrix, got statistics without one")
+        record["gram"] = to_array(_cast(pack_upper(client.gram), dtype))
+    return record
+
+
+def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
+    cast = values.to(dtype)
+    if not bool(torch.isfinite(cast).all()):
+        raise ValueError(f"statistics must fit {dtype}, got values up to {float(values.abs().max()):.3g}")
+    return cast
+
+
+def _read_metrics(record: object) -> dict[str, int | float]:
+    if not isinstance(record, MetricRecord):
+        raise RejectedReply(f"metrics: must be a MetricRecord, got {type(record).__name__}")
+    check_keys("metrics", record, {"num-examples", "num-unreadable", "seconds"})
+    values: dict[str, int | float] = {}
+    for key, kind in (("num-examples", int), ("num-unreadable", int), ("seconds", float)):
+        value = record[key]
+        if not isinstance(value, kind) or isinstance(value, list) or not 0 <= value < math.inf:
+            raise RejectedReply(f"metrics: {key} must be a finite {kind.__name__} >= 0, got {value!r:.40}")
+        values[key] = value
+    return values
+
+
+def _check_fingerprint(content: RecordDict, request: StatisticsRequest) -> int:
+    """Refuse features of another backbone; return the bytes of the fingerprint."""
+    fingerprint = ""
+    if "about" in content:
+        about = content["about"]
+        if not isinstance(about, ConfigRecord):
+            raise RejectedReply(f"about: must be a ConfigRecord, got {type(about).__name__}")
+        check_keys("about", about, {"backbone-fingerprint"})
+        fingerprint = str(about["backbone-fingerprint"])[:128]
+    if request.backbone_fingerprint and fingerprint != request.backbone_fingerprint:
+        raise RejectedReply(
+            f"backbone: must be the server's, fingerprint {request.backbone_fingerprint[:16]}, "
+            f"got {fingerprint[:16] or 'none'}"
+        )
+    return len(fingerprint)
+
+
+def _decode(
+    record: ArrayRecord, spec: StatisticsSpec, request: StatisticsRequest, feature_dim: int | None
+) -> ClientStatistics:
+    dtype = WIRE_DTYPES[request.wire_dtype]
+    check_keys("statistics", record, {"class-ids", "counts", "class-sums"} | ({"gram"} if spec.gram else set()))
+    max_rows = request.num_classes * spec.means_per_class
+    ids = read_array(record, "class-ids", torch.int64, (None,), max_rows=max_rows)
+    counts = read_array(record, "counts", torch.int64, (len(ids),))
+    _check_rows(ids, counts, request.num_classes, spec.means_per_class)
+    if feature_dim is None:
+        claimed = record["class-sums"].shape
+        feature_dim = int(claimed[1]) if len(claimed) == 2 else 0
+        if not 1 <= feature_dim <= MAX_FEATURE_DIM:
+            raise RejectedReply(f"class-sums: feature dimension must lie in [1, {MAX_FEATURE_DIM}], got {feature_dim}")
+    sums = read_array(record, "class-sums", dtype, (len(ids), feature_dim))
+    empty = (sums == 0).all(dim=1)
+    if bool(empty.any()):
+        raise RejectedReply(
+            f"class-sums: class {int(ids[empty][0])} has {int(counts[empty][0])} samples but a sum of exactly zero"
+        )
+    rows = ClassMeanRows(ids, counts, num_classes=request.num_classes, class_sums=sums)
+    if not spec.gram:
+        return ClientStatistics(rows)
+    triangle = read_array(record, "gram", dtype, (feature_dim * (feature_dim + 1) // 2,))
+    gram = unpack_upper(triangle, feature_dim).to(torch.float64)
+    _check_gram(gram, rows, torch.finfo(dtype).eps)
+    return ClientStatistics(rows, gram)
+
+
+def _check_rows(ids: Tensor, counts: Tensor, num_classes: int, means_per_class: int) -> None:
+    if len(ids) == 0:
+        return
+    if not (0 <= int(ids.min()) and int(ids.max()) < num_classes):
+        raise RejectedReply(f"class-ids: must lie in [0, {num_classes}), got {int(ids.min())} to {int(ids.max())}")
+    if bool((ids.diff() < 0).any()):
+        raise RejectedReply("class-ids: must ascend, got a class out of order")
+    most = int(torch.bincount(ids).max())
+    if most > means_per_class:
+        raise RejectedReply(f"class-ids: at most {means_per_class} rows per class, got {most}")
+    if not (1 <= int(counts.min()) and int(counts.max()) <= MAX_COUNT):
+        raise RejectedReply(f"counts: must lie in [1, {MAX_COUNT}], got {int(counts.min())} to {int(counts.max())}")
+
+
+def _check_gram(gram: Tensor, rows: ClassMeanRows, eps: float) -> None:
+    """Refuse a matrix that cannot be the Gram matrix of features with these class sums.
+
+    G minus sum_j s_j s_j^T / n_j is the scatter about the rows' means, so its eigenvalues are at least 0. Rounding G
+    and s to the wire moves them by at most about 1.5 eps tr(G); one Cholesky factorisation of the matrix shifted by
+    that tolerance decides, at a tenth of the cost of eigenvalues. Sums of a site that computes in float32 are
+    tolerated on a float64 wire too.
+    """
+    if len(rows) == 0:
+        if bool(gram.any()):
+            raise RejectedReply("gram: must be zero without samples, got other values")
+        return
+    trace = float(gram.trace())
+    tolerance = 2.0 * max(eps, torch.finfo(torch.float32).eps) * trace
+    scaled = rows.class_sums.to(torch.float64) / rows.counts.to(torch.float64).sqrt().unsqueeze(1)
+    remainder = gram - scaled.T @ scaled
+    remainder.diagonal().add_(tolerance)
+    _, info = torch.linalg.cholesky_ex(remainder)
+    if trace <= 0.0 or int(info) != 0:
+        raise RejectedReply("gram: must be positive semi-definite and not smaller than the class sums force")

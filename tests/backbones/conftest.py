@@ -1,0 +1,35 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def random_images() -> Callable[..., list[Image.Image]]:
+    """Make n RGB images of noise, of different sizes unless one is given."""
+
+    def make(n: int, *, seed: int = 0, size: int = 0) -> list[Image.Image]:
+        rng = np.random.default_rng(seed)
+        shapes = [(size, size) if size else tuple(rng.integers(8, 70, 2)) for _ in range(n)]
+        return [Image.fromarray(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)) for shape in shapes]
+
+    return make
+
+
+@pytest.fixture
+def shared_weights() -> Callable[[str], str]:
+    """Path of a real weights file that is not part of the repository."""
+
+    def find(name: str) -> str:
+        folder = Path(os.environ.get("FEDSTATS_SHARED", _REPOSITORY.parent / "shared"))
+        file = folder / "data" / "weights" / name
+        if not file.is_file():
+            pytest.skip(f"{name} is not here: set FEDSTATS_SHARED to the folder that has data/weights/{name}")
+        return str(file)
+
+    return find

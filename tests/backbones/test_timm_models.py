@@ -1,0 +1,84 @@
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fedstats_app.backbones import WeightsError, load_backbone, timm_models
+
+timm = pytest.importorskip("timm", reason="timm is an optional extra")
+
+_NAME = "mobilenetv3_small_050"
+
+
+@pytest.fixture
+def network() -> torch.nn.Module:
+    return timm.create_model(_NAME, pretrained=False, num_classes=1000).eval()
+
+
+def test_features_and_transform_are_timms(network: torch.nn.Module, tmp_path: Path) -> None:
+    torch.save(network.state_dict(), tmp_path / "full.pth")
+    backbone = load_backbone(
+        f"timm:{_NAME}", weights=str(tmp_path / "full.pth"), input_size=64, batch_size=2, device="cpu"
+    )
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = network.forward_head(network.forward_features(images), pre_logits=True)
+    torch.testing.assert_close(backbone.forward_batch(images), expected, rtol=1e-5, atol=1e-6)
+    config = timm.data.resolve_model_data_config(network)
+    spec = load_backbone(f"timm:{_NAME}", weights="random", batch_size=1, device="cpu").transform_spec
+    assert (3, spec["input_size"], spec["input_size"]) == config["input_size"]
+    assert (tuple(spec["mean"]), tuple(spec["std"])) == (config["mean"], config["std"])
+    assert spec["interpolation"] == config["interpolation"]
+
+
+def test_file_in_the_hub_cache_is_used(
+    network: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_file(network.state_dict(), tmp_path / "model.safetensors")
+    asked: list[str] = []
+
+    def cached(repository: str, filename: str, *, revision: str | None) -> str:
+        asked.append(repository)
+        return str(tmp_path / filename)
+
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", cached)
+    monkeypatch.setattr(timm_models, "require_reachable", lambda url: pytest.fail("it lies there already"))
+    backbone = load_backbone(f"timm:{_NAME}", batch_size=1, device="cpu")
+    config = timm.get_pretrained_cfg(_NAME)
+    assert asked == [config.hf_hub_id]
+    assert backbone.weights_source == f"timm {_NAME}.{config.tag}"
+    stem = network.state_dict()["conv_stem.weight"]
+    assert torch.equal(backbone.module.state_dict()["conv_stem.weight"], stem)
+
+
+def test_no_network_is_an_error_that_says_what_to_put_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *args, **options: None)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens
+    with pytest.raises(WeightsError, match=rf"model\.safetensors of timm/{_NAME}\S* could not .*backbone-weights"):
+        load_backbone(f"timm:{_NAME}", device="cpu")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(timm_models, "require_reachable", lambda url: pytest.fail("offline means no network"))
+    with pytest.raises(WeightsError, match="HF_HUB_OFFLINE forbids downloads"):
+        load_backbone(f"timm:{_NAME}", device="cpu")
+
+
+def test_network_without_published_weights_is_an_error() -> None:
+    nameless = next(n for n in timm.list_models("*resnet*") if not timm.get_pretrained_cfg(n).hf_hub_id)
+    with pytest.raises(WeightsError, match=f"timm has no weights for {nameless}"):
+        load_backbone(f"timm:{nameless}", device="cpu")
+
+
+def test_unknown_names_and_sizes_are_errors() -> None:
+    with pytest.raises(ValueError, match=r"no network 'resnet19'; close to it: .*resnet18"):
+        load_backbone("timm:resnet19")
+    with pytest.raises(ValueError, match="cannot take images of 64 x 64 pixels"):
+        load_backbone("timm:vit_tiny_patch16_224", weights="random", input_size=64, device="cpu")
+
+
+def test_missing_timm_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'fedstats-app\[timm\]'"):
+        load_backbone("timm:resnet18")

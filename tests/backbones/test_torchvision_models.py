@@ -1,0 +1,134 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from fedstats_app.backbones import load_backbone
+from fedstats_app.backbones.torchvision_models import TORCHVISION_NAMES, torchvision_architecture
+from fedstats_app.backbones.weights import load_strictly
+
+torchvision_models = pytest.importorskip("torchvision.models")
+
+_FEATURE_DIMS = {
+    "squeezenet1_1": 512,
+    "mobilenet_v2": 1280,
+    "resnet18": 512,
+    "resnet50": 2048,
+    "efficientnet_b0": 1280,
+    "vit_b_16": 768,
+    "vit_b_32": 768,
+}
+
+
+def _penultimate(network: torch.nn.Module, name: str, images: torch.Tensor) -> torch.Tensor:
+    """What torchvision's own forward pass hands to its last layer (SqueezeNet: to its classifier, then pooled)."""
+    seen: list[torch.Tensor] = []
+    if name == "squeezenet1_1":
+        return network.features(images).mean((2, 3))
+    last = [module for module in network.modules() if isinstance(module, torch.nn.Linear)][-1]
+    last.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    network(images)
+    return seen[0]
+
+
+def test_all_are_listed() -> None:
+    assert set(TORCHVISION_NAMES) == set(_FEATURE_DIMS)
+
+
+@pytest.mark.parametrize("name", TORCHVISION_NAMES)
+def test_features_are_what_the_classifier_sees(name: str) -> None:
+    size = 224 if name.startswith("vit") else 64  # torchvision's transformers take their own size only
+    backbone = load_backbone(name, weights="random", input_size=size, batch_size=1, device="cpu")
+    network = torchvision_models.get_model(name, weights=None).eval()
+    missing, unexpected = network.load_state_dict(backbone.module.state_dict(), strict=False)
+    assert not unexpected and {key.split(".")[0] for key in missing} <= {"classifier", "fc", "heads"}
+    images = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = _penultimate(network, name, images)
+    assert backbone.feature_dim == _FEATURE_DIMS[name]
+    torch.testing.assert_close(backbone.forward_batch(images), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["squeezenet1_1", "resnet18"])
+@pytest.mark.parametrize("with_classifier", [True, False])
+def test_files_load_with_or_without_classifier(name: str, with_classifier: bool, tmp_path: Path) -> None:
+    state = torchvision_models.get_model(name, weights=None).state_dict()
+    if not with_classifier:
+        state = {key: value for key, value in state.items() if not key.startswith(("classifier.", "fc."))}
+    torch.save(state, tmp_path / "net.pth")
+    backbone = load_backbone(name, weights=str(tmp_path / "net.pth"), input_size=32, batch_size=1, device="cpu")
+    assert backbone.weights_source == "file net.pth"
+    assert all(torch.equal(value, state[key]) for key, value in backbone.module.state_dict().items())
+
+
+@pytest.mark.parametrize("name", TORCHVISION_NAMES)
+def test_transform_is_that_of_the_weights(name: str) -> None:
+    preset = torchvision_models.get_model_weights(name).IMAGENET1K_V1.transforms()
+    spec = torchvision_architecture(name).transform.spec
+    assert spec["input_size"] == preset.crop_size[0] == 224
+    assert (spec["mean"], spec["std"]) == (list(preset.mean), list(preset.std))
+    assert spec["interpolation"] == preset.interpolation.value
+
+
+def test_transformer_takes_other_sizes_as_torchvision_resamples_them() -> None:
+    backbone = load_backbone("vit_b_32", weights="random", input_size=96, batch_size=1, device="cpu")
+    state = backbone.module.state_dict()
+    assert state["encoder.pos_embedding"].shape == (1, 50, 768)  # the trained size: 7 x 7 patches and the class token
+    resampled = torchvision_models.vision_transformer.interpolate_embeddings(96, 32, dict(state))
+    network = torchvision_models.vit_b_32(weights=None, image_size=96).eval()
+    network.load_state_dict(resampled, strict=False)
+    images = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = _penultimate(network, "vit_b_32", images)
+    torch.testing.assert_close(backbone.forward_batch(images), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="sides must be multiples of the patch size 32, got 96 x 60"):
+        backbone.module(torch.zeros(1, 3, 96, 60))
+
+
+def test_first_transformers_files_load() -> None:
+    """torchvision's files of 2022 call the two layers of an MLP linear_1 and linear_2."""
+    architecture = torchvision_architecture("vit_b_32")
+    module = architecture.build()
+    state = {key: torch.full_like(value, 0.5) for key, value in module.state_dict().items()}
+    old = {key.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): state[key] for key in state}
+    assert old.keys() != state.keys()
+    load_strictly(module, {**old, "heads.head.bias": torch.zeros(1000)}, architecture, source="a test")
+    assert all(bool((value == 0.5).all()) for value in module.state_dict().values())
+
+
+def test_input_too_small_is_an_error() -> None:
+    with pytest.raises(ValueError, match="squeezenet1_1 cannot take images of 8 x 8 pixels"):
+        load_backbone("squeezenet1_1", weights="random", input_size=8, device="cpu")
+
+
+def test_checkpoint_in_the_hub_folder_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    weights = torchvision_models.get_model_weights("squeezenet1_1").IMAGENET1K_V1
+    state = torchvision_models.get_model("squeezenet1_1", weights=None).state_dict()
+    (tmp_path / "checkpoints").mkdir()
+    torch.save(state, tmp_path / "checkpoints" / weights.url.rsplit("/", 1)[-1])
+    backbone = load_backbone("squeezenet1_1", batch_size=1, device="cpu")
+    assert backbone.weights_source == "torchvision SqueezeNet1_1_Weights.IMAGENET1K_V1"
+    assert torch.equal(backbone.module.get_parameter("features.0.weight"), state["features.0.weight"])
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "feature_dim"),
+    [
+        ("squeezenet1_1", "squeezenet1_1_imagenet.pth", 512),  # a full classifier
+        ("mobilenet_v2", "mobilenet_v2_features_imagenet.pth", 1280),  # its features only
+    ],
+)
+def test_real_files_load(
+    name: str,
+    file: str,
+    feature_dim: int,
+    shared_weights: Callable[[str], str],
+    random_images: Callable[..., list[Image.Image]],
+) -> None:
+    backbone = load_backbone(name, weights=shared_weights(file), batch_size=2, device="cpu")
+    features = next(backbone.extract(random_images(2)))
+    assert backbone.weights_source == f"file {file}"
+    assert features.shape == (2, feature_dim) and features.isfinite().all() and features.std() > 0.1

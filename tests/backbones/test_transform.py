@@ -1,0 +1,77 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn import functional as F
+
+from fedstats_app.backbones import ImageTransform
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def _photo(width: int, height: int) -> Image.Image:
+    """Noise of middling greys: no filter overshoots 0 or 255, where PIL would cut between its two passes."""
+    return Image.fromarray(np.random.default_rng(3).integers(64, 192, (height, width, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(("width", "height"), [(20, 33), (97, 41), (48, 48)])
+def test_agrees_with_torch_resampling(interpolation: str, width: int, height: int) -> None:
+    photo = _photo(width, height)
+    ours = ImageTransform(48, _MEAN, _STD, interpolation)(photo)
+    pixels = torch.tensor(np.asarray(photo)).permute(2, 0, 1)[None].double()
+    resized = F.interpolate(pixels, size=(48, 48), mode=interpolation, antialias=True)[0].clamp(0, 255)
+    mean, std = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (_MEAN, _STD))
+    expected = (resized / 255 - mean) / std
+    assert ours.shape == (3, 48, 48) and ours.dtype == torch.float32
+    # PIL rounds to whole grey levels, after each of its two passes: at most 2 of 255, over the smallest std.
+    assert (ours - expected).abs().max() < 2.0 / 255 / min(_STD)
+
+
+def test_nothing_is_cropped() -> None:
+    pixels = np.zeros((28, 56, 3), dtype=np.uint8)
+    pixels[:, :2] = 255  # left edge of a wide image
+    pixels[:2, :] = 255  # top edge
+    out = ImageTransform(28, (0.0,) * 3, (1.0,) * 3)(Image.fromarray(pixels))
+    assert (out[:, :, 0] > 0.5).all() and (out[:, 0, :] > 0.5).all()
+    assert (out[:, 14:, 14:] == 0).all()
+
+
+def test_lite_normalisation_is_in_grey_levels() -> None:
+    grey = Image.fromarray(np.stack([np.arange(256, dtype=np.uint8).reshape(16, 16)] * 3, axis=-1))
+    out = ImageTransform(16, (127 / 255,) * 3, (128 / 255,) * 3)(grey)
+    expected = (np.arange(256).reshape(16, 16) - 127) / 128
+    np.testing.assert_allclose(out.numpy(), np.stack([expected] * 3), rtol=1e-6, atol=1e-7)
+
+
+def test_image_is_left_as_it_was() -> None:
+    photo = _photo(16, 16)
+    before = photo.tobytes()
+    ImageTransform(16, _MEAN, _STD)(photo)
+    assert photo.tobytes() == before
+
+
+def test_spec_is_json_and_complete() -> None:
+    spec = ImageTransform(64, _MEAN, _STD, "bicubic").spec
+    assert json.loads(json.dumps(spec)) == spec
+    assert (
+        ImageTransform(spec["input_size"], tuple(spec["mean"]), tuple(spec["std"]), spec["interpolation"]).spec == spec
+    )
+    assert spec["resize"] == "stretch"
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "I;16", "P"])
+def test_refuses_other_modes(mode: str) -> None:
+    with pytest.raises(ValueError, match=f"RGB, got mode '{mode}'"):
+        ImageTransform(8, _MEAN, _STD)(Image.new(mode, (8, 8)))
+
+
+def test_refuses_nonsense() -> None:
+    with pytest.raises(ValueError, match="at least 1 pixel, got 0"):
+        ImageTransform(0, _MEAN, _STD)
+    with pytest.raises(ValueError, match=r"bilinear.*got 'cubic'"):
+        ImageTransform(8, _MEAN, _STD, "cubic")
+    with pytest.raises(ValueError, match="std above 0"):
+        ImageTransform(8, _MEAN, (0.2, 0.0, 0.2))

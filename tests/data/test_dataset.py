@@ -1,0 +1,115 @@
+"""The Dataset class: labels, names, unreadable samples, class lists."""
+
+import io
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedstats_app.data import Dataset, DatasetError, UnreadableSampleError
+
+
+class BytesSource:
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def open(self, index: int) -> Image.Image:
+        return Image.open(io.BytesIO(self.content))
+
+    def name(self, index: int) -> str:
+        return f"bytes/{index}"
+
+
+def noise_png() -> bytes:
+    stream = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def one_sample(content: bytes) -> Dataset:
+    return Dataset("one", ("a",), np.zeros(1, dtype=np.int64), "0" * 64, BytesSource(content))
+
+
+def test_sample_is_rgb_and_named(make_dataset: Callable[..., Dataset]) -> None:
+    dataset = make_dataset(np.array([0, 1, 1]))
+    assert len(dataset) == 3
+    assert dataset.sample(2).mode == "RGB"
+    assert dataset.sample(2).getpixel((0, 0)) == (2, 2, 2)
+    assert dataset.sample_name(1) == "plain/1"
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_index_out_of_range(make_dataset: Callable[..., Dataset], index: int) -> None:
+    dataset = make_dataset(np.array([0, 1, 1]))
+    for read in (dataset.sample, dataset.sample_name):
+        with pytest.raises(IndexError, match=r"0\.\.2"):
+            read(index)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "header only", "garbage", "empty", "flipped"])
+def test_damaged_image_is_named_with_a_reason(damage: str) -> None:
+    whole = noise_png()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 0xFF
+    content = {
+        "truncated": whole[: len(whole) // 2],
+        "header only": whole[:40],
+        "garbage": b"not an image at all",
+        "empty": b"",
+        "flipped": bytes(flipped),
+    }[damage]
+    assert one_sample(whole).sample(0).size == (64, 64)
+    with pytest.raises(UnreadableSampleError, match="bytes/0") as caught:
+        one_sample(content).sample(0)
+    assert caught.value.name == "bytes/0"
+    assert caught.value.reason
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_decompression_bomb_is_an_unreadable_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 64 * 64 - 1)
+    with pytest.raises(UnreadableSampleError, match="DecompressionBomb"):
+        one_sample(noise_png()).sample(0)
+
+
+def test_unlabelled_samples_are_counted_and_named(make_dataset: Callable[..., Dataset]) -> None:
+    with pytest.raises(DatasetError, match=r"2 of 4 labels.*plain/1 has -1, plain/3 has 2"):
+        make_dataset(np.array([0, -1, 1, 2]), num_classes=2)
+
+
+@pytest.mark.parametrize("labels", [np.zeros((2, 1), dtype=np.int64), np.array([0.0, 1.0])])
+def test_labels_of_another_kind_are_refused(labels: np.ndarray) -> None:
+    with pytest.raises(DatasetError, match="one integer per sample"):
+        Dataset("one", ("a", "b"), labels, "0" * 64, BytesSource(b""))
+
+
+@pytest.mark.parametrize("class_names", [(), ("a", "a")])
+def test_class_names_must_be_distinct(class_names: tuple[str, ...]) -> None:
+    with pytest.raises(DatasetError, match="distinct"):
+        Dataset("one", class_names, np.zeros(0, dtype=np.int64), "0" * 64, BytesSource(b""))
+
+
+def test_labels_are_an_own_read_only_copy() -> None:
+    labels = np.zeros(1, dtype=np.int64)
+    dataset = Dataset("one", ("a", "b"), labels, "0" * 64, BytesSource(b""))
+    labels[0] = 1
+    assert dataset.labels[0] == 0
+    with pytest.raises(ValueError, match="read-only"):
+        dataset.labels[0] = 1
+
+
+def test_with_class_names_renumbers_by_name(make_dataset: Callable[..., Dataset]) -> None:
+    dataset = make_dataset(np.array([0, 1, 2, 1]))
+    wider = dataset.with_class_names(["class 2", "other", "class 0", "class 1"])
+    assert wider.class_names == ("class 2", "other", "class 0", "class 1")
+    np.testing.assert_array_equal(wider.labels, [2, 3, 0, 3])
+    assert dataset.with_class_names(dataset.class_names) is dataset
+
+
+def test_with_class_names_refuses_only_classes_that_are_present(make_dataset: Callable[..., Dataset]) -> None:
+    dataset = make_dataset(np.array([0, 2]), num_classes=3)
+    np.testing.assert_array_equal(dataset.with_class_names(["class 2", "class 0"]).labels, [1, 0])
+    with pytest.raises(DatasetError, match=r"class 2.*allowed are \['class 0'\]"):
+        dataset.with_class_names(["class 0"])

@@ -1,0 +1,189 @@
+"""The feature cache: what is stored is found, by anybody, and nothing else."""
+
+import logging
+import multiprocessing
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from fedstats_app.data import FeatureCache, cache_size, clear_cache
+
+KEY = "0123456789abcdef" * 4
+OTHER_KEY = "f" * 64
+
+
+def features_of(indices: np.ndarray) -> np.ndarray:
+    """Make features that tell which sample they belong to."""
+    return (np.asarray(indices)[:, None] * 10.0 + np.arange(3)).astype(np.float32)  # (n, 3)
+
+
+def test_empty_cache_knows_nothing_and_makes_no_folder(tmp_path: Path) -> None:
+    features, known = FeatureCache(tmp_path / "root", KEY).lookup(np.arange(4))
+    assert features is None
+    np.testing.assert_array_equal(known, [False] * 4)
+    assert not (tmp_path / "root").exists()
+    assert cache_size(tmp_path / "root") == clear_cache(tmp_path / "root") == 0
+
+
+def test_partly_known(tmp_path: Path) -> None:
+    cache = FeatureCache(tmp_path, KEY)
+    assert cache.store(np.array([5, 2]), features_of(np.array([5, 2])))
+    features, known = cache.lookup(np.array([2, 3, 5, 2, 900]))
+    assert features is not None and features.dtype == np.float32 and features.shape == (5, 3)
+    np.testing.assert_array_equal(known, [True, False, True, True, False])
+    np.testing.assert_array_equal(features[known], features_of(np.array([2, 5, 2])))
+    assert np.isnan(features[~known]).all()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9), st.integers(0, 2**31))
+def test_another_partition_of_the_same_data_finds_all(
+    tmp_path_factory: pytest.TempPathFactory, n: int, writers: int, readers: int, seed: int
+) -> None:
+    root = tmp_path_factory.mktemp("cache")
+    rng = np.random.default_rng(seed)
+    for part in np.array_split(rng.permutation(n), writers):
+        FeatureCache(root, KEY).store(part, features_of(part))
+    reader = FeatureCache(root, KEY)
+    for part in np.array_split(rng.permutation(n), readers):
+        features, known = reader.lookup(part)
+        assert known.all() and features is not None
+        np.testing.assert_array_equal(features, features_of(part))
+
+
+def test_parts_of_others_are_found_when_something_is_missing(tmp_path: Path) -> None:
+    early = FeatureCache(tmp_path, KEY)
+    assert not early.lookup(np.arange(2))[1].any()
+    FeatureCache(tmp_path, KEY).store(np.arange(2), features_of(np.arange(2)))
+    assert early.lookup(np.arange(2))[1].all()
+
+
+def test_disk_is_not_searched_when_all_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = FeatureCache(tmp_path, KEY)
+    cache.store(np.arange(3), features_of(np.arange(3)))
+    assert cache.lookup(np.arange(3))[1].all()
+    monkeypatch.setattr(cache, "_scan", lambda: pytest.fail("searched the disk"))
+    assert cache.lookup(np.array([2, 0]))[1].all()
+
+
+def test_keys_do_not_mix(tmp_path: Path) -> None:
+    FeatureCache(tmp_path, KEY).store(np.arange(3), features_of(np.arange(3)))
+    assert FeatureCache(tmp_path, OTHER_KEY).lookup(np.arange(3))[0] is None
+
+
+def store_many(root: str, worker: int) -> None:
+    cache = FeatureCache(Path(root), KEY)
+    for step in range(10):
+        # All workers write shared samples as well as their own.
+        indices = np.concatenate([np.arange(5), 100 * worker + np.arange(step * 10, step * 10 + 10)])
+        cache.store(indices, features_of(indices))
+
+
+def test_concurrent_writers(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=store_many, args=(str(tmp_path), worker)) for worker in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    features, known = FeatureCache(tmp_path, KEY).lookup(np.arange(300))
+    assert known.all() and features is not None
+    np.testing.assert_array_equal(features, features_of(np.arange(300)))
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped feature", "flipped index", "emptied", "replaced"])
+def test_damaged_part_is_logged_and_never_believed(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = FeatureCache(tmp_path, KEY)
+    writer.store(np.arange(10), features_of(np.arange(10)))
+    path = next(writer.folder.iterdir())
+    writer.store(np.arange(10, 20), features_of(np.arange(10, 20)))
+    content = bytearray(path.read_bytes())
+    if damage == "truncated":
+        content = content[: len(content) // 2]
+    elif damage == "emptied":
+        content = bytearray()
+    elif damage == "replaced":
+        content = bytearray(next(p for p in writer.folder.iterdir() if p != path).read_bytes())
+    else:
+        content[-1 if damage == "flipped feature" else -20] ^= 1
+    path.write_bytes(content)
+    reader = FeatureCache(tmp_path, KEY)
+    with caplog.at_level(logging.WARNING):
+        features, known = reader.lookup(np.arange(20))
+        reader.lookup(np.arange(20))
+    np.testing.assert_array_equal(known, [False] * 10 + [True] * 10)
+    assert features is not None
+    np.testing.assert_array_equal(features[10:], features_of(np.arange(10, 20)))
+    assert caplog.text.count("will be computed again") == 1
+    assert reader.store(np.arange(10), features_of(np.arange(10)))
+    features, known = FeatureCache(tmp_path, KEY).lookup(np.arange(20))
+    assert known.all() and features is not None
+    np.testing.assert_array_equal(features, features_of(np.arange(20)))
+
+
+def test_computing_again_repairs_for_the_process_that_saw_the_damage(tmp_path: Path) -> None:
+    writer = FeatureCache(tmp_path, KEY)
+    writer.store(np.arange(4), features_of(np.arange(4)))
+    next(writer.folder.iterdir()).write_bytes(b"")
+    reader = FeatureCache(tmp_path, KEY)
+    assert not reader.lookup(np.arange(4))[1].any()
+    reader.store(np.arange(4), features_of(np.arange(4)))
+    assert reader.lookup(np.arange(4))[1].all()
+
+
+def test_unfinished_and_foreign_files_are_ignored(tmp_path: Path) -> None:
+    cache = FeatureCache(tmp_path, KEY)
+    cache.store(np.arange(2), features_of(np.arange(2)))
+    (cache.folder / ".abc.tmp").write_bytes(b"half")
+    (cache.folder / "notes.npy").write_bytes(b"no part")
+    assert FeatureCache(tmp_path, KEY).lookup(np.arange(3))[1].tolist() == [True, True, False]
+
+
+def test_features_of_another_width_are_not_mixed_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = FeatureCache(tmp_path, KEY)
+    cache.store(np.arange(2), features_of(np.arange(2)))
+    assert cache.lookup(np.arange(2))[1].all()
+    cache.store(np.array([2]), np.ones((1, 5), dtype=np.float32))
+    with caplog.at_level(logging.WARNING):
+        assert cache.lookup(np.arange(3))[1].tolist() == [True, True, False]
+    assert "features of 5 numbers among those of 3" in caplog.text
+
+
+def test_disk_that_cannot_be_written_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "features").write_text("a file where the folder should be")
+    with caplog.at_level(logging.WARNING):
+        assert not FeatureCache(tmp_path, KEY).store(np.arange(2), features_of(np.arange(2)))
+    assert "could not be cached" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("indices", "features", "message"),
+    [
+        (np.array([0, 1]), np.ones((1, 3), np.float32), r"must be \(2, d\) float32"),
+        (np.array([0]), np.ones((1, 3)), "float32"),
+        (np.array([0]), np.ones((1, 0), np.float32), "d > 0"),
+        (np.array([0]), np.ones(1, np.float32), "float32"),
+        (np.array([0]), np.full((1, 3), np.nan, np.float32), "not finite"),
+        (np.array([-1]), np.ones((1, 3), np.float32), "non-negative"),
+        (np.array([0.0]), np.ones((1, 3), np.float32), "integers"),
+    ],
+)
+def test_what_is_not_a_feature_is_refused(
+    tmp_path: Path, indices: np.ndarray, features: np.ndarray, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        FeatureCache(tmp_path, KEY).store(indices, features)
+    assert cache_size(tmp_path) == 0
+
+
+@pytest.mark.parametrize("key", ["", "abc", "../../" + "a" * 32, "A" * 64, "a" * 129])
+def test_key_must_be_a_digest(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ValueError, match="hex digits"):
+        FeatureCache(tmp_path, key)

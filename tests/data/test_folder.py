@@ -1,0 +1,121 @@
+"""Folders of images, as users have them."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
+
+
+@pytest.fixture
+def root(tmp_path: Path, write_png: Callable[..., Path]) -> Path:
+    write_png(tmp_path / "train" / "cat" / "1.png", (1, 0, 0))
+    write_png(tmp_path / "train" / "cat" / "0.PNG", (0, 0, 0))
+    write_png(tmp_path / "train" / "dog" / "0.png", (2, 0, 0))
+    write_png(tmp_path / "train" / "ant" / "0.png", (3, 0, 0))
+    write_png(tmp_path / "test" / "dog" / "9.png", (4, 0, 0))
+    return tmp_path
+
+
+def test_both_splits_have_the_training_classes(root: Path) -> None:
+    train, test = load_dataset(f"folder:{root}", "train"), load_dataset(f"folder:{root}", "test")
+    assert test is not None
+    assert train.class_names == test.class_names == ("ant", "cat", "dog")
+    np.testing.assert_array_equal(train.labels, [0, 1, 1, 2])
+    np.testing.assert_array_equal(test.labels, [2])
+    assert [train.sample_name(i) for i in range(4)] == ["ant/0.png", "cat/0.PNG", "cat/1.png", "dog/0.png"]
+    assert [train.sample(i).getpixel((0, 0))[0] for i in range(4)] == [3, 0, 1, 2]
+    assert test.sample(0).getpixel((0, 0)) == (4, 0, 0)
+    assert len({train.fingerprint, test.fingerprint}) == 2
+
+
+def test_folder_of_classes_alone_has_no_test_split(root: Path) -> None:
+    assert load_dataset(f"folder:{root / 'train'}", "train").class_names == ("ant", "cat", "dog")
+    assert load_dataset(f"folder:{root / 'train'}", "test") is None
+
+
+def test_home_is_expanded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(root.parent))
+    monkeypatch.setenv("USERPROFILE", str(root.parent))
+    assert len(load_dataset(f"folder:~/{root.name}", "train")) == 4
+
+
+def test_fingerprint_follows_content(root: Path, write_png: Callable[..., Path]) -> None:
+    def fingerprint() -> str:
+        return load_dataset(f"folder:{root}", "train").fingerprint
+
+    before = fingerprint()
+    assert fingerprint() == before
+    os.utime(root / "train" / "cat" / "1.png", ns=(1, 1))
+    touched = fingerprint()
+    write_png(root / "train" / "ant" / "more.png")
+    assert len({before, touched, fingerprint()}) == 3
+
+
+def test_damaged_file_is_named_and_the_rest_is_read(root: Path) -> None:
+    (root / "train" / "cat" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    train = load_dataset(f"folder:{root}", "train")
+    with pytest.raises(UnreadableSampleError, match=r"cat/1\.png"):
+        train.sample(2)
+    assert train.sample(1).getpixel((0, 0)) == (0, 0, 0)
+
+
+def test_file_that_vanished_is_unreadable(root: Path) -> None:
+    train = load_dataset(f"folder:{root}", "train")
+    (root / "train" / "dog" / "0.png").unlink()
+    with pytest.raises(UnreadableSampleError, match="FileNotFoundError"):
+        train.sample(3)
+
+
+def test_image_rule_holds_for_files(root: Path) -> None:
+    half_clear = Image.new("RGBA", (1, 1), (0, 0, 0, 51))
+    half_clear.save(root / "train" / "ant" / "0.png")
+    assert load_dataset(f"folder:{root}", "train").sample(0).getpixel((0, 0)) == (204, 204, 204)
+
+
+def test_subfolders_are_a_column(root: Path, write_png: Callable[..., Path]) -> None:
+    assert not load_dataset(f"folder:{root}", "train").columns
+    write_png(root / "train" / "cat" / "sketch" / "deep" / "5.png")
+    train = load_dataset(f"folder:{root}", "train")
+    np.testing.assert_array_equal(train.columns["subfolder"], ["", "", "", "sketch", ""])
+    assert train.sample_name(3) == "cat/sketch/deep/5.png"
+
+
+def test_other_files_are_passed_over_and_counted(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (root / "train" / "cat" / "notes.txt").write_text("no image")
+    (root / "train" / "cat" / ".hidden.png").write_text("no image")
+    (root / "train" / ".cache").mkdir()
+    with caplog.at_level(logging.WARNING):
+        train = load_dataset(f"folder:{root}", "train")
+    assert len(train) == 4
+    assert "1 files" in caplog.text
+
+
+def test_test_class_unknown_to_training_is_refused(root: Path, write_png: Callable[..., Path]) -> None:
+    write_png(root / "test" / "yak" / "0.png")
+    with pytest.raises(DatasetError, match="yak"):
+        load_dataset(f"folder:{root}", "test")
+
+
+def test_test_without_train_is_refused(tmp_path: Path, write_png: Callable[..., Path]) -> None:
+    write_png(tmp_path / "test" / "dog" / "0.png")
+    with pytest.raises(DatasetError, match="no folder train"):
+        load_dataset(f"folder:{tmp_path}", "train")
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="nothing is at"):
+        load_dataset(f"folder:{tmp_path / 'absent'}", "train")
+    with pytest.raises(DatasetError, match="no folders in it"):
+        load_dataset(f"folder:{tmp_path}", "train")
+    (tmp_path / "cat").mkdir()
+    with pytest.raises(DatasetError, match="no image"):
+        load_dataset(f"folder:{tmp_path}", "train")
+    (tmp_path / "file").touch()
+    with pytest.raises(DatasetError, match="is a file"):
+        load_dataset(f"folder:{tmp_path / 'file'}", "train")

@@ -1,0 +1,122 @@
+"""The image rule, mode by mode, through files as a user has them."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedstats_app.data import to_rgb
+
+
+def through_file(image: Image.Image, file_format: str, **options: object) -> Image.Image:
+    stream = io.BytesIO()
+    image.save(stream, format=file_format, **options)
+    stream.seek(0)
+    return Image.open(stream)
+
+
+def pixels(image: Image.Image) -> np.ndarray:
+    assert image.mode == "RGB"
+    return np.asarray(image)
+
+
+def test_rgb_stays_as_it_is() -> None:
+    values = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(pixels(to_rgb(through_file(Image.fromarray(values), "PNG"))), values)
+
+
+def test_grey_is_replicated() -> None:
+    values = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    expected = np.repeat(values[:, :, None], 3, axis=2)
+    np.testing.assert_array_equal(pixels(to_rgb(through_file(Image.fromarray(values), "PNG"))), expected)
+
+
+def test_one_bit_becomes_black_and_white() -> None:
+    image = through_file(Image.fromarray(np.array([[0, 255]], dtype=np.uint8)).convert("1"), "PNG")
+    np.testing.assert_array_equal(pixels(to_rgb(image))[0], [[0, 0, 0], [255, 255, 255]])
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "TIFF"])
+def test_16_bit_grey_is_scaled_from_the_whole_range(file_format: str) -> None:
+    values = np.array([[0, 1, 128, 129, 256, 257, 1000, 32768, 65406, 65407, 65535]], dtype=np.uint16)
+    image = through_file(Image.fromarray(values), file_format)
+    assert image.mode.startswith("I")
+    expected = np.round(values / 257).astype(np.uint8)
+    for channel in range(3):
+        np.testing.assert_array_equal(pixels(to_rgb(image))[:, :, channel], expected)
+
+
+def test_every_16_bit_value_is_rounded_and_8_bit_values_survive() -> None:
+    values = np.arange(65536, dtype=np.int32).reshape(256, 256)
+    grey = pixels(to_rgb(Image.fromarray(values)))[:, :, 0]
+    np.testing.assert_array_equal(grey, np.round(values / 257).astype(np.uint8))
+    np.testing.assert_array_equal(grey.ravel()[np.arange(256) * 257], np.arange(256))
+
+
+@pytest.mark.parametrize("value", [-1, 65536])
+def test_integers_outside_16_bits_are_refused(value: int) -> None:
+    with pytest.raises(ValueError, match=f"{value}.*16-bit range"):
+        to_rgb(Image.fromarray(np.full((2, 2), value, dtype=np.int32)))
+
+
+def test_floating_point_is_refused() -> None:
+    with pytest.raises(ValueError, match="mode F"):
+        to_rgb(Image.fromarray(np.ones((2, 2), dtype=np.float32)))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_alpha_is_composited_on_white(mode: str) -> None:
+    image = Image.new(mode, (3, 1), 0)
+    opaque, half, clear = (
+        ((0, 0, 0, 255), (0, 0, 0, 51), (0, 0, 0, 0)) if mode == "RGBA" else ((0, 255), (0, 51), (0, 0))
+    )
+    for x, value in enumerate((opaque, half, clear)):
+        image.putpixel((x, 0), value)
+    np.testing.assert_array_equal(pixels(to_rgb(through_file(image, "PNG")))[0, :, 1], [0, 204, 255])
+
+
+def test_palette_is_converted_and_its_transparent_colour_is_white() -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([200, 10, 20, 0, 0, 0])
+    image.putpixel((1, 0), 1)
+    np.testing.assert_array_equal(pixels(to_rgb(through_file(image, "PNG")))[0], [[200, 10, 20], [0, 0, 0]])
+    clear = through_file(image, "PNG", transparency=1)
+    np.testing.assert_array_equal(pixels(to_rgb(clear))[0], [[200, 10, 20], [255, 255, 255]])
+
+
+def test_cmyk_is_converted() -> None:
+    image = through_file(Image.new("CMYK", (2, 2), (0, 255, 255, 0)), "TIFF")
+    np.testing.assert_array_equal(pixels(to_rgb(image))[0, 0], [255, 0, 0])
+
+
+@pytest.mark.parametrize(("orientation", "turns"), [(3, 2), (6, -1), (8, 1)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_exif_orientation_is_applied(orientation: int, turns: int, dtype: type) -> None:
+    stored = (np.arange(6).reshape(2, 3) * (40 if dtype is np.uint8 else 40 * 257)).astype(dtype)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turned = pixels(to_rgb(through_file(Image.fromarray(stored), "PNG", exif=exif)))
+    np.testing.assert_array_equal(turned[:, :, 0], np.rot90(np.arange(6).reshape(2, 3) * 40, turns))
+
+
+def test_first_frame_of_several() -> None:
+    frames = [Image.new("L", (2, 2), value) for value in (10, 200)]
+    image = through_file(frames[0], "TIFF", save_all=True, append_images=frames[1:])
+    image.seek(1)
+    assert pixels(to_rgb(image))[0, 0, 0] == 10
+
+
+def test_input_is_left_as_it_is() -> None:
+    image = Image.new("RGB", (2, 2), (1, 2, 3))
+    to_rgb(image).putpixel((0, 0), (9, 9, 9))
+    assert image.getpixel((0, 0)) == (1, 2, 3)
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_decompression_bomb_is_refused_where_pillow_only_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 99)
+    with pytest.raises(Image.DecompressionBombError, match=r"10 x 10 pixels.*99"):
+        to_rgb(through_file(Image.new("L", (10, 10)), "PNG"))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    assert to_rgb(through_file(Image.new("L", (10, 10)), "PNG")).size == (10, 10)

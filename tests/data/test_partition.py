@@ -1,0 +1,164 @@
+"""Laws that every partitioner keeps, and what each one promises besides."""
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from fedstats_app.data import PARTITIONERS, Dataset, DatasetError, partition
+
+MakeDataset = Callable[..., Dataset]
+COVERING = ("iid", "dirichlet", "natural-id", "domain", "fedcgs")
+SEEDED = tuple(name for name in PARTITIONERS if name != "natural-id")
+quick = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def split(dataset: Dataset, name: str, num_clients: int, **options: Any) -> list[np.ndarray]:
+    return partition(dataset, partitioner=name, num_clients=num_clients, column="site", **options)
+
+
+def six_sites(make_dataset: MakeDataset, n: int, seed: int) -> Dataset:
+    """Build n samples of 4 classes at 6 sites, all of which occur."""
+    rng = np.random.default_rng(seed)
+    site = rng.permutation(np.arange(n) % 6)
+    return make_dataset(rng.permutation(np.arange(n) % 4), site=np.array([f"site {s}" for s in site]))
+
+
+@pytest.mark.parametrize("name", PARTITIONERS)
+@quick
+@given(n=st.integers(120, 300), seed=st.integers(0, 2**32 - 1))
+def test_laws(make_dataset: MakeDataset, name: str, n: int, seed: int) -> None:
+    dataset = six_sites(make_dataset, n, seed)
+    parts = split(dataset, name, 6, alpha=0.5, seed=seed)
+    assert len(parts) == 6
+    assert all(part.dtype == np.int64 and part.ndim == 1 and (np.diff(part) > 0).all() for part in parts)
+    together = np.sort(np.concatenate(parts))
+    assert (np.diff(together) > 0).all()  # disjoint
+    assert together.min() >= 0 and together.max() < n
+    if name in COVERING or name == "pathological":  # six clients of four classes: every class is somewhere
+        assert len(together) == n
+    if name == "fedcof":
+        assert [len(part) for part in parts] == [n // 6] * 6
+    for first, second in zip(parts, split(dataset, name, 6, alpha=0.5, seed=seed), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_another_seed_is_another_split(make_dataset: MakeDataset, name: str) -> None:
+    dataset = six_sites(make_dataset, 240, 0)
+    first, second = (split(dataset, name, 12, alpha=0.5, seed=seed) for seed in (0, 1))
+    assert any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_iid_mixes_data_that_are_sorted_by_class(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset(np.repeat(np.arange(10), 100))
+    parts = partition(dataset, partitioner="iid", num_clients=10)
+    assert [len(part) for part in parts] == [100] * 10
+    counts = np.stack([np.bincount(dataset.labels[part], minlength=10) for part in parts])
+    assert counts.min() >= 1 and counts.max() <= 30  # unshuffled, one class of 100 each
+
+
+def test_dirichlet_is_flwr_datasets_own(make_dataset: MakeDataset) -> None:
+    import datasets
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    labels = np.random.default_rng(0).integers(0, 5, 400)
+    peer = DirichletPartitioner(20, "label", 0.1, min_partition_size=0, self_balancing=False, seed=3)
+    peer.dataset = datasets.Dataset.from_dict({"label": labels, "i": np.arange(400)})
+    parts = partition(make_dataset(labels), partitioner="dirichlet", num_clients=20, alpha=0.1, seed=3)
+    for k, part in enumerate(parts):
+        np.testing.assert_array_equal(part, np.sort(np.array(peer.load_partition(k)["i"][:], dtype=np.int64)))
+
+
+def test_dirichlet_may_leave_clients_empty(make_dataset: MakeDataset) -> None:
+    parts = partition(make_dataset(np.repeat(np.arange(2), 50)), partitioner="dirichlet", num_clients=50, alpha=0.01)
+    assert min(map(len, parts)) == 0 and sum(map(len, parts)) == 100
+    assert all(part.dtype == np.int64 for part in parts)
+
+
+def test_alpha_decides_how_uneven_the_split_is(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset(np.repeat(np.arange(10), 200))
+    for name in ("dirichlet", "fedcof", "fedcgs"):
+        pairs = []
+        for alpha in (0.1, 100.0):
+            parts = partition(dataset, partitioner=name, num_clients=20, alpha=alpha)
+            pairs.append(sum(len(np.unique(dataset.labels[part])) for part in parts))
+        assert pairs[0] < 120 and pairs[1] > 190  # of 20 clients x 10 classes
+
+
+@quick
+@given(st.lists(st.sampled_from(["b", "a", "d c", ""]), min_size=1, max_size=60))
+def test_natural_ids_are_flwr_datasets_own(make_dataset: MakeDataset, users: list[str]) -> None:
+    import datasets
+    from flwr_datasets.partitioner import NaturalIdPartitioner
+
+    peer = NaturalIdPartitioner("user")
+    peer.dataset = datasets.Dataset.from_dict({"user": users, "i": list(range(len(users)))})
+    dataset = make_dataset(np.zeros(len(users)), user=np.array(users))
+    parts = partition(dataset, partitioner="natural-id", num_clients=len(set(users)), column="user")
+    assert len(parts) == peer.num_partitions
+    for k, part in enumerate(parts):
+        np.testing.assert_array_equal(part, peer.load_partition(k)["i"][:])
+
+
+def test_natural_ids_decide_the_number_of_clients(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset(np.zeros(5), user=np.array([7, 7, 3, 10, 3]))
+    assert [p.tolist() for p in partition(dataset, partitioner="natural-id", num_clients=3, column="user")] == [
+        [2, 4],
+        [0, 1],
+        [3],
+    ]
+    with pytest.raises(DatasetError, match=r"'user' has 3 values.*3 clients; num-clients is 4"):
+        partition(dataset, partitioner="natural-id", num_clients=4, column="user")
+
+
+def test_domains_get_equal_numbers_of_clients(make_dataset: MakeDataset) -> None:
+    domain = np.repeat(["sketch", "art", "photo"], [50, 23, 77])
+    dataset = make_dataset(np.zeros(150), domain=domain)
+    parts = partition(dataset, partitioner="domain", num_clients=15, column="domain")
+    assert [set(domain[part]) for part in parts] == [{"art"}] * 5 + [{"photo"}] * 5 + [{"sketch"}] * 5
+    assert [len(part) for part in parts] == [5, 5, 5, 4, 4, 16, 16, 15, 15, 15, 10, 10, 10, 10, 10]
+    with pytest.raises(DatasetError, match=r"3 domains.*multiple of 3, got 100"):
+        partition(dataset, partitioner="domain", num_clients=100, column="domain")
+
+
+@pytest.mark.parametrize("classes_per_client", [1, 2, 5])
+def test_pathological_gives_each_client_that_many_classes(make_dataset: MakeDataset, classes_per_client: int) -> None:
+    dataset = make_dataset(np.repeat(np.arange(5), 40))
+    parts = partition(dataset, partitioner="pathological", num_clients=10, classes_per_client=classes_per_client)
+    assert [len(np.unique(dataset.labels[part])) for part in parts] == [classes_per_client] * 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"partitioner": "random"}, "must be one of iid, dirichlet, .*got 'random'"),
+        ({"num_clients": 0}, "1 to 40 clients, got 0"),
+        ({"num_clients": 41}, "1 to 40 clients, got 41"),
+        ({"alpha": 0.0}, "alpha must be above 0"),
+        ({"alpha": float("nan")}, "alpha must be above 0"),
+        ({"seed": -1}, "seed must be 0 to 4294967295, got -1"),
+        ({"partitioner": "natural-id"}, r"one of \['gaps', 'user'\], got ''"),
+        ({"partitioner": "domain", "column": "nope"}, r"one of \['gaps', 'user'\], got 'nope'"),
+        ({"partitioner": "natural-id", "column": "gaps"}, "10 of 40 samples have no 'gaps'"),
+        ({"partitioner": "pathological", "classes_per_client": 5}, "1 to 4, got 5"),
+        (
+            {"partitioner": "pathological", "num_clients": 40, "classes_per_client": 4},
+            "finds no split.*more partitions",
+        ),
+        ({"partitioner": "fedcgs", "num_clients": 5}, "5 clients need 50"),
+    ],
+)
+def test_what_cannot_be_is_said(make_dataset: MakeDataset, options: dict[str, Any], message: str) -> None:
+    gaps = np.array([None, "a", "b", "c"] * 10, dtype=object)
+    dataset = make_dataset(np.arange(40) % 4, user=np.arange(40), gaps=gaps)
+    with pytest.raises(DatasetError, match=message):
+        partition(dataset, **{"partitioner": "dirichlet", "num_clients": 4, **options})
+
+
+def test_data_set_without_columns_says_so(make_dataset: MakeDataset) -> None:
+    with pytest.raises(DatasetError, match="this one has none, got 'user'"):
+        partition(make_dataset(np.zeros(4)), partitioner="natural-id", num_clients=2, column="user")

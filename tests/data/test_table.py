@@ -1,0 +1,250 @@
+"""Parquet files as users have them, and the hub without a network."""
+
+import io
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
+from fedstats_app.data import table as table_module
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the library's converted copies out of the user's home."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hf-cache"))
+
+
+def png(value: int, mode: str = "L") -> bytes:
+    stream = io.BytesIO()
+    Image.new(mode, (3, 2), value).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def structs(*contents: bytes | None) -> list[dict[str, Any]]:
+    return [{"bytes": content, "path": None} for content in contents]
+
+
+def write(path: Path, **columns: list[Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def write_with_features(path: Path) -> Path:
+    """Write a file as the datasets library does: typed image and label columns."""
+    import datasets
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    features = datasets.Features(
+        {
+            "img": datasets.Image(),
+            "fine_label": datasets.ClassLabel(names=["cat", "ant"]),
+            "domain": datasets.Value("string"),
+        }
+    )
+    rows = {"img": structs(png(5), png(6), png(7)), "fine_label": [1, 0, 1], "domain": ["photo", "sketch", "photo"]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(str(path))
+    return path
+
+
+def test_typed_columns_give_class_names_in_their_own_order(tmp_path: Path) -> None:
+    write_with_features(tmp_path / "data" / "train-00000-of-00001.parquet")
+    train = load_dataset(f"parquet:{tmp_path}", "train")
+    assert train.class_names == ("cat", "ant")
+    np.testing.assert_array_equal(train.labels, [1, 0, 1])
+    assert train.sample(1).getpixel((0, 0)) == (6, 6, 6)
+    assert train.sample_name(2) == "train[2]"
+    assert list(train.columns) == ["domain"]
+    np.testing.assert_array_equal(train.columns["domain"], ["photo", "sketch", "photo"])
+    assert load_dataset(f"parquet:{tmp_path}", "test") is None
+
+
+def test_plain_columns_in_several_files_and_test_split(tmp_path: Path) -> None:
+    write(tmp_path / "train-1.parquet", image=structs(png(3)), label=["bee"], user=[8])
+    write(tmp_path / "train-0.parquet", image=structs(png(1), png(2)), label=["dog", "ant"], user=[9, 8])
+    write(tmp_path / "test-0.parquet", image=structs(png(4)), label=["dog"], user=[7])
+    train, test = load_dataset(f"parquet:{tmp_path}", "train"), load_dataset(f"parquet:{tmp_path}", "test")
+    assert test is not None
+    assert train.class_names == test.class_names == ("ant", "bee", "dog")
+    np.testing.assert_array_equal(train.labels, [2, 0, 1])
+    np.testing.assert_array_equal(test.labels, [2])
+    assert [train.sample(i).getpixel((0, 0))[0] for i in range(3)] == [1, 2, 3]
+    np.testing.assert_array_equal(train.columns["user"], [9, 8, 8])
+    assert train.fingerprint != test.fingerprint
+
+
+@pytest.mark.parametrize("values", [[png(1), png(2)], "paths"])
+def test_single_file_with_integer_labels(tmp_path: Path, values: Any) -> None:
+    if values == "paths":
+        for i in (1, 2):
+            (tmp_path / f"{i}.png").write_bytes(png(i))
+        values = [str(tmp_path / f"{i}.png") for i in (1, 2)]
+    path = write(tmp_path / "all.parquet", image=values, label=[0, 2])
+    train = load_dataset(f"parquet:{path}", "train")
+    assert train.class_names == ("0", "1", "2")
+    assert [train.sample(i).getpixel((0, 0))[0] for i in range(2)] == [1, 2]
+    assert load_dataset(f"parquet:{path}", "test") is None
+
+
+def test_image_rule_holds_for_typed_columns(tmp_path: Path) -> None:
+    import datasets
+
+    stream = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.array([[0, 257 * 100]], dtype=np.uint16)).save(stream, format="PNG", exif=exif)
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    rows = {"image": structs(stream.getvalue()), "label": [0]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(str(tmp_path / "train.parquet"))
+    image = load_dataset(f"parquet:{tmp_path}", "train").sample(0)
+    assert image.size == (1, 2)
+    np.testing.assert_array_equal(np.asarray(image)[:, 0, 0], [0, 100])
+
+
+def test_rows_without_a_readable_image_are_named(tmp_path: Path) -> None:
+    images = [*structs(png(1), png(1)[:30], None), {"bytes": None, "path": "rel/a.png"}]
+    write(tmp_path / "train.parquet", image=images, label=[0, 0, 0, 0])
+    train = load_dataset(f"parquet:{tmp_path}", "train")
+    assert train.sample(0).mode == "RGB"
+    for index, reason in ((1, "train\\[1\\]"), (2, "holds no image"), (3, "relative path")):
+        with pytest.raises(UnreadableSampleError, match=reason):
+            train.sample(index)
+
+
+def test_fingerprint_follows_content(tmp_path: Path) -> None:
+    fingerprints = []
+    for value in (1, 2, 1):
+        write(tmp_path / "train.parquet", image=structs(png(value)), label=[0])
+        fingerprints.append(load_dataset(f"parquet:{tmp_path}", "train").fingerprint)
+    assert fingerprints[0] == fingerprints[2] != fingerprints[1]
+
+
+def test_columns_are_detected_only_if_there_is_one_choice(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", image=structs(png(1)), label=[0], target=[1], photo=structs(png(2)))
+    spec = f"parquet:{tmp_path}"
+    with pytest.raises(DatasetError, match=r"several.*\['label', 'target'\].*label-column"):
+        load_dataset(spec, "train")
+    with pytest.raises(DatasetError, match=r"no label column 'labels'; the columns are \['image', 'label'"):
+        load_dataset(spec, "train", label_column="labels")
+    chosen = load_dataset(spec, "train", label_column="target", image_column="photo")
+    np.testing.assert_array_equal(chosen.labels, [1])
+    assert chosen.sample(0).getpixel((0, 0)) == (2, 2, 2)
+    assert set(chosen.columns) == {"label"}
+
+
+def test_no_image_column(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", text=["a"], label=[0])
+    with pytest.raises(DatasetError, match="no column has a usual name for the image"):
+        load_dataset(f"parquet:{tmp_path}", "train")
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, -1, -1], r"2 of 3 labels.*train\[1\] has -1"),
+        ([0, None, 1], "1 of 3 rows have no 'label'"),
+        ([0.5, 1.5, 2.5], "one integer or string per row"),
+        ([[0], [1], [2]], "one integer or string per row"),
+    ],
+)
+def test_labels_that_are_none(tmp_path: Path, labels: list[Any], message: str) -> None:
+    write(tmp_path / "train.parquet", image=structs(png(1), png(1), png(1)), label=labels)
+    with pytest.raises(DatasetError, match=message):
+        load_dataset(f"parquet:{tmp_path}", "train")
+
+
+def test_test_label_unknown_to_training(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", image=structs(png(1)), label=["ant"])
+    write(tmp_path / "test.parquet", image=structs(png(1)), label=["yak"])
+    with pytest.raises(DatasetError, match="yak"):
+        load_dataset(f"parquet:{tmp_path}", "test")
+
+
+def test_damaged_or_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"no train-\*\.parquet"):
+        load_dataset(f"parquet:{tmp_path}", "train")
+    (tmp_path / "train-0.parquet").write_bytes(b"PAR1 but not for long")
+    with pytest.raises(DatasetError, match=r"train-0\.parquet.*cannot be read"):
+        load_dataset(f"parquet:{tmp_path}", "train")
+
+
+def test_loading_leaves_progress_bars_as_they_were(tmp_path: Path) -> None:
+    import datasets
+
+    write(tmp_path / "train.parquet", image=structs(png(1)), label=[0])
+    before = datasets.are_progress_bars_disabled()
+    load_dataset(f"parquet:{tmp_path}", "train")
+    assert datasets.are_progress_bars_disabled() == before
+
+
+def test_hub_that_cannot_be_reached_is_an_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A port that nobody listens on, whatever network the machine has.
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    start = time.monotonic()
+    with pytest.raises(DatasetError, match=r"hub:some/thing: http://127.0.0.1:9.*HF_HUB_OFFLINE=1.*parquet:"):
+        load_dataset("hub:some/thing", "train")
+    assert time.monotonic() - start < 10
+
+
+def test_hub_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(table_module, "_HUB_TIMEOUT_SECONDS", 0.5)
+        start = time.monotonic()
+        with pytest.raises(DatasetError, match=r"does not give this data set.*Timeout"):
+            load_dataset("hub:some/thing", "train")
+        assert time.monotonic() - start < 10
+
+
+def test_hub_offline_is_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        pytest.fail("the hub was asked although HF_HUB_OFFLINE is set")
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", refuse)
+    start = time.monotonic()
+    with pytest.raises(DatasetError, match="hub:some/thing: cannot be loaded"):
+        load_dataset("hub:some/thing", "train")
+    assert time.monotonic() - start < 10
+
+
+def test_hub_data_set_is_loaded_in_its_own_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A local folder in place of the download: all but the question to the hub is the real path."""
+    monkeypatch.setattr(table_module, "_ask_hub", lambda name, spec: None)
+    write(tmp_path / "hub" / "train.parquet", image=structs(*map(png, range(20))), label=list(range(20)))
+    spec = f"hub:{tmp_path / 'hub'}"
+    train = load_dataset(spec, "train")
+    np.testing.assert_array_equal(train.labels, range(20))
+    assert train.sample(7).getpixel((0, 0)) == (7, 7, 7)
+    assert len(train.fingerprint) == 64
+    assert load_dataset(spec, "train").fingerprint == train.fingerprint
+    assert load_dataset(spec, "test") is None
+    write(tmp_path / "hub" / "test.parquet", image=structs(png(9)), label=[9])
+    test = load_dataset(spec, "test")
+    assert test is not None and test.class_names == train.class_names and test.labels.tolist() == [9]
+    assert test.fingerprint != train.fingerprint
+
+
+def test_real_parquet(shared_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    test = load_dataset(f"parquet:{shared_data('cifar100_25k')}", "test")
+    assert test is not None and len(test) == 5000 and len(test.class_names) == 100
+    np.testing.assert_array_equal(np.bincount(test.labels), [50] * 100)
+    assert test.sample(4999).size == (32, 32)
+    assert set(test.columns) == {"coarse_label", "filename"}
+    row_of_class = np.flatnonzero(test.labels == test.class_names.index("whale"))[0]
+    assert test.columns["coarse_label"][row_of_class] == "aquatic_mammals"

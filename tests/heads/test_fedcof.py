@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.compare import absolute_difference, relative_difference, same_bits
+from support.golden import Federation, load, tensor
+from support.literal import fedcof, unit_rows
+from torch import Tensor
+
+from fedstats_app.heads import solve_fedcof, solve_ncm
+from fedstats_app.heads.regularisation import oas_shrinkage
+from fedstats_app.statistics import ClassMeanRows
+
+
+def _rows(seed: int, num_rows: int = 40, dim: int = 7, num_classes: int = 5) -> ClassMeanRows:
+    generator = torch.Generator().manual_seed(seed)
+    return ClassMeanRows(
+        torch.randint(0, num_classes, (num_rows,), generator=generator),
+        torch.randint(1, 9, (num_rows,), generator=generator),
+        torch.rand(num_rows, dim, generator=generator, dtype=torch.float64),
+        num_classes,
+    )
+
+
+def test_golden_heads(federation: Federation, solved: list) -> None:
+    rows = federation.rows()
+    head = solve_fedcof(rows, shrinkage=float(federation["gamma"]))
+    assert relative_difference(solved[0].matrix, federation["cof_G"]) <= 1e-12
+    assert relative_difference(solved[0].x.T, federation["cof_Wraw"]) <= 1e-10
+    assert absolute_difference(head.weight, federation["cof_W"]) <= 1e-10
+    assert absolute_difference(head.bias, np.zeros(federation.num_classes)) == 0.0
+    for gamma in ("0.1", "10"):
+        weight = solve_fedcof(rows, shrinkage=float(gamma)).weight
+        assert absolute_difference(weight, federation[f"cof_W_gamma{gamma}"]) <= 1e-10
+    both = solve_fedcof(rows, shrinkage=float(federation["gamma"]), between_class=True)
+    assert absolute_difference(both.weight, federation["cof_btw_W"]) <= 1e-10
+
+
+def test_golden_class_covariances_are_those_of_the_literal_formula(federation: Federation) -> None:
+    literal = fedcof(federation.rows(), float(federation["gamma"]))
+    assert list(literal.covariances) == federation["cof_Sigma_classes"].tolist()
+    for covariance, expected in zip(literal.covariances.values(), federation["cof_Sigma"], strict=True):
+        assert relative_difference(covariance, expected) <= 1e-12
+    assert relative_difference(literal.gram, federation["cof_G"]) <= 1e-12
+
+
+def test_the_authors_heads_are_ours(federation: Federation, solved: list) -> None:
+    head = solve_fedcof(federation.rows(), shrinkage=float(federation["gamma"]))
+    assert relative_difference(solved[0].matrix, federation["ref_cof_G_f64"]) <= 1e-12
+    assert relative_difference(solved[0].matrix, federation["ref_cof_G_f32"]) <= 1e-6
+    assert relative_difference(solved[0].x.T, federation["ref_cof_Wraw_f64"]) <= 1e-10
+    assert absolute_difference(head.weight, federation["ref_cof_W_f64"]) <= 1e-10
+    assert absolute_difference(head.weight, federation["ref_cof_W_f32"]) <= 2e-5
+
+
+def test_the_misprints_of_the_paper_are_not_reproduced(federation: Federation, solved: list) -> None:
+    head = solve_fedcof(federation.rows(), shrinkage=float(federation["gamma"]))
+    assert relative_difference(solved[0].matrix, federation["cof_G_literal_mug"]) > 1e-3
+    if federation.num_clients > 2:
+        assert relative_difference(solved[0].matrix, federation["cof_G_literalK"]) > 1e-4
+        assert absolute_difference(head.weight, federation["cof_W_literalK"]) > 1e-4
+    # That array is the formula with K for K_c, and not something else that differs.
+    literal = fedcof(federation.rows(), float(federation["gamma"]), divisor=federation.num_clients)
+    assert relative_difference(literal.gram, federation["cof_G_literalK"]) <= 1e-12
+
+
+def test_golden_heads_of_several_means(federation: Federation, solved: list) -> None:
+    head = solve_fedcof(federation.subset_rows(), shrinkage=float(federation["gamma"]))
+    assert relative_difference(solved[0].matrix, federation["mm_G"]) <= 1e-12
+    assert absolute_difference(head.weight, federation["mm_W"]) <= 1e-10
+
+
+def test_partial_participation_gives_the_head_of_the_clients_seen(federation: Federation) -> None:
+    for last in range(int(federation["pp_round"].max()) + 1):
+        clients = [k for k in range(federation.num_clients) if federation["pp_round"][k] <= last]
+        weight = solve_fedcof(federation.rows(clients), shrinkage=float(federation["gamma"])).weight
+        assert absolute_difference(weight, federation[f"pp_cof_W_{last}"]) <= 1e-10
+
+
+def test_golden_heads_with_noisy_counts(federation: Federation, solved: list) -> None:
+    kept = federation["noise_counts"] > 0
+    rows = ClassMeanRows(
+        tensor(federation["mean_class"][kept]),
+        tensor(federation["noise_counts"][kept]),
+        tensor(federation["means"][kept]),
+        federation.num_classes,
+    )
+    head = solve_fedcof(rows, shrinkage=float(federation["gamma"]))
+    assert relative_difference(solved[0].matrix, federation["noise_G"]) <= 1e-12
+    assert absolute_difference(head.weight, federation["noise_W"]) <= 1e-10
+
+
+def test_two_phase_secure_aggregation_gives_our_matrix(solved: list) -> None:
+    golden = load("secagg")
+    rows = ClassMeanRows.concatenate(
+        [
+            ClassMeanRows.from_features(
+                torch.from_numpy(golden["X"][mine]), tensor(golden["labels"][mine]), int(golden["C"])
+            )
+            for mine in (golden["clients"] == k for k in range(int(golden["K"])))
+        ]
+    )
+    solve_fedcof(rows, shrinkage=float(golden["gamma"]))
+    assert relative_difference(solved[0].matrix, golden["G_plain"]) <= 1e-12
+    assert relative_difference(solved[0].matrix, golden["G"]) <= 1e-12
+
+
+def test_the_covariance_estimator_has_the_exact_bias_and_not_that_of_eq_22(solved: list) -> None:
+    golden = load("bias")
+    n, means, covariances = golden["n"], golden["mu_k"], golden["Sigma_k"]
+    draws, rng = 20_000, np.random.default_rng(0)
+    roots = np.linalg.cholesky(covariances / n[:, None, None])
+    drawn = means + np.einsum("kij,nkj->nki", roots, rng.normal(size=(draws, len(n), 3)))
+    # One class for each draw: G = sum_c (N_c - 1) Sigma_c + N mu mu^T averages the estimator over them.
+    rows = ClassMeanRows(
+        torch.arange(draws).repeat_interleave(len(n)),
+        torch.from_numpy(np.tile(n, draws)),
+        torch.from_numpy(drawn.reshape(-1, 3)),
+        draws,
+    )
+    solve_fedcof(rows, shrinkage=0.0)
+    total = rows.summed()
+    gram = solved[0].matrix - total.num_examples * torch.outer(total.mean, total.mean)
+    estimated = gram.numpy() / (draws * (n.sum() - 1))
+    size = np.abs(golden["expected_exact"]).max()
+    assert np.abs(estimated - golden["expected_exact"]).max() / size < 0.01  # Monte Carlo of 20,000 draws
+    assert np.abs(estimated - golden["expected_eq22"]).max() / size > 0.02
+    assert np.abs(golden["expected_mc"] - golden["expected_exact"]).max() / size < 5e-3
+    assert absolute_difference(_exact_expectation(n, means, covariances), golden["expected_exact"]) <= 1e-12
+
+
+def _exact_expectation(n: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> np.ndarray:
+    mean = (n[:, None] * means).sum(axis=0) / n.sum()
+    spread = sum(size * np.outer(m - mean, m - mean) for size, m in zip(n, means, strict=True))
+    within = sum((1 - size / n.sum()) * covariance for size, covariance in zip(n, covariances, strict=True))
+    return (within + spread) / (len(n) - 1)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_rows=st.integers(1, 60),
+    gamma=st.sampled_from([0.01, 1.0, 30.0]),
+    between_class=st.booleans(),
+)
+def test_one_symmetric_product_is_the_literal_formula(
+    seed: int, num_rows: int, gamma: float, between_class: bool
+) -> None:
+    rows = _rows(seed, num_rows)
+    if int(rows.counts.sum()) <= len(set(rows.class_ids.tolist())):  # N = C+: singular, and the literal way fails
+        return
+    head = solve_fedcof(rows, shrinkage=gamma, between_class=between_class)
+    literal = fedcof(rows, gamma, between_class=between_class)
+    assert absolute_difference(head.weight, unit_rows(literal.raw_weight)) <= 1e-9
+    ridge = gamma * (int(rows.counts.sum()) - len(set(rows.class_ids.tolist())))
+    assert head.report.ridge_effective == pytest.approx(ridge, rel=1e-12)
+
+
+@pytest.mark.parametrize("dim", [1, 255, 256, 257, 520])
+def test_tiles_and_blocks_of_the_product_fit_together(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedstats_app.heads.fedcof.ROWS_PER_BLOCK", 16)
+    rows = _rows(0, num_rows=50, dim=dim)
+    expected = unit_rows(fedcof(rows, 1.0).raw_weight)
+    assert absolute_difference(solve_fedcof(rows).weight, expected) <= 1e-10
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_permuted_rows_change_the_head_by_rounding_only(seed: int) -> None:
+    rows = _rows(seed)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed % 1000))
+    permuted = ClassMeanRows(
+        rows.class_ids[order], rows.counts[order], num_classes=5, class_sums=rows.class_sums[order]
+    )
+    for shrinkage in (1.0, "auto"):
+        difference = absolute_difference(
+            solve_fedcof(permuted, shrinkage=shrinkage).weight, solve_fedcof(rows, shrinkage=shrinkage).weight
+        )
+        assert difference <= 1e-11
+
+
+def test_the_head_depends_on_the_split_through_the_rows_only() -> None:
+    rows = _rows(3)
+    halves = [
+        ClassMeanRows(rows.class_ids[p], rows.counts[p], num_classes=5, class_sums=rows.class_sums[p])
+        for p in (slice(0, 17), slice(17, 40))
+    ]
+    assert same_bits(solve_fedcof(halves[0] + halves[1]).weight, solve_fedcof(rows).weight)
+    # And it does depend on them: the same class sums in other rows are another head.
+    total = rows.summed()
+    present = total.present.nonzero().squeeze(1)
+    merged = ClassMeanRows(
+        present, total.class_counts[present], num_classes=5, class_sums=total.class_sums[present]
+    )
+    assert absolute_difference(solve_fedcof(merged).weight, solve_fedcof(rows).weight) > 1e-3
+
+
+def _is_ncm(weight: Tensor, rows: ClassMeanRows) -> bool:
+    return absolute_difference(weight, solve_ncm(rows.summed()).weight) <= 1e-12
+
+
+def test_infinite_shrinkage_is_ncm_and_large_shrinkage_comes_close() -> None:
+    rows = _rows(0)
+    limit = solve_fedcof(rows, shrinkage=float("inf"))
+    assert _is_ncm(limit.weight, rows)
+    assert limit.report.ridge_effective == float("inf") and limit.report.notes
+    assert absolute_difference(solve_fedcof(rows, shrinkage=1e12).weight, limit.weight) <= 1e-9
+
+
+def test_means_that_say_nothing_of_the_covariance_give_ncm_automatically() -> None:
+    one_client = ClassMeanRows(torch.tensor([0, 1]), torch.tensor([5, 7]), torch.rand(2, 4), 3)
+    head = solve_fedcof(one_client, shrinkage="auto")
+    assert _is_ncm(head.weight, one_client)
+    assert "infinite" in head.report.regulariser and any("FedNCM" in note for note in head.report.notes)
+
+
+def test_a_chosen_shrinkage_is_oas_of_the_pooled_scatter_of_the_means() -> None:
+    rows = _rows(1, num_rows=200)
+    pooled, freedom = np.zeros((7, 7)), 0
+    for c in range(5):
+        mine = rows.class_ids == c
+        centred = (rows.means[mine] - rows.summed().class_means[c]).numpy()
+        pooled += centred.T @ np.diag(rows.counts[mine].numpy().astype(float)) @ centred
+        freedom += int(mine.sum()) - 1
+    head = solve_fedcof(rows, shrinkage="auto")
+    gamma = oas_shrinkage(torch.from_numpy(pooled), freedom)
+    assert head.report.parameters["shrinkage"] == pytest.approx(gamma, rel=1e-10)
+    assert "OAS" in head.report.regulariser
+    assert same_bits(solve_fedcof(rows, shrinkage=head.report.parameters["shrinkage"]).weight, head.weight)
+
+
+def test_float32_rows_are_solved_in_float64() -> None:
+    rows = _rows(0)
+    narrow = ClassMeanRows(rows.class_ids, rows.counts, num_classes=5, class_sums=rows.class_sums.float())
+    head = solve_fedcof(narrow)
+    assert head.weight.dtype == torch.float64
+    assert absolute_difference(head.weight, solve_fedcof(rows).weight) <= 1e-6
+
+
+@pytest.mark.parametrize("shrinkage", [-1.0, float("nan"), "oas"])
+def test_a_shrinkage_out_of_range_is_refused(shrinkage: float) -> None:
+    with pytest.raises(ValueError, match=r'shrinkage must be a number >= 0 or "auto", got'):
+        solve_fedcof(_rows(0), shrinkage=shrinkage)

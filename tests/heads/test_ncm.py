@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+from sklearn.neighbors import NearestCentroid
+from support.compare import absolute_difference, same_bits
+from support.golden import Federation
+
+from fedstats_app.heads import solve_ncm
+from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
+
+
+def test_golden_head_from_sums_and_from_rows(federation: Federation) -> None:
+    head = solve_ncm(federation.statistics())
+    assert absolute_difference(head.weight, federation["ncm_W"]) <= 1e-12
+    assert absolute_difference(head.bias, np.zeros(federation.num_classes)) == 0.0
+    assert head.present.tolist() == (federation["N_c"] > 0).tolist()
+    assert absolute_difference(solve_ncm(federation.rows().summed()).weight, federation["ncm_W"]) <= 1e-12
+
+
+def test_the_authors_heads_are_ours(federation: Federation) -> None:
+    weight = solve_ncm(federation.statistics()).weight
+    present = federation["N_c"] > 0
+    assert absolute_difference(weight, federation["ref_ncm_W_f64"]) <= 1e-12
+    assert absolute_difference(weight, federation["ref_ncm_W_f32"]) <= 1e-6
+    # The FedNCM repository gives NaN for an absent class; a head of ours never has one.
+    assert absolute_difference(weight[torch.from_numpy(present)], federation["ref_ncmleg_W_f32"][present]) <= 1e-6
+    assert bool(torch.isfinite(weight).all())
+
+
+def test_partial_participation_gives_the_head_of_the_clients_seen(federation: Federation) -> None:
+    for last in range(int(federation["pp_round"].max()) + 1):
+        clients = [k for k in range(federation.num_clients) if federation["pp_round"][k] <= last]
+        weight = solve_ncm(federation.statistics(clients)).weight
+        assert absolute_difference(weight, federation[f"pp_ncm_W_{last}"]) <= 1e-12
+
+
+def test_predictions_are_those_of_the_nearest_centroid_by_cosine() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 200)
+    features = rng.normal(size=(4, 8))[labels] * 2 + rng.normal(size=(200, 8))
+    head = solve_ncm(FeatureStatistics.from_features(torch.from_numpy(features), torch.from_numpy(labels), 4))
+    # Euclidean distance between unit vectors orders like the cosine.
+    means = np.stack([features[labels == c].mean(axis=0) for c in range(4)])
+    centroids = NearestCentroid().fit(means / np.linalg.norm(means, axis=1, keepdims=True), range(4))
+    expected = centroids.predict(features / np.linalg.norm(features, axis=1, keepdims=True))
+    assert head.predict(torch.from_numpy(features)).tolist() == expected.tolist()
+
+
+def test_rows_and_sums_give_the_same_bits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features, labels = torch.rand(90, 5, generator=generator), torch.arange(90) % 7
+    parts = [slice(0, 30), slice(30, 55), slice(55, 90)]
+    rows = ClassMeanRows.concatenate([ClassMeanRows.from_features(features[p], labels[p], 7) for p in parts])
+    total = FeatureStatistics.zeros(7, 5, gram=False)
+    for p in parts:
+        total = total + FeatureStatistics.from_features(features[p], labels[p], 7, gram=False)
+    assert same_bits(solve_ncm(rows.summed()).weight, solve_ncm(total).weight)

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from support.compare import absolute_difference, relative_difference
+from support.golden import Federation
+from support.literal import oracle_gram, unit_rows
+
+from fedstats_app.heads import solve_ridge
+from fedstats_app.statistics import FeatureStatistics
+
+LAMBDA = 0.01
+
+
+def _problem(n: int = 120, dim: int = 6, num_classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, num_classes, n)
+    return np.maximum(rng.normal(size=(num_classes, dim))[labels] + rng.normal(size=(n, dim)), 0), labels
+
+
+def _statistics(features: np.ndarray, labels: np.ndarray, num_classes: int = 4) -> FeatureStatistics:
+    return FeatureStatistics.from_features(torch.from_numpy(features), torch.from_numpy(labels), num_classes)
+
+
+def test_golden_heads(federation: Federation, solved: list) -> None:
+    stats = federation.statistics()
+    raw = solve_ridge(stats, ridge_lambda=LAMBDA, normalize=False)
+    shifted = federation["fed3r_G"] + LAMBDA * np.eye(stats.feature_dim)
+    assert relative_difference(solved[0].matrix, shifted) <= 1e-12
+    assert relative_difference(solved[0].rhs.T, federation["class_sum"]) <= 1e-12
+    assert relative_difference(raw.weight, federation["fed3r_Wraw"]) <= 1e-9
+    assert absolute_difference(solve_ridge(stats, ridge_lambda=LAMBDA).weight, federation["fed3r_W"]) <= 1e-9
+
+
+def test_golden_heads_with_bias(federation: Federation, solved: list) -> None:
+    head = solve_ridge(federation.statistics(), ridge_lambda=LAMBDA, fit_bias=True)
+    assert absolute_difference(head.weight, federation["fed3rb_W"]) <= 1e-9
+    assert absolute_difference(head.bias, federation["fed3rb_b"]) <= 1e-9
+    assert absolute_difference(head.weight, federation["ref_fed3roff_W_f64"]) <= 1e-9
+    assert absolute_difference(head.bias, federation["ref_fed3roff_b_f64"]) <= 1e-9
+    assert absolute_difference(head.weight, federation["ref_fed3roff_W_f32"]) <= 1e-2
+    assert absolute_difference(head.bias, federation["ref_fed3roff_b_f32"]) <= 1e-2
+    assert relative_difference(solved[0].matrix, federation["ref_fed3roff_A_f64"]) <= 1e-12
+    assert relative_difference(solved[0].matrix, federation["ref_fed3roff_A_f32"]) <= 1e-6
+
+
+def test_golden_heads_without_between_class_scatter(federation: Federation, solved: list) -> None:
+    stats = federation.statistics()
+    head = solve_ridge(stats, ridge_lambda=LAMBDA, between_class=False)
+    identity = LAMBDA * np.eye(stats.feature_dim)
+    assert relative_difference(solved[0].matrix, federation["fed3rw_G"] + identity) <= 1e-12
+    removed = federation["fed3r_G"] + identity - solved[0].matrix.numpy()
+    assert relative_difference(removed, federation["G_btw"], scale=np.abs(federation["fed3r_G"]).max()) <= 1e-12
+    assert absolute_difference(head.weight, federation["fed3rw_W"]) <= 1e-9
+
+
+def test_the_fedcof_oracle_is_ridge_without_between_class_scatter(federation: Federation, solved: list) -> None:
+    stats = federation.statistics()
+    ridge_lambda = float(federation["gamma"]) * (stats.num_examples - int(stats.present.sum()))
+    head = solve_ridge(stats, ridge_lambda=ridge_lambda, between_class=False)
+    assert relative_difference(solved[0].matrix, federation["oracle_full_G"]) <= 1e-12
+    assert absolute_difference(head.weight, federation["oracle_full_W"]) <= 1e-10
+
+
+@pytest.mark.parametrize("shape", ["full", "diag", "spherical"])
+def test_golden_oracles_follow_from_the_clients_covariances(federation: Federation, shape: str) -> None:
+    # The diagonal and spherical ablations are in no method of ours: this pins eq. 24, which the identity above rests on.
+    samples = federation["X"], federation["labels"], federation["clients"]
+    gram = oracle_gram(*samples, float(federation["gamma"]), shape)
+    assert relative_difference(gram, federation[f"oracle_{shape}_G"]) <= 1e-12
+    weight = unit_rows(np.linalg.solve(gram, federation["class_sum"].T).T)
+    assert absolute_difference(weight, federation[f"oracle_{shape}_W"]) <= 1e-10
+
+
+def test_the_authors_heads_are_ours(federation: Federation, solved: list) -> None:
+    stats = federation.statistics()
+    head = solve_ridge(stats, ridge_lambda=LAMBDA)
+    assert relative_difference(solved[0].matrix, federation["ref_fed3r_G_f64"]) <= 1e-12
+    assert relative_difference(solved[0].matrix, federation["ref_fed3r_G_f32"]) <= 1e-6
+    assert relative_difference(solved[0].x.T, federation["ref_fed3r_Wraw_f64"]) <= 1e-9
+    assert absolute_difference(head.weight, federation["ref_fed3r_W_f64"]) <= 1e-9
+    assert absolute_difference(head.weight, federation["ref_fed3r_W_f32"]) <= 1e-2
+
+
+def test_the_float32_pseudo_inverse_gives_the_authors_float32_heads(federation: Federation) -> None:
+    head = solve_ridge(federation.statistics(), ridge_lambda=LAMBDA, solver="pinv32")
+    assert absolute_difference(head.weight, federation["ref_fed3r_W_f32"]) <= 1e-2
+
+
+def test_the_float32_pseudo_inverse_truncates_as_the_papers_numbers_did() -> None:
+    # Eigenvalues from 1e6 down to 0.1 of a matrix whose float32 cut-off is 1e6 d eps32 = 3.8.
+    generator = torch.Generator().manual_seed(0)
+    vectors, _ = torch.linalg.qr(torch.randn(32, 32, generator=generator, dtype=torch.float64))
+    eigenvalues = torch.logspace(6, -1, 32, dtype=torch.float64)
+    gram = vectors @ torch.diag(eigenvalues) @ vectors.T
+    sums = torch.randn(3, 32, generator=generator, dtype=torch.float64)
+    stats = FeatureStatistics(torch.tensor([5, 5, 5]), sums, (gram + gram.T) / 2)
+    kept = eigenvalues + LAMBDA > 32 * torch.finfo(torch.float32).eps * eigenvalues[0]
+    truncated = (vectors[:, kept] / (eigenvalues[kept] + LAMBDA)) @ vectors[:, kept].T @ sums.T
+    head = solve_ridge(stats, ridge_lambda=LAMBDA, solver="pinv32", normalize=False)
+    exact = solve_ridge(stats, ridge_lambda=LAMBDA, normalize=False)
+    assert head.report.rank == int(kept.sum()) < 32
+    assert relative_difference(head.weight, truncated.T) < 0.1  # float32 at a condition number of 1e5
+    assert relative_difference(exact.weight, truncated.T) > 10
+
+
+def test_partial_participation_gives_the_head_of_the_clients_seen(federation: Federation) -> None:
+    for last in range(int(federation["pp_round"].max()) + 1):
+        clients = [k for k in range(federation.num_clients) if federation["pp_round"][k] <= last]
+        weight = solve_ridge(federation.statistics(clients), ridge_lambda=LAMBDA).weight
+        assert absolute_difference(weight, federation[f"pp_fed3r_W_{last}"]) <= 1e-9
+
+
+def test_the_raw_head_is_scikit_learns_ridge() -> None:
+    features, labels = _problem()
+    head = solve_ridge(_statistics(features, labels), ridge_lambda=0.7, normalize=False)
+    fitted = Ridge(alpha=0.7, fit_intercept=False).fit(features, np.eye(4)[labels])
+    assert relative_difference(head.weight, fitted.coef_) <= 1e-10
+
+
+def test_the_bias_is_scikit_learns_ridge_on_a_constant_feature() -> None:
+    features, labels = _problem()
+    head = solve_ridge(_statistics(features, labels), ridge_lambda=0.7, fit_bias=True, normalize=False)
+    constant = np.column_stack([features, np.ones(len(features))])
+    fitted = Ridge(alpha=0.7, fit_intercept=False).fit(constant, np.eye(4)[labels])
+    assert relative_difference(head.weight, fitted.coef_[:, :-1]) <= 1e-10
+    assert relative_difference(head.bias, fitted.coef_[:, -1]) <= 1e-10
+    unit = solve_ridge(_statistics(features, labels), ridge_lambda=0.7, fit_bias=True)
+    norm = np.linalg.norm(fitted.coef_[:, :-1], axis=1)
+    assert relative_difference(unit.bias, fitted.coef_[:, -1] / norm) <= 1e-10
+
+
+def test_a_chosen_lambda_is_reported_and_is_the_one_used() -> None:
+    stats = _statistics(*_problem())
+    for between_class, how in ((True, "GCV"), (False, "OAS")):
+        auto = solve_ridge(stats, ridge_lambda="auto", between_class=between_class)
+        chosen = auto.report.parameters["ridge_lambda"]
+        again = solve_ridge(stats, ridge_lambda=chosen, between_class=between_class)
+        assert torch.equal(auto.weight, again.weight)
+        assert how in auto.report.regulariser and auto.report.ridge_effective == chosen > 0
+
+
+def test_more_features_than_samples_without_a_ridge_gives_least_norm_and_says_the_rank() -> None:
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(6, 20)), np.arange(6) % 2
+    head = solve_ridge(_statistics(features, labels, 2), ridge_lambda=0.0, normalize=False)
+    expected = np.linalg.pinv(features) @ np.eye(2)[labels]
+    assert relative_difference(head.weight, expected.T) <= 1e-9
+    assert head.report.rank == 6
+    assert any("rank 6 of 20" in note for note in head.report.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ridge_lambda": -0.1}, r'ridge_lambda must be a finite number >= 0 or "auto", got -0.1'),
+        ({"ridge_lambda": float("nan")}, r"ridge_lambda must be.*got nan"),
+        ({"ridge_lambda": float("inf")}, r"ridge_lambda must be.*got inf"),
+        ({"ridge_lambda": "best"}, r"ridge_lambda must be.*got 'best'"),
+        ({"solver": "qr"}, r'solver must be "cholesky" or "pinv32", got \'qr\''),
+        ({"fit_bias": True, "between_class": False}, r"fit_bias is defined with between-class scatter only"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        solve_ridge(FeatureStatistics.zeros(2, 3), **options)
+
+
+def test_statistics_without_gram_matrix_are_refused() -> None:
+    with pytest.raises(ValueError, match="needs statistics with a Gram matrix, got gram=None"):
+        solve_ridge(FeatureStatistics.zeros(2, 3, gram=False))

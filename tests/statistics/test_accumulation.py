@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.compare import relative_difference
+
+from fedstats_app.statistics.accumulation import (
+    add_to_gram,
+    add_to_group_sums,
+    check_features,
+    mirror_upper,
+    pack_upper,
+    unpack_upper,
+)
+
+
+def test_group_sums_are_those_of_a_loop() -> None:
+    rng = np.random.default_rng(0)
+    features, groups = rng.normal(size=(50, 4)), rng.integers(0, 6, 50)
+    expected = np.stack([features[groups == group].sum(axis=0) for group in range(7)])
+    sums = torch.zeros(7, 4, dtype=torch.float64)
+    add_to_group_sums(sums, torch.from_numpy(features), torch.from_numpy(groups))
+    assert relative_difference(sums, expected) <= 1e-14
+    add_to_group_sums(sums, torch.from_numpy(features), torch.from_numpy(groups))
+    assert relative_difference(sums, 2 * expected) <= 1e-14
+
+
+def test_gram_of_float32_features_is_summed_in_float64() -> None:
+    # In float32 the ones would be lost beside 4096^2: their squares lie below its resolution.
+    features = torch.tensor([[4096.0, 1.0]] + [[1.0, 1.0]] * 100, dtype=torch.float32)
+    gram = torch.zeros(2, 2, dtype=torch.float64)
+    add_to_gram(gram, features)
+    assert gram.tolist() == [[4096.0**2 + 100, 4196.0], [4196.0, 101.0]]
+
+
+@given(dim=st.integers(0, 9), seed=st.integers(0, 2**32 - 1))
+def test_a_packed_triangle_unpacks_to_the_mirrored_matrix(dim: int, seed: int) -> None:
+    matrix = torch.randn(dim, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    packed, mirrored = pack_upper(matrix), mirror_upper(matrix)
+    assert packed.shape == (dim * (dim + 1) // 2,)
+    assert torch.equal(unpack_upper(packed, dim), mirrored)
+    assert torch.equal(mirrored, mirrored.T)
+    assert torch.equal(torch.triu(mirrored), torch.triu(matrix))
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "num_classes", "message"),
+    [
+        (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), 0, r"num_classes must be at least 1, got 0"),
+        (torch.zeros(6), torch.zeros(6, dtype=torch.int64), 2, r"shape \(n, d\), got \(6,\)"),
+        (torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), 2, r"floating point, got torch.int64"),
+        (torch.zeros(2, 3), torch.zeros(3, dtype=torch.int64), 2, r"shape \(2,\), one per feature, got \(3,\)"),
+        (torch.zeros(2, 3), torch.zeros(2, 1, dtype=torch.int64), 2, r"shape \(2,\).*got \(2, 1\)"),
+        (torch.zeros(2, 3), torch.zeros(2), 2, r"labels must be integers, got torch.float32"),
+        (torch.zeros(2, 3), torch.zeros(2, dtype=torch.bool), 2, r"labels must be integers, got torch.bool"),
+        (torch.zeros(2, 3), torch.tensor([0, 2]), 2, r"\[0, 2\), got values from 0 to 2"),
+        (torch.zeros(2, 3), torch.tensor([-1, 1]), 2, r"\[0, 2\), got values from -1 to 1"),
+        (torch.tensor([[1.0], [torch.nan]]), torch.tensor([0, 1]), 2, r"finite, got NaN or infinity in 1 of 2 rows"),
+        (torch.tensor([[1.0], [-torch.inf]]), torch.tensor([0, 1]), 2, r"finite, got NaN or infinity in 1 of 2 rows"),
+    ],
+)
+def test_what_cannot_be_summed_is_refused(
+    features: torch.Tensor, labels: torch.Tensor, num_classes: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_features(features, labels, num_classes)

@@ -1,0 +1,212 @@
+"""One contract for every value that can be added: any split, any order, an identity, inputs left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.compare import relative_difference, same_bits
+from support.draws import Sample, samples
+from torch import Tensor
+
+from fedstats_app.heads import ConfusionMatrix
+from fedstats_app.statistics import (
+    ClassMeanRows,
+    ClientStatistics,
+    FeatureStatistics,
+    StatisticsAccumulator,
+    StatisticsSum,
+)
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """How a type is made from samples, merged, and looked at."""
+
+    of: Callable[[Tensor, Tensor, int], Any]
+    zero: Callable[[int, int], Any]
+    merge: Callable[[list[Any]], Any]
+    # Everything the value holds, and what of it depends on the samples alone, not on their split.
+    content: Callable[[Any], list[Tensor]]
+    observed: Callable[[Any], list[Tensor]]
+
+
+def _sum(values: list[Any]) -> Any:
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total
+
+
+def _statistics_content(stats: FeatureStatistics) -> list[Tensor]:
+    return [stats.class_counts, stats.class_sums] + ([] if stats.gram is None else [stats.gram])
+
+
+def _rows_content(rows: ClassMeanRows) -> list[Tensor]:
+    return [rows.class_ids, rows.counts, rows.class_sums]
+
+
+def _client_content(client: ClientStatistics) -> list[Tensor]:
+    assert client.gram is not None
+    return [*_rows_content(client.rows), client.gram]
+
+
+def _client(features: Tensor, labels: Tensor, num_classes: int) -> ClientStatistics:
+    accumulator = StatisticsAccumulator(labels, num_classes, features.shape[1], gram=True)
+    accumulator.update(features)
+    return accumulator.statistics()
+
+
+def _fold(clients: list[ClientStatistics]) -> StatisticsSum:
+    first = clients[0].rows
+    total = StatisticsSum(first.num_classes, first.feature_dim, gram=True, keep_rows=True)
+    for client in clients:
+        total.add(client)
+    return total
+
+
+def _confusion(features: Tensor, labels: Tensor, num_classes: int) -> ConfusionMatrix:
+    predictions = (features.sum(dim=1).abs() * 1000).frexp().exponent.to(torch.int64) % num_classes
+    return ConfusionMatrix.from_predictions(labels, predictions, num_classes)
+
+
+ADDABLE = {
+    "FeatureStatistics": ValueType(
+        FeatureStatistics.from_features, FeatureStatistics.zeros, _sum, _statistics_content, _statistics_content
+    ),
+    "FeatureStatistics without Gram": ValueType(
+        lambda features, labels, num_classes: FeatureStatistics.from_features(
+            features, labels, num_classes, gram=False
+        ),
+        lambda num_classes, dim: FeatureStatistics.zeros(num_classes, dim, gram=False),
+        _sum,
+        _statistics_content,
+        _statistics_content,
+    ),
+    "ClassMeanRows": ValueType(
+        ClassMeanRows.from_features,
+        ClassMeanRows.zeros,
+        _sum,
+        _rows_content,
+        lambda rows: _statistics_content(rows.summed()),
+    ),
+    "ClientStatistics": ValueType(
+        _client,
+        lambda num_classes, dim: _client(torch.zeros(0, dim), torch.zeros(0, dtype=torch.int64), num_classes),
+        _sum,
+        _client_content,
+        lambda client: _statistics_content(client.summed()),
+    ),
+    "ConfusionMatrix": ValueType(
+        _confusion,
+        lambda num_classes, dim: ConfusionMatrix.zeros(num_classes),
+        _sum,
+        lambda matrix: [matrix.matrix],
+        lambda matrix: [matrix.matrix],
+    ),
+}
+# A fold has no `+` of its own: what it folds is a ClientStatistics.
+MERGEABLE = ADDABLE | {
+    "StatisticsSum": ValueType(
+        _client,
+        ADDABLE["ClientStatistics"].zero,
+        _fold,
+        _client_content,
+        lambda value: _statistics_content(value.summed()),
+    )
+}
+mergeable = pytest.mark.parametrize("kind", MERGEABLE.values(), ids=MERGEABLE)
+addable = pytest.mark.parametrize("kind", ADDABLE.values(), ids=ADDABLE)
+
+
+def _magnitudes(sample: Sample) -> list[float]:
+    """Return what sums and Gram matrices add up to without cancelling."""
+    size = sample.features.to(torch.float64).abs()
+    return [float(size.sum()), float((size.T @ size).sum())]
+
+
+def _assert_same_statistics(actual: list[Tensor], expected: list[Tensor], sample: Sample) -> None:
+    sums, products = _magnitudes(sample)
+    for position, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        if a.dtype == torch.int64:
+            assert torch.equal(a, e)
+        else:
+            assert relative_difference(a, e, scale=(sums if position == 1 else products)) <= 1e-12
+
+
+@mergeable
+@given(sample=samples(), data=st.data())
+def test_any_split_and_any_order_give_the_statistics_of_all_samples(
+    kind: ValueType, sample: Sample, data: st.DataObject
+) -> None:
+    parts = [kind.of(*part, sample.num_classes) for part in sample.parts]
+    shuffled = data.draw(st.permutations(parts))
+    together = kind.merge([kind.of(sample.features, sample.labels, sample.num_classes)])
+    _assert_same_statistics(kind.observed(kind.merge(shuffled)), kind.observed(together), sample)
+
+
+@addable
+@given(sample=samples())
+def test_zero_is_an_identity_to_the_bit(kind: ValueType, sample: Sample) -> None:
+    value = kind.of(sample.features, sample.labels, sample.num_classes)
+    zero = kind.zero(sample.num_classes, sample.features.shape[1])
+    for merged in (value + zero, zero + value):
+        for actual, expected in zip(kind.content(merged), kind.content(value), strict=True):
+            assert same_bits(actual, expected)
+
+
+@addable
+@given(sample=samples())
+def test_addition_is_associative(kind: ValueType, sample: Sample) -> None:
+    first, second, third = (kind.of(*sample.part(index), sample.num_classes) for index in range(3))
+    left, right = (first + second) + third, first + (second + third)
+    _assert_same_statistics(kind.observed(left), kind.observed(right), sample)
+
+
+@mergeable
+@given(sample=samples())
+def test_merging_leaves_its_inputs_as_they_were(kind: ValueType, sample: Sample) -> None:
+    parts = [kind.of(*part, sample.num_classes) for part in sample.parts]
+    before = [[tensor.clone() for tensor in kind.content(part)] for part in parts]
+    merged = kind.merge([*parts, *parts])
+    for tensor in kind.observed(merged):
+        tensor.add_(1)  # what was returned must not share memory with what was put in
+    for part, tensors in zip(parts, before, strict=True):
+        for actual, expected in zip(kind.content(part), tensors, strict=True):
+            assert same_bits(actual, expected)
+
+
+@mergeable
+@given(sample=samples())
+def test_a_client_without_samples_changes_nothing(kind: ValueType, sample: Sample) -> None:
+    parts = [kind.of(*part, sample.num_classes) for part in sample.parts]
+    nobody = kind.of(sample.features[:0], sample.labels[:0], sample.num_classes)
+    for actual, expected in zip(
+        kind.observed(kind.merge([nobody, *parts, nobody])), kind.observed(kind.merge(parts)), strict=True
+    ):
+        assert same_bits(actual, expected)
+
+
+@mergeable
+@given(sample=samples())
+def test_the_same_parts_in_the_same_order_give_the_same_bits(kind: ValueType, sample: Sample) -> None:
+    once, twice = (kind.merge([kind.of(*part, sample.num_classes) for part in sample.parts]) for _ in range(2))
+    for actual, expected in zip(kind.observed(once), kind.observed(twice), strict=True):
+        assert same_bits(actual, expected)
+
+
+@addable
+def test_a_sum_with_something_else_is_a_type_error(kind: ValueType) -> None:
+    with pytest.raises(TypeError):
+        kind.zero(2, 3) + 1
+
+
+@addable
+def test_values_of_other_sizes_do_not_broadcast(kind: ValueType) -> None:
+    with pytest.raises(ValueError, match=r"must have the same .*classes.*got"):
+        kind.zero(2, 3) + kind.zero(3, 3)

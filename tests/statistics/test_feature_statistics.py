@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from support.compare import array, relative_difference
+from support.draws import Sample, samples
+from support.golden import Federation
+
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.statistics.accumulation import ROWS_PER_BLOCK
+
+
+def test_golden_counts_sums_means_and_gram(federation: Federation) -> None:
+    stats = federation.statistics()
+    assert array(stats.class_counts).tolist() == federation["N_c"].tolist()
+    assert relative_difference(stats.class_sums, federation["class_sum"]) <= 1e-12
+    assert relative_difference(stats.class_sums, federation["cgs_A"]) <= 1e-12
+    assert relative_difference(stats.class_means, federation["mu_c"]) <= 1e-12
+    assert relative_difference(stats.class_means, federation["cgs_mu"]) <= 1e-12
+    assert stats.gram is not None
+    assert relative_difference(stats.gram, federation["fed3r_G"]) <= 1e-12
+    assert relative_difference(stats.gram, federation["cgs_B"]) <= 1e-12
+
+
+def test_the_authors_means_are_ours(federation: Federation) -> None:
+    present = federation["N_c"] > 0
+    means = federation.statistics().class_means[torch.from_numpy(present)]
+    assert relative_difference(means, federation["ref_cgs_mu"][present]) <= 1e-12
+
+
+@given(sample=samples())
+def test_statistics_are_those_of_plain_numpy(sample: Sample) -> None:
+    stats = FeatureStatistics.from_features(sample.features, sample.labels, sample.num_classes)
+    features, labels = sample.features.numpy().astype(np.float64), sample.labels.numpy()
+    assert stats.gram is not None
+    assert stats.num_examples == len(features)
+    assert relative_difference(stats.gram, features.T @ features) <= 1e-12
+    size = float(np.abs(features).sum())
+    for c in range(sample.num_classes):
+        mine = features[labels == c]
+        assert int(stats.class_counts[c]) == len(mine)
+        assert bool(stats.present[c]) == (len(mine) > 0)
+        assert relative_difference(stats.class_sums[c], mine.sum(axis=0), scale=size) <= 1e-12
+        expected_mean = mine.mean(axis=0) if len(mine) else np.zeros(features.shape[1])
+        assert relative_difference(stats.class_means[c], expected_mean, scale=size) <= 1e-12
+    expected_mean = features.mean(axis=0) if len(features) else np.zeros(features.shape[1])
+    assert relative_difference(stats.mean, expected_mean, scale=size) <= 1e-12
+
+
+@given(sample=samples(dtypes=(torch.float16, torch.bfloat16, torch.float32, torch.float64)))
+def test_features_of_any_precision_are_summed_as_the_float64_numbers_they_are(sample: Sample) -> None:
+    if not bool(torch.isfinite(sample.features).all()):  # float16 ends at 65504
+        with pytest.raises(ValueError, match="features must be finite"):
+            FeatureStatistics.from_features(sample.features, sample.labels, sample.num_classes)
+        return
+    given_precision = FeatureStatistics.from_features(sample.features, sample.labels, sample.num_classes)
+    promoted = FeatureStatistics.from_features(sample.features.double(), sample.labels, sample.num_classes)
+    assert given_precision.class_sums.dtype == torch.float64
+    assert torch.equal(given_precision.class_sums, promoted.class_sums)
+    assert torch.equal(given_precision.gram, promoted.gram)
+
+
+def test_the_gram_matrix_is_symmetric_to_the_bit() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(700, 67, generator=generator)
+    gram = FeatureStatistics.from_features(features, torch.zeros(700, dtype=torch.int64), 1).gram
+    assert gram is not None and torch.equal(gram, gram.T)
+    total = FeatureStatistics.from_features(features[:300], torch.zeros(300, dtype=torch.int64), 1)
+    total = total + FeatureStatistics.from_features(features[300:], torch.zeros(400, dtype=torch.int64), 1)
+    assert total.gram is not None and torch.equal(total.gram, total.gram.T)
+
+
+def test_more_samples_than_a_block_are_all_counted() -> None:
+    n = 2 * ROWS_PER_BLOCK + 7
+    stats = FeatureStatistics.from_features(torch.ones(n, 2), torch.arange(n) % 3, 3)
+    assert stats.gram is not None
+    assert stats.num_examples == n
+    assert stats.class_sums[:, 0].tolist() == stats.class_counts.tolist()
+    assert stats.gram.tolist() == [[n, n], [n, n]]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_labels_of_narrow_integer_types_are_counted_right(dtype: torch.dtype) -> None:
+    labels = torch.arange(300) % 100
+    narrow = FeatureStatistics.from_features(torch.ones(300, 1), labels.to(dtype), 100)
+    assert narrow.class_counts.tolist() == [3] * 100
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FeatureStatistics(torch.zeros(2), torch.zeros(2, 3).double()), r"\(C,\) int64, got \(2,\) torch.float32"),
+        (
+            lambda: FeatureStatistics(torch.zeros(2, dtype=torch.int64), torch.zeros(3, 3).double()),
+            r"\(2, d\), one row per class, got \(3, 3\)",
+        ),
+        (
+            lambda: FeatureStatistics(torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3)),
+            r"class_sums must be float64, got torch.float32",
+        ),
+        (
+            lambda: FeatureStatistics(
+                torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3).double(), torch.zeros(2, 2).double()
+            ),
+            r"gram must be \(3, 3\) float64, got \(2, 2\)",
+        ),
+        (
+            lambda: FeatureStatistics.zeros(2, 3) + FeatureStatistics.zeros(2, 3, gram=False),
+            r"both have a Gram matrix or both have none",
+        ),
+    ],
+)
+def test_inconsistent_parts_are_refused(make: Callable[[], FeatureStatistics], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

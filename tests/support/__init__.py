@@ -1,0 +1,1 @@
+"""What several test files share: golden federations, literal formulas, drawn data and comparisons."""
