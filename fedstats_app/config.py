@@ -105,10 +105,10 @@ class AppConfig:
     backbone: str = _key("efficientnet_lite0", _text)
     backbone_weights: str = _key("", _text)
     input_size: int = _key(0, _whole(0, 4096))
-    batch_size: int = _key(32, _whole(1, 4096))
+    batch_size: int = _key(16, _whole(1, 4096))
     device: str = _key("auto", _text)
     autocast: str = _key("none", _one_of("none", "bf16", "fp16"))
-    channels_last: bool = _key(False, _flag)
+    channels_last: bool = _key(True, _flag)
     feature_cache: str = _key("auto", _one_of("auto", "on", "off"))
     cache_dir: str = _key("", _text)
     # Methods

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
-from support.golden import FEDERATIONS, Federation
+
+from tests.support.golden import FEDERATIONS, Federation
 
 # Time limits of single examples say nothing on a shared machine. In CI the same examples are drawn every time.
 settings.register_profile(
@@ -17,6 +19,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fedstats")
+
+# Matrices here are tiny: on a busy machine threads that wait for each other make them twenty times slower.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(params=FEDERATIONS)

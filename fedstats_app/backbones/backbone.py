@@ -125,15 +125,16 @@ class Backbone:
             memory_format=self._memory_format,
             pin_memory=self.device.type == "cuda",
         )
+        rows = batch.numpy()  # the same memory, copied into by one thread: torch's pool is slow where cores are shared
         filled = 0
         for image in images:
-            batch[filled] = self.transform(image)
+            rows[filled] = self.transform(image).numpy()
             filled += 1
             if filled == self.batch_size:
                 yield self.forward_batch(batch)
                 filled = 0
         if filled:
-            batch[filled:] = 0
+            rows[filled:] = 0
             yield self.forward_batch(batch)[:filled]
 
     def forward_batch(self, batch: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ COLUMNS_PER_TILE = 256
 def solve_fedcof(
     rows: ClassMeanRows, *, shrinkage: float | Literal["auto"] = 1.0, between_class: bool = False
 ) -> LinearHead:
-    """Return the head G_hat W^T = B, rows normalised, with
+    """Return the head of estimated covariances: G_hat W^T = B, rows normalised.
 
     G_hat = sum_c (N_c - 1) Sigma_c + N mu mu^T,
     Sigma_c = 1 / (K_c - 1) sum_j n_j (mu_j - mu_c)(mu_j - mu_c)^T + gamma I

@@ -1,5 +1,7 @@
-"""FedCGS: Gaussian discriminant with one shared covariance (Guan et al. 2025, "Capturing global feature statistics for
-one-shot federated learning")."""
+"""FedCGS: Gaussian discriminant with one shared covariance.
+
+Guan et al. 2025, "Capturing global feature statistics for one-shot federated learning".
+"""
 
 from __future__ import annotations
 
@@ -52,14 +54,14 @@ def solve_gaussian(
     sigma = _total_covariance(stats, stats.gram) if covariance == "total" else _within_covariance(stats, stats.gram)
     added = shrinkage * float(sigma.trace()) / stats.feature_dim
     class_means = stats.class_means
-    # Sigma is what is left of the Gram matrix after a subtraction: its rounding is that of the Gram matrix.
-    magnitude = float(stats.gram.diagonal().amax()) / max(stats.num_examples - 1, 1)
+    # Sigma is what a subtraction leaves of the Gram matrix: its rounding is that of the Gram matrix, a sum of N terms.
+    magnitude = float(stats.gram.diagonal().amax()) / max(stats.num_examples, 1) ** 0.5
     solution = solve_positive_definite(add_to_diagonal(sigma, added), class_means.T, magnitude=magnitude)
     weight = solution.x.T.contiguous()  # (C, d)
     log_prior = torch.log(stats.class_counts.to(torch.float64) / max(stats.num_examples, 1))  # -inf when absent
     bias = log_prior - 0.5 * (weight * class_means).sum(dim=1)
     report = SolveReport(
-        regulariser=f"{covariance} covariance, shrinkage {shrinkage:.4g}",
+        regulariser=f"shrinkage {shrinkage:.4g} ({covariance})",
         parameters={"shrinkage": shrinkage},
         ridge_effective=added,
         condition_number=solution.condition_number,

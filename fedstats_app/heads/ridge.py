@@ -1,5 +1,7 @@
-"""Fed3R: ridge regression on one-hot labels (Fani et al. 2024, "Accelerating heterogeneous federated learning with
-closed-form classifiers"), with and without the between-class scatter."""
+"""Fed3R: ridge regression on one-hot labels, with and without the between-class scatter.
+
+Fani et al. 2024, "Accelerating heterogeneous federated learning with closed-form classifiers".
+"""
 
 from __future__ import annotations
 

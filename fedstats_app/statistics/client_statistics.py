@@ -151,7 +151,8 @@ class StatisticsAccumulator:
         """
         if self._seen + skipped != len(self._labels):
             raise ValueError(
-                f"features of all {len(self._labels)} labelled samples must come, got {self._seen} and {skipped} skipped"
+                f"features of all {len(self._labels)} labelled samples must come, "
+                f"got {self._seen} and {skipped} skipped"
             )
         kept = self._counts > 0
         rows = ClassMeanRows(

@@ -1,6 +1,7 @@
 import hashlib
 import pickle
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -140,8 +141,10 @@ def test_a_server_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(weights, "DOWNLOAD_TIMEOUT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
+        started = time.monotonic()
         with pytest.raises(WeightsError, match="could not be downloaded"):
             official_checkpoint(f"http://127.0.0.1:{port}/resnet18-f37072fd.pth")
+        assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize("variable", _OFFLINE)

@@ -5,14 +5,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.compare import absolute_difference, relative_difference, same_bits
-from support.golden import Federation, load, tensor
-from support.literal import fedcof, unit_rows
 from torch import Tensor
 
 from fedstats_app.heads import solve_fedcof, solve_ncm
 from fedstats_app.heads.regularisation import oas_shrinkage
 from fedstats_app.statistics import ClassMeanRows
+from tests.support.compare import absolute_difference, relative_difference, same_bits
+from tests.support.golden import Federation, load, tensor
+from tests.support.literal import fedcof, unit_rows
 
 
 def _rows(seed: int, num_rows: int = 40, dim: int = 7, num_classes: int = 5) -> ClassMeanRows:
@@ -190,9 +190,7 @@ def test_the_head_depends_on_the_split_through_the_rows_only() -> None:
     # And it does depend on them: the same class sums in other rows are another head.
     total = rows.summed()
     present = total.present.nonzero().squeeze(1)
-    merged = ClassMeanRows(
-        present, total.class_counts[present], num_classes=5, class_sums=total.class_sums[present]
-    )
+    merged = ClassMeanRows(present, total.class_counts[present], num_classes=5, class_sums=total.class_sums[present])
     assert absolute_difference(solve_fedcof(merged).weight, solve_fedcof(rows).weight) > 1e-3
 
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 from sklearn.neighbors import NearestCentroid
-from support.compare import absolute_difference, same_bits
-from support.golden import Federation
 
 from fedstats_app.heads import solve_ncm
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
+from tests.support.compare import absolute_difference, same_bits
+from tests.support.golden import Federation
 
 
 def test_golden_head_from_sums_and_from_rows(federation: Federation) -> None:
@@ -40,9 +40,10 @@ def test_predictions_are_those_of_the_nearest_centroid_by_cosine() -> None:
     labels = rng.integers(0, 4, 200)
     features = rng.normal(size=(4, 8))[labels] * 2 + rng.normal(size=(200, 8))
     head = solve_ncm(FeatureStatistics.from_features(torch.from_numpy(features), torch.from_numpy(labels), 4))
-    # Euclidean distance between unit vectors orders like the cosine.
+    # Euclidean distance between unit vectors orders like the cosine. scikit-learn wants a spread: around each mean.
     means = np.stack([features[labels == c].mean(axis=0) for c in range(4)])
-    centroids = NearestCentroid().fit(means / np.linalg.norm(means, axis=1, keepdims=True), range(4))
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    centroids = NearestCentroid().fit(np.concatenate([means - 0.1, means + 0.1]), np.tile(range(4), 2))
     expected = centroids.predict(features / np.linalg.norm(features, axis=1, keepdims=True))
     assert head.predict(torch.from_numpy(features)).tolist() == expected.tolist()
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Ridge
-from support.compare import absolute_difference, relative_difference
-from support.golden import Federation
-from support.literal import oracle_gram, unit_rows
 
 from fedstats_app.heads import solve_ridge
 from fedstats_app.statistics import FeatureStatistics
+from tests.support.compare import absolute_difference, relative_difference
+from tests.support.golden import Federation
+from tests.support.literal import oracle_gram, unit_rows
 
 LAMBDA = 0.01
 
@@ -66,7 +66,7 @@ def test_the_fedcof_oracle_is_ridge_without_between_class_scatter(federation: Fe
 
 @pytest.mark.parametrize("shape", ["full", "diag", "spherical"])
 def test_golden_oracles_follow_from_the_clients_covariances(federation: Federation, shape: str) -> None:
-    # The diagonal and spherical ablations are in no method of ours: this pins eq. 24, which the identity above rests on.
+    # The diagonal and spherical ablations are in no method of ours: this pins eq. 24, on which the identity rests.
     samples = federation["X"], federation["labels"], federation["clients"]
     gram = oracle_gram(*samples, float(federation["gamma"]), shape)
     assert relative_difference(gram, federation[f"oracle_{shape}_G"]) <= 1e-12

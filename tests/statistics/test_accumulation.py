@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.compare import relative_difference
 
 from fedstats_app.statistics.accumulation import (
     add_to_gram,
@@ -15,6 +14,7 @@ from fedstats_app.statistics.accumulation import (
     pack_upper,
     unpack_upper,
 )
+from tests.support.compare import relative_difference
 
 
 def test_group_sums_are_those_of_a_loop() -> None:
@@ -51,7 +51,12 @@ def test_a_packed_triangle_unpacks_to_the_mirrored_matrix(dim: int, seed: int) -
     [
         (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), 0, r"num_classes must be at least 1, got 0"),
         (torch.zeros(6), torch.zeros(6, dtype=torch.int64), 2, r"shape \(n, d\), got \(6,\)"),
-        (torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), 2, r"floating point, got torch.int64"),
+        (
+            torch.zeros(2, 3, dtype=torch.int64),
+            torch.zeros(2, dtype=torch.int64),
+            2,
+            r"floating point, got torch.int64",
+        ),
         (torch.zeros(2, 3), torch.zeros(3, dtype=torch.int64), 2, r"shape \(2,\), one per feature, got \(3,\)"),
         (torch.zeros(2, 3), torch.zeros(2, 1, dtype=torch.int64), 2, r"shape \(2,\).*got \(2, 1\)"),
         (torch.zeros(2, 3), torch.zeros(2), 2, r"labels must be integers, got torch.float32"),

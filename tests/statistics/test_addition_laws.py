@@ -10,8 +10,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.compare import relative_difference, same_bits
-from support.draws import Sample, samples
 from torch import Tensor
 
 from fedstats_app.heads import ConfusionMatrix
@@ -22,6 +20,8 @@ from fedstats_app.statistics import (
     StatisticsAccumulator,
     StatisticsSum,
 )
+from tests.support.compare import relative_difference, same_bits
+from tests.support.draws import Sample, samples
 
 
 @dataclass(frozen=True)

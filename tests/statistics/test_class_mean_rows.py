@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.compare import array, relative_difference, same_bits
-from support.draws import Sample, samples
-from support.golden import Federation, load
 
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from fedstats_app.statistics.class_mean_rows import plan_rows
+from tests.support.compare import array, relative_difference, same_bits
+from tests.support.draws import Sample, samples
+from tests.support.golden import Federation, load
 
 
 def test_golden_rows_are_what_clients_send(federation: Federation) -> None:

@@ -4,8 +4,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.compare import relative_difference, same_bits
-from support.draws import Sample, samples
 
 from fedstats_app.statistics import (
     ClassMeanRows,
@@ -14,6 +12,8 @@ from fedstats_app.statistics import (
     StatisticsAccumulator,
     StatisticsSum,
 )
+from tests.support.compare import relative_difference, same_bits
+from tests.support.draws import Sample, samples
 
 
 def _client(features: torch.Tensor, labels: torch.Tensor, num_classes: int, **options: bool) -> ClientStatistics:
@@ -142,7 +142,7 @@ def test_a_sum_refuses_what_does_not_fit_and_stays_as_it_was() -> None:
         total.add(_client(torch.ones(2, 4), torch.tensor([0, 1]), 2))
     with pytest.raises(ValueError, match="must have a Gram matrix, got none"):
         total.add(_client(torch.ones(2, 3), torch.tensor([0, 1]), 2, gram=False))
-    with pytest.raises(ValueError, match="must have int64 counts, got torch.float64"):
+    with pytest.raises(ValueError, match=r"must have int64 counts, got torch\.float64"):
         total.add(ClientStatistics(noisy, gram))
     after = total.summed()
     assert before.gram is not None and after.gram is not None

@@ -6,8 +6,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from support.compare import relative_difference
-from support.golden import load, tensor
 
 from fedstats_app.statistics import (
     FeatureMap,
@@ -18,6 +16,8 @@ from fedstats_app.statistics import (
     feature_map_from_dict,
 )
 from fedstats_app.statistics.feature_maps import median_distance, random_fourier_features, random_projection
+from tests.support.compare import relative_difference
+from tests.support.golden import load, tensor
 
 MAPS: list[FeatureMap] = [
     IdentityMap(),
@@ -46,7 +46,9 @@ def test_golden_random_fourier_features() -> None:
 
 def test_golden_random_projection() -> None:
     golden = load("features")
-    assert relative_difference(random_projection(tensor(golden["X"]), tensor(golden["R"])), golden["relu_proj"]) <= 1e-12
+    assert (
+        relative_difference(random_projection(tensor(golden["X"]), tensor(golden["R"])), golden["relu_proj"]) <= 1e-12
+    )
 
 
 @maps
@@ -128,8 +130,14 @@ def test_statistics_of_mapped_features_add_like_any_other() -> None:
             {"kind": "random-projection", "num_features": 4, "seed": 0, "activation": "relu", "more": 1},
             r"takes num_features",
         ),
-        ({"kind": "random-projection", "num_features": 4.0, "seed": 0, "activation": "relu"}, r"takes num_features: int"),
-        ({"kind": "random-projection", "num_features": True, "seed": 0, "activation": "relu"}, r"takes num_features: int"),
+        (
+            {"kind": "random-projection", "num_features": 4.0, "seed": 0, "activation": "relu"},
+            r"takes num_features: int",
+        ),
+        (
+            {"kind": "random-projection", "num_features": True, "seed": 0, "activation": "relu"},
+            r"takes num_features: int",
+        ),
         ({"kind": "random-projection", "num_features": 4, "seed": 0, "activation": "exp"}, r"one of .*got 'exp'"),
         ({"kind": "random-projection", "num_features": 0, "seed": 0, "activation": "relu"}, r"\[1, 100000\], got 0"),
         (
@@ -138,7 +146,10 @@ def test_statistics_of_mapped_features_add_like_any_other() -> None:
         ),
         ({"kind": "random-projection", "num_features": 4, "seed": -1, "activation": "relu"}, r"seed must lie.*got -1"),
         ({"kind": "random-projection", "num_features": 4, "seed": 2**70, "activation": "relu"}, r"seed must lie"),
-        ({"kind": "random-fourier", "num_features": 4, "kernel_width": 0.0, "seed": 0}, r"positive and finite, got 0.0"),
+        (
+            {"kind": "random-fourier", "num_features": 4, "kernel_width": 0.0, "seed": 0},
+            r"positive and finite, got 0.0",
+        ),
         ({"kind": "random-fourier", "num_features": 4, "kernel_width": math.nan, "seed": 0}, r"finite, got nan"),
         ({"kind": "random-fourier", "num_features": 4, "kernel_width": math.inf, "seed": 0}, r"finite, got inf"),
         ({"kind": "random-fourier", "num_features": 4, "kernel_width": 1.0, "seed": -5}, r"seed must lie.*got -5"),

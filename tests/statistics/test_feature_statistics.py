@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from support.compare import array, relative_difference
-from support.draws import Sample, samples
-from support.golden import Federation
 
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.accumulation import ROWS_PER_BLOCK
+from tests.support.compare import array, relative_difference
+from tests.support.draws import Sample, samples
+from tests.support.golden import Federation
 
 
 def test_golden_counts_sums_means_and_gram(federation: Federation) -> None:
@@ -93,7 +93,10 @@ def test_labels_of_narrow_integer_types_are_counted_right(dtype: torch.dtype) ->
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FeatureStatistics(torch.zeros(2), torch.zeros(2, 3).double()), r"\(C,\) int64, got \(2,\) torch.float32"),
+        (
+            lambda: FeatureStatistics(torch.zeros(2), torch.zeros(2, 3).double()),
+            r"\(C,\) int64, got \(2,\) torch.float32",
+        ),
         (
             lambda: FeatureStatistics(torch.zeros(2, dtype=torch.int64), torch.zeros(3, 3).double()),
             r"\(2, d\), one row per class, got \(3, 3\)",

@@ -18,9 +18,9 @@ def sum_groups(table: NDArray[np.int64], size: int, axis: int) -> NDArray[np.int
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Give round numbers from low to high: decades, every other one where they are many, 1-2-5 steps where few."""
+    """Give round numbers from low to high: decades, fewer where they are many, steps between where they are few."""
     decades = np.log10(high / low)
-    steps = (1,) if decades > 5 else (1, 3) if decades > 3 else (1, 2, 5)
+    steps = (1,) if decades > 5 else (1, 3) if decades > 3 else (1, 2, 5) if decades > 1.2 else (1, 2, 3, 5, 7)
     every = group_size(int(decades) + 1, _MOST_DECADES)
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1, every)
     return [tick for power in powers for step in steps if low <= (tick := step * 10.0**power) <= high]

@@ -32,15 +32,15 @@ def _ink(text: Text) -> Bbox:
     return Bbox.from_extents(box.x0, box.y1 - box.height * full / len(lines), box.x1, box.y1)
 
 
-def _overlap(one: Text, other: Text) -> bool:
+def _overlap(one: Text, one_ink: Bbox, other: Text, other_ink: Bbox) -> bool:
     slant = one.get_rotation()
     if slant == other.get_rotation() and slant % 90:
         # Boxes of slanted texts overlap where their ink does not: take the distance between their lines.
         apart = abs(
             one.get_transform().transform(one.get_position()) - other.get_transform().transform(other.get_position())
         )
-        return float(apart[0]) * sin(radians(slant)) < one.get_fontsize() * one.get_figure(root=True).dpi / 72
-    common = Bbox.intersection(_ink(one), _ink(other))
+        return float(apart[0]) * sin(radians(slant)) < one.get_fontsize() * one.get_figure().dpi / 72
+    common = Bbox.intersection(one_ink, other_ink)
     return common is not None and min(common.width, common.height) > _TOLERANCE
 
 
@@ -50,14 +50,13 @@ def check_texts() -> Callable[[Figure], list[str]]:
 
     def check(figure: Figure) -> list[str]:
         figure.draw_without_rendering()
-        texts = _drawn_texts(figure)
+        texts = [(text, _ink(text)) for text in _drawn_texts(figure)]
         inside = figure.bbox.padded(_TOLERANCE)
-        for text in texts:
-            box = _ink(text)
+        for text, box in texts:
             cut = not (inside.contains(box.x0, box.y0) and inside.contains(box.x1, box.y1))
             assert not cut, f"{text.get_text()!r} is cut off: {box} in {figure.bbox}"
         for one, other in combinations(texts, 2):
-            assert not _overlap(one, other), f"{one.get_text()!r} lies over {other.get_text()!r}"
-        return [text.get_text().strip().replace("\n", " ") for text in texts]
+            assert not _overlap(*one, *other), f"{one[0].get_text()!r} lies over {other[0].get_text()!r}"
+        return [text.get_text().strip().replace("\n", " ") for text, _ in texts]
 
     return check

@@ -61,7 +61,7 @@ def test_no_label_lies_over_another_or_is_cut_off(points: list[CostPoint], check
         assert any(text.startswith(f"{point.label} {100 * point.accuracy:.1f} %, ") for text in texts)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(
         st.builds(CostPoint, st.just("FedMethod"), st.floats(0.1, 1e4), st.floats(0.0, 1.0)), min_size=1, max_size=6

@@ -20,7 +20,7 @@ def test_grouping_keeps_the_total_and_the_bound(rows: int, columns: int, most: i
 @pytest.mark.parametrize(
     ("low", "high", "ticks"),
     [
-        (0.9, 12, [1, 2, 5, 10]),
+        (0.9, 12, [1, 2, 3, 5, 7, 10]),
         (0.5, 4000, [1, 3, 10, 30, 100, 300, 1000, 3000]),
         (1, 1e6, [10.0**n for n in range(7)]),
     ],

@@ -25,7 +25,7 @@ def _names(classes: int) -> list[str]:
     return [f"a rather long class name, no. {index}" for index in range(classes)]
 
 
-@pytest.mark.parametrize("classes", [1, 2, 10, 13, 20, 21, 50, 51, 100, 1203])
+@pytest.mark.parametrize("classes", [1, 2, 10, 20, 50, 51, 1203])
 def test_every_size_is_readable(classes: int, check_texts: Check) -> None:
     with plot_style():
         texts = check_texts(confusion_figure(_matrix(classes), _names(classes), "FedCOF on some data"))

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix
+
+from fedstats_app.heads import ConfusionMatrix
+
+
+def test_counts_and_scores_are_scikit_learns() -> None:
+    rng = np.random.default_rng(0)
+    labels, predictions = rng.integers(0, 6, 200), rng.integers(0, 6, 200)
+    made = ConfusionMatrix.from_predictions(torch.from_numpy(labels), torch.from_numpy(predictions), 6)
+    expected = confusion_matrix(labels, predictions)
+    assert made.matrix.tolist() == expected.tolist()
+    assert made.num_examples == 200
+    assert made.accuracy == pytest.approx(accuracy_score(labels, predictions))
+    assert made.macro_accuracy == pytest.approx(balanced_accuracy_score(labels, predictions))
+    assert made.per_class_accuracy.tolist() == pytest.approx((expected.diagonal() / expected.sum(axis=1)).tolist())
+
+
+def test_a_class_without_samples_has_no_accuracy_and_is_left_out_of_the_macro_average() -> None:
+    made = ConfusionMatrix.from_predictions(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2]), 4)
+    assert made.per_class_accuracy[:3:2].tolist() == [0.5, 1.0]
+    assert math.isnan(made.per_class_accuracy[1]) and math.isnan(made.per_class_accuracy[3])
+    assert made.macro_accuracy == 0.75
+
+
+def test_without_samples_there_is_no_accuracy() -> None:
+    empty = ConfusionMatrix.zeros(3)
+    assert math.isnan(empty.accuracy) and math.isnan(empty.macro_accuracy)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_narrow_integers_do_not_overflow(dtype: torch.dtype) -> None:
+    classes = torch.arange(100).to(dtype)
+    made = ConfusionMatrix.from_predictions(classes, classes, 100)
+    assert torch.equal(made.matrix, torch.eye(100, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ConfusionMatrix(torch.zeros(2, 3, dtype=torch.int64)), r"\(C, C\) int64, got \(2, 3\)"),
+        (lambda: ConfusionMatrix(torch.zeros(2, 2)), r"int64, got \(2, 2\) torch.float32"),
+        (
+            lambda: ConfusionMatrix.from_predictions(torch.tensor([0, 1]), torch.tensor([0]), 2),
+            r"same shape \(n,\), got \(2,\) and \(1,\)",
+        ),
+        (
+            lambda: ConfusionMatrix.from_predictions(torch.tensor([0, 2]), torch.tensor([0, 1]), 2),
+            r"labels must lie in \[0, 2\), got 0 to 2",
+        ),
+        (
+            lambda: ConfusionMatrix.from_predictions(torch.tensor([0, 1]), torch.tensor([0, -1]), 2),
+            r"predictions must lie in \[0, 2\), got -1 to 0",
+        ),
+        (
+            lambda: ConfusionMatrix.from_predictions(torch.tensor([0, 1]), torch.tensor([0.2, 0.8]), 2),
+            r"predictions must be integers, got torch.float32",
+        ),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

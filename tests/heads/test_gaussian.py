@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from fedstats_app.heads import solve_gaussian
+from fedstats_app.statistics import FeatureStatistics
+from tests.support.compare import absolute_difference, relative_difference
+from tests.support.golden import Federation
+
+both_covariances = pytest.mark.parametrize("covariance", ["total", "within"])
+
+
+def _problem(n: int = 300, dim: int = 5, num_classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    labels = rng.choice(num_classes, n, p=[0.4, 0.3, 0.2, 0.1])
+    mixing = np.eye(dim) + 0.3 * rng.normal(size=(dim, dim))
+    return rng.normal(size=(num_classes, dim))[labels] * 2 + rng.normal(size=(n, dim)) @ mixing, labels
+
+
+def _statistics(features: np.ndarray, labels: np.ndarray, num_classes: int = 4) -> FeatureStatistics:
+    return FeatureStatistics.from_features(torch.from_numpy(features), torch.from_numpy(labels), num_classes)
+
+
+@both_covariances
+def test_golden_heads(federation: Federation, covariance: str, solved: list) -> None:
+    stats = federation.statistics()
+    sigma = federation[f"cgs_Sigma_{covariance}"]
+    head = solve_gaussian(stats, covariance=covariance)
+    assert relative_difference(solved[0].matrix, sigma) <= 1e-12
+    assert (f"cgs_W_{covariance}" in federation) == (int(federation[f"cgs_rank_{covariance}"]) == stats.feature_dim)
+    if f"cgs_W_{covariance}" in federation:
+        assert head.report.rank is None
+        assert relative_difference(head.weight, federation[f"cgs_W_{covariance}"]) <= 1e-9
+        _same_bias(head.bias, federation[f"cgs_b_{covariance}"])
+    else:
+        assert head.report.rank == int(federation[f"cgs_rank_{covariance}"])
+    shrunk = solve_gaussian(stats, covariance=covariance, shrinkage=1e-3)
+    assert shrunk.report.ridge_effective == pytest.approx(float(federation[f"cgs_ridge_{covariance}"]), rel=1e-12)
+    assert relative_difference(shrunk.weight, federation[f"cgs_W_{covariance}_ridge"]) <= 1e-9
+    _same_bias(shrunk.bias, federation[f"cgs_b_{covariance}_ridge"])
+
+
+def _same_bias(actual: torch.Tensor, expected: np.ndarray) -> None:
+    assert absolute_difference(actual, expected) <= 1e-9 * np.abs(expected[np.isfinite(expected)]).max()
+
+
+def test_golden_priors(federation: Federation) -> None:
+    stats = federation.statistics()
+    prior = stats.class_counts.double() / stats.num_examples
+    assert absolute_difference(prior, federation["cgs_prior"]) <= 1e-15
+
+
+def test_the_authors_covariance_and_head_are_ours(federation: Federation, solved: list) -> None:
+    stats = federation.statistics()
+    head = solve_gaussian(stats)
+    assert relative_difference(solved[0].matrix, federation["ref_cgs_Sigma"]) <= 1e-12
+    if "cgs_W_total" not in federation:  # the reference inverts a singular matrix: noise
+        return
+    present = stats.present.numpy()
+    assert relative_difference(head.weight[stats.present], federation["ref_cgs_W_f32"][present]) <= 1e-6
+    assert relative_difference(head.bias[stats.present], federation["ref_cgs_b_f32"][present]) <= 1e-6
+
+
+def test_the_bias_is_not_the_printed_one(federation: Federation) -> None:
+    if "cgs_W_total" not in federation:
+        return
+    stats = federation.statistics()
+    literal = federation["cgs_b_eq11_literal"][stats.present.numpy()]
+    ours = solve_gaussian(stats).bias[stats.present]
+    assert relative_difference(ours, literal) > 1e-3
+
+
+def test_the_within_class_head_is_scikit_learns_discriminant_analysis() -> None:
+    features, labels = _problem()
+    head = solve_gaussian(_statistics(features, labels), covariance="within")
+    fitted = LinearDiscriminantAnalysis(solver="lsqr").fit(features, labels)
+    # Its pooled covariance divides by N, ours by N - C: the estimate without bias.
+    divisor = len(features) / (len(features) - 4)
+    assert relative_difference(head.weight * divisor, fitted.coef_) <= 1e-10
+    log_prior = np.log(np.bincount(labels) / len(labels))
+    quadratic = (head.bias.numpy() - log_prior) * divisor
+    assert relative_difference(quadratic, fitted.intercept_ - log_prior) <= 1e-10
+
+
+def test_the_total_covariance_is_numpys() -> None:
+    features, labels = _problem()
+    head = solve_gaussian(_statistics(features, labels))
+    means = np.stack([features[labels == c].mean(axis=0) for c in range(4)])
+    expected = np.linalg.solve(np.cov(features, rowvar=False), means.T).T
+    assert relative_difference(head.weight, expected) <= 1e-10
+
+
+def test_logits_of_the_within_class_head_are_gaussian_log_posteriors() -> None:
+    features, labels = _problem()
+    head = solve_gaussian(_statistics(features, labels), covariance="within")
+    means = np.stack([features[labels == c].mean(axis=0) for c in range(4)])
+    centred = features - means[labels]
+    sigma = torch.from_numpy(centred.T @ centred / (len(features) - 4))
+    densities = [torch.distributions.MultivariateNormal(torch.from_numpy(mean), sigma) for mean in means]
+    log_joint = torch.stack([d.log_prob(torch.from_numpy(features)) for d in densities], dim=1)
+    log_joint = log_joint + torch.log(torch.from_numpy(np.bincount(labels) / len(labels)))
+    expected = torch.log_softmax(log_joint, dim=1)
+    actual = torch.log_softmax(head.logits(torch.from_numpy(features)), dim=1)
+    assert absolute_difference(actual, expected) <= 1e-9
+
+
+@both_covariances
+def test_shrinkage_adds_that_share_of_the_mean_variance(covariance: str, solved: list) -> None:
+    stats = _statistics(*_problem())
+    plain, shrunk = (solve_gaussian(stats, covariance=covariance, shrinkage=s) for s in (0.0, 0.25))
+    added = solved[1].matrix - solved[0].matrix
+    expected = 0.25 * float(solved[0].matrix.trace()) / 5 * torch.eye(5, dtype=torch.float64)
+    assert relative_difference(added, expected) <= 1e-12
+    assert plain.report.ridge_effective == 0.0 and shrunk.report.parameters == {"shrinkage": 0.25}
+
+
+@both_covariances
+@pytest.mark.parametrize("value", [0.1, 100.1, 1000.3])
+@pytest.mark.parametrize("n", [60, 1000])
+def test_the_rounding_of_a_constant_feature_is_not_taken_for_a_variance(covariance: str, value: float, n: int) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(n) % 3
+    features = rng.normal(size=(n, 4)) + 2 * np.eye(3, 4)[labels]
+    constant = np.column_stack([np.full(n, np.float32(value), dtype=np.float64), features])
+    head = solve_gaussian(_statistics(constant, labels, 3), covariance=covariance)
+    without = solve_gaussian(_statistics(features, labels, 3), covariance=covariance)
+    assert head.report.rank == 4 and "rank 4 of 5" in head.report.notes[0]
+    tolerance = 1e-13 * value**2 * n  # what cancels
+    assert relative_difference(head.weight[:, 1:], without.weight) <= max(tolerance, 1e-8)
+    agree = head.predict(torch.from_numpy(constant)) == without.predict(torch.from_numpy(features))
+    assert bool(agree.all())
+
+
+def test_an_absent_class_has_a_zero_row_and_cannot_win() -> None:
+    features, labels = _problem()
+    head = solve_gaussian(_statistics(features, labels, 6))
+    assert head.weight[4:].count_nonzero() == 0
+    assert head.bias[4:].tolist() == [-torch.inf, -torch.inf]
+    assert set(head.predict(torch.from_numpy(features), mask_absent=False).tolist()) <= set(range(4))
+    assert absolute_difference(head.weight[:4], solve_gaussian(_statistics(features, labels)).weight) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"covariance": "full"}, r'covariance must be "total" or "within", got \'full\''),
+        ({"shrinkage": -1e-3}, r"shrinkage must be a finite number >= 0, got -0.001"),
+        ({"shrinkage": float("nan")}, r"shrinkage must be a finite number >= 0, got nan"),
+        ({"shrinkage": float("inf")}, r"shrinkage must be a finite number >= 0, got inf"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        solve_gaussian(FeatureStatistics.zeros(2, 3), **options)
+
+
+def test_statistics_without_gram_matrix_are_refused() -> None:
+    with pytest.raises(ValueError, match="needs statistics with a Gram matrix, got gram=None"):
+        solve_gaussian(FeatureStatistics.zeros(2, 3, gram=False))

@@ -1,0 +1,111 @@
+"""Real `flwr run`s with a SuperLink of their own, which is ended by its process id."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that ended: its output and the folder that it named last."""
+
+    output: str
+    returncode: int
+
+    @property
+    def said(self) -> list[str]:
+        """The app's own lines."""
+        lines = [line.rstrip() for line in self.output.splitlines()]
+        return [line for line in lines if line.startswith(("[fedstats]", "/"))]
+
+    @property
+    def folder(self) -> Path:
+        """The run folder, which a completed run prints as its last line."""
+        return Path(self.said[-1])
+
+    def json(self, name: str) -> Any:
+        return json.loads((self.folder / name).read_text())
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A home of its own for Flower, results and caches."""
+
+    home: Path
+    environment: dict[str, str]
+
+    def bash(self, command: str, *, cwd: Path = REPOSITORY, timeout: float = 600) -> Finished:
+        """Run a command line as a user would type it."""
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=cwd,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )
+        return Finished(done.stdout, done.returncode)
+
+
+@contextmanager
+def simulation(home: Path) -> Iterator[Simulation]:
+    """Give Flower a home and ports of its own, and end the SuperLink that runs started there."""
+    home.mkdir(parents=True, exist_ok=True)
+    ports = free_ports(2)
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("FLWR_", "FEDSTATS_", "OMP_"))},
+        "HOME": str(home),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "FLWR_HOME": str(home / "flwr"),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(ports[0]),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(ports[1]),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "NO_PROXY": "127.0.0.1,localhost",
+        "COLUMNS": "200",
+    }
+    try:
+        yield Simulation(home, environment)
+    finally:
+        for pid in superlinks_of(home):
+            os.kill(pid, signal.SIGTERM)
+
+
+def superlinks_of(home: Path) -> list[int]:
+    """Return the ids of SuperLink processes whose log file lies in this home: those that we started, and no others."""
+    marker = str(home / "flwr").encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended meanwhile
+        if any(b"flower-superlink" in part for part in arguments) and any(marker in part for part in arguments):
+            found.append(int(entry.name))
+    return found
+
+
+def free_ports(number: int) -> list[int]:
+    """Return ports that nobody listens on."""
+    sockets = [socket.socket() for _ in range(number)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

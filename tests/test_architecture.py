@@ -1,0 +1,110 @@
+"""Dependencies point one way: statistics <- heads <- strategies <- server_app, and few modules know Flower."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "fedstats_app"
+
+# What each part may import of the others. A part not named here may not be imported by anybody.
+ALLOWED: dict[str, set[str]] = {
+    "statistics": set(),
+    "heads": {"statistics"},
+    "backbones": set(),
+    "data": set(),
+    "config": set(),
+    "results": {"statistics", "heads", "backbones", "data", "config", "__init__", "strategies"},
+    "site": {"backbones", "data", "config"},
+    "server_data": {"data", "heads", "site", "statistics"},
+    "wire": {"statistics", "heads"},
+    "strategies": {"statistics", "heads", "wire", "config"},
+    "client_app": {"config", "heads", "site", "wire"},
+    "server_app": {
+        "backbones",
+        "config",
+        "heads",
+        "results",
+        "server_data",
+        "site",
+        "strategies",
+        "wire",
+    },
+    "__init__": {"results"},
+}
+FLOWER = {"wire", "strategies", "client_app", "server_app"}
+PUBLIC_FLOWER = {"flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy"}
+TORCH_ONLY = {"statistics", "heads"}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).parts[0].removesuffix(".py"), path
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Yield (module, only for types) of every import, those inside functions included."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in typing_only) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or "", id(node) in typing_only
+
+
+@pytest.mark.parametrize(("part", "path"), list(modules()), ids=lambda value: str(getattr(value, "name", value)))
+def test_dependencies_point_one_way(part: str, path: Path) -> None:
+    for module, typing_only in imports(path):
+        names = module.split(".")
+        if names[0] == "fedstats_app":
+            other = names[1] if len(names) > 1 else "__init__"
+            if other == part:
+                continue
+            assert other in ALLOWED[part], f"{path.name} imports {module}"
+            assert typing_only or (part, other) != ("results", "strategies"), f"{path.name} depends on {module}"
+        elif names[0] == "flwr":
+            assert part in FLOWER, f"{path.name} imports {module}"
+            assert module in PUBLIC_FLOWER, f"{path.name} imports {module}, which is not public"
+        elif part in TORCH_ONLY:
+            assert names[0] in {"torch", "numpy"} | sys.stdlib_module_names, f"{path.name} imports {module}"
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("fedstats_app", ("torch", "flwr", "numpy")),
+        ("fedstats_app.statistics", ("flwr", "torchvision", "datasets", "PIL")),
+        ("fedstats_app.heads", ("flwr", "torchvision", "datasets", "PIL")),
+        ("fedstats_app.backbones", ("flwr", "torchvision", "datasets")),
+        ("fedstats_app.results", ("flwr", "torchvision", "datasets", "matplotlib")),
+        ("fedstats_app.client_app", ("torchvision", "matplotlib", "datasets", "ray")),
+    ],
+)
+def test_imports_are_light(module: str, absent: tuple[str, ...]) -> None:
+    program = f"import sys, {module}; print([name for name in {absent!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"
+
+
+def test_nothing_is_unpickled() -> None:
+    for _, path in modules():
+        text = path.read_text()
+        assert not re.search(r"pickle\.(load|Unpickler)|allow_pickle=True", text), path
+        assert text.count("torch.load(") == text.count("weights_only=True"), path
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    assert [path for _, path in modules() if path.stem in {"utils", "helpers", "misc", "common"}] == []

@@ -1,0 +1,138 @@
+"""Run-config and node-config: defaults that agree with pyproject.toml, and every problem reported at once."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.config import AppConfig, ConfigError, NodeConfig
+
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+
+
+def declared() -> dict[str, object]:
+    return tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
+
+
+def test_pyproject_declares_exactly_the_keys_and_defaults() -> None:
+    assert AppConfig().to_run_config() == declared()
+
+
+def test_every_key_has_a_comment() -> None:
+    section = PYPROJECT.read_text().split("[tool.flwr.app.config]")[1].split("[tool.pytest")[0]
+    keys = [line for line in section.splitlines() if re.match(r"[a-z0-9-]+ =", line)]
+    assert len(keys) == len(declared())
+    assert [line for line in keys if "#" not in line] == []
+
+
+def test_all_problems_are_reported_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        AppConfig.from_run_config(
+            {
+                "methd": "fed3r",
+                "ridge-lambda": -1,
+                "num-clients": 2.5,
+                "partitioner": "dirichlett",
+                "plots": "yes",
+                "fedcof-shrinkage": "0.1x",
+                "seed": True,
+                "min-clients": 0,
+            }
+        )
+    message = str(caught.value)
+    assert "8 problem(s)" in message
+    for hint in (
+        "methd: no such key; did you mean method?",
+        'ridge-lambda: must be a number in [0, inf) or "auto", got -1',
+        "num-clients: must be a whole number from 1 to 1000000, got 2.5",
+        "did you mean dirichlet?",
+        "plots: must be true or false, got 'yes'",
+        "fedcof-shrinkage: must be",
+        "seed: must be a whole number",
+        "min-clients: must be",
+    ):
+        assert hint in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("ridge-lambda", "auto", "auto"),
+        ("ridge-lambda", "0.01", 0.01),
+        ("ridge-lambda", 1, 1.0),
+        ("fedcof-shrinkage", "inf", float("inf")),
+        ("fedcgs-shrinkage", 0, 0.0),
+        ("fraction-train", "0.3", 0.3),
+    ],
+)
+def test_numbers_may_be_numbers_or_text(key: str, value: object, expected: object) -> None:
+    assert getattr(AppConfig.from_run_config({key: value}), key.replace("-", "_")) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ridge-lambda", "nan"),
+        ("ridge-lambda", True),
+        ("fedcgs-shrinkage", "inf"),
+        ("fedcgs-shrinkage", "auto"),
+        ("dirichlet-alpha", 0),
+        ("fraction-train", 0.0),
+        ("fraction-train", 1.5),
+        ("wire-dtype", "float16"),
+        ("method", "fedncm,fedncm"),
+        ("method", "fedavg"),
+        ("method", ""),
+        ("wait-timeout", -1),
+        ("output-dir", "runs"),
+        ("output-dir", "./runs"),
+    ],
+)
+def test_values_out_of_range_are_refused(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=key):
+        AppConfig.from_run_config({key: value})
+
+
+def test_contradictions_are_refused() -> None:
+    with pytest.raises(ConfigError, match="fed3r-bias: true needs fed3r-between-class true"):
+        AppConfig.from_run_config({"fed3r-bias": True, "fed3r-between-class": False})
+    with pytest.raises(ConfigError, match="partition-column: partitioner 'natural-id' needs one"):
+        AppConfig.from_run_config({"partitioner": "natural-id"})
+
+
+def test_methods_are_those_asked_for_in_their_order() -> None:
+    assert AppConfig.from_run_config({"method": "fedcof, fedncm"}).methods == ("fedcof", "fedncm")
+    assert AppConfig().methods == ("fedncm", "fed3r", "fedcof", "fedcgs")
+
+
+@given(st.dictionaries(st.sampled_from(sorted(declared())), st.one_of(st.text(max_size=8), st.integers(), st.floats())))
+def test_anything_gives_a_configuration_or_a_config_error(values: dict[str, object]) -> None:
+    try:
+        config = AppConfig.from_run_config(values)
+    except ConfigError:
+        return
+    assert AppConfig.from_run_config(config.to_run_config()) == config
+
+
+def test_node_config_names_data_or_a_partition() -> None:
+    assert NodeConfig.from_node_config({"partition-id": 3, "num-partitions": 7}) == NodeConfig("", 3, 7)
+    own = NodeConfig.from_node_config({"data-path": "/data", "partition-id": 3, "num-partitions": 7})
+    assert own == NodeConfig("/data")  # data-path wins
+
+
+@pytest.mark.parametrize(
+    ("node_config", "message"),
+    [
+        ({}, "must name data-path"),
+        ({"partition-id": 1}, "must name data-path"),
+        ({"partition-id": "1", "num-partitions": 2}, "must be whole numbers"),
+    ],
+)
+def test_node_config_errors_say_what_to_give(node_config: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NodeConfig.from_node_config(node_config)

@@ -1,0 +1,146 @@
+"""One client's samples and features: blocks, cache, unreadable samples, held-out parts."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from fedstats_app.backbones import load_backbone
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.data import Dataset, load_dataset
+from fedstats_app.site import (
+    BLOCK_SIZE,
+    FeatureReader,
+    cache_root,
+    client_samples,
+    input_size,
+    split_holdout,
+)
+
+
+@pytest.fixture(scope="module")
+def sample() -> Dataset:
+    return load_dataset("builtin", "train")
+
+
+def read(reader: FeatureReader, dataset: Dataset, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    blocks = list(reader.blocks(dataset, indices))
+    return torch.cat([features for features, _ in blocks]), torch.cat([positions for _, positions in blocks])
+
+
+def image_folder(root: Path, *, damaged: tuple[int, ...] = ()) -> Path:
+    draw = np.random.default_rng(0)
+    for number in range(12):
+        path = root / ("cat", "dog")[number % 2] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if number in damaged:
+            path.write_bytes(b"not an image")
+        else:
+            Image.fromarray(draw.integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(path)
+    return root
+
+
+def test_features_come_in_blocks_in_the_order_asked_for(sample: Dataset) -> None:
+    backbone = load_backbone("random:tiny", batch_size=16)
+    indices = np.random.default_rng(0).permutation(len(sample))[: BLOCK_SIZE + 300]
+    blocks = list(FeatureReader(backbone).blocks(sample, indices))
+    assert [len(features) for features, _ in blocks] == [BLOCK_SIZE, 300]
+    features = torch.cat([features for features, _ in blocks])
+    one_by_one = torch.cat([next(backbone.extract([sample.sample(int(index))])) for index in indices[1000:1030]])
+    assert torch.equal(features[1000:1030], one_by_one)
+    assert torch.equal(torch.cat([positions for _, positions in blocks]), torch.arange(len(indices)))
+
+
+def test_cached_features_are_the_same_bits_and_skip_the_backbone(
+    sample: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = load_backbone("random:tiny", batch_size=16)
+    indices = np.arange(100)
+    fresh, _ = read(FeatureReader(backbone), sample, indices)
+    first, _ = read(FeatureReader(backbone, tmp_path), sample, indices[:60])
+    monkeypatch.setattr(sample.source.__class__, "open", _refuse_below(60, sample.source.__class__.open))
+    second, _ = read(FeatureReader(backbone, tmp_path), sample, indices)  # 60 known, 40 new
+    assert torch.equal(second, fresh) and torch.equal(first, fresh[:60])
+
+
+def _refuse_below(limit: int, original):  # type: ignore[no-untyped-def]
+    def open_new(self, index):  # type: ignore[no-untyped-def]
+        assert index >= limit, "a cached sample was read again"
+        return original(self, index)
+
+    return open_new
+
+
+def test_another_backbone_has_another_cache(sample: Dataset, tmp_path: Path) -> None:
+    small, large = load_backbone("random:tiny", input_size=16), load_backbone("random:tiny", input_size=32)
+    read(FeatureReader(small, tmp_path), sample, np.arange(5))
+    other, _ = read(FeatureReader(large, tmp_path), sample, np.arange(5))
+    assert torch.equal(other, read(FeatureReader(large), sample, np.arange(5))[0])
+
+
+def test_unreadable_samples_are_left_out_counted_and_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = image_folder(tmp_path / "images", damaged=(3, 4))
+    dataset = load_dataset(f"folder:{folder}", "train")
+    reader = FeatureReader(load_backbone("random:tiny"), tmp_path / "cache")
+    with caplog.at_level(logging.WARNING, logger="fedstats_app"):
+        features, positions = read(reader, dataset, np.arange(12))
+    assert reader.num_unreadable == 2 and len(features) == 10
+    bad = {index for index in range(12) if dataset.sample_name(index)[-6:-4] in ("03", "04")}
+    assert set(range(12)) - set(positions.tolist()) == bad
+    assert "03.png" in caplog.text and "04.png" in caplog.text
+
+
+def test_a_client_without_samples_gives_no_blocks(sample: Dataset) -> None:
+    assert list(FeatureReader(load_backbone("random:tiny")).blocks(sample, np.empty(0, dtype=np.int64))) == []
+
+
+def test_every_sample_belongs_to_one_client() -> None:
+    config = AppConfig(num_clients=7)
+    parts = [client_samples(config, NodeConfig("", 0, 2), client, ())[1] for client in range(7)]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(8000))
+    with pytest.raises(ValueError, match=r"client must lie in \[0, 7\), got 7"):
+        client_samples(config, NodeConfig("", 0, 2), 7, ())
+
+
+def test_a_node_with_its_own_folder_is_aligned_by_class_name(tmp_path: Path) -> None:
+    node = NodeConfig(str(image_folder(tmp_path / "site")))
+    dataset, indices = client_samples(AppConfig(), node, None, ("ant", "cat", "dog"))
+    assert dataset.class_names == ("ant", "cat", "dog")
+    assert sorted(set(dataset.labels[indices].tolist())) == [1, 2]
+
+
+@given(st.integers(0, 200), st.floats(0.0, 0.9), st.integers(0, 5))
+def test_held_out_and_kept_samples_are_all_samples(size: int, fraction: float, client: int) -> None:
+    indices = np.arange(size) * 3
+    kept, held_out = split_holdout(indices, fraction, 1, client)
+    assert sorted([*kept.tolist(), *held_out.tolist()]) == indices.tolist()
+    assert len(held_out) <= round(fraction * size)
+    assert size == 0 or len(kept) >= 1
+    again = split_holdout(indices, fraction, 1, client)
+    assert np.array_equal(again[0], kept) and np.array_equal(again[1], held_out)
+
+
+def test_input_size_is_small_only_for_the_small_sample() -> None:
+    assert input_size(AppConfig(), own_data=False) == 64
+    assert input_size(AppConfig(), own_data=True) == 0
+    assert input_size(AppConfig(dataset="hub:x/y"), own_data=False) == 0
+    assert input_size(AppConfig(input_size=96), own_data=False) == 96
+
+
+def test_the_cache_is_on_in_simulation_and_off_on_nodes_with_their_own_data(tmp_path: Path) -> None:
+    simulated, own = NodeConfig("", 0, 2), NodeConfig("/data")
+    config = AppConfig(cache_dir=str(tmp_path))
+    assert cache_root(config, simulated) == tmp_path and cache_root(config, own) is None
+    assert cache_root(replace(config, feature_cache="on"), own) == tmp_path
+    assert cache_root(replace(config, feature_cache="off"), simulated) is None
+    assert cache_root(replace(config, feature_cache="on"), replace(own, cache_dir="/site/cache")) == Path("/site/cache")
