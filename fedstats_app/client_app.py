@@ -50,9 +50,7 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
     reader = _reader(config, node, request)
     backbone = reader.backbone
     accumulators = [
-        spec.accumulator(
-            labels, request.num_classes, backbone.feature_dim, seed=request.seed, device=backbone.device
-        )
+        spec.accumulator(labels, request.num_classes, backbone.feature_dim, seed=request.seed, device=backbone.device)
         for spec in request.specs
     ]
     for features, positions in reader.blocks(dataset, indices):

@@ -122,7 +122,7 @@ class AppConfig:
     fedcof_between_class: bool = _key(False, _flag)
     fedcof_means_per_class: int = _key(1, _whole(1, 10_000))
     fedcgs_covariance: Literal["total", "within"] = _key("total", _one_of("total", "within"))
-    fedcgs_shrinkage: float = _key(0.001, _number(0.0))
+    fedcgs_shrinkage: float = _key(0.01, _number(0.0))
     fedcgs_random_features: int = _key(0, _whole(0, 100_000))
     fedcgs_activation: str = _key("relu", _one_of("relu", "tanh", "identity"))
     mask_absent: bool = _key(True, _flag)

@@ -80,9 +80,7 @@ class FeatureReader:
             if len(positions):
                 yield features, positions + start
 
-    def _block(
-        self, dataset: Dataset, indices: NDArray[np.int64], cache: FeatureCache | None
-    ) -> tuple[Tensor, Tensor]:
+    def _block(self, dataset: Dataset, indices: NDArray[np.int64], cache: FeatureCache | None) -> tuple[Tensor, Tensor]:
         known = np.zeros(len(indices), dtype=bool)
         features = torch.zeros(len(indices), self.backbone.feature_dim, device=self.backbone.device)
         if cache is not None:

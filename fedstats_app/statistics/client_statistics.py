@@ -89,9 +89,7 @@ class StatisticsAccumulator:
     ) -> None:
         check_features(torch.zeros(len(labels), 1), labels, num_classes)
         self._labels, self._num_classes = labels.to(device="cpu", dtype=torch.int64), num_classes
-        self._class_ids, self._row_of_sample = plan_rows(
-            labels, means_per_class=means_per_class, generator=generator
-        )
+        self._class_ids, self._row_of_sample = plan_rows(labels, means_per_class=means_per_class, generator=generator)
         where = accumulation_device(torch.device(device))
         self._sums = torch.zeros(len(self._class_ids), feature_dim, dtype=torch.float64, device=where)
         self._gram = torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=where) if gram else None

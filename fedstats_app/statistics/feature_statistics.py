@@ -130,9 +130,7 @@ class FeatureStatistics:
             gram = None
         else:
             gram = self.gram + other.gram
-        return FeatureStatistics(
-            self.class_counts + other.class_counts, self.class_sums + other.class_sums, gram
-        )
+        return FeatureStatistics(self.class_counts + other.class_counts, self.class_sums + other.class_sums, gram)
 
     @property
     def num_classes(self) -> int:

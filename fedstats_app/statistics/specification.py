@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class StatisticsSpec:
 
     gram: bool = False
     means_per_class: int = 1
-    feature_map: FeatureMap = IdentityMap()
+    feature_map: FeatureMap = field(default_factory=IdentityMap)
 
     def __post_init__(self) -> None:
         if self.means_per_class < 1:

@@ -37,7 +37,8 @@ class StatisticsStrategy(Strategy):
     num_classes : int
         C, the same on all clients.
     feature_dim : int, optional
-        d of the backbone; replies with another are refused. By default that of the first valid reply.
+        d of the backbone; replies with another are refused. By default that of the first valid reply: give it
+        wherever a node might send something else, since one reply of another d would have all others refused.
     num_clients : int, optional
         How many nodes to wait for; by default all that are there once no new one has come for ``settle_seconds``.
     min_clients : int
@@ -173,8 +174,9 @@ class StatisticsStrategy(Strategy):
         for spec in self.request.specs:
             dim = spec.feature_map.output_dim(self.feature_dim)
             rows = self.num_classes * spec.means_per_class
-            total += size * (rows * dim + (dim * (dim + 1) // 2 if spec.gram else 0))
-        return max(total, 1)
+            # Each row has a class id and a count of 8 bytes, each array a header of 128.
+            total += rows * (16 + size * dim) + (size * dim * (dim + 1) // 2 if spec.gram else 0) + 4 * 128
+        return total
 
     def statistics(self, method: str | None = None) -> StatisticsSum:
         """Return the merged statistics that a method (by default the first) is solved from."""
@@ -187,11 +189,11 @@ class StatisticsStrategy(Strategy):
 
     def wire_bytes(self, method: str) -> int:
         """Return the bytes, of all that was received, that a method needed: what it alone would have cost."""
-        return self.collection.wire_bytes(self.spec_index(method), self.methods()[method].specification.gram)
+        return self.collection.wire_bytes(self.spec_index(method), self.methods()[method].specification)
 
     # Flower's Strategy
 
-    def start(  # type: ignore[override]  # Flower's has no default for initial_arrays, and 3 rounds
+    def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,
@@ -229,7 +231,12 @@ class StatisticsStrategy(Strategy):
                 wait_timeout=self.wait_timeout,
                 settle_seconds=self.settle_seconds,
             )
-            grid = ClientGrid(grid, reply_timeout=self.reply_timeout, window_bytes=self.window_bytes)
+            grid = ClientGrid(
+                grid,
+                reply_timeout=self.reply_timeout,
+                window_bytes=self.window_bytes,
+                expected_reply_bytes=self.expected_reply_bytes,
+            )
         result = super().start(
             grid,
             initial_arrays if initial_arrays is not None else ArrayRecord(),
@@ -241,8 +248,8 @@ class StatisticsStrategy(Strategy):
         )
         if self.collection.num_merged < self.min_clients:
             raise TooFewClients(
-                f"{self.collection.num_merged} of {len(self._asked)} clients were merged, {self.min_clients} are needed "
-                f"(min-clients); {self._first_reasons()}"
+                f"{self.collection.num_merged} of {len(self._asked)} clients were merged, "
+                f"{self.min_clients} are needed (min-clients); {self._first_reasons()}"
             )
         return result
 

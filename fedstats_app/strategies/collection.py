@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from flwr.app import Message
 
-from fedstats_app.statistics import StatisticsSum
+from fedstats_app.statistics import StatisticsSpec, StatisticsSum
 from fedstats_app.wire import ReceivedStatistics, RejectedReply, StatisticsRequest, read_statistics_reply
 
 logger = logging.getLogger("fedstats_app")
@@ -74,6 +74,7 @@ class Collection:
         self._sums: list[StatisticsSum] = []
         self._merged: set[int] = set()
         self._row_bytes = [0] * len(request.specs)
+        self._single_row_bytes = [0] * len(request.specs)
         self._gram_bytes = [0] * len(request.specs)
         self._other_bytes = 0
 
@@ -118,9 +119,10 @@ class Collection:
         """Bytes of all merged replies."""
         return sum(self._row_bytes) + sum(self._gram_bytes) + self._other_bytes
 
-    def wire_bytes(self, index: int, gram: bool) -> int:
-        """Return the received bytes of one specification, with or without its Gram matrices."""
-        return self._row_bytes[index] + (self._gram_bytes[index] if gram else 0) + self._other_bytes
+    def wire_bytes(self, index: int, wanted: StatisticsSpec) -> int:
+        """Return what clients would have sent for ``wanted`` alone, which the specification at ``index`` covers."""
+        rows = self._single_row_bytes if wanted.means_per_class == 1 else self._row_bytes
+        return rows[index] + (self._gram_bytes[index] if wanted.gram else 0) + self._other_bytes
 
     def statistics(self, index: int) -> StatisticsSum:
         """Return the sum of one specification.
@@ -143,11 +145,16 @@ class Collection:
         ]
         for total, client in zip(sums, received.statistics, strict=True):
             if total.feature_dim != client.rows.feature_dim:
-                raise RejectedReply(f"class-sums: feature dimension must be {total.feature_dim}, as the first "
-                                    f"client's, got {client.rows.feature_dim}")
+                raise RejectedReply(
+                    f"class-sums: feature dimension must be {total.feature_dim}, as the first client's, "
+                    f"got {client.rows.feature_dim}"
+                )
         for total, client in zip(sums, received.statistics, strict=True):
             total.add(client)
         self._sums = sums
         self._row_bytes = [a + b for a, b in zip(self._row_bytes, received.row_bytes, strict=True)]
+        self._single_row_bytes = [
+            a + b for a, b in zip(self._single_row_bytes, received.single_row_bytes, strict=True)
+        ]
         self._gram_bytes = [a + b for a, b in zip(self._gram_bytes, received.gram_bytes, strict=True)]
         self._other_bytes += received.other_bytes

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedstats_app.strategies.client_grid import ClientGrid
+from fedstats_app.strategies.exchange import push
 from fedstats_app.wire import QUERY_CLIENTS, NodeInfo, RejectedReply, read_node_info
 
 logger = logging.getLogger("fedstats_app")
@@ -57,7 +58,7 @@ def wait_for_nodes(
         now, nodes = time.monotonic(), set(grid.get_node_ids())
         if nodes != known:
             known, changed = nodes, now
-        enough = len(known) >= (minimum if expected is None else max(expected, 1))
+        enough = len(known) >= max(minimum, expected or 1)
         settled = expected is not None or now - changed >= settle_seconds
         if enough and settled:
             return sorted(known)
@@ -93,6 +94,11 @@ class Federation:
     class_names: tuple[str, ...] = ()
     refused: dict[int, str] = field(default_factory=dict)
 
+    @property
+    def supernodes(self) -> set[int]:
+        """The SuperNodes that host clients."""
+        return set(self.hosts.values())
+
 
 def discover(
     grid: Grid,
@@ -107,7 +113,8 @@ def discover(
     """Wait for SuperNodes and ask each, once, which clients it hosts.
 
     In a simulation every node reports ``num-partitions``: so many are waited for. Otherwise the run starts with
-    ``min_clients`` nodes once no new one has come for ``settle_seconds``.
+    ``min_clients`` nodes once no new one has come for ``settle_seconds`` and all have answered. What most nodes say
+    counts (data of their own or partitions, how many partitions): a node that says something else takes no part.
 
     Parameters
     ----------
@@ -125,71 +132,131 @@ def discover(
     TooFewClients
         If not enough came, or answered, in time.
     """
+    roll = _RollCall(grid, reply_timeout)
     started = time.monotonic()
-    infos: dict[int, NodeInfo] = {}
-    refused: dict[int, str] = {}
-    expected: int | None = None
-    newest = started
     while True:
-        new = [node for node in sorted(grid.get_node_ids()) if node not in infos and node not in refused]
-        if new:
-            newest = time.monotonic()
-            left = max(wait_timeout - (newest - started), 1.0)
-            _ask(grid, new, infos, refused, min(left, reply_timeout))
-            expected = max((info.num_partitions or 0 for info in infos.values()), default=0) or None
+        roll.ask_new_nodes()
+        roll.receive()
         now = time.monotonic()
-        if expected is not None and len(infos) >= expected:
-            break
-        settled = expected is None and len(infos) >= min_clients and now - newest >= settle_seconds
-        if settled or now - started > wait_timeout:
+        expected = roll.expected
+        settled = not roll.waiting and now - roll.newest >= settle_seconds
+        if expected is None:
+            complete = settled and len(roll.infos) >= min_clients
+        else:
+            # A node that was refused will not come again: where it is one of those expected, nobody is missing.
+            answered = len(roll.infos) + len(roll.refused)
+            complete = roll.num_partitioned == expected or (settled and answered >= expected)
+        if complete or now - started > wait_timeout:
             break
         time.sleep(POLL)
-    federation = _federation(infos, refused, num_clients)
-    needed = min(min_clients, num_clients) if federation.simulated else min_clients
-    for node, reason in refused.items():
+    roll.give_up(f"no reply within {wait_timeout:.0f} s (wait-timeout)")
+    federation = _federation(roll.infos, roll.refused, num_clients)
+    for node, reason in federation.refused.items():
         progress(f"node {node} takes no part: {reason}")
-    if expected is not None and len(infos) < expected:
-        progress(f"{len(infos)} of {expected} SuperNodes came within {wait_timeout:.0f} s (wait-timeout)")
-    if len(federation.hosts) < max(needed, 1):
+    if federation.simulated and expected is not None and len(federation.supernodes) < expected:
+        progress(f"{len(federation.supernodes)} of {expected} SuperNodes came within {now - started:.0f} s")
+    needed = max(min(min_clients, num_clients) if federation.simulated else min_clients, 1)
+    if len(federation.hosts) < needed:
+        reasons = "; ".join(f"node {node}: {reason}" for node, reason in list(federation.refused.items())[:3])
         raise TooFewClients(
-            f"{len(federation.hosts)} clients on {len(infos)} SuperNodes came within "
-            f"{time.monotonic() - started:.0f} s, {max(needed, 1)} are needed (min-clients, wait-timeout)"
+            f"{len(federation.hosts)} clients on {len(federation.supernodes)} SuperNodes came within "
+            f"{now - started:.0f} s, {needed} are needed (min-clients, wait-timeout)"
+            + (f"; refused: {reasons}" if reasons else "")
         )
     return federation
 
 
-def _ask(grid: Grid, nodes: list[int], infos: dict[int, NodeInfo], refused: dict[int, str], timeout: float) -> None:
-    asking = ClientGrid(grid, reply_timeout=timeout, expected_reply_bytes=1024)
-    content = RecordDict()
-    messages = [Message(content, dst_node_id=node, message_type=QUERY_CLIENTS) for node in nodes]
-    for node, reply in zip(nodes, asking.send_and_receive(messages, timeout=timeout), strict=True):
-        try:
-            infos[node] = read_node_info(reply)
-        except RejectedReply as error:
-            refused[node] = str(error)
+class _RollCall:
+    """Asks every node once, as it comes; a node that does not answer keeps nobody waiting but itself."""
+
+    def __init__(self, grid: Grid, reply_timeout: float) -> None:
+        self.grid, self.reply_timeout = grid, reply_timeout
+        self.infos: dict[int, NodeInfo] = {}
+        self.refused: dict[int, str] = {}
+        self.waiting: dict[str, tuple[int, float]] = {}
+        self.newest = time.monotonic()
+        self._asked: set[int] = set()
+
+    @property
+    def expected(self) -> int | None:
+        """Number of partitions that most of the nodes in a simulation report."""
+        hosting = [info.num_partitions for info in self.infos.values() if info.partition_id is not None]
+        return _most_common(hosting) if 2 * len(hosting) > len(self.infos) else None
+
+    @property
+    def num_partitioned(self) -> int:
+        """Number of different partitions of those expected."""
+        expected = self.expected
+        return len({info.partition_id for info in self.infos.values() if info.num_partitions == expected})
+
+    def ask_new_nodes(self) -> None:
+        """Send the question to all nodes that were not there before."""
+        new = sorted(set(self.grid.get_node_ids()) - self._asked)
+        if not new:
+            return
+        self._asked.update(new)
+        self.newest = time.monotonic()
+        content = RecordDict()
+        messages = [Message(content, dst_node_id=node, message_type=QUERY_CLIENTS) for node in new]
+        for node, message_id in zip(new, push(self.grid, messages), strict=True):
+            if message_id is None:
+                self.refused[node] = "the message could not be sent"
+            else:
+                self.waiting[message_id] = (node, self.newest)
+
+    def receive(self) -> None:
+        """Take the answers that are there, and give up on nodes that had ``reply_timeout`` seconds."""
+        if not self.waiting:
+            return
+        for reply in self.grid.pull_messages(list(self.waiting)):
+            node, _ = self.waiting.pop(reply.metadata.reply_to_message_id, (None, 0.0))
+            if node is None:
+                continue
+            try:
+                self.infos[node] = read_node_info(reply)
+            except RejectedReply as error:
+                self.refused[node] = str(error)
+        late = {
+            message_id: node
+            for message_id, (node, sent) in self.waiting.items()
+            if time.monotonic() - sent > self.reply_timeout
+        }
+        for message_id, node in late.items():
+            del self.waiting[message_id]
+            self.refused[node] = f"no reply within {self.reply_timeout:.0f} s (reply-timeout)"
+
+    def give_up(self, reason: str) -> None:
+        """Refuse all nodes that have not answered."""
+        self.refused.update({node: reason for node, _ in self.waiting.values()})
+        self.waiting = {}
 
 
 def _federation(infos: dict[int, NodeInfo], refused: dict[int, str], num_clients: int) -> Federation:
-    partitions: dict[int, tuple[int, int]] = {}
-    own_data: dict[int, NodeInfo] = {}
-    for node, info in sorted(infos.items()):
-        if info.partition_id is None or info.num_partitions is None:
-            own_data[node] = info
-        elif info.partition_id in partitions:
-            refused[node] = f"partition-id {info.partition_id} is taken by node {partitions[info.partition_id][0]}"
-        else:
-            partitions[info.partition_id] = (node, info.num_partitions)
-    if partitions and own_data:
-        raise ValueError(
-            "SuperNodes must all have data of their own (data-path in node-config) or all host partitions, "
-            f"got {len(own_data)} with and {len(partitions)} without data-path"
-        )
-    if own_data:
+    """Return the federation of the nodes that agree; the few that do not take no part, and are told why."""
+    refused = dict(refused)
+    own_data = {node: info for node, info in sorted(infos.items()) if info.partition_id is None}
+    hosting = {node: info for node, info in sorted(infos.items()) if info.partition_id is not None}
+    if len(own_data) >= len(hosting):
+        for node in hosting:
+            refused[node] = f"it hosts partitions, but {len(own_data)} nodes have data of their own (data-path)"
         names = sorted({name for info in own_data.values() for name in info.class_names})
         return Federation({node: node for node in own_data}, False, tuple(names), refused)
-    hosts = {
-        client: node
-        for partition_id, (node, num_partitions) in partitions.items()
-        for client in range(partition_id, num_clients, num_partitions)
-    }
+    for node in own_data:
+        refused[node] = f"it has data of its own (data-path), but {len(hosting)} nodes host partitions"
+    num_partitions = _most_common(info.num_partitions for info in hosting.values()) or 1
+    hosts: dict[int, int] = {}
+    for node, info in hosting.items():
+        first = info.partition_id or 0
+        if info.num_partitions != num_partitions:
+            refused[node] = f"num-partitions must be {num_partitions}, as most nodes say, got {info.num_partitions}"
+        elif first in hosts:
+            refused[node] = f"partition-id {first} is taken by node {hosts[first]}"
+        else:
+            hosts.update(dict.fromkeys(range(first, num_clients, num_partitions), node))
     return Federation(hosts, True, (), refused)
+
+
+def _most_common(numbers: Iterable[int | None]) -> int | None:
+    """Return the number that comes most often, the largest of several, None without any."""
+    counts = Counter(number for number in numbers if number is not None)
+    return max(counts, key=lambda number: (counts[number], number), default=None)

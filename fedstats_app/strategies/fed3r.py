@@ -1,5 +1,6 @@
-"""Fed3R: federated recursive ridge regression (Fani et al. 2024, "Accelerating heterogeneous federated learning with
-closed-form classifiers").
+"""Fed3R: federated recursive ridge regression.
+
+Fani et al. 2024, "Accelerating heterogeneous federated learning with closed-form classifiers".
 
 Clients send class sums, counts and their Gram matrix; the head is the ridge regression on one-hot labels of all data.
 Deviations from the reference code: float64, lambda added once in the solve, and one triangle of the Gram matrix on

@@ -1,5 +1,6 @@
-"""FedCGS: Gaussian discriminant from global statistics (Guan et al. 2025, "Capturing global feature statistics for
-one-shot federated learning").
+"""FedCGS: Gaussian discriminant from global statistics.
+
+Guan et al. 2025, "Capturing global feature statistics for one-shot federated learning".
 
 Clients send class sums, counts and their Gram matrix; the head is linear discriminant analysis with a shared
 covariance. Deviations from the reference code: solved rather than inverted, an absent class is masked rather than NaN,

@@ -1,5 +1,6 @@
-"""FedCOF: covariances for free from client means (Goswami et al. 2025, "Covariances for free: exploiting mean
-distributions for training-free federated learning").
+"""FedCOF: covariances for free from client means.
+
+Goswami et al. 2025, "Covariances for free: exploiting mean distributions for training-free federated learning".
 
 Clients send the same as for FedNCM; the server estimates class covariances from the spread of the means. Deviations
 from the reference code: the divisor is the number of means of the class, one symmetric product replaces C matrices,

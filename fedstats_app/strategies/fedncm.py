@@ -1,5 +1,6 @@
-"""FedNCM: class means in one round (Legate et al. 2023, "Guiding the last layer in federated learning with pre-trained
-models").
+"""FedNCM: class means in one round.
+
+Legate et al. 2023, "Guiding the last layer in federated learning with pre-trained models".
 
 Clients send class sums and counts; the head is the row-normalised class means, exact for any split. Deviation from
 the reference code: no random bias is kept, and an absent class gives a zero row instead of NaN.

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedstats_app.heads import ConfusionMatrix, LinearHead
 from fedstats_app.wire.arrays import check_keys, read_array, to_array
 from fedstats_app.wire.errors import RejectedReply, RejectedRequest
+from fedstats_app.wire.statistics_checks import MAX_COUNT
 from fedstats_app.wire.statistics_request import StatisticsRequest, read_statistics_request
 
 EVALUATE_HEADS = "evaluate.heads"
@@ -58,7 +59,9 @@ def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, 
             index = int(tensors["specification"])
             if not 0 <= index < len(request.specs):
                 raise ValueError(f"specification must be below {len(request.specs)}, got {index}")
-        except (KeyError, ValueError) as error:
+            if head.num_classes != request.num_classes:
+                raise ValueError(f"a head must have {request.num_classes} classes, got {head.num_classes}")
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise RejectedRequest(f"not a head: {name}: {error}") from error
         heads[name.removeprefix("head.")] = (index, head)
     return request, heads
@@ -98,10 +101,16 @@ def _read_cells(record: object, num_classes: int) -> ConfusionMatrix:
     check_keys("confusion", record, {"cells"})
     cells = read_array(record, "cells", torch.int64, (None, 3), max_rows=num_classes**2)
     true, predicted, counts = cells.unbind(dim=1)
-    if len(cells) and (_outside(true, num_classes) or _outside(predicted, num_classes) or int(counts.min()) < 1):
-        raise RejectedReply(f"cells: classes must lie in [0, {num_classes}) and counts be positive")
+    if len(cells) and (_outside(true, num_classes) or _outside(predicted, num_classes)):
+        raise RejectedReply(f"cells: classes must lie in [0, {num_classes})")
+    if len(cells) and not 1 <= int(counts.min()) <= int(counts.max()) <= MAX_COUNT:
+        raise RejectedReply(
+            f"cells: counts must lie in [1, {MAX_COUNT}], got {int(counts.min())} to {int(counts.max())}"
+        )
+    if len(torch.unique(true * num_classes + predicted)) < len(cells):
+        raise RejectedReply("cells: must differ in their classes, got one cell twice")
     matrix = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-    matrix.index_put_((true, predicted), counts, accumulate=True)
+    matrix[true, predicted] = counts
     return ConfusionMatrix(matrix)
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from flwr.app import ArrayRecord, Context, Error, Message
 
+from fedstats_app.wire.errors import clean_reason
+
 GUARD_ERROR_CODE = 100
-# Flower cuts nothing; a traceback of megabytes must not travel.
-MAX_REASON = 500
 
 logger = logging.getLogger("fedstats_app")
 
@@ -28,17 +28,32 @@ def guard(msg: Message, context: Context, call_next: Callable[[Message, Context]
         The rest of the app.
     """
     try:
-        reply = call_next(msg, context)
-        if not isinstance(reply, Message):
-            raise TypeError(f"the ClientApp must return a Message, got {type(reply).__name__}")
-        if reply.has_content():
-            for record in reply.content.values():
-                if not isinstance(record, ArrayRecord):
-                    # Raises here if it cannot be serialised, where it can still be answered. Arrays always can.
-                    record.deflate()
-        return reply
+        return checked_reply(call_next(msg, context))
     except (Exception, SystemExit) as error:  # noqa: BLE001  # the one place where everything must be caught
         logger.error("%s failed on this node:\n%s", msg.metadata.message_type, traceback.format_exc())
-        return Message(
-            Error(code=GUARD_ERROR_CODE, reason=f"{type(error).__name__}: {error}"[:MAX_REASON]), reply_to=msg
-        )
+        return Message(Error(code=GUARD_ERROR_CODE, reason=reason_of(error)), reply_to=msg)
+
+
+def checked_reply(reply: object) -> Message:
+    """Return what a handler returned if it is a message that can be sent.
+
+    Raises
+    ------
+    TypeError
+        If it is no Message.
+    Exception
+        Whatever Flower raises if a record cannot be serialised: here, where it can still be answered.
+    """
+    if not isinstance(reply, Message):
+        raise TypeError(f"the ClientApp must return a Message, got {type(reply).__name__}")
+    if reply.has_content():
+        for record in reply.content.values():
+            # Arrays can always be serialised, and are what takes time.
+            if not isinstance(record, ArrayRecord):
+                record.deflate()
+    return reply
+
+
+def reason_of(error: BaseException) -> str:
+    """Return type and text of an error, fit to be sent."""
+    return clean_reason(f"{type(error).__name__}: {error}")

@@ -10,6 +10,7 @@ from fedstats_app.wire.errors import RejectedReply
 
 QUERY_CLIENTS = "query.clients"
 MAX_CLASS_NAMES = 100_000
+MAX_CLASS_NAME_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,32 @@ def read_node_info(reply: Message) -> NodeInfo:
         raise RejectedReply("node: must be a ConfigRecord")
     if set(record) == {"class-names"}:
         names = record["class-names"]
-        if not isinstance(names, list) or len(names) > MAX_CLASS_NAMES or not all(isinstance(n, str) for n in names):
-            raise RejectedReply(f"node: class-names must be at most {MAX_CLASS_NAMES} strings")
+        if not isinstance(names, list) or len(names) > MAX_CLASS_NAMES or not all(_is_class_name(n) for n in names):
+            raise RejectedReply(
+                f"node: class-names must be at most {MAX_CLASS_NAMES} strings of 1 to {MAX_CLASS_NAME_LENGTH} "
+                "printable characters"
+            )
         if len(set(names)) != len(names):
             raise RejectedReply("node: class-names must differ, got one twice")
         return NodeInfo(class_names=tuple(str(name) for name in names))
-    partition_id, num_partitions = record.get("partition-id"), record.get("num-partitions")
+    if set(record) != {"partition-id", "num-partitions"}:
+        raise RejectedReply(
+            "node: must have the keys partition-id and num-partitions, or class-names, "
+            f"got {[key[:40] for key in sorted(record)[:5]]}"
+        )
+    partition_id, num_partitions = record["partition-id"], record["num-partitions"]
     if (
         not isinstance(partition_id, int)
         or not isinstance(num_partitions, int)
+        or isinstance(partition_id, bool)
+        or isinstance(num_partitions, bool)
         or not 0 <= partition_id < num_partitions
     ):
         raise RejectedReply(
             f"node: must say 0 <= partition-id < num-partitions, got {partition_id!r:.40} and {num_partitions!r:.40}"
         )
     return NodeInfo(partition_id, num_partitions)
+
+
+def _is_class_name(name: object) -> bool:
+    return isinstance(name, str) and 1 <= len(name) <= MAX_CLASS_NAME_LENGTH and name.isprintable()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -18,11 +19,14 @@ from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStat
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
 from fedstats_app.wire.arrays import WIRE_DTYPES, check_keys, read_array, to_array
 from fedstats_app.wire.errors import RejectedReply
+from fedstats_app.wire.statistics_checks import check_gram, check_rows, check_sums
 from fedstats_app.wire.statistics_request import StatisticsRequest, read_statistics_request
 
-# Larger counts than any site has images: a forged one cannot drown the others without limit.
-MAX_COUNT = 10_000_000
 MAX_FEATURE_DIM = 100_000
+MAX_FINGERPRINT_LENGTH = 128
+
+# What a client may have at hand.
+LocalStatistics: TypeAlias = ClientStatistics | ClassMeanRows | FeatureStatistics
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class ReceivedStatistics:
         Time the client says it took.
     row_bytes, gram_bytes : tuple of int
         Bytes on the wire per specification.
+    single_row_bytes : tuple of int
+        What the rows would have been with one row per class.
     other_bytes : int
         Bytes of the other records.
     """
@@ -51,6 +57,7 @@ class ReceivedStatistics:
     seconds: float
     row_bytes: tuple[int, ...]
     gram_bytes: tuple[int, ...]
+    single_row_bytes: tuple[int, ...]
     other_bytes: int
 
     @property
@@ -61,7 +68,7 @@ class ReceivedStatistics:
 
 def statistics_reply(
     msg: Message,
-    statistics: ClientStatistics | ClassMeanRows | FeatureStatistics | Sequence[ClientStatistics],
+    statistics: LocalStatistics | Sequence[LocalStatistics],
     *,
     backbone_fingerprint: str = "",
     num_unreadable: int = 0,
@@ -73,7 +80,7 @@ def statistics_reply(
     ----------
     msg : Message
         The request.
-    statistics : ClientStatistics, ClassMeanRows, FeatureStatistics or a sequence of ClientStatistics
+    statistics : ClientStatistics, ClassMeanRows, FeatureStatistics or a sequence of them
         What the request asks for, one set per specification; a single set may be given bare. More than asked for (a
         Gram matrix) is left out. FeatureStatistics become one row per class.
     backbone_fingerprint : str
@@ -92,16 +99,23 @@ def statistics_reply(
         If ``msg`` is no request for statistics.
     """
     request = read_statistics_request(msg)
-    sets = list(statistics) if isinstance(statistics, Sequence) else [_as_client_statistics(statistics)]
+    sets = [
+        _as_client_statistics(one) for one in (statistics if isinstance(statistics, Sequence) else [statistics])
+    ]
     if len(sets) != len(request.specs):
         raise ValueError(f"the request asks for {len(request.specs)} sets of statistics, got {len(sets)}")
     content = RecordDict()
     for index, (client, spec) in enumerate(zip(sets, request.specs, strict=True)):
+        if client.rows.num_classes != request.num_classes or client.rows.counts.dtype != torch.int64:
+            raise ValueError(
+                f"statistics must have the request's {request.num_classes} classes and int64 counts, "
+                f"got {client.rows.num_classes} classes and {client.rows.counts.dtype} counts"
+            )
         content[f"statistics-{index}"] = _encode(client, spec, WIRE_DTYPES[request.wire_dtype])
     content["metrics"] = MetricRecord(
         {
             "num-examples": int(sets[0].rows.num_examples),
-            "num-unreadable": num_unreadable,
+            "num-unreadable": int(num_unreadable),
             "seconds": float(seconds),
         }
     )
@@ -136,7 +150,7 @@ def read_statistics_reply(
     check_keys("reply", content, {*names, "metrics"}, frozenset({"about"}))
     metrics = _read_metrics(content["metrics"])
     fingerprint_bytes = _check_fingerprint(content, request)
-    statistics, row_bytes, gram_bytes = [], [], []
+    statistics, row_bytes, single_row_bytes, gram_bytes = [], [], [], []
     for name, spec in zip(names, request.specs, strict=True):
         record = content[name]
         if not isinstance(record, ArrayRecord):
@@ -150,6 +164,8 @@ def read_statistics_reply(
         statistics.append(client)
         gram_bytes.append(len(record["gram"].data) if spec.gram else 0)
         row_bytes.append(sum(len(array.data) for array in record.values()) - gram_bytes[-1])
+        repeated = len(client.rows) - len(torch.unique(client.rows.class_ids))
+        single_row_bytes.append(row_bytes[-1] - repeated * _bytes_per_row(client))
     return ReceivedStatistics(
         tuple(statistics),
         int(metrics["num-examples"]),
@@ -157,11 +173,18 @@ def read_statistics_reply(
         float(metrics["seconds"]),
         tuple(row_bytes),
         tuple(gram_bytes),
+        tuple(single_row_bytes),
         8 * len(metrics) + fingerprint_bytes,
     )
 
 
-def _as_client_statistics(statistics: ClientStatistics | ClassMeanRows | FeatureStatistics) -> ClientStatistics:
+def _bytes_per_row(client: ClientStatistics) -> int:
+    rows = client.rows
+    sums = rows.class_sums
+    return rows.class_ids.element_size() + rows.counts.element_size() + rows.feature_dim * sums.element_size()
+
+
+def _as_client_statistics(statistics: LocalStatistics) -> ClientStatistics:
     if isinstance(statistics, ClientStatistics):
         return statistics
     if isinstance(statistics, ClassMeanRows):
@@ -219,7 +242,13 @@ def _check_fingerprint(content: RecordDict, request: StatisticsRequest) -> int:
         if not isinstance(about, ConfigRecord):
             raise RejectedReply(f"about: must be a ConfigRecord, got {type(about).__name__}")
         check_keys("about", about, {"backbone-fingerprint"})
-        fingerprint = str(about["backbone-fingerprint"])[:128]
+        value = about["backbone-fingerprint"]
+        if not isinstance(value, str) or len(value) > MAX_FINGERPRINT_LENGTH:
+            raise RejectedReply(
+                f"about: backbone-fingerprint must be at most {MAX_FINGERPRINT_LENGTH} characters, "
+                f"got {type(value).__name__} {str(value)[:40]!r}"
+            )
+        fingerprint = value
     if request.backbone_fingerprint and fingerprint != request.backbone_fingerprint:
         raise RejectedReply(
             f"backbone: must be the server's, fingerprint {request.backbone_fingerprint[:16]}, "
@@ -236,58 +265,18 @@ def _decode(
     max_rows = request.num_classes * spec.means_per_class
     ids = read_array(record, "class-ids", torch.int64, (None,), max_rows=max_rows)
     counts = read_array(record, "counts", torch.int64, (len(ids),))
-    _check_rows(ids, counts, request.num_classes, spec.means_per_class)
+    check_rows(ids, counts, request.num_classes, spec.means_per_class)
     if feature_dim is None:
         claimed = record["class-sums"].shape
         feature_dim = int(claimed[1]) if len(claimed) == 2 else 0
         if not 1 <= feature_dim <= MAX_FEATURE_DIM:
             raise RejectedReply(f"class-sums: feature dimension must lie in [1, {MAX_FEATURE_DIM}], got {feature_dim}")
     sums = read_array(record, "class-sums", dtype, (len(ids), feature_dim))
-    empty = (sums == 0).all(dim=1)
-    if bool(empty.any()):
-        raise RejectedReply(
-            f"class-sums: class {int(ids[empty][0])} has {int(counts[empty][0])} samples but a sum of exactly zero"
-        )
     rows = ClassMeanRows(ids, counts, num_classes=request.num_classes, class_sums=sums)
+    check_sums(rows)
     if not spec.gram:
         return ClientStatistics(rows)
     triangle = read_array(record, "gram", dtype, (feature_dim * (feature_dim + 1) // 2,))
     gram = unpack_upper(triangle, feature_dim).to(torch.float64)
-    _check_gram(gram, rows, torch.finfo(dtype).eps)
+    check_gram(gram, rows, torch.finfo(dtype).eps)
     return ClientStatistics(rows, gram)
-
-
-def _check_rows(ids: Tensor, counts: Tensor, num_classes: int, means_per_class: int) -> None:
-    if len(ids) == 0:
-        return
-    if not (0 <= int(ids.min()) and int(ids.max()) < num_classes):
-        raise RejectedReply(f"class-ids: must lie in [0, {num_classes}), got {int(ids.min())} to {int(ids.max())}")
-    if bool((ids.diff() < 0).any()):
-        raise RejectedReply("class-ids: must ascend, got a class out of order")
-    most = int(torch.bincount(ids).max())
-    if most > means_per_class:
-        raise RejectedReply(f"class-ids: at most {means_per_class} rows per class, got {most}")
-    if not (1 <= int(counts.min()) and int(counts.max()) <= MAX_COUNT):
-        raise RejectedReply(f"counts: must lie in [1, {MAX_COUNT}], got {int(counts.min())} to {int(counts.max())}")
-
-
-def _check_gram(gram: Tensor, rows: ClassMeanRows, eps: float) -> None:
-    """Refuse a matrix that cannot be the Gram matrix of features with these class sums.
-
-    G minus sum_j s_j s_j^T / n_j is the scatter about the rows' means, so its eigenvalues are at least 0. Rounding G
-    and s to the wire moves them by at most about 1.5 eps tr(G); one Cholesky factorisation of the matrix shifted by
-    that tolerance decides, at a tenth of the cost of eigenvalues. Sums of a site that computes in float32 are
-    tolerated on a float64 wire too.
-    """
-    if len(rows) == 0:
-        if bool(gram.any()):
-            raise RejectedReply("gram: must be zero without samples, got other values")
-        return
-    trace = float(gram.trace())
-    tolerance = 2.0 * max(eps, torch.finfo(torch.float32).eps) * trace
-    scaled = rows.class_sums.to(torch.float64) / rows.counts.to(torch.float64).sqrt().unsqueeze(1)
-    remainder = gram - scaled.T @ scaled
-    remainder.diagonal().add_(tolerance)
-    _, info = torch.linalg.cholesky_ex(remainder)
-    if trace <= 0.0 or int(info) != 0:
-        raise RejectedReply("gram: must be positive semi-definite and not smaller than the class sums force")

@@ -1,0 +1,97 @@
+"""Whether numbers of the right shape and dtype can be statistics of anybody's features."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedstats_app.statistics import ClassMeanRows
+from fedstats_app.wire.errors import RejectedReply
+
+# Larger counts than any site has images: a forged one cannot drown the others without limit.
+MAX_COUNT = 10_000_000
+# No network's features are larger in magnitude, and no sum, product or norm of accepted numbers can overflow.
+MAX_FEATURE = 1e10
+
+
+def check_rows(ids: Tensor, counts: Tensor, num_classes: int, means_per_class: int) -> None:
+    """Refuse class ids (m,) and counts (m,) that no client can have.
+
+    Raises
+    ------
+    RejectedReply
+        If ids leave [0, num_classes), do not ascend or come more often than asked for, or a count leaves
+        [1, MAX_COUNT].
+    """
+    if len(ids) == 0:
+        return
+    if not (0 <= int(ids.min()) and int(ids.max()) < num_classes):
+        raise RejectedReply(f"class-ids: must lie in [0, {num_classes}), got {int(ids.min())} to {int(ids.max())}")
+    if bool((ids.diff() < 0).any()):
+        raise RejectedReply("class-ids: must ascend, got a class out of order")
+    most = int(torch.bincount(ids).max())
+    if most > means_per_class:
+        raise RejectedReply(f"class-ids: at most {means_per_class} rows per class, got {most}")
+    if not (1 <= int(counts.min()) and int(counts.max()) <= MAX_COUNT):
+        raise RejectedReply(f"counts: must lie in [1, {MAX_COUNT}], got {int(counts.min())} to {int(counts.max())}")
+
+
+def check_sums(rows: ClassMeanRows) -> None:
+    """Refuse class sums that no features have.
+
+    Raises
+    ------
+    RejectedReply
+        If a class has samples but a sum of exactly zero (a forgotten sum: no network's features cancel so), or a mean
+        larger in magnitude than MAX_FEATURE.
+    """
+    if len(rows) == 0:
+        return
+    empty = (rows.class_sums == 0).all(dim=1)
+    if bool(empty.any()):
+        raise RejectedReply(
+            f"class-sums: class {int(rows.class_ids[empty][0])} has {int(rows.counts[empty][0])} samples "
+            "but a sum of exactly zero"
+        )
+    largest = float(rows.means.abs().max())
+    if largest > MAX_FEATURE:
+        raise RejectedReply(f"class-sums: means must lie within {MAX_FEATURE:.0e}, got {largest:.3g}")
+
+
+def check_gram(gram: Tensor, rows: ClassMeanRows, eps: float) -> None:
+    """Refuse a (d, d) float64 matrix that cannot be the Gram matrix of features with these class sums.
+
+    G minus sum_j s_j s_j^T / n_j is the scatter about the rows' means, so its eigenvalues are at least 0. Rounding G
+    and s to the wire moves them by at most about 1.5 eps tr(G); one Cholesky factorisation of the matrix shifted by
+    that tolerance decides, at a tenth of the cost of eigenvalues. Sums of a site that computes in float32 are
+    tolerated on a float64 wire too.
+
+    Parameters
+    ----------
+    gram : Tensor
+        (d, d) float64.
+    rows : ClassMeanRows
+        Of the same samples, checked already.
+    eps : float
+        Machine epsilon of the wire's dtype.
+
+    Raises
+    ------
+    RejectedReply
+        If it is not zero without samples, not positive semi-definite, smaller than the sums force, or larger than
+        features within MAX_FEATURE can give.
+    """
+    if len(rows) == 0:
+        if bool(gram.any()):
+            raise RejectedReply("gram: must be zero without samples, got other values")
+        return
+    trace, most = float(gram.trace()), rows.num_examples * rows.feature_dim * MAX_FEATURE**2
+    if not 0.0 < trace <= most:
+        raise RejectedReply(f"gram: must have a trace in (0, {most:.3g}], got {trace:.3g}")
+    tolerance = 2.0 * max(eps, torch.finfo(torch.float32).eps) * trace
+    scaled = rows.class_sums.to(torch.float64) / rows.counts.to(torch.float64).sqrt().unsqueeze(1)
+    remainder = gram - scaled.T @ scaled
+    remainder.diagonal().add_(tolerance)
+    _, info = torch.linalg.cholesky_ex(remainder)
+    if int(info) != 0:
+        raise RejectedReply("gram: must be positive semi-definite and not smaller than the class sums force")

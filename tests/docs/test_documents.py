@@ -1,0 +1,215 @@
+"""The documents say what is so: their code runs, their commands parse, their keys, links and numbers are right."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from flwr.cli.app import app as flwr
+from flwr.common.config import parse_config_args
+
+import fedstats_app
+from fedstats_app.backbones.registry import available_backbones
+from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.data import PARTITIONERS
+from tests.docs.markdown import DOCS, DOCUMENTS, REPOSITORY, anchors, blocks, commands, inline_code, links, prose, rows
+
+README = REPOSITORY / "README.md"
+EXPERIMENTS = sorted((REPOSITORY / "conf").glob("*.toml"))
+DEFAULTS: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+METHOD_PAGES = [path for path in DOCUMENTS if path.parent.name == "methods"]
+# These pages' blocks are files of an app or of the package; tests beside this one run them as such.
+RUN_ELSEWHERE = ("own-client-app.md", "add-a-method.md")
+
+
+def name(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+def run(code: str, where: str, namespace: dict[str, Any]) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, where, "exec"), namespace)
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in DOCUMENTS if blocks(path, "python") and path.name not in RUN_ELSEWHERE], ids=name
+)
+def test_python_blocks_run_and_print_what_they_say(path: Path, home: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(path, "python"):
+        printed = run(block.code, f"{name(path)}:{block.line}", namespace)
+        if block.output is not None:
+            assert printed == block.output, f"{name(path)}:{block.line}"
+
+
+def test_guide_predicts_the_class_of_the_picture(home: Path) -> None:
+    [block] = [block for block in blocks(DOCS / "guide.md", "python") if "fedstats_app.load" in block.code]
+    assert run(block.code, "guide", {}) == "red\n"
+
+
+@pytest.mark.parametrize("path", [README, *DOCUMENTS], ids=name)
+def test_links_lead_somewhere(path: Path) -> None:
+    broken = []
+    for target in links(path):
+        file, _, anchor = target.partition("#")
+        found = (path.parent / file).resolve() if file else path
+        if not found.exists() or (anchor and anchor not in anchors(found)):
+            broken.append(target)
+    assert not broken
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    targets = {(DOCS / target.partition("#")[0]).resolve() for target in links(DOCS / "index.md")}
+    assert {path.resolve() for path in DOCUMENTS} - targets == {(DOCS / "index.md").resolve()}
+
+
+def test_every_run_config_key_is_documented() -> None:
+    words = {word for path in (DOCS / "guide.md", *METHOD_PAGES) for code in inline_code(path) for word in code.split()}
+    assert set(DEFAULTS) - words == set()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_tables_of_keys_name_keys(path: Path) -> None:
+    listed = [key for row in rows(path, "key") for key in re.findall(r"`([^`]+)`", row[0])]
+    assert set(listed) - set(DEFAULTS) == set()
+
+
+def test_defaults_in_tables_of_keys_are_the_defaults() -> None:
+    checked = 0
+    for path in DOCUMENTS:
+        for row in rows(path, "key"):
+            if stated := re.search(r"Default ([\d.]+)", row[1]):
+                assert DEFAULTS[row[0].strip("`")] == float(stated[1])
+                checked += 1
+    assert checked
+
+
+def test_partitioners_in_the_guide_are_all_there_are() -> None:
+    described = rows(DOCS / "guide.md", "`partitioner`")
+    assert {row[0].strip("`") for row in described} == set(PARTITIONERS)
+    assert {key for row in described for key in re.findall(r"`([^`]+)`", row[2])} <= set(DEFAULTS)
+
+
+def test_backbones_in_the_guide_are_all_there_are() -> None:
+    [row] = [row for row in rows(DOCS / "guide.md", "key") if row[0] == "`backbone`"]
+    named = set(re.findall(r"`([^`]+)`", row[1]))
+    built_in = {backbone for backbone in available_backbones() if ":" not in backbone}
+    assert named == built_in | {"timm:NAME", "random:NAME"}
+
+
+@pytest.mark.parametrize("path", [README, *DOCUMENTS], ids=name)
+def test_hyphenated_words_in_code_are_names_that_exist(path: Path) -> None:
+    sources = "\n".join(file.read_text() for file in (REPOSITORY / "fedstats_app").rglob("*.py"))
+    known = set(DEFAULTS) | simulation_options() | {"flower-superlink"}
+    words = {code for code in inline_code(path) if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", code)}
+    unknown = {word for word in words - known if f'"{word}"' not in sources}
+    assert unknown == set()
+
+
+@pytest.mark.parametrize("path", [README, *DOCUMENTS], ids=name)
+def test_settings_in_the_text_are_accepted(path: Path) -> None:
+    for code in inline_code(path):
+        setting = re.fullmatch(r"([a-z0-9-]+) ?= ?(\S.*)", code)
+        if setting and setting[2][0] in "\"'-0123456789tf":  # a TOML value, not a keyword argument's expression
+            AppConfig.from_run_config(tomllib.loads(f"{setting[1]} = {setting[2]}"))
+
+
+def flwr_command(*words: str) -> Any:
+    command: Any = typer.main.get_command(flwr)
+    for word in words:
+        command = command.commands[word]
+    return command
+
+
+def simulation_options() -> set[str]:
+    options = {
+        option for parameter in flwr_command("federation", "simulation-config").params for option in parameter.opts
+    }
+    return {option.removeprefix("--") for option in options}
+
+
+COMMANDS = [(path, command) for path in (README, *DOCUMENTS) for command in commands(path)]
+COMMANDS += [
+    (path, line.lstrip("# ").strip())
+    for path in EXPERIMENTS
+    for line in path.read_text().splitlines()
+    if line.lstrip("# ").startswith("flwr run")
+]
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[f"{name(p)}-{i}" for i, (p, _) in enumerate(COMMANDS)])
+def test_commands_parse(path: Path, command: str) -> None:
+    run_command = flwr_command("run")
+    parsed = run_command.make_context("run", shlex.split(command)[2:])
+    values = {option: parsed.params[parameter.name] for parameter in run_command.params for option in parameter.opts}
+    assert parsed.params["app"] == "."
+    given = list(values["--run-config"] or [])
+    if given and given[0].endswith(".toml"):
+        assert len(given) == 1, "Flower takes a file or key-value pairs, not both"
+        given = [str(REPOSITORY / given[0])]
+    overrides = parse_config_args(given)
+    assert overrides or not given
+    assert set(overrides) <= set(DEFAULTS)
+    AppConfig.from_run_config({**DEFAULTS, **overrides})
+    assert set(parse_config_args(values["--federation-config"])) <= simulation_options()
+
+
+def test_there_are_commands_to_check() -> None:
+    assert {path for path, _ in COMMANDS} >= {README, DOCS / "guide.md", *EXPERIMENTS}
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
+def test_experiments_are_valid_and_in_the_guide(path: Path) -> None:
+    settings = tomllib.loads(path.read_text())
+    assert AppConfig.from_run_config({**DEFAULTS, **settings}) != AppConfig.from_run_config(DEFAULTS)
+    assert f"../conf/{path.name}" in links(DOCS / "guide.md")
+
+
+def test_a_wrong_key_would_be_seen() -> None:
+    with pytest.raises(ConfigError, match="fedcof-shrinkage"):
+        AppConfig.from_run_config({**DEFAULTS, "fedcof-shrinkge": 1.0})
+
+
+def test_run_folder_is_as_the_guide_says(finished_run: Path) -> None:
+    described = {row[0]: row[1] for row in rows(DOCS / "guide.md", "file") if row[0].startswith("`")}
+    files = {
+        "heads/METHOD.safetensors" if path.suffix == ".safetensors" else path.relative_to(finished_run).as_posix()
+        for path in finished_run.rglob("*")
+        if path.is_file()
+    }
+    assert {file.strip("`") for file in described} == files | {"plots/*.png"}
+    results = json.loads((finished_run / "results.json").read_text())
+    words = set(re.findall(r"`([a-z_]+)`", described["`results.json`"]))
+    assert words == set(results) | set(results["methods"]["fed3r"])
+    status = json.loads((finished_run / "status.json").read_text())
+    assert set(re.findall(r"`([a-z]+)`", described["`status.json`"])) == {
+        "state", "reason", "running", "completed", "failed",
+    }  # fmt: skip
+    assert status["state"] == "completed"
+
+
+def test_citation_and_changelog_are_of_this_version() -> None:
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == fedstats_app.__version__
+    newest = re.search(r"^## \[(.+?)\]", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None and newest[1] == fedstats_app.__version__
+
+
+def test_cited_papers_are_those_of_the_method_pages() -> None:
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    for paper in citation["references"]:
+        page = " ".join(prose(DOCS / "methods" / f"{paper['notes'].lower()}.md").split())
+        assert f"*{paper['title']}*" in page
+        assert paper["url"] in page
+        assert all(author["family-names"] in page for author in paper["authors"])

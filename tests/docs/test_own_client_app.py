@@ -1,0 +1,50 @@
+"""The page about somebody else's apps: both run, and give the head of all data together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, RecordDict
+from safetensors.torch import load_file
+
+from fedstats_app.heads import solve_ridge
+from fedstats_app.statistics import FeatureStatistics
+from tests.docs.markdown import DOCS, blocks
+from tests.docs.test_documents import run
+from tests.support.local_grid import LocalGrid
+
+PAGE = DOCS / "own-client-app.md"
+
+
+def load_app(file: str) -> Any:
+    [block] = [block for block in blocks(PAGE, "python") if block.file == file]
+    namespace: dict[str, Any] = {}
+    run(block.code, f"{PAGE.name}:{block.line}", namespace)
+    return namespace["app"]
+
+
+def test_both_apps_give_the_head_of_all_data(home: Path, capsys: Any) -> None:
+    torch.manual_seed(0)
+    features, labels = torch.rand(60, 5), torch.arange(60) % 3
+    nodes = []
+    for node in range(3):
+        file = home / f"{node}.npz"
+        np.savez(file, features=features[node::3].numpy(), labels=labels[node::3].flip(0).numpy())
+        nodes.append({"features": str(file)})
+    grid = LocalGrid(load_app("client_app.py"), nodes, {})
+    load_app("server_app.py")(grid, Context(1, 1, {}, RecordDict(), {}))
+
+    head = load_file(home / "head.safetensors")
+    together = torch.cat([labels[node::3].flip(0) for node in range(3)])
+    samples = torch.cat([features[node::3] for node in range(3)])
+    expected = solve_ridge(FeatureStatistics.from_features(samples, together, 3), ridge_lambda="auto")
+    assert torch.allclose(head["weight"], expected.weight, atol=1e-6)
+    assert capsys.readouterr().out == "merged 20 \n" * 3
+
+
+def test_other_blocks_print_what_they_say() -> None:
+    [block] = [block for block in blocks(PAGE, "python") if block.file is None]
+    assert run(block.code, PAGE.name, {}) == block.output

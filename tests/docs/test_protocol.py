@@ -1,0 +1,101 @@
+"""The numbers of the protocol page are those of real messages, and its limits those of the code."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
+from fedstats_app.strategies.client_grid import CLIENTS_PER_MESSAGE, CLIENTS_PER_WINDOW
+from fedstats_app.wire import (
+    QUERY_STATISTICS,
+    ReceivedStatistics,
+    StatisticsRequest,
+    read_statistics_reply,
+    statistics_reply,
+)
+from fedstats_app.wire.arrays import MAX_HEADER_BYTES
+from fedstats_app.wire.errors import MAX_REASON
+from fedstats_app.wire.hosting import MAX_CLASS_NAME_LENGTH, MAX_CLASS_NAMES
+from fedstats_app.wire.statistics_checks import MAX_COUNT
+from fedstats_app.wire.statistics_request import MAX_CLASSES, MAX_GRAM_DIM, MAX_MEANS_PER_CLASS, MAX_SPECS
+from tests.docs.markdown import DOCS, prose, rows
+from tests.support.local_grid import LocalGrid
+
+PAGE = DOCS / "protocol.md"
+CLASSES, PRESENT, DIM, SAMPLES = 10, 3, 1280, 60
+
+
+def exchange(*, gram: bool) -> tuple[Message, ReceivedStatistics]:
+    """Send one client's statistics over a grid: 3 of 10 classes, d = 1280."""
+    app = ClientApp()
+
+    @app.query("statistics")
+    def answer(msg: Message, context: Context) -> Message:
+        torch.manual_seed(0)
+        features, labels = torch.rand(SAMPLES, DIM), torch.arange(SAMPLES) % PRESENT
+        statistics = FeatureStatistics.from_features(features, labels, CLASSES, gram=gram)
+        return statistics_reply(msg, statistics, backbone_fingerprint="0" * 64, seconds=1.0)
+
+    grid = LocalGrid(app, [{}], {})
+    request = StatisticsRequest(CLASSES, (StatisticsSpec(gram=gram),))
+    message = Message(request.to_content(), dst_node_id=grid.get_node_ids()[0], message_type=QUERY_STATISTICS)
+    [reply] = grid.send_and_receive([message])
+    return reply, read_statistics_reply(reply, request)
+
+
+def stated(what: str) -> int:
+    """Return a number of the example's table."""
+    [row] = [row for row in rows(PAGE, "") if row[0] == what]
+    return int(row[1].replace(",", ""))
+
+
+def test_example_is_what_a_client_sends() -> None:
+    reply, received = exchange(gram=True)
+    arrays_sent = reply.content["statistics-0"]
+    assert stated("`class-sums` without header") == arrays_sent["class-sums"].numpy().nbytes
+    assert stated("`gram` without header") == arrays_sent["gram"].numpy().nbytes
+    assert stated("the reply for Fed3R or FedCGS, or for all four") == received.wire_bytes
+    assert stated("the reply for FedNCM or FedCOF alone") == exchange(gram=False)[1].wire_bytes
+
+
+def test_formulas_give_the_bytes() -> None:
+    reply, _ = exchange(gram=True)
+    for key, array in reply.content["statistics-0"].items():
+        [row] = [row for row in rows(PAGE, "record") if row[1].startswith(f"`{key}`") and len(row) == 4]
+        formula = (
+            row[3].strip("$").replace("\\,", "").replace("smd", "s*m*d").replace("8m", "8*m").replace("sd(", "s*d*(")
+        )
+        assert eval(formula.replace("d(d", "d*(d"), {"s": 4, "m": PRESENT, "d": DIM}) == len(array.data), row
+
+
+def test_records_and_keys_are_all_described() -> None:
+    reply, _ = exchange(gram=True)
+    request = StatisticsRequest(CLASSES).to_content()
+    described = prose(PAGE)
+    for content in (reply.content, request):
+        for record in content.values():
+            assert all(f"`{key}`" in described for key in record)
+
+
+def test_limits_are_those_of_the_code() -> None:
+    text = " ".join(prose(PAGE).split())
+    for limit, sentence in (
+        (MAX_CLASSES, r"integer \$C\$, at most ([\d,]+)"),
+        (MAX_SPECS, r"JSON, 1 to ([\d,]+) sets"),
+        (MAX_MEANS_PER_CLASS, r"`means-per-class` \(at most ([\d,]+)\)"),
+        (MAX_GRAM_DIM, r"Gram matrix of at most ([\d,]+) mapped features"),
+        (MAX_CLASS_NAMES, r"at most ([\d,]+) different strings"),
+        (MAX_CLASS_NAME_LENGTH, r"1 to ([\d,]+) printable characters"),
+        (MAX_COUNT, r"counts from 1 to ([\d,]+)"),
+        (MAX_HEADER_BYTES, r"header \(at most ([\d,]+) bytes\)"),
+        (MAX_REASON, r"error \(up to ([\d,]+) characters\)"),
+        (CLIENTS_PER_WINDOW, r"at most ([\d,]+) clients;"),
+        (CLIENTS_PER_MESSAGE, r"carries at most ([\d,]+) clients"),
+    ):
+        found = re.search(sentence, text)
+        assert found is not None, sentence
+        assert int(found[1].replace(",", "")) == limit, sentence
