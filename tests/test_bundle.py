@@ -1,0 +1,26 @@
+"""The app bundle that `flwr run` submits and `flwr app publish` uploads: what is in it, and how large."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+from support.flower import simulation
+
+
+def test_the_bundle_can_be_published(tmp_path: Path) -> None:
+    """Flower's hub takes 10 MB in all, 1 MB per file and 1,000 files; a bundle without its licence is refused."""
+    with simulation(tmp_path / "home") as flower:
+        root = Path(__file__).parents[1]
+        (tmp_path / "out").mkdir()
+        built = flower.bash(f"flwr build --app {root}", cwd=tmp_path / "out")
+    assert built.returncode == 0, built.output
+    (bundle,) = (tmp_path / "out").glob("*.fab")
+    assert bundle.stat().st_size < 10_000_000
+    with zipfile.ZipFile(bundle) as archive:
+        sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+    assert max(sizes.values()) < 1_000_000 and len(sizes) < 1_000
+    assert {"LICENSE", "README.md", "fedstats_app/client_app.py", "fedstats_app/data/builtin/train-00.json"} <= set(sizes)
+    modules = {str(path.relative_to(root)) for path in (root / "fedstats_app").rglob("*.py")}
+    assert modules <= set(sizes), "a module is missing from the bundle: some file names are left out by Flower"
+    assert not [name for name in sizes if name.startswith(("tests/", "docs/", "benchmarks/"))]
