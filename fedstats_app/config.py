@@ -50,14 +50,16 @@ def _whole(low: int, high: int) -> Check:
     return check
 
 
-def _number(low: float, high: float = math.inf, *, open_low: bool = False, word: str = "") -> Check:
-    """Return a check for a number, or for one word, as a number or as text."""
+def _number(
+    low: float, high: float = math.inf, *, open_low: bool = False, word: str = "", infinite: bool = False
+) -> Check:
+    """Return a check for a number, as a number or as text, or for one word."""
 
     def check(value: object) -> object:
         if word and value == word:
             return value
         bracket = "(" if open_low else "["
-        allowed = f"a number in {bracket}{low:g}, {high:g}{')' if math.isinf(high) else ']'}"
+        allowed = f"a number in {bracket}{low:g}, {high:g}{']' if infinite or not math.isinf(high) else ')'}"
         try:
             if isinstance(value, bool):
                 raise ValueError
@@ -65,7 +67,7 @@ def _number(low: float, high: float = math.inf, *, open_low: bool = False, word:
         except (TypeError, ValueError):
             number = math.nan
         inside = low < number <= high if open_low else low <= number <= high
-        if not inside or (math.isinf(number) and math.isinf(high) and not word):
+        if not inside or (math.isinf(number) and not infinite):
             raise ValueError(f"must be {allowed}" + (f' or "{word}"' if word else ""))
         return number
 
@@ -118,7 +120,7 @@ class AppConfig:
     fed3r_solver: Literal["cholesky", "pinv32"] = _key("cholesky", _one_of("cholesky", "pinv32"))
     fed3r_random_features: int = _key(0, _whole(0, 100_000))
     fed3r_kernel_width: float | Literal["auto"] = _key("auto", _number(0.0, open_low=True, word="auto"))
-    fedcof_shrinkage: float | Literal["auto"] = _key("auto", _number(0.0, word="auto"))
+    fedcof_shrinkage: float | Literal["auto"] = _key("auto", _number(0.0, word="auto", infinite=True))
     fedcof_between_class: bool = _key(False, _flag)
     fedcof_means_per_class: int = _key(1, _whole(1, 10_000))
     fedcgs_covariance: Literal["total", "within"] = _key("total", _one_of("total", "within"))

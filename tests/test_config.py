@@ -78,6 +78,8 @@ def test_numbers_may_be_numbers_or_text(key: str, value: object, expected: objec
     ("key", "value"),
     [
         ("ridge-lambda", "nan"),
+        ("ridge-lambda", "inf"),
+        ("fed3r-kernel-width", "inf"),
         ("ridge-lambda", True),
         ("fedcgs-shrinkage", "inf"),
         ("fedcgs-shrinkage", "auto"),

@@ -115,7 +115,7 @@ class LocalGrid(Grid):
         # What tests look at: clients asked for and answered, messages by node, and how often nodes were listed.
         self.clients_asked = self.clients_answered = self.node_lists = 0
         self.received: dict[int, list[Message]] = {node: [] for node in self.contexts}
-        self._ids, self._order = itertools.count(1), random.Random(self.shuffle_seed)
+        self._ids, self._order = itertools.count(1), random.Random(self.shuffle_seed or 0)
 
     def set_run(self, run: object) -> None:
         self._run = run

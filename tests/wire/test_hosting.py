@@ -1,0 +1,59 @@
+"""What a SuperNode says of itself, and what it cannot be made to say."""
+
+from __future__ import annotations
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from fedstats_app.wire import NodeInfo, RejectedReply, node_info_reply, read_node_info
+from tests.support.local_grid import instruction
+
+QUESTION = instruction(RecordDict(), "query.clients")
+
+
+@pytest.mark.parametrize(
+    "info",
+    [NodeInfo(0, 1), NodeInfo(99, 100), NodeInfo(), NodeInfo(class_names=("cat", "dog", "Łódź")), NodeInfo(None, 4)],
+)
+def test_round_trip(info: NodeInfo) -> None:
+    expected = info if info.partition_id is not None or not info.num_partitions else NodeInfo()
+
+    assert read_node_info(node_info_reply(QUESTION, info)) == expected
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (None, "must be a ConfigRecord"),
+        (MetricRecord({"partition-id": 0, "num-partitions": 1}), "must be a ConfigRecord"),
+        (ConfigRecord(), "must have the keys"),
+        (ConfigRecord({"partition-id": 0}), r"must have the keys .* got \['partition-id'\]"),
+        (ConfigRecord({"partition-id": 0, "num-partitions": 2, "class-names": ["a"]}), "must have the keys"),
+        (ConfigRecord({"x" * 10_000: 0}), "x{40}'"),
+        (ConfigRecord({"partition-id": -1, "num-partitions": 2}), "got -1 and 2"),
+        (ConfigRecord({"partition-id": 2, "num-partitions": 2}), "got 2 and 2"),
+        (ConfigRecord({"partition-id": 0, "num-partitions": 0}), "got 0 and 0"),
+        (ConfigRecord({"partition-id": 0.0, "num-partitions": 2}), "got 0.0 and 2"),
+        (ConfigRecord({"partition-id": "0", "num-partitions": 2}), "got '0' and 2"),
+        (ConfigRecord({"partition-id": False, "num-partitions": True}), "got False and True"),
+        (ConfigRecord({"partition-id": [0], "num-partitions": 2}), r"got \[0\] and 2"),
+        (ConfigRecord({"class-names": "cat"}), "class-names must be at most"),
+        (ConfigRecord({"class-names": [1, 2]}), "class-names must be at most"),
+        (ConfigRecord({"class-names": [b"cat"]}), "class-names must be at most"),
+        (ConfigRecord({"class-names": ["cat", "cat"]}), "must differ"),
+        (ConfigRecord({"class-names": [""]}), "printable"),
+        (ConfigRecord({"class-names": ["a\nb"]}), "printable"),
+        (ConfigRecord({"class-names": ["a" * 201]}), "of 1 to 200"),
+        (ConfigRecord({"class-names": [str(i) for i in range(100_001)]}), "at most 100000 strings"),
+    ],
+)
+def test_hostile_values_are_refused(record: ConfigRecord | MetricRecord | None, reason: str) -> None:
+    content = RecordDict({} if record is None else {"node": record})
+
+    with pytest.raises(RejectedReply, match=reason):
+        read_node_info(Message(content, reply_to=QUESTION))
+
+
+def test_an_error_is_refused_with_its_reason() -> None:
+    with pytest.raises(RejectedReply, match="no function registered"):
+        read_node_info(Message(Error(code=2, reason="no function registered"), reply_to=QUESTION))

@@ -1,0 +1,127 @@
+"""Several clients' requests in one message: each client's failure is its own."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedstats_app.wire import guard, per_client
+from fedstats_app.wire.multiplex import pack_requests, unpack_reply
+from tests.support.local_grid import instruction
+
+NOWHERE = Context(1, 1, {}, RecordDict(), {})
+REQUEST = RecordDict({"request": ConfigRecord({"what": "ids"})})
+
+app = ClientApp(mods=[guard])
+
+
+@app.query("statistics")
+@per_client
+def statistics(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Fail in the way that the client's number says."""
+    assert msg.content["request"]["what"] == "ids"
+    match client_id:
+        case 1:
+            raise ValueError("no data\nfor client 1")
+        case 2:
+            return None  # type: ignore[return-value]
+        case 3:
+            sys.exit("killed")
+        case 4:
+            return Message(RecordDict({"metrics": MetricRecord({"n": 2**64})}), reply_to=msg)
+        case 5:
+            return Message(Error(code=7, reason="not today"), reply_to=msg)
+    number = MetricRecord({"id": -1 if client_id is None else client_id})
+    return Message(RecordDict({"metrics": number, "arrays": ArrayRecord()}), reply_to=msg)
+
+
+def client_instruction(client: int) -> Message:
+    return instruction(REQUEST, node=client)
+
+
+def ask(clients: list[int]) -> Message:
+    return app(instruction(pack_requests(REQUEST, clients), node=99), NOWHERE)
+
+
+def test_among_many_each_failure_is_named_and_its_own() -> None:
+    clients = list(range(13))
+    reply = ask(clients)
+
+    answers = {client: unpack_reply(reply, client, client_instruction(client)) for client in clients}
+
+    reasons = {client: answer.error.reason for client, answer in answers.items() if answer.has_error()}
+    assert reasons.pop(4).startswith("ValueError")
+    assert reasons == {
+        1: "ValueError: no data for client 1",
+        2: "TypeError: the ClientApp must return a Message, got NoneType",
+        3: "SystemExit: killed",
+        5: "not today",
+    }
+    for client in {0, *range(6, 13)}:
+        assert set(answers[client].content) == {"metrics", "arrays"}
+        assert answers[client].content["metrics"]["id"] == client
+        assert answers[client].metadata.src_node_id == client
+    assert reply.deflate()
+
+
+def test_without_clients_the_node_is_the_client() -> None:
+    reply = app(instruction(REQUEST, node=99), NOWHERE)
+
+    assert reply.content["metrics"]["id"] == -1
+    answer = unpack_reply(reply, None, client_instruction(99))
+    assert answer.content is reply.content and answer.metadata.src_node_id == 99
+
+
+def test_packing_leaves_the_common_content_as_it_was() -> None:
+    packed = pack_requests(REQUEST, [4, 2**62])
+
+    assert set(REQUEST) == {"request"} and packed["request"] is REQUEST["request"]
+    assert packed["clients"]["ids"] == [4, 2**62]
+
+
+@pytest.mark.parametrize(
+    "record", [ConfigRecord(), ConfigRecord({"ids": [0.5]}), ConfigRecord({"ids": "01"}), ConfigRecord({"ids": [1, 1]}),
+               ConfigRecord({"ids": [True]}), ArrayRecord()]
+)
+def test_a_hostile_list_of_clients_is_refused(record: ConfigRecord | ArrayRecord) -> None:
+    reply = app(instruction(RecordDict({**REQUEST, "clients": record})), NOWHERE)
+
+    assert reply.has_error() and "clients: must be" in reply.error.reason
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (RecordDict(), "names no failures"),
+        (RecordDict({"failed": ArrayRecord()}), "names no failures"),
+        (RecordDict({"failed": ConfigRecord(), "11.metrics": MetricRecord()}), "holds nothing of it"),
+        (RecordDict({"failed": ConfigRecord(), "1": MetricRecord()}), "holds nothing of it"),
+        (RecordDict({"failed": ConfigRecord({"1": 5})}), "5"),
+        (RecordDict({"failed": ConfigRecord({"1": "x\n" * 10_000})}), "x x"),
+    ],
+)
+def test_a_hostile_reply_is_that_clients_error(content: RecordDict, reason: str) -> None:
+    host = Message(content, reply_to=instruction(REQUEST, node=99))
+
+    answer = unpack_reply(host, 1, client_instruction(1))
+
+    assert reason in answer.error.reason and len(answer.error.reason) <= 500
+    assert answer.metadata.src_node_id == 1
+
+
+def test_an_error_of_the_node_is_every_clients_error() -> None:
+    host = Message(Error(code=5, reason="Node Unavailable"), reply_to=instruction(REQUEST, node=99))
+
+    for client in (None, 0, 7):
+        answer = unpack_reply(host, client, client_instruction(7))
+        assert (answer.error.code, answer.error.reason, answer.metadata.src_node_id) == (5, "Node Unavailable", 7)
+
+
+def test_a_reply_cannot_speak_for_another_node() -> None:
+    host = Message(REQUEST, reply_to=instruction(REQUEST, node=99))
+    host.metadata.__dict__["_src_node_id"] = 55
+
+    assert unpack_reply(host, None, client_instruction(99)).metadata.src_node_id == 99

@@ -1,0 +1,205 @@
+"""Honest replies: what a client sends is what the server reads."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from flwr.app import Message
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from fedstats_app.statistics import (
+    ClassMeanRows,
+    ClientStatistics,
+    FeatureStatistics,
+    RandomFourierFeatures,
+    RandomProjection,
+    StatisticsSpec,
+)
+from fedstats_app.wire import StatisticsRequest, read_statistics_reply, read_statistics_request, statistics_reply
+from tests.support.compare import relative_difference, same_bits
+from tests.support.draws import Sample, samples
+from tests.support.local_grid import instruction
+from tests.wire.replies import DIM, NUM_CLASSES, arrays, features_and_labels, honest_reply, request_for
+
+GRAM = StatisticsSpec(gram=True)
+SPECS = [
+    (StatisticsSpec(),),
+    (GRAM,),
+    (StatisticsSpec(gram=True, means_per_class=3),),
+    (GRAM, StatisticsSpec(gram=True, feature_map=RandomProjection(11, seed=3))),
+    (StatisticsSpec(), StatisticsSpec(gram=True, feature_map=RandomFourierFeatures(9, 2.0, seed=1)), GRAM),
+]
+
+
+def answer(request: StatisticsRequest, statistics: object, **about: object) -> Message:
+    """Return the reply after a journey."""
+    reply = statistics_reply(instruction(request.to_content()), statistics, **about)  # type: ignore[arg-type]
+    return pickle.loads(pickle.dumps(reply))  # noqa: S301  # Flower's simulation does it
+
+
+@pytest.mark.parametrize("specs", SPECS, ids=range(len(SPECS)))
+def test_float64_arrives_bit_for_bit(specs: tuple[StatisticsSpec, ...]) -> None:
+    request = request_for(*specs, wire_dtype="float64")
+    sent = request.statistics(*features_and_labels())
+
+    received = read_statistics_reply(answer(request, sent, seconds=1.5, num_unreadable=2), request, feature_dim=DIM)
+
+    assert len(received.statistics) == len(specs)
+    assert (received.num_examples, received.num_unreadable, received.seconds) == (30, 2, 1.5)
+    for got, expected in zip(received.statistics, sent, strict=True):
+        assert same_bits(got.rows.class_ids, expected.rows.class_ids)
+        assert same_bits(got.rows.counts, expected.rows.counts)
+        assert same_bits(got.rows.class_sums, expected.rows.class_sums)
+        assert (got.gram is None) == (expected.gram is None)
+        assert got.gram is None or same_bits(got.gram, expected.gram)
+
+
+@pytest.mark.parametrize("specs", SPECS, ids=range(len(SPECS)))
+def test_float32_arrives_rounded_once(specs: tuple[StatisticsSpec, ...]) -> None:
+    request = request_for(*specs)
+    sent = request.statistics(*features_and_labels())
+
+    received = read_statistics_reply(answer(request, sent), request)
+
+    for got, expected in zip(received.statistics, sent, strict=True):
+        assert same_bits(got.rows.counts, expected.rows.counts)
+        assert same_bits(got.rows.class_sums, expected.rows.class_sums.to(torch.float32))
+        assert expected.gram is None or same_bits(got.gram, expected.gram.to(torch.float32).to(torch.float64))
+
+
+@pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
+def test_whatever_form_a_client_has_its_statistics_in_the_same_arrives(wire_dtype: str) -> None:
+    request = request_for(wire_dtype=wire_dtype)
+    features, labels = features_and_labels()
+    summed = FeatureStatistics.from_features(features, labels, NUM_CLASSES)
+    rows = ClassMeanRows.from_features(features, labels, NUM_CLASSES)
+    forms = [summed, ClientStatistics(rows, summed.gram), [summed], request.statistics(features, labels)]
+
+    got = [read_statistics_reply(answer(request, form), request).statistics[0] for form in forms]
+
+    for one in got:
+        assert len(one.rows) == 4, "the absent class has no row"
+        assert same_bits(one.rows.class_sums, got[0].rows.class_sums) and same_bits(one.gram, got[0].gram)
+
+
+def test_rows_alone_answer_who_wants_no_gram_matrix_and_a_gram_matrix_too_many_is_left_out() -> None:
+    request = request_for(StatisticsSpec())
+    features, labels = features_and_labels()
+    rows = ClassMeanRows.from_features(features, labels, NUM_CLASSES)
+    summed = FeatureStatistics.from_features(features, labels, NUM_CLASSES)
+
+    for statistics in (rows, summed, [rows]):
+        received = read_statistics_reply(answer(request, statistics), request)
+        assert received.statistics[0].gram is None and received.gram_bytes == (0,)
+        assert same_bits(received.statistics[0].rows.counts, rows.counts)
+
+
+def test_sums_of_rows_equal_sums_of_features() -> None:
+    request = request_for(StatisticsSpec(means_per_class=4), wire_dtype="float64")
+    features, labels = features_and_labels(n=200)
+    expected = FeatureStatistics.from_features(features, labels, NUM_CLASSES, gram=False)
+
+    received = read_statistics_reply(answer(request, request.statistics(features, labels)), request)
+
+    rows = received.statistics[0].rows
+    assert len(rows) == 16
+    assert torch.equal(rows.summed().class_counts, expected.class_counts)
+    assert relative_difference(rows.summed().class_sums, expected.class_sums) < 1e-14
+
+
+@pytest.mark.parametrize("feature_dim", [DIM, None])
+@pytest.mark.parametrize("spec", [StatisticsSpec(), GRAM, StatisticsSpec(gram=True, means_per_class=3)])
+def test_a_client_without_data_is_no_error(spec: StatisticsSpec, feature_dim: int | None) -> None:
+    request = request_for(spec)
+    statistics = request.statistics(torch.zeros(0, DIM), torch.zeros(0, dtype=torch.int64))
+
+    received = read_statistics_reply(answer(request, statistics), request, feature_dim=feature_dim)
+
+    assert received.num_examples == 0 and len(received.statistics[0].rows) == 0
+    assert received.statistics[0].rows.feature_dim == DIM
+
+
+def test_bytes_are_what_travels() -> None:
+    request = request_for(StatisticsSpec(gram=True, means_per_class=2))
+    reply = honest_reply(request)
+
+    received = read_statistics_reply(reply, request)
+
+    sizes = {key: len(array.data) for key, array in arrays(reply.content).items()}
+    assert received.gram_bytes == (sizes["gram"],) == (128 + 4 * DIM * (DIM + 1) // 2,)
+    assert received.row_bytes == (sum(sizes.values()) - sizes["gram"],) == (3 * 128 + 8 * (8 + 8 + 4 * DIM),)
+    assert received.single_row_bytes == (3 * 128 + 4 * (8 + 8 + 4 * DIM),)
+    assert received.wire_bytes == sum(sizes.values()) + 3 * 8 + 64
+
+
+@pytest.mark.parametrize(
+    ("statistics", "reason"),
+    [
+        (FeatureStatistics.zeros(NUM_CLASSES + 1, DIM), "must have the request's 5 classes .* got 6 classes"),
+        (FeatureStatistics.zeros(NUM_CLASSES, DIM, gram=False), "asks for a Gram matrix, got statistics without one"),
+        ([FeatureStatistics.zeros(NUM_CLASSES, DIM)] * 2, "asks for 1 sets of statistics, got 2"),
+        (
+            ClientStatistics(
+                ClassMeanRows(
+                    torch.tensor([0]), torch.tensor([2.5], dtype=torch.float64), torch.ones(1, DIM), NUM_CLASSES
+                ),
+                torch.eye(DIM, dtype=torch.float64),
+            ),
+            "int64 counts, got .* torch.float64 counts",
+        ),
+        (
+            FeatureStatistics(
+                torch.tensor([1, 0, 0, 0, 0]),
+                torch.full((NUM_CLASSES, DIM), 1e300, dtype=torch.float64),
+                torch.eye(DIM, dtype=torch.float64),
+            ),
+            r"must fit torch.float32, got values up to 1e\+300",
+        ),
+    ],
+)
+def test_what_cannot_be_an_answer_is_an_error_on_the_client(statistics: object, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        answer(request_for(), statistics)
+
+
+def a_row_vanishes(request: StatisticsRequest, sample: Sample) -> bool:
+    """Whether a row's sum is exactly zero on the wire: not what a network's features give."""
+    sums = request.statistics(sample.features, sample.labels)[0].rows.class_sums
+    return bool((sums.to(torch.float32) == 0).all(dim=1).any())
+
+
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@given(
+    sample=samples(kinds=("random", "non-negative", "duplicates", "constant", "one constant feature", "low rank")),
+    wire_dtype=st.sampled_from(["float32", "float64"]),
+    means_per_class=st.integers(1, 3),
+)
+def test_honest_replies_are_never_refused(sample: Sample, wire_dtype: str, means_per_class: int) -> None:
+    """Features from 1e-6 to 1e6 and beyond, more dimensions than samples, one sample, none, duplicates, constants."""
+    spec = StatisticsSpec(gram=True, means_per_class=means_per_class)
+    request = StatisticsRequest(sample.num_classes, (spec,), wire_dtype=wire_dtype)
+    assume(not a_row_vanishes(request, sample))
+    msg = instruction(request.to_content())
+
+    reply = statistics_reply(msg, read_statistics_request(msg).statistics(sample.features, sample.labels))
+
+    received = read_statistics_reply(reply, request, feature_dim=sample.features.shape[1])
+    assert received.num_examples == len(sample.labels)
+
+
+@pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize(("n", "dim"), [(1, 64), (40, 64), (500, 64), (3000, 16)])
+def test_honest_replies_of_real_size_are_never_refused(n: int, dim: int, scale: float, wire_dtype: str) -> None:
+    rng = torch.Generator().manual_seed(n)
+    labels = torch.randint(0, 10, (n,), generator=rng)
+    # A mean far from 0 and a spread far below it: what is left of the Gram matrix is at the edge of the rounding.
+    features = scale * (100 + 0.01 * torch.randn(n, dim, generator=rng))
+    request = StatisticsRequest(10, (GRAM,), wire_dtype=wire_dtype)
+
+    reply = statistics_reply(instruction(request.to_content()), request.statistics(features, labels))
+
+    assert read_statistics_reply(reply, request, feature_dim=dim).num_examples == n
