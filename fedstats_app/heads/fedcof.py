@@ -12,9 +12,10 @@ from fedstats_app.heads.linear_head import LinearHead, SolveReport, normalize_ro
 from fedstats_app.heads.linear_system import add_to_diagonal, solve_positive_definite
 from fedstats_app.heads.regularisation import oas_shrinkage
 from fedstats_app.statistics import ClassMeanRows
+from fedstats_app.statistics.accumulation import add_to_group_sums, mirror_upper
 
-# Rows per product: bounds the float64 copy of the rows, and fixes the order of additions.
-ROWS_PER_BLOCK = 4096
+# Rows per product: bounds the float64 copy of the rows (10 MB at d = 1280), and fixes the order of additions.
+ROWS_PER_BLOCK = 1024
 # Columns per tile of the symmetric product: only tiles on and above the diagonal are computed.
 COLUMNS_PER_TILE = 256
 
@@ -95,7 +96,7 @@ class _ClassTotals(NamedTuple):
         for ids, block in zip(
             torch.split(rows.class_ids, ROWS_PER_BLOCK), torch.split(rows.class_sums, ROWS_PER_BLOCK), strict=True
         ):
-            sums.index_add_(0, ids, block.to(torch.float64))
+            add_to_group_sums(sums, block, ids)
         divisor = torch.where(counts > 0, counts, torch.ones_like(counts))
         return cls(counts, num_means, sums, sums / divisor.unsqueeze(1))
 
@@ -106,18 +107,18 @@ def _scatter(rows: ClassMeanRows, totals: _ClassTotals, class_weights: Tensor) -
     One symmetric product of the scaled, centred rows, in blocks of rows and tiles of columns. Centring comes first:
     subtracting the class terms afterwards would cancel.
     """
-    dim = rows.feature_dim
+    dim, counts = rows.feature_dim, rows.counts.to(torch.float64).unsqueeze(1)
+    scale = (class_weights[rows.class_ids].unsqueeze(1) * counts).sqrt()
     gram = totals.sums.new_zeros(dim, dim)
     tiles = [slice(start, min(start + COLUMNS_PER_TILE, dim)) for start in range(0, dim, COLUMNS_PER_TILE)]
     for start in range(0, len(rows), ROWS_PER_BLOCK):
         block = slice(start, start + ROWS_PER_BLOCK)
-        ids, counts = rows.class_ids[block], rows.counts[block].to(torch.float64).unsqueeze(1)
-        centred = rows.class_sums[block].to(torch.float64) / counts - totals.means[ids]
-        scaled = centred * (class_weights[ids].unsqueeze(1) * counts).sqrt()
+        # In place, in a copy: a new tensor for each step costs a third of the whole product in fresh memory pages.
+        scaled = rows.class_sums[block].to(torch.float64, copy=True)
+        scaled.div_(counts[block]).sub_(totals.means[rows.class_ids[block]]).mul_(scale[block])
         for tile in tiles:
             gram[tile, tile.start :].addmm_(scaled[:, tile].T, scaled[:, tile.start :])
-    upper = torch.triu(gram)
-    return upper + torch.triu(gram, diagonal=1).T
+    return mirror_upper(gram)
 
 
 def _mean_term(totals: _ClassTotals, between_class: bool) -> Tensor:

@@ -27,7 +27,9 @@ def test_of_a_long_reason_both_ends_are_kept(length: int) -> None:
 
 
 def test_a_traceback_with_colours_keeps_its_words() -> None:
-    assert clean_reason("\x1b[36mray::app()\x1b[39m\n  File 'x'\nValueError: no") == "ray::app() File 'x' ValueError: no"
+    traceback = "\x1b[36mray::app()\x1b[39m\n  File 'x'\nValueError: no"
+
+    assert clean_reason(traceback) == "ray::app() File 'x' ValueError: no"
 
 
 def test_a_rejection_is_clean() -> None:

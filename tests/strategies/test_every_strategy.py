@@ -1,0 +1,310 @@
+"""One contract for all strategies: the head is that of the data, in whatever order and over whatever hosts."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord
+
+from fedstats_app.config import AppConfig
+from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
+from fedstats_app.statistics import RandomProjection, StatisticsSpec
+from fedstats_app.strategies import METHODS, ClientGrid, FedCGS, FedCOF, FedNCM, OnePass, TooFewClients, make_strategy
+from tests.strategies.clients import DIM, NUM_CLASSES, STRATEGIES, Clients, run, strategy_for
+from tests.support.compare import relative_difference
+from tests.support.local_grid import Fault
+
+CLIENTS = Clients()
+GRAM = StatisticsSpec(gram=True)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+
+
+@pytest.fixture(params=STRATEGIES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def expected_heads() -> dict[str, LinearHead]:
+    """Solve on all data at once, with the default options of the strategies."""
+    statistics = CLIENTS.statistics(GRAM)
+    return {
+        "fedncm": solve_ncm(statistics.summed()),
+        "fed3r": solve_ridge(statistics.summed()),
+        "fedcof": solve_fedcof(statistics.rows),
+        "fedcgs": solve_gaussian(statistics.summed()),
+    }
+
+
+def test_heads_equal_those_of_the_data_at_once() -> None:
+    strategy = strategy_for("one pass")
+    strategy.start(CLIENTS.client_grid())
+
+    for method, expected in expected_heads().items():
+        head = strategy.heads[method]
+        assert relative_difference(head.weight, expected.weight) < 1e-10, method
+        assert relative_difference(head.bias, expected.bias, scale=1.0) < 1e-10, method
+        assert torch.equal(head.predict(CLIENTS.features), expected.predict(CLIENTS.features))
+
+
+@pytest.mark.parametrize("method", ["fedncm", "fed3r", "fedcof", "fedcgs"])
+def test_a_method_alone_equals_it_in_one_pass(method: str) -> None:
+    alone, together = strategy_for(method), strategy_for("one pass")
+
+    arrays = run(alone, CLIENTS.client_grid())
+    all_arrays = run(together, CLIENTS.client_grid())
+
+    assert set(arrays) == {"weight", "bias"}
+    assert {name: all_arrays[f"{method}.{name}"] for name in arrays} == arrays
+
+
+@pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
+def test_arrival_order_changes_no_byte(name: str, wire_dtype: str) -> None:
+    in_order = run(strategy_for(name, wire_dtype=wire_dtype), CLIENTS.client_grid())
+
+    for seed in (1, 2, 3):
+        grid = CLIENTS.client_grid(5, grid={"shuffle_seed": seed, "per_pull": seed, "faults": {seed: Fault(late=seed)}})
+        assert run(strategy_for(name, wire_dtype=wire_dtype), grid) == in_order
+
+
+def test_the_spread_over_hosts_changes_no_byte(name: str) -> None:
+    clients = Clients(100)
+    heads = [run(strategy_for(name), clients.client_grid(hosts)) for hosts in (1, 2, 7, 100)]
+
+    assert heads[1:] == heads[:1] * 3
+
+
+def test_a_node_per_client_gives_the_same_bytes_as_clients_on_hosts(name: str) -> None:
+    """With Flower's own Grid a node is a client; node ids here are in the order of the clients."""
+    plain = strategy_for(name)
+
+    assert run(plain, CLIENTS.local_grid()) == run(strategy_for(name), CLIENTS.client_grid())
+    assert plain.collection.num_merged == CLIENTS.num_clients
+
+
+def test_rounds_cover_every_client_once_with_the_head_of_one_round(name: str) -> None:
+    clients = Clients(10)
+    once, strategy, grid = strategy_for(name), strategy_for(name, fraction_train=0.3), clients.client_grid()
+    once.start(clients.client_grid())
+
+    result = strategy.start(grid)
+
+    rounds = [outcome.server_round for outcome in strategy.outcomes]
+    assert [rounds.count(number) for number in range(1, strategy.num_rounds + 1)] == [3, 3, 3, 1]
+    assert sorted(outcome.client for outcome in strategy.outcomes) == list(range(10))
+    assert grid.inner.clients_asked == 10  # type: ignore[attr-defined]
+    assert [metrics["num-clients"] for metrics in result.train_metrics_clientapp.values()] == [3, 6, 9, 10]
+    for method, head in once.heads.items():
+        assert relative_difference(strategy.heads[method].weight, head.weight) < 1e-9
+        assert relative_difference(strategy.heads[method].bias, head.bias, scale=1.0) < 1e-9
+
+
+def test_the_seed_draws_the_clients_of_a_round() -> None:
+    def drawn(seed: int) -> list[tuple[int, int]]:
+        strategy = strategy_for("fedncm", fraction_train=0.3, seed=seed)
+        strategy.start(CLIENTS.client_grid())
+        return [(outcome.server_round, outcome.client) for outcome in strategy.outcomes]
+
+    assert drawn(0) == drawn(0)
+    assert len({tuple(drawn(seed)) for seed in range(5)}) == 5
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5, 0.34, 0.1, 0.07, 0.01])
+def test_any_fraction_covers_all_in_its_rounds(fraction: float) -> None:
+    strategy = strategy_for("fedncm", fraction_train=fraction)
+    strategy.start(CLIENTS.client_grid())
+
+    assert sorted(outcome.client for outcome in strategy.outcomes) == list(range(CLIENTS.num_clients))
+
+
+def garbage(reply: object) -> object:
+    reply.content["statistics-0"] = ArrayRecord()  # type: ignore[attr-defined]
+    return reply
+
+
+def test_the_head_is_that_of_the_clients_that_answered_and_the_others_are_named(name: str) -> None:
+    broken = Clients(broken={2: ValueError("no such file"), 9: SystemExit(1)})
+    strategy = strategy_for(name)
+
+    run(strategy, broken.client_grid())
+
+    failed = {outcome.client: outcome.reason for outcome in strategy.outcomes if outcome.outcome == "failed"}
+    assert failed == {2: "ValueError: no such file", 9: "SystemExit: 1"}
+    for method, served in strategy.methods().items():
+        statistics = CLIENTS.statistics(served.specification, without={2, 9})
+        merged = strategy.statistics(method)
+        assert torch.equal(merged.summed().class_counts, statistics.summed().class_counts)
+        assert relative_difference(merged.summed().class_sums, statistics.summed().class_sums) < 1e-12
+    rest = strategy_for(name)
+    healthy = CLIENTS.client_grid()
+    del healthy.hosts[2], healthy.hosts[9]  # type: ignore[union-attr]
+    rest.start(healthy)
+    assert all(torch.equal(rest.heads[method].weight, head.weight) for method, head in strategy.heads.items())
+
+
+FAULTS = {
+    1: (Fault(raises="\x1b[31mRuntimeError: CUDA out of memory\x1b[0m"), "failed", "RuntimeError: CUDA out of memory"),
+    3: (Fault(unavailable=True), "failed", "Node Unavailable"),
+    4: (Fault(tamper=garbage), "rejected", "statistics: must have the keys"),  # type: ignore[arg-type]
+    6: (Fault(silent=True), "failed", "no reply within 0 s (reply-timeout)"),
+    8: (Fault(refused=True), "failed", "the message could not be sent"),
+    10: (Fault(copies=5), "merged", ""),
+    12: (Fault(late=3), "merged", ""),
+}
+
+
+@pytest.mark.parametrize("drops_refused", [True, False], ids=["simulation", "deployment"])
+def test_every_fault_of_a_node_is_named_and_costs_nobody_else(drops_refused: bool) -> None:
+    faults = {node: fault for node, (fault, _, _) in FAULTS.items()}
+    strategy = strategy_for("one pass", reply_timeout=0.3)
+    grid = CLIENTS.local_grid(faults=faults, shuffle_seed=3, drops_refused=drops_refused)
+
+    strategy.start(grid)
+
+    told = {outcome.client - 1000: (outcome.outcome, outcome.reason) for outcome in strategy.outcomes}
+    assert set(told) == set(range(CLIENTS.num_clients))
+    for node, (outcome, reason) in told.items():
+        _, expected, why = FAULTS.get(node, (None, "merged", ""))
+        assert outcome == expected and reason.startswith(why), node
+    lost = {node for node, (outcome, _) in told.items() if outcome != "merged"}
+    assert lost == {1, 3, 4, 6, 8}
+    statistics = CLIENTS.statistics(GRAM, without=lost)
+    assert relative_difference(strategy.heads["fed3r"].weight, solve_ridge(statistics.summed()).weight) < 1e-10
+    assert strategy.collection.num_examples == int(statistics.rows.num_examples)
+
+
+def test_too_few_merged_clients_end_the_run_with_the_reasons() -> None:
+    broken = Clients(broken=dict.fromkeys(range(12), ValueError("disk on fire")))
+    strategy = strategy_for("fedncm", min_clients=3)
+
+    with pytest.raises(TooFewClients, match=r"2 of 14 clients were merged, 3 are needed .*client 0 failed: .*on fire"):
+        strategy.start(broken.client_grid())
+
+
+def test_nobody_merged_is_a_clear_error_and_no_head() -> None:
+    strategy = strategy_for("one pass")
+
+    with pytest.raises(TooFewClients, match=r"0 of 14 clients were merged, 1 are needed .*and 11 more"):
+        strategy.start(Clients(broken=dict.fromkeys(range(14), ValueError("no"))).client_grid())
+    with pytest.raises(TooFewClients, match="there is no head"):
+        _ = strategy.head
+
+
+def test_bytes_of_a_method_are_what_it_alone_costs() -> None:
+    together = OnePass(NUM_CLASSES, [FedNCM(NUM_CLASSES), FedCOF(NUM_CLASSES, means_per_class=3), FedCGS(NUM_CLASSES)])
+    together.start(CLIENTS.client_grid())
+
+    for method in (FedNCM(NUM_CLASSES), FedCOF(NUM_CLASSES, means_per_class=3), FedCGS(NUM_CLASSES)):
+        method.start(CLIENTS.client_grid())
+        assert together.wire_bytes(method.name) == method.collection.total_wire_bytes, method.name
+    assert together.wire_bytes("fedcgs") < together.collection.total_wire_bytes < sum(
+        together.wire_bytes(name) for name in together.methods()
+    )
+
+
+def test_expected_bytes_bound_every_reply(name: str) -> None:
+    strategy = strategy_for(name, feature_dim=DIM)
+
+    strategy.start(CLIENTS.client_grid())
+
+    largest = max(outcome.wire_bytes for outcome in strategy.outcomes)
+    assert largest - 24 <= strategy.expected_reply_bytes < 3 * largest
+    assert strategy_for(name).expected_reply_bytes == 2**20
+
+
+def test_a_known_feature_dimension_is_insisted_on() -> None:
+    strategy = strategy_for("fedncm", feature_dim=DIM + 1)
+
+    with pytest.raises(TooFewClients, match=r"client 0 rejected: class-sums: must have shape \(\d, 9\), got \(\d, 8\)"):
+        strategy.start(CLIENTS.client_grid())
+
+
+def test_the_hook_sees_each_client_as_it_is_folded() -> None:
+    strategy = strategy_for("fedncm")
+    seen: list[tuple[int, bool]] = []
+    strategy.on_reply = lambda outcome, received: seen.append((outcome.client, received is not None))
+
+    strategy.start(Clients(broken={5: ValueError()}).client_grid())
+
+    assert seen == [(client, client != 5) for client in range(14)]
+
+
+def test_every_method_of_the_registry_runs_from_the_configuration() -> None:
+    config = AppConfig.from_run_config({"method": "all"})
+    strategy = make_strategy(config, NUM_CLASSES, settle_seconds=0.0)
+
+    strategy.start(CLIENTS.client_grid())
+
+    assert set(strategy.heads) == set(METHODS) == {"fedncm", "fed3r", "fedcof", "fedcgs"}
+    assert len(strategy.request.specs) == 1, "one upload serves all"
+    for head in strategy.heads.values():
+        assert head.weight.shape == (NUM_CLASSES, DIM) and bool(torch.isfinite(head.weight).all())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"fraction_train": 0.0}, r"fraction_train must lie in \(0, 1\], got 0"),
+        ({"fraction_train": float("nan")}, "fraction_train must lie in"),
+        ({"min_clients": 0}, "min_clients must be at least 1"),
+        ({"wire_dtype": "float16"}, "wire_dtype must be one of"),
+        ({"seed": -1}, "seed must lie in"),
+        ({"class_names": ("a",)}, "class_names must name all 6 classes, got 1"),
+    ],
+)
+def test_options_out_of_range_are_errors(options: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        FedNCM(NUM_CLASSES, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("strategies", "reason"),
+    [
+        ([], "at least one"),
+        ([FedNCM(6), FedNCM(6)], "of different names"),
+        ([FedNCM(6), FedCOF(5)], "must all have 6 classes"),
+    ],
+)
+def test_one_pass_takes_different_methods_of_the_same_classes(strategies: list[FedNCM], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        OnePass(6, strategies)
+
+
+def test_two_maps_travel_as_two_sets_of_statistics() -> None:
+    strategy = strategy_for("one pass, two maps")
+    strategy.start(CLIENTS.client_grid())
+
+    assert len(strategy.request.specs) == 2
+    assert strategy.heads["fedcgs"].feature_dim == 12 and strategy.heads["fedncm"].feature_dim == DIM
+    spec = StatisticsSpec(gram=True, feature_map=RandomProjection(12, seed=5))
+    expected = solve_gaussian(CLIENTS.statistics(spec).summed())
+    assert relative_difference(strategy.heads["fedcgs"].weight, expected.weight) < 1e-9
+
+
+def test_a_second_start_asks_nobody_again() -> None:
+    strategy, grid = strategy_for("fedncm"), CLIENTS.client_grid()
+    first = run(strategy, grid)
+
+    assert run(strategy, grid) == first
+    assert grid.inner.clients_asked == CLIENTS.num_clients  # type: ignore[attr-defined]
+
+
+def test_the_result_is_the_head() -> None:
+    strategy = strategy_for("fed3r")
+
+    result = strategy.start(ClientGrid(CLIENTS.local_grid(None)))
+
+    weight = result.arrays["weight"].numpy()
+    assert weight.shape == (NUM_CLASSES, DIM) and weight.dtype == np.float64
+    assert np.array_equal(weight, strategy.head.weight.numpy())
+    assert np.array_equal(result.arrays["bias"].numpy(), strategy.head.bias.numpy())
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["num-examples"] == 12 * 14 and metrics["num-failed"] == 0
+    assert metrics["wire-bytes"] == sum(outcome.wire_bytes for outcome in strategy.outcomes)
+    assert all(outcome.seconds == 0.25 for outcome in strategy.outcomes)

@@ -1,0 +1,314 @@
+"""ServerApp and ClientApp together, without Ray: every stage, with the tiny backbone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from PIL import Image
+from support.local_grid import Fault, LocalGrid
+
+import fedstats_app
+from fedstats_app import client_app, server_app
+from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
+from fedstats_app.results.head_file import read_head
+from fedstats_app.site import FeatureReader, backbone_for, partitions, training_set
+from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
+from fedstats_app.strategies import TooFewClients
+
+METHODS = ("fedncm", "fed3r", "fedcof", "fedcgs")
+
+
+def simulate(
+    tmp_path: Path,
+    *,
+    nodes: int = 2,
+    node_configs: list[Mapping[str, object]] | None = None,
+    faults: Mapping[int, Fault] | None = None,
+    shuffle_seed: int | None = None,
+    **settings: object,
+) -> Path:
+    """Run the app on the built-in sample and return the run folder."""
+    run_config: dict[str, Any] = {
+        **AppConfig().to_run_config(),
+        "backbone": "random:tiny",
+        "input-size": 16,
+        "num-clients": 10,
+        "plots": False,
+        "output-dir": str(tmp_path / "runs"),
+        "cache-dir": str(tmp_path.parent / "cache"),
+        "settle-seconds": 0.1,
+        "wait-timeout": 5.0,
+        **{name.replace("_", "-"): value for name, value in settings.items()},
+    }
+    configs = node_configs or [{"partition-id": node, "num-partitions": nodes} for node in range(nodes)]
+    grid = LocalGrid(client_app.app, configs, run_config, faults=faults or {}, shuffle_seed=shuffle_seed)
+    before = set((tmp_path / "runs").glob("*"))
+    try:
+        server_app.app(grid, Context(7, 1, {}, RecordDict(), run_config))
+    finally:
+        made = sorted(set((tmp_path / "runs").glob("*")) - before)
+    (folder,) = made
+    return folder
+
+
+def head_bytes(folder: Path) -> dict[str, bytes]:
+    return {path.stem: path.read_bytes() for path in sorted((folder / "heads").iterdir())}
+
+
+def read_json(folder: Path, name: str) -> Any:
+    return json.loads((folder / name).read_text())
+
+
+def clients(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+
+
+def central(config: AppConfig, kept: list[int]) -> tuple[FeatureStatistics, ClassMeanRows]:
+    """Return statistics and rows of some clients, computed directly."""
+    dataset = training_set(config)
+    reader = FeatureReader(backbone_for(config, own_data=False))
+    parts, rows = partitions(config), []
+    stats = FeatureStatistics.zeros(10, 32)
+    for client in kept:
+        if not len(parts[client]):
+            continue
+        features = torch.cat([block for block, _ in reader.blocks(dataset, parts[client])])
+        labels = torch.from_numpy(dataset.labels[parts[client]])
+        stats = stats + FeatureStatistics.from_features(features, labels, 10)
+        rows.append(ClassMeanRows.from_features(features, labels, 10))
+    return stats, ClassMeanRows.concatenate(rows)
+
+
+def site_folder(root: Path, classes: tuple[str, ...], *, seed: int, images: int = 8) -> str:
+    """Make a folder of images in which a class has a colour of its own."""
+    draw = np.random.default_rng(seed)
+    for name in classes:
+        (root / name).mkdir(parents=True)
+        colour = np.random.default_rng(abs(hash_of(name))).integers(0, 256, 3)
+        for number in range(images):
+            noise = draw.integers(-40, 40, (16, 16, 3))
+            Image.fromarray(np.clip(colour + noise, 0, 255).astype(np.uint8)).save(root / name / f"{number}.png")
+    return str(root)
+
+
+def hash_of(name: str) -> int:
+    return sum(ord(letter) * 31**position for position, letter in enumerate(name))
+
+
+@pytest.fixture(scope="module")
+def default(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulate(tmp_path_factory.mktemp("default"), wire_dtype="float64", plots=True)
+
+
+def test_heads_are_those_of_the_centralised_data(default: Path) -> None:
+    config = AppConfig(backbone="random:tiny", input_size=16, num_clients=10)
+    stats, rows = central(config, list(range(10)))
+    expected = {
+        "fedncm": solve_ncm(stats),
+        "fed3r": solve_ridge(stats, ridge_lambda="auto"),
+        "fedcof": solve_fedcof(rows, shrinkage="auto"),
+        "fedcgs": solve_gaussian(stats, shrinkage=config.fedcgs_shrinkage),
+    }
+    for name, head in expected.items():
+        found, metadata = read_head(default / "heads" / f"{name}.safetensors")
+        assert torch.allclose(found.weight, head.weight, rtol=1e-5, atol=1e-6 * float(head.weight.abs().max())), name
+        assert metadata["regulariser"] == head.report.regulariser
+
+
+def test_results_say_what_every_method_costs_alone(default: Path, tmp_path: Path) -> None:
+    together = read_json(default, "results.json")
+    assert set(together["methods"]) == set(METHODS)
+    for name in METHODS:
+        alone = read_json(simulate(tmp_path, method=name, wire_dtype="float64"), "results.json")["methods"]
+        assert set(alone) == {name}
+        for key in ("accuracy", "uplink_bytes", "num_examples", "num_clients", "wire_bytes"):
+            assert alone[name][key] == together["methods"][name][key], (name, key)
+        assert 0.0 < alone[name]["accuracy"] < 1.0
+
+
+def test_plots_and_every_client_are_in_the_folder(default: Path) -> None:
+    assert len(list((default / "plots").glob("*.png"))) == 6
+    assert [(one["client"], one["outcome"]) for one in clients(default)] == [(k, "merged") for k in range(10)]
+    assert read_json(default, "status.json")["state"] == "completed"
+    assert read_json(default, "config.json")["run_config"]["num-clients"] == 10
+
+
+@pytest.mark.parametrize(("nodes", "shuffle_seed"), [(1, 1), (3, 2), (10, 3)])
+def test_the_number_of_supernodes_and_the_order_of_replies_do_not_matter(
+    default: Path, tmp_path: Path, nodes: int, shuffle_seed: int
+) -> None:
+    folder = simulate(tmp_path, nodes=nodes, shuffle_seed=shuffle_seed, wire_dtype="float64")
+    assert head_bytes(folder) == head_bytes(default)
+
+
+def test_float32_on_the_wire_changes_no_prediction(default: Path, tmp_path: Path) -> None:
+    folder = simulate(tmp_path)
+    for name in METHODS:
+        exact, rounded = (read_json(run, "results.json")["methods"][name] for run in (default, folder))
+        assert rounded["accuracy"] == exact["accuracy"]
+        assert rounded["wire_bytes"] < 0.75 * exact["wire_bytes"]
+
+
+def test_failing_clients_are_named_and_the_others_make_the_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = client_app.client_samples
+
+    def failing(config: AppConfig, node: object, client_id: int | None, names: tuple[str, ...]) -> Any:
+        if client_id in (3, 7):
+            raise OSError(f"disk of client {client_id} is gone")
+        return samples(config, node, client_id, names)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(client_app, "client_samples", failing)
+    folder = simulate(tmp_path, method="fedncm", wire_dtype="float64")
+    stats, _ = central(
+        AppConfig(backbone="random:tiny", input_size=16, num_clients=10), [k for k in range(10) if k not in (3, 7)]
+    )
+    found, _ = read_head(folder / "heads" / "fedncm.safetensors")
+    assert torch.allclose(found.weight, solve_ncm(stats).weight, atol=1e-6)
+    failed = [one for one in clients(folder) if one["outcome"] == "failed"]
+    assert [one["client"] for one in failed] == [3, 7]
+    assert failed[0]["reason"] == "OSError: disk of client 3 is gone"
+    assert "client 7 failed: OSError: disk of client 7 is gone" in capsys.readouterr().out
+
+
+def test_a_silent_supernode_ends_in_bounded_time(tmp_path: Path) -> None:
+    with pytest.raises(TooFewClients, match="0 clients on 0 SuperNodes"):
+        simulate(tmp_path, faults={0: Fault(silent=True), 1: Fault(silent=True)}, wait_timeout=0.5)
+    (folder,) = (tmp_path / "runs").iterdir()
+    status = read_json(folder, "status.json")
+    assert status["state"] == "failed" and "min-clients" in status["reason"]
+
+
+def test_a_missing_supernode_of_a_simulation_is_said_and_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_of_three = [{"partition-id": node, "num-partitions": 3} for node in (0, 2)]
+    folder = simulate(tmp_path, node_configs=two_of_three, method="fedncm", wait_timeout=0.5)
+    assert "2 of 3 SuperNodes came" in capsys.readouterr().out
+    assert [one["client"] for one in clients(folder)] == [0, 2, 3, 5, 6, 8, 9]
+
+
+def test_rounds_ask_every_client_once_and_end_at_the_same_head(default: Path, tmp_path: Path) -> None:
+    folder = simulate(tmp_path, fraction_train=0.3, wire_dtype="float64")
+    asked = [(one["server_round"], one["client"]) for one in clients(folder)]
+    assert sorted(client for _, client in asked) == list(range(10))
+    assert [sum(number == turn for number, _ in asked) for turn in (1, 2, 3, 4)] == [3, 3, 3, 1]
+    for name in METHODS:
+        found, _ = read_head(folder / "heads" / f"{name}.safetensors")
+        whole, _ = read_head(default / "heads" / f"{name}.safetensors")
+        assert torch.allclose(found.weight, whole.weight, rtol=1e-4, atol=1e-5 * float(whole.weight.abs().max()))
+    rounds = read_json(folder, "results.json")["rounds"]
+    assert [one["round"] for one in rounds] == [1, 2, 3, 4]
+    spent = [one["methods"]["fed3r"]["wire_bytes"] for one in rounds]
+    assert spent == sorted(spent) and spent[0] > 0
+    final = read_json(folder, "results.json")["methods"]["fed3r"]["accuracy"]
+    assert rounds[-1]["methods"]["fed3r"]["accuracy"] == final
+
+
+def test_clients_without_samples_and_absent_classes(tmp_path: Path) -> None:
+    """400 clients at alpha 0.01: many have nothing; every head is finite."""
+    folder = simulate(tmp_path, num_clients=400, dirichlet_alpha=0.01)
+    assert sum(one["num_examples"] == 0 and one["outcome"] == "merged" for one in clients(folder)) > 10
+    results = read_json(folder, "results.json")
+    assert results["num_clients_merged"] == 400
+    assert all(entry["accuracy"] > 0.15 for entry in results["methods"].values())
+
+
+def test_one_client_makes_fedcof_fedncm(tmp_path: Path) -> None:
+    folder = simulate(tmp_path, num_clients=1, partitioner="iid", method="fedncm,fedcof")
+    ncm, _ = read_head(folder / "heads" / "fedncm.safetensors")
+    cof, metadata = read_head(folder / "heads" / "fedcof.safetensors")
+    assert torch.equal(ncm.weight, cof.weight)
+    assert metadata["regulariser"] == "gamma infinite (OAS)"
+    entry = read_json(folder, "results.json")["methods"]["fedcof"]
+    assert entry["ridge_effective"] == "inf" and "FedNCM" in entry["notes"][0]
+
+
+def test_random_features_travel_as_a_seed(tmp_path: Path) -> None:
+    folder = simulate(
+        tmp_path, method="fedncm,fed3r,fedcgs", fed3r_random_features=64, fedcgs_random_features=48, num_clients=5
+    )
+    fourier, metadata = read_head(folder / "heads" / "fed3r.safetensors")
+    projected, _ = read_head(folder / "heads" / "fedcgs.safetensors")
+    assert (fourier.feature_dim, projected.feature_dim) == (64, 48)
+    assert json.loads(metadata["feature-map"])["kind"] == "random-fourier"
+    classifier = fedstats_app.load(folder, "fed3r")
+    test = server_app.dataset_for("builtin", "test", "", "")
+    assert test is not None
+    predicted = classifier.predict([test.sample(index) for index in range(200)])
+    right = np.mean([name == test.class_names[label] for name, label in zip(predicted, test.labels[:200], strict=True)])
+    accuracy = read_json(folder, "results.json")["methods"]["fed3r"]["accuracy"]
+    assert abs(right - accuracy) < 0.12
+
+
+def test_several_means_per_class_send_more_rows(tmp_path: Path) -> None:
+    one = read_json(simulate(tmp_path, method="fedcof"), "results.json")["methods"]["fedcof"]
+    three = simulate(tmp_path, method="fedncm,fedcof", fedcof_means_per_class=3)
+    methods = read_json(three, "results.json")["methods"]
+    assert methods["fedcof"]["uplink_bytes"] > 2 * one["uplink_bytes"]
+    assert methods["fedncm"]["uplink_bytes"] == one["uplink_bytes"]
+
+
+def test_nodes_with_their_own_folders_are_aligned_by_name_and_evaluate_on_what_they_keep(tmp_path: Path) -> None:
+    sites = [
+        site_folder(tmp_path / "a", ("ant", "bee", "cat"), seed=1),
+        site_folder(tmp_path / "b", ("cat", "dog"), seed=2),
+        site_folder(tmp_path / "c", ("bee", "dog", "ant"), seed=3),
+    ]
+    folder = simulate(tmp_path, node_configs=[{"data-path": site} for site in sites], input_size=0, holdout_fraction=0.25)
+    config, results = read_json(folder, "config.json"), read_json(folder, "results.json")
+    assert config["class_names"] == ["ant", "bee", "cat", "dog"]
+    assert results["evaluated_on"] == "clients"
+    assert results["methods"]["fed3r"]["num_examples"] == 18 + 12 + 18  # three quarters of 8 images a class
+    assert results["methods"]["fed3r"]["accuracy"] > 0.9
+    # Labels per client are not drawn for sites with data of their own.
+    assert not (folder / "plots").exists()
+    image = Image.open(tmp_path / "b" / "dog" / "0.png")
+    assert fedstats_app.load(folder, "fed3r").predict(image) == "dog"
+
+
+def test_a_node_with_another_backbone_is_refused_by_name(tmp_path: Path) -> None:
+    weights = tmp_path / "other.pth"
+    from fedstats_app.backbones import load_backbone
+
+    state = load_backbone("random:tiny").module.state_dict()
+    torch.save({name: value + 0.01 for name, value in state.items()}, weights)
+    sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed) for seed, name in enumerate("abc")]
+    nodes: list[Mapping[str, object]] = [{"data-path": site} for site in sites]
+    nodes[1] = {**nodes[1], "backbone-weights": str(weights)}
+    folder = simulate(tmp_path, node_configs=nodes, backbone="tiny", backbone_weights="random", method="fedncm")
+    outcomes = clients(folder)
+    assert [one["outcome"] for one in outcomes] == ["merged", "failed", "merged"]
+    assert "is not the server's, fingerprint" in outcomes[1]["reason"]
+
+
+def test_absent_classes_are_masked_unless_asked_for(tmp_path: Path) -> None:
+    """With a class that nobody has, its zero logit wins wherever all others are negative."""
+    sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed) for seed, name in enumerate("ab")]
+    (tmp_path / "a" / "zebra").mkdir()
+    broken = tmp_path / "a" / "zebra" / "0.png"
+    broken.write_bytes(b"no image")
+    folder = simulate(tmp_path, node_configs=[{"data-path": site} for site in sites], method="fedcgs")
+    head, _ = read_head(folder / "heads" / "fedcgs.safetensors")
+    assert head.present.tolist() == [True, True, False]
+    assert math.isinf(float(head.bias[2])) and float(head.bias[2]) < 0
+    assert read_json(folder, "results.json")["num_unreadable"] == 1
+
+
+def test_a_wrong_configuration_says_everything_and_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_config = {**AppConfig().to_run_config(), "ridge-lambda": -1.0, "partitioner": "x", "output-dir": str(tmp_path)}
+    grid = LocalGrid(client_app.app, [{"partition-id": 0, "num-partitions": 1}], run_config)
+    with pytest.raises(ConfigError):
+        server_app.app(grid, Context(7, 1, {}, RecordDict(), run_config))
+    output = capsys.readouterr().out
+    assert "FAILED" in output and "ridge-lambda: must be" in output and "partitioner: must be one of" in output

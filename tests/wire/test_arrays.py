@@ -1,0 +1,63 @@
+"""Tensors travel as .npy bytes that numpy writes and that are read without evaluating anything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.wire import RejectedReply
+from fedstats_app.wire.arrays import check_keys, read_array, to_array
+from tests.support.compare import same_bits
+
+
+@given(
+    shape=st.lists(st.integers(0, 4), min_size=1, max_size=3),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.int64]),
+    seed=st.integers(0, 99),
+)
+def test_round_trip(shape: list[int], dtype: torch.dtype, seed: int) -> None:
+    tensor = (1e6 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)).to(dtype)
+
+    assert same_bits(read_array(ArrayRecord({"a": to_array(tensor)}), "a", dtype, tuple(shape)), tensor)
+
+
+def test_what_comes_out_can_be_written_to_and_is_nobody_elses() -> None:
+    record = ArrayRecord({"a": to_array(torch.zeros(3))})
+
+    read_array(record, "a", torch.float32, (3,)).add_(1)
+
+    assert record["a"].numpy().tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("stride", [slice(None, None, 2), slice(None, None, None)])
+def test_any_layout_leaves_in_c_order(stride: slice) -> None:
+    tensor = torch.arange(24.0).reshape(4, 6).T[stride]
+
+    assert torch.equal(read_array(ArrayRecord({"a": to_array(tensor)}), "a", torch.float32, tensor.shape), tensor)
+
+
+@pytest.mark.parametrize(("rows", "allowed"), [(0, True), (5, True), (6, False)])
+def test_rows_are_bounded(rows: int, allowed: bool) -> None:
+    record = ArrayRecord({"a": Array(np.zeros((rows, 2)))})
+
+    if allowed:
+        assert len(read_array(record, "a", torch.float64, (None, 2), max_rows=5)) == rows
+    else:
+        with pytest.raises(RejectedReply, match=r"a: must have shape \('0..5', 2\), got \(6, 2\)"):
+            read_array(record, "a", torch.float64, (None, 2), max_rows=5)
+
+
+def test_values_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(RejectedReply, match="a: must be finite"):
+        read_array(ArrayRecord({"a": Array(np.array([0.0, np.nan]))}), "a", torch.float64, (2,))
+
+
+def test_keys_are_exact_give_or_take_the_optional() -> None:
+    check_keys("reply", {"a": 1, "b": 2}, {"a"}, frozenset({"b", "c"}))
+
+    with pytest.raises(RejectedReply, match=r"reply: .* keys \['a', 'b'\], missing \['b'\], unexpected \['d'\]"):
+        check_keys("reply", {"a": 1, "d": 2}, {"a", "b"})

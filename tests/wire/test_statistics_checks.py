@@ -1,0 +1,63 @@
+"""What the numbers of a reply must satisfy, at the edges of what is allowed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
+from fedstats_app.wire import RejectedReply
+from fedstats_app.wire.statistics_checks import MAX_COUNT, MAX_FEATURE, check_gram, check_rows, check_sums
+
+EPS = torch.finfo(torch.float32).eps
+
+
+def rows_of(means: list[list[float]], counts: list[int]) -> ClassMeanRows:
+    return ClassMeanRows(torch.arange(len(counts)), torch.tensor(counts), torch.tensor(means), len(counts))
+
+
+@pytest.mark.parametrize("count", [1, MAX_COUNT])
+def test_counts_up_to_the_bound_are_allowed(count: int) -> None:
+    check_rows(torch.tensor([0, 2]), torch.tensor([1, count]), 3, 1)
+
+
+@pytest.mark.parametrize("count", [0, MAX_COUNT + 1])
+def test_counts_beyond_are_not(count: int) -> None:
+    with pytest.raises(RejectedReply, match="counts: must lie in"):
+        check_rows(torch.tensor([0, 2]), torch.tensor([1, count]), 3, 1)
+
+
+def test_means_up_to_the_bound_are_allowed_whatever_the_count() -> None:
+    check_sums(rows_of([[MAX_FEATURE, 0.0]], [1000]))
+
+    with pytest.raises(RejectedReply, match=r"means must lie within 1e\+10, got 1.1e\+10"):
+        check_sums(rows_of([[-1.1 * MAX_FEATURE, 0.0]], [1000]))
+
+
+@pytest.mark.parametrize(("excess", "allowed"), [(0, True), (1.5, True), (-1.9, True), (-2.1, False), (-99, False)])
+def test_what_rounding_can_do_is_tolerated_and_no_more(excess: float, allowed: bool) -> None:
+    """One sample: the Gram matrix is f f^T, the least the sum allows; then one direction is taken away from it."""
+    feature = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 12)))
+    statistics = FeatureStatistics.from_features(feature, torch.zeros(1, dtype=torch.int64), 1)
+    direction = torch.linalg.qr(torch.cat([feature.T, torch.ones(12, 1)], dim=1).to(torch.float64)).Q[:, 1]
+    gram = statistics.gram + excess * EPS * statistics.gram.trace() * torch.outer(direction, direction)
+    rows = ClassMeanRows.from_features(feature, torch.zeros(1, dtype=torch.int64), 1)
+
+    if allowed:
+        check_gram(gram, rows, EPS)
+    else:
+        with pytest.raises(RejectedReply, match="positive semi-definite"):
+            check_gram(gram, rows, EPS)
+
+
+def test_counts_of_another_class_are_seen() -> None:
+    """Thirty samples' sum said to be three samples' is more than the Gram matrix allows."""
+    rng = np.random.default_rng(1)
+    labels = torch.from_numpy(np.repeat([0, 1], [30, 3]))
+    features = torch.from_numpy(rng.normal(size=(33, 4)) + 3)
+    statistics = FeatureStatistics.from_features(features, labels, 2)
+    swapped = ClassMeanRows(torch.arange(2), statistics.class_counts.flip(0), None, 2, class_sums=statistics.class_sums)
+
+    with pytest.raises(RejectedReply, match="not smaller than the class sums force"):
+        check_gram(statistics.gram, swapped, EPS)
