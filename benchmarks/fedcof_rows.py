@@ -52,7 +52,8 @@ def synthetic_rows(size: Size, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 def _uneven_presence(size: Size, rng: np.random.Generator) -> np.ndarray:
     """Return how many clients have each class: (C,), summing to M, from common to rare."""
     popularity = rng.pareto(1.5, size.classes) + 0.05
-    present = np.minimum(np.floor(size.rows * popularity / popularity.sum()), size.clients).astype(np.int64)
+    expected = np.floor(size.rows * popularity / popularity.sum())
+    present: np.ndarray = np.minimum(expected, size.clients).astype(np.int64)
     while (missing := size.rows - int(present.sum())) > 0:
         open_classes = np.flatnonzero(present < size.clients)
         present[rng.permutation(open_classes)[:missing]] += 1

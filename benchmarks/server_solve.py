@@ -2,8 +2,8 @@
 
     python -m benchmarks.server_solve --json --clients 9275 --classes 1203 --rows 54590 --dim 1280
 
-These defaults are iNaturalist-Users-120K with MobileNetV2. Each side runs in its own process on the same rows, made from
-the seed; seconds and peak memory are those of the solve alone, above its input. The papers' side needs some 16 GB there.
+These defaults are iNaturalist-Users-120K with MobileNetV2. Each side runs in its own process on the same rows, made
+from the seed; seconds and peak memory are those of the solve alone, above its input. The papers' side needs 8 to 16 GB.
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ def main(arguments: list[str] | None = None) -> None:
     if options.json:
         print(json.dumps({**vars(size), "shrinkage": options.shrinkage, "seed": options.seed, **measured}))
         return
-    print(f"{size.clients} clients, {size.classes} classes, {size.rows} rows, d = {size.dim}, gamma {options.shrinkage:g}")
+    print(
+        f"{size.clients} clients, {size.classes} classes, {size.rows} rows, d = {size.dim}, gamma {options.shrinkage:g}"
+    )
     for side, name in (("ours", "one symmetric product"), ("papers", "a matrix per class   ")):
         print(f"  {name}  {measured[f'{side}_seconds']:8.2f} s  {measured[f'{side}_peak_mb']:9,.0f} MB above the input")
     print(f"  {measured['speedup']:.1f} times as fast, {100 * measured['memory_ratio']:.1f}% of the memory,")

@@ -14,10 +14,10 @@ from fedstats_app.heads.regularisation import oas_shrinkage
 from fedstats_app.statistics import ClassMeanRows
 from fedstats_app.statistics.accumulation import add_to_group_sums, mirror_upper
 
-# Rows per product: bounds the float64 copy of the rows (10 MB at d = 1280), and fixes the order of additions.
-ROWS_PER_BLOCK = 1024
+# Rows per product: bounds the float64 copy of the rows (5 MB at d = 1280), and fixes the order of additions.
+ROWS_PER_BLOCK = 512
 # Columns per tile of the symmetric product: only tiles on and above the diagonal are computed.
-COLUMNS_PER_TILE = 256
+COLUMNS_PER_TILE = 128
 
 
 def solve_fedcof(

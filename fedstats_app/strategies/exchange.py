@@ -158,12 +158,20 @@ class Exchange:
             allowed = self.grid.reply_timeout * len(request.clients)
             if waited > allowed:
                 del self.in_flight[message_id]
-                self._fail(request.clients, f"no reply within {allowed:.0f} s (reply-timeout)")
+                self._fail(request.clients, f"no reply within {allowed:g} s (reply-timeout)")
+                self._skip_others_of(self.order[request.clients[0]])
         if self.timeout is not None and now - started > self.timeout:
             for request in self.in_flight.values():
                 self._fail(request.clients, f"no reply when the {self.timeout:.0f} s for all clients were over")
             self._fail(self.unsent, f"not asked before the {self.timeout:.0f} s for all clients were over")
             self.in_flight, self.unsent = {}, []
+
+    def _skip_others_of(self, timed_out: Message) -> None:
+        """Do not wait again for a SuperNode that did not answer: one that hosts many clients would take hours."""
+        host = self.grid.host(timed_out.metadata.dst_node_id)
+        hosted = [index for index in self.unsent if self.grid.host(self.order[index].metadata.dst_node_id) == host]
+        self._fail(hosted, "not asked: its SuperNode did not answer an earlier request in time")
+        self.unsent = [index for index in self.unsent if index not in set(hosted)]
 
     def _fail(self, batch: list[int], reason: str) -> None:
         for index in batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -164,33 +164,49 @@ def test_one_node_that_sends_much_does_not_make_the_others_wait_in_turn() -> Non
     assert len(counts) == 100 and 50 < max(counts) <= 100 and grid.reply_bytes == 2000 - 2
 
 
+class Witness:
+    """Notes, whenever a client makes a reply, how many earlier ones the server still holds."""
+
+    def __init__(self) -> None:
+        self.seen: list[weakref.ref[Array]] = []
+        self.held: list[int] = []
+
+    def watch(self, app: ClientApp) -> Callable[[Message, Context], Message]:
+        def watched(msg: Message, context: Context) -> Message:
+            self.held.append(sum(ref() is not None for ref in self.seen))
+            return app(msg, context)
+
+        return watched
+
+    def note(self, array: Array) -> None:
+        self.seen.append(weakref.ref(array))
+
+
 def test_a_reply_is_gone_before_the_next_is_made() -> None:
-    """What reads replies one by one never holds two, though the window is one."""
-    grid = grid_of(20, 20, window_bytes=100, expected_reply_bytes=2**20)
-    alive: list[weakref.ref[Array]] = []
+    grid, witness = grid_of(20, 20, window_bytes=100, expected_reply_bytes=2**20), Witness()
+    grid.inner.app = witness.watch(app)  # type: ignore[attr-defined]
 
     for reply in grid.send_and_receive(requests(grid.get_node_ids(), size=5000)):
-        assert [ref for ref in alive if ref() is not None] == []
-        alive.append(weakref.ref(reply.content["payload"]["payload"]))
+        witness.note(reply.content["payload"]["payload"])
         del reply
-    assert len(alive) == 20
+
+    assert len(witness.seen) == 20 and witness.held == [0] * 20
 
 
 def test_a_strategy_holds_one_reply_at_a_time() -> None:
-    clients = Clients(8)
+    clients, strategy, witness = Clients(8), Fed3R(NUM_CLASSES), Witness()
     grid = clients.client_grid(8, window_bytes=1, expected_reply_bytes=2**20)
-    strategy = Fed3R(NUM_CLASSES)
-    fold, alive = strategy.collection.fold, []
+    grid.inner.app = witness.watch(clients.app())  # type: ignore[attr-defined]
+    fold = strategy.collection.fold
 
-    def spy(server_round: int, reply: Message) -> object:
-        assert [ref for ref in alive if ref() is not None] == []
-        alive.append(weakref.ref(reply.content["statistics-0"]["gram"]))
+    def noted(server_round: int, reply: Message) -> object:
+        witness.note(reply.content["statistics-0"]["gram"])
         return fold(server_round, reply)
 
-    strategy.collection.fold = spy  # type: ignore[assignment, method-assign]
+    strategy.collection.fold = noted  # type: ignore[assignment, method-assign]
     strategy.start(grid)
 
-    assert len(alive) == 8
+    assert len(witness.seen) == 8 and witness.held == [0] * 8
 
 
 def test_nothing_is_sent_before_somebody_reads() -> None:
@@ -210,7 +226,19 @@ def test_a_silent_node_costs_its_clients_and_its_time_limit() -> None:
     # Three clients share its message, each with its own allowance.
     assert 0.3 <= time.monotonic() - started < 2.0
     assert [client for client, got in enumerate(numbers(replies)) if got == -1] == [2, 6, 10]
-    assert replies[6].error.reason == "no reply within 0 s (reply-timeout)" and replies[6].metadata.src_node_id == 6
+    assert replies[6].error.reason == "no reply within 0.3 s (reply-timeout)" and replies[6].metadata.src_node_id == 6
+
+
+def test_a_silent_node_that_hosts_many_clients_is_waited_for_once() -> None:
+    """One client per message and window: without giving up on the node, each would take its full time limit."""
+    grid = grid_of(40, 2, inner={"faults": silent(1)}, reply_timeout=0.2, window_bytes=1, expected_reply_bytes=1)
+    started = time.monotonic()
+
+    replies = ask(grid)
+
+    assert time.monotonic() - started < 2.0  # 20 clients would take 4 seconds
+    assert [client for client, got in enumerate(numbers(replies)) if got == -1] == list(range(1, 40, 2))
+    assert "did not answer an earlier request" in replies[39].error.reason
 
 
 def test_the_time_for_all_bounds_the_whole() -> None:
