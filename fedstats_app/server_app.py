@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fedstats_app.threads  # noqa: F401  # first: it must come before torch
+
+# isort: split
+
 import logging
 import time
 from collections.abc import Iterator

@@ -25,7 +25,8 @@ ALLOWED: dict[str, set[str]] = {
     "server_data": {"data", "heads", "site", "statistics"},
     "wire": {"statistics", "heads"},
     "strategies": {"statistics", "heads", "wire", "config"},
-    "client_app": {"config", "heads", "site", "wire"},
+    "threads": set(),
+    "client_app": {"config", "heads", "site", "threads", "wire"},
     "server_app": {
         "backbones",
         "config",
@@ -34,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
         "server_data",
         "site",
         "strategies",
+        "threads",
         "wire",
     },
     "__init__": {"results"},
