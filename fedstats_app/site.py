@@ -192,9 +192,13 @@ def dataset_for(spec: str, split: str, image_column: str, label_column: str) -> 
 
 def training_set(config: AppConfig) -> Dataset:
     """Return the data set that clients are partitions of."""
-    dataset = dataset_for(config.dataset, "train", config.image_column, config.label_column)
-    if dataset is None:
-        raise ValueError(f"dataset {config.dataset!r} must have a training split, got none")
+    return _training_split(config.dataset, config.image_column, config.label_column)
+
+
+def _training_split(spec: str, image_column: str, label_column: str) -> Dataset:
+    dataset = dataset_for(spec, "train", image_column, label_column)
+    if dataset is None:  # load_dataset raises instead; this tells the type checker
+        raise ValueError(f"dataset {spec!r} must have a training split, got none")
     return dataset
 
 
@@ -225,11 +229,8 @@ def _partitions(
     classes_per_client: int,
     seed: int,
 ) -> list[NDArray[np.int64]]:
-    dataset = dataset_for(spec, "train", image_column, label_column)
-    if dataset is None:
-        raise ValueError(f"dataset {spec!r} must have a training split, got none")
     return partition(
-        dataset,
+        _training_split(spec, image_column, label_column),
         partitioner=partitioner,
         num_clients=num_clients,
         alpha=alpha,
@@ -244,10 +245,7 @@ def own_dataset(node: NodeConfig, config: AppConfig) -> Dataset:
     path = Path(node.data_path).expanduser()
     is_parquet = path.suffix == ".parquet" or (path.is_dir() and any(path.rglob("*.parquet")))
     kind, columns = ("parquet", (config.image_column, config.label_column)) if is_parquet else ("folder", ("", ""))
-    dataset = dataset_for(f"{kind}:{node.data_path}", "train", *columns)
-    if dataset is None:
-        raise ValueError(f"data-path {node.data_path!r} must have training data, got none")
-    return dataset
+    return _training_split(f"{kind}:{node.data_path}", *columns)
 
 
 def client_samples(

@@ -265,7 +265,9 @@ def test_nodes_with_their_own_folders_are_aligned_by_name_and_evaluate_on_what_t
         site_folder(tmp_path / "b", ("cat", "dog"), seed=2),
         site_folder(tmp_path / "c", ("bee", "dog", "ant"), seed=3),
     ]
-    folder = simulate(tmp_path, node_configs=[{"data-path": site} for site in sites], input_size=0, holdout_fraction=0.25)
+    folder = simulate(
+        tmp_path, node_configs=[{"data-path": site} for site in sites], input_size=0, holdout_fraction=0.25
+    )
     config, results = read_json(folder, "config.json"), read_json(folder, "results.json")
     assert config["class_names"] == ["ant", "bee", "cat", "dog"]
     assert results["evaluated_on"] == "clients"

@@ -20,7 +20,9 @@ def test_the_bundle_can_be_published(tmp_path: Path) -> None:
     with zipfile.ZipFile(bundle) as archive:
         sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
     assert max(sizes.values()) < 1_000_000 and len(sizes) < 1_000
-    assert {"LICENSE", "README.md", "fedstats_app/client_app.py", "fedstats_app/data/builtin/train-00.json"} <= set(sizes)
+    assert {"LICENSE", "README.md", "fedstats_app/client_app.py", "fedstats_app/data/builtin/train-00.json"} <= set(
+        sizes
+    )
     modules = {str(path.relative_to(root)) for path in (root / "fedstats_app").rglob("*.py")}
     assert modules <= set(sizes), "a module is missing from the bundle: some file names are left out by Flower"
     assert not [name for name in sizes if name.startswith(("tests/", "docs/", "benchmarks/"))]

@@ -153,8 +153,6 @@ class Collection:
             total.add(client)
         self._sums = sums
         self._row_bytes = [a + b for a, b in zip(self._row_bytes, received.row_bytes, strict=True)]
-        self._single_row_bytes = [
-            a + b for a, b in zip(self._single_row_bytes, received.single_row_bytes, strict=True)
-        ]
+        self._single_row_bytes = [a + b for a, b in zip(self._single_row_bytes, received.single_row_bytes, strict=True)]
         self._gram_bytes = [a + b for a, b in zip(self._gram_bytes, received.gram_bytes, strict=True)]
         self._other_bytes += received.other_bytes

@@ -181,8 +181,5 @@ class Exchange:
 
 def _array_bytes(content: RecordDict) -> int:
     return sum(
-        len(array.data)
-        for record in content.values()
-        if isinstance(record, ArrayRecord)
-        for array in record.values()
+        len(array.data) for record in content.values() if isinstance(record, ArrayRecord) for array in record.values()
     )

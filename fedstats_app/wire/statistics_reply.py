@@ -99,9 +99,7 @@ def statistics_reply(
         If ``msg`` is no request for statistics.
     """
     request = read_statistics_request(msg)
-    sets = [
-        _as_client_statistics(one) for one in (statistics if isinstance(statistics, Sequence) else [statistics])
-    ]
+    sets = [_as_client_statistics(one) for one in (statistics if isinstance(statistics, Sequence) else [statistics])]
     if len(sets) != len(request.specs):
         raise ValueError(f"the request asks for {len(request.specs)} sets of statistics, got {len(sets)}")
     content = RecordDict()

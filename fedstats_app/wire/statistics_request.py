@@ -174,4 +174,3 @@ def _typed(values: Mapping[str, Any], key: str, kind: type[Value]) -> Value:
     if type(value) is not kind:
         raise TypeError(f"{key} must be of type {kind.__name__}, got {value!r:.60}")
     return value
-

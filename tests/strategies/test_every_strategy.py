@@ -203,8 +203,10 @@ def test_bytes_of_a_method_are_what_it_alone_costs() -> None:
     for method in (FedNCM(NUM_CLASSES), FedCOF(NUM_CLASSES, means_per_class=3), FedCGS(NUM_CLASSES)):
         method.start(CLIENTS.client_grid())
         assert together.wire_bytes(method.name) == method.collection.total_wire_bytes, method.name
-    assert together.wire_bytes("fedcgs") < together.collection.total_wire_bytes < sum(
-        together.wire_bytes(name) for name in together.methods()
+    assert (
+        together.wire_bytes("fedcgs")
+        < together.collection.total_wire_bytes
+        < sum(together.wire_bytes(name) for name in together.methods())
     )
 
 

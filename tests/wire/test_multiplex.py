@@ -83,8 +83,15 @@ def test_packing_leaves_the_common_content_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [ConfigRecord(), ConfigRecord({"ids": [0.5]}), ConfigRecord({"ids": "01"}), ConfigRecord({"ids": [1, 1]}),
-               ConfigRecord({"ids": [True]}), ArrayRecord()]
+    "record",
+    [
+        ConfigRecord(),
+        ConfigRecord({"ids": [0.5]}),
+        ConfigRecord({"ids": "01"}),
+        ConfigRecord({"ids": [1, 1]}),
+        ConfigRecord({"ids": [True]}),
+        ArrayRecord(),
+    ],
 )
 def test_a_hostile_list_of_clients_is_refused(record: ConfigRecord | ArrayRecord) -> None:
     reply = app(instruction(RecordDict({**REQUEST, "clients": record})), NOWHERE)
