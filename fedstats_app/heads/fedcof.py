@@ -14,8 +14,8 @@ from fedstats_app.heads.regularisation import oas_shrinkage
 from fedstats_app.statistics import ClassMeanRows
 from fedstats_app.statistics.accumulation import add_to_group_sums, mirror_upper
 
-# Rows per product: bounds the float64 copy of the rows (5 MB at d = 1280), and fixes the order of additions.
-ROWS_PER_BLOCK = 512
+# Rows per product: bounds the float64 copy of the rows (10 MB at d = 1280), and fixes the order of additions.
+ROWS_PER_BLOCK = 1024
 # Columns per tile of the symmetric product: only tiles on and above the diagonal are computed.
 COLUMNS_PER_TILE = 128
 
@@ -111,10 +111,11 @@ def _scatter(rows: ClassMeanRows, totals: _ClassTotals, class_weights: Tensor) -
     scale = (class_weights[rows.class_ids].unsqueeze(1) * counts).sqrt()
     gram = totals.sums.new_zeros(dim, dim)
     tiles = [slice(start, min(start + COLUMNS_PER_TILE, dim)) for start in range(0, dim, COLUMNS_PER_TILE)]
+    buffer = gram.new_empty(min(ROWS_PER_BLOCK, len(rows)), dim)
     for start in range(0, len(rows), ROWS_PER_BLOCK):
         block = slice(start, start + ROWS_PER_BLOCK)
-        # In place, in a copy: a new tensor for each step costs a third of the whole product in fresh memory pages.
-        scaled = rows.class_sums[block].to(torch.float64, copy=True)
+        # In place, in one buffer: new tensors for each step cost a third of the whole product in fresh memory pages.
+        scaled = buffer[: len(rows.class_ids[block])].copy_(rows.class_sums[block])
         scaled.div_(counts[block]).sub_(totals.means[rows.class_ids[block]]).mul_(scale[block])
         for tile in tiles:
             gram[tile, tile.start :].addmm_(scaled[:, tile].T, scaled[:, tile.start :])
