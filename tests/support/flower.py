@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
+COMPLETED = "[fedstats] completed; results are in"
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,15 @@ class Finished:
     @property
     def said(self) -> list[str]:
         """The app's own lines."""
-        lines = [line.rstrip() for line in self.output.splitlines()]
-        return [line for line in lines if line.startswith(("[fedstats]", "/"))]
+        return [line.rstrip() for line in self.output.splitlines() if line.startswith("[fedstats]")]
 
     @property
     def folder(self) -> Path:
-        """The run folder, which a completed run prints as its last line."""
-        return Path(self.said[-1])
+        """The run folder, which a completed run prints in its last line."""
+        lines = [line.rstrip() for line in self.output.splitlines()]
+        if COMPLETED not in lines:
+            raise AssertionError(f"the run did not complete:\n{self.output}")
+        return Path(lines[lines.index(COMPLETED) + 1])
 
     def json(self, name: str) -> Any:
         return json.loads((self.folder / name).read_text())
