@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 METHOD_NAMES = ("fedncm", "fed3r", "fedcof", "fedcgs")
+BACKBONES = (
+    "efficientnet_lite0",
+    "squeezenet1_1",
+    "mobilenet_v2",
+    "resnet18",
+    "resnet50",
+    "efficientnet_b0",
+    "vit_b_16",
+    "vit_b_32",
+    "tiny",
+)
 PARTITIONERS = ("iid", "dirichlet", "pathological", "natural-id", "domain", "fedcof", "fedcgs")
 
 # A check returns the value in its final type, or raises ValueError saying what is allowed.
@@ -82,6 +94,39 @@ def _methods(value: object) -> object:
     return "all" if value == "all" else ",".join(names)
 
 
+def _dataset(value: object) -> object:
+    kind, _, where = str(value).partition(":")
+    if not (value == "builtin" or (kind in ("hub", "folder", "parquet") and where)):
+        raise ValueError("must be builtin, hub:NAME, folder:/PATH or parquet:/PATH")
+    if kind in ("folder", "parquet") and not _is_absolute(where):
+        # The app does not run in the user's folder, so a relative path would lead somewhere else.
+        raise ValueError("must name an absolute path (or one that starts with ~)")
+    return value
+
+
+def _is_absolute(path: str) -> bool:
+    return path.startswith(("/", "~", "\\\\")) or path[1:2] == ":"
+
+
+def _empty_or(check: Check) -> Check:
+    return lambda value: value if value == "" else check(value)
+
+
+def _device(value: object) -> object:
+    if not isinstance(value, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value):
+        raise ValueError("must be auto, cpu, cuda, cuda:N or mps")
+    return value
+
+
+def _backbone(value: object) -> object:
+    name = str(value).removeprefix("random:")
+    if not (name in BACKBONES or (name.startswith("timm:") and name != "timm:")):
+        close = difflib.get_close_matches(name, BACKBONES, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise ValueError(f"must be one of {', '.join(BACKBONES)}, timm:NAME or random:NAME{hint}")
+    return value
+
+
 def _key(default: object, check: Check) -> Any:
     return field(default=default, metadata={"check": check})
 
@@ -93,8 +138,8 @@ class AppConfig:
     method: str = _key("all", _methods)
     seed: int = _key(0, _whole(0, 2**31 - 1))
     # Data
-    dataset: str = _key("builtin", _text)
-    test_dataset: str = _key("", _text)
+    dataset: str = _key("builtin", _dataset)
+    test_dataset: str = _key("", _empty_or(_dataset))
     image_column: str = _key("", _text)
     label_column: str = _key("", _text)
     holdout_fraction: float = _key(0.2, _number(0.0, 0.9, open_low=True))
@@ -104,11 +149,11 @@ class AppConfig:
     partition_column: str = _key("", _text)
     classes_per_client: int = _key(2, _whole(1, 1_000_000))
     # Backbone
-    backbone: str = _key("efficientnet_lite0", _text)
+    backbone: str = _key("efficientnet_lite0", _backbone)
     backbone_weights: str = _key("", _text)
     input_size: int = _key(0, _whole(0, 4096))
     batch_size: int = _key(16, _whole(1, 4096))
-    device: str = _key("auto", _text)
+    device: str = _key("auto", _device)
     autocast: str = _key("none", _one_of("none", "bf16", "fp16"))
     channels_last: bool = _key(True, _flag)
     feature_cache: str = _key("auto", _one_of("auto", "on", "off"))
@@ -187,8 +232,7 @@ class AppConfig:
             problems.append("fed3r-bias: true needs fed3r-between-class true, got false")
         if self.partitioner in ("natural-id", "domain") and not self.partition_column:
             problems.append(f"partition-column: partitioner {self.partitioner!r} needs one, got none")
-        if self.output_dir and not self.output_dir.startswith(("/", "~")) and self.output_dir[1:2] != ":":
-            # The app does not run in the user's folder, so a relative path would lead somewhere else.
+        if self.output_dir and not _is_absolute(self.output_dir):
             problems.append(f"output-dir: must be an absolute path (or start with ~), got {self.output_dir!r}")
         return problems
 

@@ -22,7 +22,7 @@ from fedstats_app.heads import ConfusionMatrix
 from fedstats_app.results import MethodResult, RunFolder, results_table
 from fedstats_app.results.record import head_metadata, method_result, run_record, versions
 from fedstats_app.server_data import ServerTestSet
-from fedstats_app.site import FeatureReader, backbone_for, cache_root, dataset_for, training_set
+from fedstats_app.site import FeatureReader, backbone_for, cache_root, dataset_for, partitions, training_set
 from fedstats_app.strategies import ClientGrid, ClientOutcome, Federation, StatisticsStrategy, discover, make_strategy
 from fedstats_app.strategies.evaluation import evaluate_on_clients
 from fedstats_app.wire import ReceivedStatistics
@@ -32,6 +32,7 @@ app = ServerApp()
 # A plot of the labels of every client needs a table of clients x classes; above this size none is kept.
 MAX_LABEL_CELLS = 5_000_000
 SECONDS_BETWEEN_LINES = 5.0
+OWN_DATA = "each node's own data"
 
 
 def say(line: str) -> None:
@@ -39,13 +40,34 @@ def say(line: str) -> None:
     print(f"[fedstats] {line}", flush=True)
 
 
+class LastWord(logging.Handler):
+    """Says a line once more after everything that Flower logs when its process ends: its traceback, its exit code.
+
+    Parameters
+    ----------
+    line : str
+        What a user should see last.
+    """
+
+    def __init__(self, line: str) -> None:
+        super().__init__()
+        self.line = line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the line after the message with which Flower's process ends."""
+        if record.funcName == "flwr_exit":
+            print(self.line, flush=True)
+
+
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run all stages; whatever goes wrong is in the last line printed and in the run folder's status."""
     folder: RunFolder | None = None
     try:
+        folder = _run_folder(context)
         config = AppConfig.from_run_config(context.run_config)
-        folder = RunFolder.create(config.output_dir, context.run_id)
+        if folder is None:
+            folder = RunFolder.create(config.output_dir, context.run_id)
         folder.write_status("running")
         Run(config, folder).execute(grid)
     except BaseException as error:
@@ -54,9 +76,19 @@ def main(grid: Grid, context: Context) -> None:
             folder.write_status("failed", reason)
             say(f"run folder: {folder.path}")
         say(f"FAILED: {reason}")
+        logging.getLogger("flwr").addHandler(LastWord(f"[fedstats] FAILED: {' '.join(reason.split())}"))
         raise
     folder.write_status("completed")
     say(f"completed; results are in\n{folder.path}")
+    logging.getLogger("flwr").addHandler(LastWord(str(folder.path)))
+
+
+def _run_folder(context: Context) -> RunFolder | None:
+    """Make the run folder before anything is checked, so that a wrong configuration leaves its reason there too."""
+    try:
+        return RunFolder.create(str(context.run_config.get("output-dir", "")), context.run_id)
+    except (ValueError, OSError):
+        return None  # the configuration's own check says what is wrong with it, along with all other problems
 
 
 @dataclass
@@ -67,13 +99,16 @@ class Run:
     folder: RunFolder
     started: float = field(default_factory=time.perf_counter)
     last_line: float = 0.0
+    data_name: str = ""
+    evaluation_failures: dict[int, str] = field(default_factory=dict)
+    num_test_unreadable: int = 0
     label_counts: dict[int, np.ndarray] = field(default_factory=dict)
     rounds: list[dict[str, object]] = field(default_factory=list)
 
     def execute(self, grid: Grid) -> None:
         """Go through the stages."""
         config = self.config
-        say(f"methods {', '.join(config.methods)}; dataset {config.dataset}; backbone {config.backbone}")
+        say(f"methods {', '.join(config.methods)}; backbone {config.backbone}")
         federation = discover(
             grid,
             config.num_clients,
@@ -84,7 +119,10 @@ class Run:
             progress=say,
         )
         supernodes = len(set(federation.hosts.values()))
-        say(f"{len(federation.hosts)} clients on {supernodes} SuperNodes after {self._elapsed()}")
+        self.data_name = config.dataset if federation.simulated else OWN_DATA
+        say(f"{len(federation.hosts)} clients on {supernodes} SuperNodes after {self._elapsed()}; {self.data_name}")
+        if federation.simulated:
+            partitions(config)  # a split that cannot be made is one error here, not one on every client
         backbone = backbone_for(config, own_data=not federation.simulated)
         class_names = training_set(config).class_names if federation.simulated else federation.class_names
         test_set = self._test_set(federation, backbone, class_names)
@@ -99,7 +137,9 @@ class Run:
             expected_reply_bytes=strategy.expected_reply_bytes,
         )
         self.folder.write_config(
-            run_record(config, backbone, class_names, clients=len(federation.hosts), supernodes=supernodes)
+            run_record(
+                config, self.data_name, backbone, class_names, clients=len(federation.hosts), supernodes=supernodes
+            )
         )
         say(f"asking {len(federation.hosts)} clients for the statistics of their features")
         with quiet_flower():
@@ -214,9 +254,12 @@ class Run:
         if test_set is None:
             share = f"{100 * self.config.holdout_fraction:.0f}%"
             say(f"evaluating on the {share} of their samples that clients kept for it, after {self._elapsed()}")
-            return dict(evaluate_on_clients(grid, strategy))
+            confusion, self.evaluation_failures = evaluate_on_clients(grid, strategy)
+            return confusion
         say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {self._elapsed()}")
-        return self._on_server(strategy, test_set)
+        confusion = self._on_server(strategy, test_set)
+        self.num_test_unreadable = test_set.num_unreadable
+        return confusion
 
     def _write(
         self,
@@ -229,7 +272,7 @@ class Run:
     ) -> None:
         results = [method_result(strategy, name, confusion.get(name)) for name in strategy.heads]
         for result in results:
-            metadata = head_metadata(config, strategy, result, backbone, class_names, versions())
+            metadata = head_metadata(config, self.data_name, strategy, result, backbone, class_names, versions())
             self.folder.save_head(result.method, strategy.heads[result.method], metadata)
         outcomes = strategy.outcomes
         self.folder.write_results(
@@ -240,6 +283,9 @@ class Run:
                 "num_unreadable": sum(outcome.num_unreadable for outcome in outcomes),
                 "refused_nodes": {str(node): reason for node, reason in federation.refused.items()},
                 "evaluated_on": "server" if not strategy.request.holdout else "clients",
+                "num_test_examples": max((matrix.num_examples for matrix in confusion.values()), default=0),
+                "num_test_unreadable": self.num_test_unreadable,
+                "evaluation_failures": {str(client): reason for client, reason in self.evaluation_failures.items()},
                 "wire_bytes_received": strategy.collection.total_wire_bytes,
                 "rounds": self.rounds,
                 "seconds": round(time.perf_counter() - self.started, 3),
@@ -267,7 +313,7 @@ class Run:
             class_names=class_names,
             label_counts=np.stack(labels) if labels else None,
             confusion_matrices={name: matrix.matrix.numpy() for name, matrix in confusion.items()},
-            dataset=config.dataset,
+            dataset=self.data_name,
             backbone=config.backbone,
         )
 
@@ -277,6 +323,12 @@ class Run:
             say(f"client {outcome.client} {outcome.outcome}: {outcome.reason}")
         if failed:
             say(f"{len(failed)} of {len(outcomes)} clients are not in the heads; all reasons are in clients.jsonl")
+        for client, reason in list(self.evaluation_failures.items())[:10]:
+            say(f"client {client} did not evaluate: {reason}")
+        if self.evaluation_failures:
+            say(f"{len(self.evaluation_failures)} clients did not evaluate; all reasons are in results.json")
+        if self.num_test_unreadable:
+            say(f"{self.num_test_unreadable} test samples could not be read and are not in the accuracy")
         unreadable = sum(outcome.num_unreadable for outcome in outcomes)
         if unreadable:
             say(f"{unreadable} samples could not be read; their names are in the log of the node that has them")

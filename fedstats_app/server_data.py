@@ -45,6 +45,11 @@ class ServerTestSet:
             ]
         return self._blocks
 
+    @property
+    def num_unreadable(self) -> int:
+        """Test samples that could not be read so far."""
+        return self._reader.num_unreadable
+
     def evaluate(
         self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool
     ) -> dict[str, ConfusionMatrix]:

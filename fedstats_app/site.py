@@ -243,7 +243,8 @@ def _partitions(
 def own_dataset(node: NodeConfig, config: AppConfig) -> Dataset:
     """Return the data of a node with data of its own: a folder of images per class, or parquet files."""
     path = Path(node.data_path).expanduser()
-    is_parquet = path.suffix == ".parquet" or (path.is_dir() and any(path.rglob("*.parquet")))
+    folders = (path, path / "data")
+    is_parquet = path.suffix == ".parquet" or any(any(folder.glob("*.parquet")) for folder in folders)
     kind, columns = ("parquet", (config.image_column, config.label_column)) if is_parquet else ("folder", ("", ""))
     return _training_split(f"{kind}:{node.data_path}", *columns)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.config import AppConfig, ConfigError, NodeConfig
+from fedstats_app.config import BACKBONES, AppConfig, ConfigError, NodeConfig
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
@@ -91,6 +91,14 @@ def test_numbers_may_be_numbers_or_text(key: str, value: object, expected: objec
         ("method", "fedavg"),
         ("method", ""),
         ("wait-timeout", -1),
+        ("dataset", "foldr:/x"),
+        ("dataset", "folder:x"),
+        ("dataset", "hub:"),
+        ("test-dataset", "parquet:relative"),
+        ("device", "gpu"),
+        ("device", "cuda:x"),
+        ("backbone", "resnet19"),
+        ("backbone", "timm:"),
         ("output-dir", "runs"),
         ("output-dir", "./runs"),
     ],
@@ -138,3 +146,11 @@ def test_node_config_names_data_or_a_partition() -> None:
 def test_node_config_errors_say_what_to_give(node_config: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         NodeConfig.from_node_config(node_config)
+
+
+def test_the_backbones_are_those_that_can_be_loaded() -> None:
+    from fedstats_app.backbones import available_backbones
+
+    assert {name.removeprefix("random:") for name in available_backbones()} == set(BACKBONES)
+    for name in ("random:tiny", "random:resnet18", "timm:resnet10t"):
+        assert AppConfig.from_run_config({"backbone": name}).backbone == name

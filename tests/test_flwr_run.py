@@ -53,6 +53,8 @@ def heads(run: Finished) -> dict[str, bytes]:
 def test_the_readme_command_gives_the_readme_table(default_run: Finished, flower: Simulation) -> None:
     assert default_run.returncode == 0, default_run.output
     assert default_run.said[-1] == COMPLETED, default_run.output
+    # The last word is the path, whatever Flower says when its process ends.
+    assert default_run.output.rstrip().splitlines()[-1] == str(default_run.folder), default_run.output
     assert default_run.folder.parent == flower.home / "fedstats-runs"
     results = default_run.json("results.json")
     assert default_run.json("status.json")["state"] == "completed"
@@ -120,9 +122,10 @@ def test_more_supernodes_and_another_folder_give_the_same_bytes(
 
 def test_a_failed_run_says_so_last(flower: Simulation) -> None:
     run = flower.bash("flwr run . --stream -c \"dataset='folder:/nowhere/at/all' backbone='random:tiny'\"")
-    assert run.said[-1].startswith("[fedstats] FAILED: "), run.output
-    assert "/nowhere/at/all" in run.said[-1]
-    folder = Path(run.said[-2].removeprefix("[fedstats] run folder: "))
+    last = run.output.rstrip().splitlines()[-1]
+    assert last.startswith("[fedstats] FAILED: ") and "/nowhere/at/all" in last, run.output
+    (line,) = (line for line in run.said if line.startswith("[fedstats] run folder: "))
+    folder = Path(line.removeprefix("[fedstats] run folder: "))
     status = json.loads((folder / "status.json").read_text())
     assert status["state"] == "failed" and "/nowhere/at/all" in status["reason"]
 

@@ -74,6 +74,10 @@ class ScalarColumns(Mapping[str, NDArray[Any]]):
         return len(self._names)
 
 
+# More classes than this, and more than rows, are no class ids but some other number.
+_MOST_CLASSES = 100_000
+
+
 def read_labels(table: "datasets.Dataset", column: str, *, owner: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return a table's labels as class indices, and the classes.
 
@@ -110,7 +114,13 @@ def read_labels(table: "datasets.Dataset", column: str, *, owner: str) -> tuple[
     names_in_metadata = getattr(table.features[column], "names", None)
     if names_in_metadata is not None:
         return values.astype(np.int64), tuple(names_in_metadata)
-    return values.astype(np.int64), tuple(str(number) for number in range(max(int(values.max()) + 1, 1)))
+    num_classes = max(int(values.max()) + 1, 1)
+    if num_classes > max(_MOST_CLASSES, len(raw)):
+        raise DatasetError(
+            f"{owner}: integer labels count classes from 0, so the greatest says how many there are; {column!r} goes "
+            f"up to {num_classes - 1} in {len(raw)} rows. Make it a column of strings if these are names"
+        )
+    return values.astype(np.int64), tuple(str(number) for number in range(num_classes))
 
 
 def _is_scalar(feature: Any) -> bool:

@@ -1,6 +1,6 @@
 """FedCGS: Gaussian discriminant with one shared covariance.
 
-Guan et al. 2025, "Capturing global feature statistics for one-shot federated learning".
+Guan et al. 2025, "Capture global feature statistics for one-shot federated learning".
 """
 
 from __future__ import annotations

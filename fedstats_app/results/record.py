@@ -37,11 +37,18 @@ def versions() -> dict[str, str]:
 
 
 def run_record(
-    config: AppConfig, backbone: Backbone, class_names: Sequence[str], *, clients: int, supernodes: int
+    config: AppConfig,
+    data_name: str,
+    backbone: Backbone,
+    class_names: Sequence[str],
+    *,
+    clients: int,
+    supernodes: int,
 ) -> dict[str, object]:
     """Return the content of config.json: everything that was used."""
     return {
         "run_config": config.to_run_config(),
+        "data": data_name,
         "backbone": {
             "name": backbone.name,
             "weights": backbone.weights_source,
@@ -101,6 +108,7 @@ def method_result(strategy: StatisticsStrategy, method: str, confusion: Confusio
 
 def head_metadata(
     config: AppConfig,
+    data_name: str,
     strategy: StatisticsStrategy,
     result: MethodResult,
     backbone: Backbone,
@@ -121,7 +129,7 @@ def head_metadata(
         "class-names": json.dumps(list(class_names)),
         "num-examples": str(result.num_examples),
         "num-clients": str(result.num_clients),
-        "dataset": config.dataset,
+        "dataset": data_name,
         "seed": str(config.seed),
         "versions": json.dumps(dict(library_versions)),
     }

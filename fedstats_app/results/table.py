@@ -5,16 +5,27 @@ from collections.abc import Sequence
 
 from fedstats_app.results.method_result import MethodResult, display_name
 
-_WIDTH = 100
+_WIDTH = 120
 _GAP = "  "
-_HEADINGS = ("method", "accuracy (%)", "each client up", "all clients up (MB)", "solve (s)", "regulariser")
-_LEFT_ALIGNED = {0, 5}
+_HEADINGS = (
+    "method",
+    "accuracy (%)",
+    "each client up",
+    "all clients up (MB)",
+    "solve (s)",
+    "ridge",
+    "condition",
+    "regulariser",
+)
+_LEFT_ALIGNED = {0, 7}
 
 
 def results_table(rows: Sequence[MethodResult]) -> str:
     """Lay out one line per method: accuracy, what it costs to send, time to solve, regulariser.
 
-    Bytes are those of the papers' formulas, in decimal units (1 MB = 10^6 bytes): what the method alone would cost.
+    "each client up" is a mean; "ridge" is what was added to the diagonal in all, "condition" the condition number of
+    the matrix that was solved. Bytes are those of the papers' formulas, in decimal units (1 MB = 10^6 bytes): what the
+    method alone would cost.
 
     Parameters
     ----------
@@ -24,7 +35,7 @@ def results_table(rows: Sequence[MethodResult]) -> str:
     Returns
     -------
     str
-        ASCII lines of at most 100 columns (but for names outside ASCII), numbers aligned right, no final line break.
+        ASCII lines of at most 120 columns (but for names outside ASCII), numbers aligned right, no final line break.
     """
     cells = [_cells(row) for row in rows]
     widths = [max(len(line[column]) for line in (_HEADINGS, *cells)) for column in range(len(_HEADINGS) - 1)]
@@ -43,6 +54,8 @@ def _cells(row: MethodResult) -> tuple[str, ...]:
         "-" if row.num_clients == 0 else _bytes_with_unit(row.uplink_bytes / row.num_clients),
         _three_figures(row.uplink_bytes / 1e6),
         f"{row.solve_seconds:.2f}",
+        "-" if row.ridge_effective is None else f"{row.ridge_effective:.3g}",
+        "-" if row.condition_number is None else f"{row.condition_number:.1e}",
         row.regulariser or "-",
     )
 

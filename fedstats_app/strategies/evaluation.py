@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-
 from flwr.app import Message
 
 from fedstats_app.heads import ConfusionMatrix
@@ -12,13 +9,13 @@ from fedstats_app.strategies.base import StatisticsStrategy
 from fedstats_app.strategies.client_grid import ClientGrid
 from fedstats_app.wire import EVALUATE_HEADS, RejectedReply, evaluation_content, read_evaluation_reply
 
-logger = logging.getLogger("fedstats_app")
 
-
-def evaluate_on_clients(grid: ClientGrid, strategy: StatisticsStrategy) -> Mapping[str, ConfusionMatrix]:
+def evaluate_on_clients(
+    grid: ClientGrid, strategy: StatisticsStrategy
+) -> tuple[dict[str, ConfusionMatrix], dict[int, str]]:
     """Send a finished strategy's heads to all clients that were merged and add up what they count.
 
-    Clients that fail are named in the log and left out.
+    Clients that fail are left out and named.
 
     Parameters
     ----------
@@ -29,20 +26,23 @@ def evaluate_on_clients(grid: ClientGrid, strategy: StatisticsStrategy) -> Mappi
 
     Returns
     -------
-    mapping
+    confusion : dict
         From method to confusion matrix.
+    failures : dict
+        From client to the reason why it is not in there.
     """
     heads = {name: (strategy.spec_index(name), head) for name, head in strategy.heads.items()}
     content = evaluation_content(strategy.request, heads)
     merged = [outcome.client for outcome in strategy.outcomes if outcome.outcome == "merged"]
     messages = [Message(content, dst_node_id=client, message_type=EVALUATE_HEADS) for client in merged]
     total = {name: ConfusionMatrix.zeros(strategy.num_classes) for name in heads}
+    failures: dict[int, str] = {}
     for reply in grid.send_and_receive(messages):
         try:
             received = read_evaluation_reply(reply, strategy.request, tuple(heads))
         except RejectedReply as error:
-            logger.warning("client %d did not evaluate: %s", reply.metadata.src_node_id, error)
+            failures[int(reply.metadata.src_node_id)] = str(error)
             continue
         for name, confusion in received.items():
             total[name] += confusion
-    return total
+    return total, failures

@@ -81,7 +81,8 @@ def per_client(handler: ClientHandler) -> Callable[[Message, Context], Message]:
             try:
                 answer = checked_reply(handler(msg, context, client_id))
             except (Exception, SystemExit) as error:  # noqa: BLE001  # the other clients' answers must not be lost
-                logger.error("client %s failed:\n%s", client_id, traceback.format_exc())
+                # One traceback a message: what is wrong with one client is often wrong with all.
+                logger.error("client %s failed: %s", client_id, reason_of(error) if failed else traceback.format_exc())
                 failed[str(client_id)] = reason_of(error)
                 continue
             if answer.has_error():

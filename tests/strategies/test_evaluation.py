@@ -54,26 +54,26 @@ def test_counts_of_the_clients_are_those_of_all_samples(name: str) -> None:
     strategy, clients = strategy_for(name), grid(scoring_app())
     strategy.start(clients)
 
-    confusion = evaluate_on_clients(clients, strategy)
+    confusion, failures = evaluate_on_clients(clients, strategy)
 
-    assert set(confusion) == set(strategy.heads)
+    assert set(confusion) == set(strategy.heads) and not failures
     for method, head in strategy.heads.items():
         features = strategy.methods()[method].specification.feature_map(CLIENTS.features)
         expected = ConfusionMatrix.from_predictions(CLIENTS.labels, head.predict(features), NUM_CLASSES)
         assert torch.equal(confusion[method].matrix, expected.matrix)
 
 
-def test_who_was_not_merged_is_not_asked_and_who_lies_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_who_was_not_merged_is_not_asked_and_who_lies_is_left_out() -> None:
     clients = grid(scoring_app(hostile=4))
     strategy = strategy_for("one pass")
     broken = grid(Clients(9, broken={2: ValueError("no data")}).app())
     strategy.start(broken)
 
-    confusion = evaluate_on_clients(clients, strategy)
+    confusion, failures = evaluate_on_clients(clients, strategy)
 
     expected = CLIENTS.statistics(StatisticsSpec(), without={2, 4}).rows.num_examples
     assert {matrix.num_examples for matrix in confusion.values()} == {expected}
-    assert "client 4 did not evaluate: cells: counts must lie in" in caplog.text
+    assert set(failures) == {4} and failures[4].startswith("cells: counts must lie in")
 
 
 def test_guarded_failures_are_left_out() -> None:
@@ -81,4 +81,5 @@ def test_guarded_failures_are_left_out() -> None:
     strategy = strategy_for("fedncm")
     strategy.start(CLIENTS.client_grid(2))
 
-    assert evaluate_on_clients(grid(failing), strategy)["fedncm"].num_examples == 0
+    confusion, failures = evaluate_on_clients(grid(failing), strategy)
+    assert confusion["fedncm"].num_examples == 0 and len(failures) == strategy.collection.num_merged
