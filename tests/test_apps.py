@@ -314,3 +314,47 @@ def test_a_wrong_configuration_says_everything_and_last(tmp_path: Path, capsys: 
         server_app.app(grid, Context(7, 1, {}, RecordDict(), run_config))
     output = capsys.readouterr().out
     assert "FAILED" in output and "ridge-lambda: must be" in output and "partitioner: must be one of" in output
+
+
+def test_a_split_that_cannot_be_made_is_one_error_before_anybody_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="9000"):
+        simulate(tmp_path, num_clients=9000)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert not (folder / "clients.jsonl").exists()
+
+
+def test_a_wrong_configuration_leaves_its_reason_in_a_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        simulate(tmp_path, ridge_lambda=-1.0)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert "ridge-lambda: must be" in read_json(folder, "status.json")["reason"]
+
+
+def test_what_was_not_evaluated_stands_in_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed) for seed, name in enumerate("abc")]
+    reads = client_app.read_evaluation_request
+
+    def failing(msg: Any) -> Any:
+        if msg.metadata.dst_node_id == 1001:
+            raise OSError("no disk")
+        return reads(msg)
+
+    monkeypatch.setattr(client_app, "read_evaluation_request", failing)
+    folder = simulate(tmp_path, node_configs=[{"data-path": site} for site in sites], method="fedncm")
+    results = read_json(folder, "results.json")
+    assert results["evaluation_failures"] == {"1001": "OSError: no disk"}
+    assert results["num_test_examples"] == 6  # a fifth of 16 images, rounded, on two of three nodes
+    assert "client 1001 did not evaluate: OSError: no disk" in capsys.readouterr().out
+    assert read_json(folder, "config.json")["data"] == "each node's own data"
+
+
+def test_test_images_that_cannot_be_read_are_counted_apart(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    site_folder(data / "train", ("ant", "bee"), seed=1)
+    site_folder(data / "test", ("ant", "bee"), seed=2)
+    (data / "test" / "bee" / "0.png").write_bytes(b"no image")
+    folder = simulate(tmp_path, dataset=f"folder:{data}", num_clients=2, partitioner="iid", method="fedncm")
+    results = read_json(folder, "results.json")
+    assert (results["num_test_examples"], results["num_test_unreadable"], results["num_unreadable"]) == (15, 1, 0)
