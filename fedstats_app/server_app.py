@@ -8,8 +8,6 @@ import fedstats_app.threads  # noqa: F401  # first: it must come before torch
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedstats_app.backbones import Backbone
 from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.console import LastWord, quiet_flower, say
 from fedstats_app.heads import ConfusionMatrix
 from fedstats_app.results import MethodResult, RunFolder, results_table
 from fedstats_app.results.record import head_metadata, method_result, run_record, versions
@@ -33,30 +32,6 @@ app = ServerApp()
 MAX_LABEL_CELLS = 5_000_000
 SECONDS_BETWEEN_LINES = 5.0
 OWN_DATA = "each node's own data"
-
-
-def say(line: str) -> None:
-    """Print one line of progress for the user."""
-    print(f"[fedstats] {line}", flush=True)
-
-
-class LastWord(logging.Handler):
-    """Says a line once more after everything that Flower logs when its process ends: its traceback, its exit code.
-
-    Parameters
-    ----------
-    line : str
-        What a user should see last.
-    """
-
-    def __init__(self, line: str) -> None:
-        super().__init__()
-        self.line = line
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print the line after the message with which Flower's process ends."""
-        if record.funcName == "flwr_exit":
-            print(self.line, flush=True)
 
 
 @app.main()
@@ -332,15 +307,3 @@ class Run:
         unreadable = sum(outcome.num_unreadable for outcome in outcomes)
         if unreadable:
             say(f"{unreadable} samples could not be read; their names are in the log of the node that has them")
-
-
-@contextmanager
-def quiet_flower() -> Iterator[None]:
-    """Keep Flower's own round-by-round log, which repeats what is said here, to warnings."""
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

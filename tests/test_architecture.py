@@ -26,10 +26,12 @@ ALLOWED: dict[str, set[str]] = {
     "wire": {"statistics", "heads"},
     "strategies": {"statistics", "heads", "wire", "config"},
     "threads": set(),
+    "console": set(),
     "client_app": {"config", "heads", "site", "threads", "wire"},
     "server_app": {
         "backbones",
         "config",
+        "console",
         "heads",
         "results",
         "server_data",
