@@ -49,7 +49,7 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
     request = read_statistics_request(msg)
     config, node = _configs(context)
     dataset, indices = client_samples(config, node, client_id, request.class_names)
-    indices, _ = split_holdout(indices, request.holdout, request.seed, client_id)
+    indices, _ = split_holdout(indices, request.holdout, request.seed, _partition(node, client_id))
     labels = torch.from_numpy(dataset.labels[indices])
     reader = _reader(config, node, request)
     backbone = reader.backbone
@@ -76,7 +76,7 @@ def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
     request, heads = read_evaluation_request(msg)
     config, node = _configs(context)
     dataset, indices = client_samples(config, node, client_id, request.class_names)
-    _, held_out = split_holdout(indices, request.holdout, request.seed, client_id)
+    _, held_out = split_holdout(indices, request.holdout, request.seed, _partition(node, client_id))
     labels = torch.from_numpy(dataset.labels[held_out])
     reader = _reader(config, node, request)
     confusion = {name: ConfusionMatrix.zeros(request.num_classes) for name in heads}
@@ -86,6 +86,11 @@ def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
             predictions = head.predict(mapped, mask_absent=config.mask_absent)
             confusion[name] += ConfusionMatrix.from_predictions(labels[positions], predictions, request.num_classes)
     return evaluation_reply(msg, confusion)
+
+
+def _partition(node: NodeConfig, client_id: int | None) -> int | None:
+    """Return the partition; None for a node with data of its own, whose id Flower draws anew for every run."""
+    return None if node.data_path else client_id
 
 
 def _configs(context: Context) -> tuple[AppConfig, NodeConfig]:

@@ -279,6 +279,19 @@ def test_nodes_with_their_own_folders_are_aligned_by_name_and_evaluate_on_what_t
     assert fedstats_app.load(folder, "fed3r").predict(image) == "dog"
 
 
+def test_what_a_node_keeps_does_not_depend_on_the_id_that_flower_gives_it(tmp_path: Path) -> None:
+    sites = [site_folder(tmp_path / name, ("ant", "bee", "cat"), seed=seed) for seed, name in enumerate("abc")]
+    runs = [
+        simulate(tmp_path, node_configs=[{"data-path": site} for site in order], wire_dtype="float64")
+        for order in (sites, sites[::-1])
+    ]
+    for name in METHODS:
+        one, other = (read_head(run / "heads" / f"{name}.safetensors")[0] for run in runs)
+        assert torch.allclose(one.weight, other.weight, rtol=1e-5, atol=1e-6 * float(one.weight.abs().max()))
+        accuracies = [read_json(run, "results.json")["methods"][name]["accuracy"] for run in runs]
+        assert accuracies[0] == accuracies[1]
+
+
 def test_a_node_with_another_backbone_is_refused_by_name(tmp_path: Path) -> None:
     weights = tmp_path / "other.pth"
     from fedstats_app.backbones import load_backbone
