@@ -21,7 +21,7 @@ from fedstats_app.heads import ConfusionMatrix
 from fedstats_app.results import MethodResult, RunFolder, results_table
 from fedstats_app.results.record import head_metadata, method_result, run_record, versions
 from fedstats_app.server_data import ServerTestSet
-from fedstats_app.site import FeatureReader, backbone_for, cache_root, dataset_for, partitions, training_set
+from fedstats_app.site import FeatureReader, backbone_for, cache_root, partitions, test_split, training_set
 from fedstats_app.strategies import ClientGrid, ClientOutcome, Federation, StatisticsStrategy, discover, make_strategy
 from fedstats_app.strategies.evaluation import evaluate_on_clients
 from fedstats_app.wire import ReceivedStatistics
@@ -131,7 +131,7 @@ class Run:
         config = self.config
         spec = config.test_dataset or (config.dataset if federation.simulated else "")
         columns = (config.image_column, config.label_column) if spec.startswith(("hub:", "parquet:")) else ("", "")
-        dataset = dataset_for(spec, "test", *columns) if spec else None
+        dataset = test_split(spec, *columns) if spec else None
         if dataset is None and config.test_dataset:
             raise ValueError(f"test-dataset must have a test split, got {config.test_dataset!r} without one")
         if dataset is None:

@@ -182,24 +182,19 @@ def _load_backbone(
     return backbone
 
 
-@functools.lru_cache(maxsize=4)
-def dataset_for(spec: str, split: str, image_column: str, label_column: str) -> Dataset | None:
-    """Return a split of a data set, opened once per process; None if there is no test split."""
-    if split == "train":
-        return load_dataset(spec, "train", image_column=image_column, label_column=label_column)
-    return load_dataset(spec, "test", image_column=image_column, label_column=label_column)
-
-
 def training_set(config: AppConfig) -> Dataset:
     """Return the data set that clients are partitions of."""
     return _training_split(config.dataset, config.image_column, config.label_column)
 
 
+@functools.lru_cache(maxsize=2)
 def _training_split(spec: str, image_column: str, label_column: str) -> Dataset:
-    dataset = dataset_for(spec, "train", image_column, label_column)
-    if dataset is None:  # load_dataset raises instead; this tells the type checker
-        raise ValueError(f"dataset {spec!r} must have a training split, got none")
-    return dataset
+    return load_dataset(spec, "train", image_column=image_column, label_column=label_column)
+
+
+def test_split(spec: str, image_column: str, label_column: str) -> Dataset | None:
+    """Return the test split of a data set, or None if it has none."""
+    return load_dataset(spec, "test", image_column=image_column, label_column=label_column)
 
 
 def partitions(config: AppConfig) -> list[NDArray[np.int64]]:
