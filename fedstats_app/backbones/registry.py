@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from fedstats_app.backbones.architecture import Architecture
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
+from fedstats_app.backbones.normalisation import group_norm
 from fedstats_app.backbones.timm_models import timm_architecture
 from fedstats_app.backbones.torchvision_models import TORCHVISION_NAMES, torchvision_architecture
 from fedstats_app.backbones.transform import ImageTransform
@@ -63,6 +65,7 @@ def load_backbone(
     device: str = "auto",
     autocast: str = "none",
     channels_last: bool = False,
+    norm: Literal["batch", "group"] = "batch",
 ) -> Backbone:
     """Load a frozen backbone.
 
@@ -78,6 +81,8 @@ def load_backbone(
         Side in pixels to which images are resized; 0 for the size that the network was trained for.
     batch_size, device, autocast, channels_last
         See :class:`Backbone`. They do not enter the fingerprint.
+    norm : {"batch", "group"}
+        "group" puts GroupNorm in place of every BatchNorm (:func:`group_norm`); the weights may be of either network.
 
     Returns
     -------
@@ -100,10 +105,19 @@ def load_backbone(
         weights = "random"
     if input_size < 0:
         raise ValueError(f"input_size must be at least 1 pixel, or 0 for the backbone's own; got {input_size}")
+    if norm not in ("batch", "group"):
+        raise ValueError(f"norm must be batch or group, got {norm!r}")
     architecture = _find(base_name)
     with _random_initialisation(base_name):
         module = architecture.build()
-    weights_source = _fill(module, architecture, base_name, weights)
+    state, weights_source = _weights(architecture, base_name, weights)
+    has_statistics = state is None or any(key.endswith("running_mean") for key in state)
+    if norm == "group" and not has_statistics:
+        module = group_norm(module)
+    if state is not None:
+        load_strictly(module, state, architecture, source=weights_source)
+    if norm == "group" and has_statistics:
+        module = group_norm(module)
     transform = architecture.transform
     return Backbone(
         f"{_RANDOM}{base_name}" if weights == "random" else base_name,
@@ -128,19 +142,15 @@ def _find(name: str) -> Architecture:
     return _ARCHITECTURES[name]()
 
 
-def _fill(module: nn.Module, architecture: Architecture, name: str, weights: str) -> str:
-    """Give the module its weights, and say where they came from."""
+def _weights(architecture: Architecture, name: str, weights: str) -> tuple[Mapping[str, Tensor] | None, str]:
+    """Return a state dict, None where the initial weights stay, and where it came from in words."""
     if weights == "random":
-        return "random initialisation seeded by the name"
+        return None, "random initialisation seeded by the name"
     if weights:
-        state: Mapping[str, Tensor] = read_state_file(weights)
-        source = f"file {Path(weights).name}"
-    elif architecture.official_weights is None:
+        return read_state_file(weights), f"file {Path(weights).name}"
+    if architecture.official_weights is None:
         raise WeightsError(f"backbone {name!r} has no official weights: use '{_RANDOM}{name}', or name a file")
-    else:
-        state, source = architecture.official_weights()
-    load_strictly(module, state, architecture, source=source)
-    return source
+    return architecture.official_weights()
 
 
 @contextmanager

@@ -1,0 +1,95 @@
+"""Scores of a model on samples, as values that can be added over batches and clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedstats_app.heads import ConfusionMatrix
+from fedstats_app.training.local import check_labels, reproducible_kernels
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import Samples
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Predictions and losses of some samples; a commutative monoid under ``+``, up to the loss's rounding.
+
+    Attributes
+    ----------
+    confusion : ConfusionMatrix
+        True and predicted classes.
+    loss_sum : float
+        Cross-entropy in nats, summed over the samples in float64.
+    """
+
+    confusion: ConfusionMatrix
+    loss_sum: float
+
+    def __add__(self, other: Evaluation) -> Evaluation:
+        """Return the scores of both."""
+        if not isinstance(other, Evaluation):
+            return NotImplemented
+        return Evaluation(self.confusion + other.confusion, self.loss_sum + other.loss_sum)
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy in nats; NaN without samples."""
+        num_examples = self.confusion.num_examples
+        return self.loss_sum / num_examples if num_examples else float("nan")
+
+
+def evaluate(
+    model: TunedModel, samples: Samples, num_classes: int, *, batch_size: int = 64, present: Tensor | None = None
+) -> Evaluation:
+    """Score a model in evaluation mode; it comes back in the mode it was in.
+
+    Parameters
+    ----------
+    model : TunedModel
+        On any device.
+    samples : Samples
+        Any number, with labels in [0, C).
+    num_classes : int
+        C, the model's.
+    batch_size : int
+        Samples per forward pass; it changes the last bits only.
+    present : Tensor, optional
+        (C,) bool: classes that may be predicted, by default all. The loss is over all of them in any case: a sample of
+        an absent class would make it infinite.
+
+    Raises
+    ------
+    ValueError
+        If C is not the model's, a label is out of range, or the batch size is below 1.
+    """
+    if num_classes != model.num_classes:
+        raise ValueError(f"num_classes must be the model's, {model.num_classes}, got {num_classes}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if present is not None and (present.shape != (num_classes,) or present.dtype != torch.bool):
+        raise ValueError(f"present must be ({num_classes},) bool, got {tuple(present.shape)} {present.dtype}")
+    check_labels(samples.labels, num_classes)
+    total, was_training = Evaluation(ConfusionMatrix.zeros(num_classes), 0.0), model.training
+    model.eval()
+    try:
+        # Not inference_mode: a feature map keeps what it draws, and autograd refuses what was made there.
+        with torch.no_grad(), reproducible_kernels(model.device):
+            for first in range(0, len(samples.labels), batch_size):
+                indices = torch.arange(first, min(first + batch_size, len(samples.labels)))
+                total = total + _evaluate_batch(model, samples, indices, present)
+    finally:
+        model.train(was_training)
+    return total
+
+
+def _evaluate_batch(model: TunedModel, samples: Samples, indices: Tensor, present: Tensor | None) -> Evaluation:
+    labels = samples.labels[indices]
+    logits = model(samples.inputs(indices).to(model.device)).to("cpu", torch.float64)
+    loss_sum = float(F.cross_entropy(logits, labels, reduction="sum"))
+    if present is not None:
+        logits = logits.masked_fill(~present.cpu(), -torch.inf)
+    return Evaluation(ConfusionMatrix.from_predictions(labels, logits.argmax(dim=1), model.num_classes), loss_sum)

@@ -1,0 +1,241 @@
+"""Local training: some epochs of SGD on one client's samples."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import Samples, batch_order, generator
+
+# Keeps the draw of flips apart from that of the batches. Not 0: numpy pads short keys with zeros.
+_FLIP_STREAM = 0xF11B
+
+ExtraLoss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Diverged(RuntimeError):
+    """Training left the finite numbers: what it gave must not be used."""
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """How a client trains.
+
+    Attributes
+    ----------
+    epochs : int
+        Passes over the client's samples.
+    batch_size : int
+        Samples per step; the last batch of an epoch has the rest.
+    learning_rate, momentum, weight_decay : float
+        Of torch.optim.SGD, whose momentum starts anew in every call.
+    proximal_mu : float
+        FedProx (Li et al., MLSys 2020): adds mu (theta - theta_start) to the gradient; 0 for none.
+    flip : bool
+        Mirror images left to right with probability 1/2.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range.
+    """
+
+    epochs: int = 1
+    batch_size: int = 64
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal_mu: float = 0.0
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0.0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
+        for name in ("weight_decay", "proximal_mu"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class LocalReport:
+    """What a client's training was.
+
+    Attributes
+    ----------
+    num_examples : int
+        Samples n.
+    num_batches : int
+        Steps taken, of all epochs.
+    loss : float
+        Mean over the samples in the last epoch, each before its step: cross-entropy in nats plus the extra loss,
+        without the proximal term.
+    forward_passes : int
+        Compute in forward passes of one sample through the backbone, a backward pass counting as two (Bernier's
+        thesis): 3 n per epoch where the backbone is trained, n where it is frozen, 0 on cached features.
+    """
+
+    num_examples: int
+    num_batches: int
+    loss: float
+    forward_passes: int
+
+
+def train_locally(
+    model: TunedModel,
+    samples: Samples,
+    options: LocalOptions,
+    *,
+    key: Sequence[int],
+    extra_loss: ExtraLoss | None = None,
+) -> LocalReport:
+    """Train a model in place, by SGD on cross-entropy.
+
+    Parameters
+    ----------
+    model : TunedModel
+        On any device, where it stays; it comes back in evaluation mode.
+    samples : Samples
+        At least one, with labels in [0, C).
+    options : LocalOptions
+        How.
+    key : sequence of int
+        Each at least 0; with the epoch it decides batches and flips: (seed, client, absolute round), say.
+    extra_loss : callable, optional
+        From features (b, D) and labels (b,), both on the model's device, to a scalar that is added to the loss.
+
+    Raises
+    ------
+    Diverged
+        If a loss, or in the end a parameter, is not finite. The model is then of no use.
+    ValueError
+        If there are no samples, a label is out of range, or what is to be flipped are no images.
+    """
+    check_labels(samples.labels, model.num_classes)
+    num_examples = len(samples.labels)
+    if not num_examples:
+        raise ValueError("training needs at least one sample, got none")
+    training = _Training(model, samples, options, key, extra_loss)
+    model.train()
+    try:
+        with reproducible_kernels(model.device):
+            losses = [training.run_epoch(epoch) for epoch in range(options.epochs)]
+    finally:
+        model.eval()
+    broken = [name for name, value in model.trained_state().items() if not bool(value.isfinite().all())]
+    if broken:
+        raise Diverged(
+            f"{broken[0]} is not finite after epoch {options.epochs}, batch {training.num_batches} of all epochs; "
+            f"the mean loss was {losses[-1]}"
+        )
+    passes = 0 if model.backbone is None else 1 if model.tune == "probe" else 3
+    return LocalReport(num_examples, training.num_batches, losses[-1], passes * options.epochs * num_examples)
+
+
+class _Training:
+    """One call of :func:`train_locally`."""
+
+    def __init__(
+        self,
+        model: TunedModel,
+        samples: Samples,
+        options: LocalOptions,
+        key: Sequence[int],
+        extra_loss: ExtraLoss | None,
+    ) -> None:
+        self._model, self._samples, self._options, self._key = model, samples, options, key
+        self._extra_loss = extra_loss
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        # None without a proximal term: adding a zero would not change a bit, but cost a copy of the model.
+        self._start = [parameter.detach().clone() for parameter in self._parameters] if options.proximal_mu else None
+        self._optimizer = torch.optim.SGD(
+            self._parameters,
+            lr=options.learning_rate,
+            momentum=options.momentum,
+            weight_decay=options.weight_decay,
+        )
+        self.num_batches = 0
+
+    def run_epoch(self, epoch: int) -> float:
+        """Take a step on every batch; return the mean loss over the samples."""
+        num_examples, loss_sum = len(self._samples.labels), 0.0
+        batches = batch_order(num_examples, self._options.batch_size, self._key, epoch)
+        flips = self._draw_flips(num_examples, epoch)
+        for number, indices in enumerate(batches, start=1):
+            inputs = self._samples.inputs(indices)
+            if flips is not None:
+                inputs = flip_images(inputs, flips[indices])
+            loss = self._backward(inputs.to(self._model.device), self._samples.labels[indices].to(self._model.device))
+            if not math.isfinite(loss):
+                where = f"epoch {epoch + 1} of {self._options.epochs}, batch {number} of {len(batches)}"
+                raise Diverged(f"{where}: the loss is {loss}")
+            self._optimizer.step()
+            self.num_batches += 1
+            loss_sum += loss * len(indices)
+        return loss_sum / num_examples
+
+    def _backward(self, inputs: Tensor, labels: Tensor) -> float:
+        """Leave the gradient in the parameters; return the loss without the proximal term."""
+        self._optimizer.zero_grad(set_to_none=True)
+        features = self._model.features(inputs)
+        loss = F.cross_entropy(self._model.logits(features), labels)
+        if self._extra_loss is not None:
+            loss = loss + self._extra_loss(features, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._start is not None:
+            for parameter, start in zip(self._parameters, self._start, strict=True):
+                if parameter.grad is not None:
+                    parameter.grad.add_(parameter.detach() - start, alpha=self._options.proximal_mu)
+        return float(loss.detach())
+
+    def _draw_flips(self, num_examples: int, epoch: int) -> Tensor | None:
+        """Draw for every sample whether it is flipped in an epoch, which so does not depend on the batch size."""
+        if not self._options.flip:
+            return None
+        return torch.from_numpy(generator(self._key, epoch, _FLIP_STREAM).random(num_examples) < 0.5)
+
+
+def flip_images(images: Tensor, flipped: Tensor) -> Tensor:
+    """Mirror some of (B, channels, height, width) images left to right, those where ``flipped`` (B,) is true.
+
+    Raises
+    ------
+    ValueError
+        If they are no images.
+    """
+    if images.ndim != 4:
+        raise ValueError(f"only images (B, channels, height, width) can be flipped, got {tuple(images.shape)}")
+    return torch.where(flipped.to(images.device)[:, None, None, None], images.flip(-1), images)
+
+
+def check_labels(labels: Tensor, num_classes: int) -> None:
+    """Refuse labels outside [0, C): cross-entropy would ignore -100 without a word, and a GPU fails for good.
+
+    Raises
+    ------
+    ValueError
+        If there is one.
+    """
+    if len(labels) and not (0 <= int(labels.min()) and int(labels.max()) < num_classes):
+        raise ValueError(f"labels must lie in [0, {num_classes}), got {int(labels.min())} to {int(labels.max())}")
+
+
+@contextlib.contextmanager
+def reproducible_kernels(device: torch.device) -> Iterator[None]:
+    """Choose cuDNN's deterministic algorithms in full float32 on a GPU; other devices need nothing."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        yield

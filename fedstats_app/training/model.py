@@ -1,0 +1,253 @@
+"""A network and its linear head while they are trained: what is trained, and what travels."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Literal, Self, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedstats_app.heads import LinearHead
+from fedstats_app.statistics import FeatureMap, IdentityMap
+
+Tune = Literal["full", "probe", "features"]
+BatchNorm = Literal["frozen", "kept", "averaged"]
+
+
+class _Head(nn.Module):
+    """A linear layer that starts from given values instead of drawing from torch's global generator."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight, self.bias)
+
+
+class TunedModel(nn.Module):
+    """Images or features in, logits out, in float32; some of its parameters are trained.
+
+    Beside BatchNorm (see ``batch_norm``) every layer runs as in evaluation, also while training: dropout and stochastic
+    depth would draw from torch's global generator, which no key decides, and the head was solved on features without.
+
+    Parameters
+    ----------
+    head : LinearHead
+        To start from. An infinite bias of an absent class becomes 0, as it is in the heads without a bias: with -inf, a
+        sample of that class has an infinite loss, and differences of models are NaN.
+    backbone : nn.Module, optional
+        From (B, ...) inputs to (B, d) features; copied, so that the given one never changes. Without, the inputs are
+        features that are already mapped, and only the head can be trained.
+    feature_map : FeatureMap, optional
+        Between backbone and head; the identity by default.
+    tune : {"full", "probe", "features"}
+        Train backbone and head, the head only, or the backbone under a fixed head.
+    tune_bias : bool
+        Whether a trained head's bias is trained; else it is kept as it is.
+    temperature : float
+        Logits are divided by it (Fed3R+FT: 0.1).
+    batch_norm : {"frozen", "kept", "averaged"}
+        "frozen": the running statistics of the start are used and kept. "kept": while training a batch is normalised by
+        its own statistics, but those of the start are kept, and used in evaluation (FLSim's way: only parameters are
+        aggregated). "averaged": as PyTorch does, and the running statistics travel with the parameters. Weight and bias
+        of the layers are trained in all three; with tune="probe" all of the backbone is frozen. A batch of one sample
+        has no statistics worth the name (PyTorch refuses one value per channel): it runs with the running ones and
+        leaves them as they are.
+
+    Attributes
+    ----------
+    backbone : nn.Module or None
+        The copy, tuned.
+    head : nn.Module
+        With float32 parameters weight (C, D) and bias (C,).
+
+    Raises
+    ------
+    ValueError
+        If an option has another value, or without a backbone anything but the head is to be trained or mapped.
+    """
+
+    def __init__(
+        self,
+        head: LinearHead,
+        *,
+        backbone: nn.Module | None = None,
+        feature_map: FeatureMap | None = None,
+        tune: Tune,
+        tune_bias: bool = True,
+        temperature: float = 1.0,
+        batch_norm: BatchNorm = "frozen",
+    ) -> None:
+        super().__init__()
+        for what, value, allowed in (("tune", tune, Tune), ("batch_norm", batch_norm, BatchNorm)):
+            if value not in get_args(allowed):
+                raise ValueError(f"{what} must be one of {', '.join(get_args(allowed))}, got {value!r}")
+        if not 0.0 < temperature < math.inf:
+            raise ValueError(f"temperature must be positive and finite, got {temperature}")
+        if backbone is None and (tune != "probe" or feature_map is not None):
+            raise ValueError(
+                f"without a backbone the inputs are mapped features: tune must be probe, got {tune!r}, "
+                f"and feature_map None, got {feature_map!r}"
+            )
+        self.tune, self.temperature, self.batch_norm = tune, temperature, batch_norm
+        self.feature_map: FeatureMap = feature_map if feature_map is not None else IdentityMap()
+        self.backbone = None if backbone is None else copy.deepcopy(backbone).float()
+        if self.backbone is not None:
+            self.backbone.requires_grad_(tune != "probe")
+        self.head = _Head(*_finite_float32(head)).to(_device_of(self.backbone))
+        self.head.weight.requires_grad_(tune != "features")
+        self.head.bias.requires_grad_(tune != "features" and tune_bias)
+        # By name, the layers that are to see a batch's own statistics while training.
+        adapting = tune != "probe" and batch_norm != "frozen"
+        self._adapting = _batch_norms(self) if adapting else {}
+        self.eval()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.head.weight.device
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return len(self.head.bias)
+
+    @property
+    def buffer_names(self) -> frozenset[str]:
+        """Names in :meth:`trained_state` of running statistics, which are averaged but follow no gradient."""
+        if self.batch_norm != "averaged":
+            return frozenset()
+        return frozenset(f"{name}.{kind}" for name in self._adapting for kind in ("running_mean", "running_var"))
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch between training and evaluation: of the layers, only BatchNorm's mode ever changes."""
+        super().train(False)
+        self.training = mode
+        self._use_batch_statistics(mode)
+        return self
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """Return the features that the head sees.
+
+        Parameters
+        ----------
+        inputs : Tensor
+            (B, ...) float32 on the model's device.
+
+        Returns
+        -------
+        Tensor
+            (B, D) float32, without a gradient where the backbone is frozen.
+
+        Raises
+        ------
+        ValueError
+            If they do not have the head's dimension.
+        """
+        features = inputs if self.backbone is None else self._extract(self.backbone, inputs)
+        expected = (len(inputs), self.head.weight.shape[1])
+        if tuple(features.shape) != expected:
+            raise ValueError(f"the head takes features {expected}, got {tuple(features.shape)}")
+        return features
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return (B, C) logits of (B, D) features, divided by the temperature."""
+        logits: Tensor = self.head(features)
+        return logits / self.temperature
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return (B, C) logits of (B, ...) inputs, divided by the temperature."""
+        return self.logits(self.features(inputs))
+
+    def trained_state(self) -> dict[str, Tensor]:
+        """Return what travels, sorted by name: what is trained, and running statistics where they are averaged.
+
+        Returns
+        -------
+        dict
+            float32 copies on the CPU, "head.weight" and "head.bias" among them, the backbone's as "backbone.NAME".
+        """
+        return {
+            name: tensor.detach().to("cpu", torch.float32, copy=True, memory_format=torch.contiguous_format)
+            for name, tensor in self._travelling().items()
+        }
+
+    def load_trained_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what :meth:`trained_state` of a model of the same kind returned.
+
+        Raises
+        ------
+        ValueError
+            If a name is missing or unknown or a shape is another; the model is then as it was.
+        """
+        own = self._travelling()
+        if missing := sorted(own.keys() - state.keys()):
+            raise ValueError(f"the trained state lacks {_few(missing)}")
+        if unknown := sorted(state.keys() - own.keys()):
+            raise ValueError(f"the trained state has {_few(unknown)}, which this model does not train")
+        for name, tensor in own.items():
+            if state[name].shape != tensor.shape:
+                raise ValueError(f"{name} must have shape {tuple(tensor.shape)}, got {tuple(state[name].shape)}")
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(state[name])
+
+    def to_head(self, present: Tensor | None = None) -> LinearHead:
+        """Return the head as it is now, in float64 on the CPU; the temperature, which no prediction depends on, is out.
+
+        Parameters
+        ----------
+        present : Tensor, optional
+            (C,) bool, classes that had samples; by default all. The others keep what training made of their rows.
+        """
+        weight, bias = (tensor.detach().to("cpu", torch.float64) for tensor in (self.head.weight, self.head.bias))
+        return LinearHead(weight, bias) if present is None else LinearHead(weight, bias, present.cpu())
+
+    def _travelling(self) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = {name: value for name, value in self.named_parameters() if value.requires_grad}
+        names = self.buffer_names
+        tensors.update((name, value) for name, value in self.named_buffers() if name in names)
+        return dict(sorted(tensors.items()))
+
+    def _extract(self, backbone: nn.Module, inputs: Tensor) -> Tensor:
+        lone_sample = self.training and len(inputs) == 1
+        if lone_sample:
+            self._use_batch_statistics(False)
+        try:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and self.tune != "probe"):
+                return self.feature_map(backbone(inputs))
+        finally:
+            if lone_sample:
+                self._use_batch_statistics(True)
+
+    def _use_batch_statistics(self, use: bool) -> None:
+        for layer in self._adapting.values():
+            layer.train(use)
+            # Where it is off, PyTorch normalises a training batch by its own statistics and leaves the buffers alone.
+            layer.track_running_stats = not (use and self.batch_norm == "kept")
+
+
+def _batch_norms(module: nn.Module) -> dict[str, _BatchNorm]:
+    """Return every BatchNorm that has running statistics, by name; others have but one way to run."""
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)}
+    return {name: layer for name, layer in layers.items() if layer.running_mean is not None}
+
+
+def _finite_float32(head: LinearHead) -> tuple[Tensor, Tensor]:
+    bias = head.bias.detach().masked_fill(~head.present & ~head.bias.isfinite(), 0.0)
+    return head.weight.detach().to(torch.float32, copy=True), bias.to(torch.float32)
+
+
+def _device_of(module: nn.Module | None) -> torch.device | None:
+    """Return where a network is, None where it has no parameters (``to`` then leaves things where they are)."""
+    return None if module is None else next((parameter.device for parameter in module.parameters()), None)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,102 @@
+"""What a client trains on, and the order in which it sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Samples(Protocol):
+    """Labelled inputs that are read a batch at a time: they need not fit into memory."""
+
+    @property
+    def labels(self) -> Tensor:
+        """(n,) int64 class ids on the CPU."""
+        ...
+
+    def inputs(self, indices: Tensor) -> Tensor:
+        """Return (b, ...) float32 inputs of the samples at (b,) int64 positions, in that order."""
+        ...
+
+
+class TensorSamples:
+    """Samples held in memory: cached features, or a few images.
+
+    Parameters
+    ----------
+    inputs : Tensor
+        (n, ...) float32, on any device.
+    labels : Tensor
+        (n,) int64 on the CPU.
+
+    Raises
+    ------
+    ValueError
+        If shapes or dtypes are others.
+    """
+
+    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
+        if labels.ndim != 1 or labels.dtype != torch.int64:
+            raise ValueError(f"labels must be (n,) int64, got {tuple(labels.shape)} {labels.dtype}")
+        if inputs.ndim < 2 or len(inputs) != len(labels) or inputs.dtype != torch.float32:
+            raise ValueError(f"inputs must be ({len(labels)}, ...) float32, got {tuple(inputs.shape)} {inputs.dtype}")
+        self._inputs, self._labels = inputs, labels.cpu()
+
+    @property
+    def labels(self) -> Tensor:
+        """(n,) int64 class ids on the CPU."""
+        return self._labels
+
+    def inputs(self, indices: Tensor) -> Tensor:
+        """Return a copy of the inputs at (b,) positions, on the device they are held on."""
+        return self._inputs[indices.to(self._inputs.device)]
+
+
+def batch_order(n: int, batch_size: int, key: Sequence[int], epoch: int) -> list[Tensor]:
+    """Return the batches of one epoch: every sample once, in an order drawn from (key, epoch).
+
+    Parameters
+    ----------
+    n : int
+        Number of samples.
+    batch_size : int
+        Samples of a batch; the last one has the rest.
+    key : sequence of int
+        Each at least 0: what the draw depends on, say (seed, client, absolute round).
+    epoch : int
+        At least 0.
+
+    Returns
+    -------
+    list of Tensor
+        ceil(n / batch_size) tensors of int64 positions on the CPU.
+
+    Raises
+    ------
+    ValueError
+        If n or an entry of the key is negative, or batch_size is below 1.
+    """
+    if n < 0:
+        raise ValueError(f"n must be at least 0, got {n}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    order = torch.from_numpy(generator(key, epoch).permutation(n).astype(np.int64))
+    return [order[first : first + batch_size] for first in range(0, n, batch_size)]
+
+
+def generator(key: Sequence[int], *stream: int) -> np.random.Generator:
+    """Return the generator of a key and a stream under it.
+
+    Raises
+    ------
+    ValueError
+        If an integer is negative.
+    """
+    entropy = [*key, *stream]
+    if any(word < 0 for word in entropy):
+        raise ValueError(f"a key must consist of integers of at least 0, got {entropy}")
+    return np.random.default_rng(entropy)

@@ -1,0 +1,150 @@
+"""The papers' FedAdam: torch's Adam on the server, with the clients' average change as the negative of a gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class ServerAdam:
+    """Adam on models that come back from clients.
+
+    FedNCM, FedCOF and FedCGS trained with FLSim, whose server hands ``current - average`` to torch.optim.Adam as the
+    gradient. Adaptive federated optimisation as published (Reddi et al., ICLR 2021), and as Flower has it, differs: no
+    weight decay, and tau = 1e-3 where Adam has eps = 1e-8.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The server's.
+    betas : (float, float)
+        Decay of the first and second moment.
+    eps : float
+        Added to the root of the second moment.
+    weight_decay : float
+        L2, added to the gradient. Pass trained parameters only: Adam normalises also a gradient that is nothing but
+        decay, so that frozen ones would shrink as fast as the others learn.
+    buffers : frozenset of str
+        Names that take the average as it is: running statistics follow no gradient.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-5,
+        *,
+        buffers: frozenset[str] = frozenset(),
+    ) -> None:
+        if not 0.0 < learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
+        if not all(0.0 <= beta < 1.0 for beta in betas):
+            raise ValueError(f"betas must lie in [0, 1), got {betas}")
+        for what, value in (("eps", eps), ("weight_decay", weight_decay)):
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"{what} must be at least 0 and finite, got {value}")
+        self.learning_rate, self.betas, self.eps, self.weight_decay = learning_rate, betas, eps, weight_decay
+        self.buffers = buffers
+        self._moments: dict[str, dict[str, Tensor]] = {}
+
+    def step(self, current: Mapping[str, Tensor], average: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the next model.
+
+        Parameters
+        ----------
+        current : mapping
+            float32 tensors on the CPU by name, what clients started from; left as they are.
+        average : mapping
+            The same names and shapes: the average of what came back.
+
+        Returns
+        -------
+        dict
+            float32, in the order of ``current``.
+
+        Raises
+        ------
+        ValueError
+            If names or shapes differ between the two or from the steps before.
+        """
+        _check_same(current, average)
+        following = {name: average[name].to(torch.float32, copy=True) for name in current}
+        parameters = {
+            name: nn.Parameter(tensor.detach().to(torch.float32, copy=True))
+            for name, tensor in current.items()
+            if name not in self.buffers
+        }
+        if self._moments and self._moments.keys() != parameters.keys():
+            raise ValueError(f"the steps before were on {sorted(self._moments)}, this one on {sorted(parameters)}")
+        if not parameters:
+            return following
+        adam = torch.optim.Adam(
+            parameters.values(), self.learning_rate, self.betas, self.eps, self.weight_decay, foreach=False
+        )
+        for name, parameter in parameters.items():
+            parameter.grad = parameter.detach() - following[name]
+            if self._moments:
+                adam.state[parameter] = self._moments[name]
+        adam.step()
+        self._moments = {name: adam.state[parameter] for name, parameter in parameters.items()}
+        return following | {name: parameter.detach() for name, parameter in parameters.items()}
+
+    def state(self) -> dict[str, Tensor]:
+        """Return copies of what is remembered between steps, flat, for a checkpoint; empty before the first step.
+
+        Returns
+        -------
+        dict
+            "step" (1,) float32, and "exp_avg/NAME" and "exp_avg_sq/NAME" for every parameter.
+        """
+        if not self._moments:
+            return {}
+        step = next(iter(self._moments.values()))["step"].reshape(1).clone()
+        moments = {
+            f"{moment}/{name}": kept[moment].clone() for moment in _MOMENTS for name, kept in self._moments.items()
+        }
+        return {"step": step, **moments}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what :meth:`state` returned, to the bit.
+
+        Raises
+        ------
+        ValueError
+            If something is missing or unknown.
+        """
+        names = [key.removeprefix("exp_avg/") for key in state if key.startswith("exp_avg/")]
+        expected = {f"{moment}/{name}" for moment in _MOMENTS for name in names} | ({"step"} if state else set())
+        if state.keys() != expected:
+            wrong = ", ".join(sorted(expected ^ state.keys())[:3])
+            raise ValueError(f"not the state of this optimiser, missing or unknown: {wrong}")
+        self._moments = {
+            name: {
+                "step": state["step"].reshape(()).clone(),
+                **{moment: state[f"{moment}/{name}"].clone() for moment in _MOMENTS},
+            }
+            for name in names
+        }
+
+
+def _check_same(current: Mapping[str, Tensor], average: Mapping[str, Tensor]) -> None:
+    if current.keys() != average.keys():
+        different = ", ".join(sorted(current.keys() ^ average.keys())[:3])
+        raise ValueError(f"current and average must have the same names, only one has {different}")
+    for name, tensor in current.items():
+        if tensor.shape != average[name].shape:
+            raise ValueError(
+                f"{name}: current and average must have the same shape, "
+                f"got {tuple(tensor.shape)} and {tuple(average[name].shape)}"
+            )

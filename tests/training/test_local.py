@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedstats_app.heads import LinearHead
+from fedstats_app.training import (
+    Diverged,
+    LocalOptions,
+    Samples,
+    TensorSamples,
+    TunedModel,
+    alignment_loss,
+    batch_order,
+    evaluate,
+    train_locally,
+)
+from fedstats_app.training.local import flip_images
+from tests.support.compare import relative_difference, same_bits
+
+Make = Callable[..., TensorSamples]
+OPTIONS = LocalOptions(epochs=2, batch_size=8, learning_rate=0.05)
+KEY = (0, 4, 1)
+
+
+def centralised(
+    network: nn.Module | None,
+    head: LinearHead,
+    samples: Samples,
+    options: LocalOptions,
+    keys: list[tuple[int, ...]],
+    penalty: Callable[[list[Tensor], Tensor, Tensor], Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """Train as anybody would: one model, one torch.optim.SGD, one loop; return its tensors by TunedModel's names."""
+    linear = nn.Linear(head.feature_dim, head.num_classes)
+    with torch.no_grad():
+        linear.weight.copy_(head.weight)
+        linear.bias.copy_(head.bias)
+    body = nn.Identity() if network is None else copy.deepcopy(network).requires_grad_(True)
+    model = nn.Sequential(body, linear)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=options.learning_rate, momentum=options.momentum, weight_decay=options.weight_decay
+    )
+    start = [parameter.detach().clone() for parameter in model.parameters()]
+    for key in keys:
+        for epoch in range(options.epochs):
+            for batch in batch_order(len(samples.labels), options.batch_size, key, epoch):
+                features, labels = model[0](samples.inputs(batch)), samples.labels[batch]
+                loss = F.cross_entropy(model[1](features), labels)
+                if penalty is not None:
+                    moved = [now - then for now, then in zip(model.parameters(), start, strict=True)]
+                    loss = loss + penalty(moved, features, labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    names = {"0": "backbone", "1": "head"}
+    return {f"{names[name[0]]}{name[1:]}": value.detach() for name, value in model.named_parameters()}
+
+
+def state_after(model: TunedModel, samples: Samples, options: LocalOptions, **further: Any) -> dict[str, Tensor]:
+    train_locally(model, samples, options, **{"key": KEY, **further})
+    return model.trained_state()
+
+
+def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(same_bits(value, second[name]) for name, value in first.items())
+
+
+# What it must be equal to
+
+
+@pytest.mark.parametrize(
+    "options", [OPTIONS, replace(OPTIONS, momentum=0.5, weight_decay=5e-3), replace(OPTIONS, batch_size=1000)]
+)
+@pytest.mark.parametrize("tune", ["probe", "full"])
+def test_one_client_is_centralised_sgd_bit_for_bit(
+    network: nn.Module, head: LinearHead, make_images: Make, make_features: Make, tune: Any, options: LocalOptions
+) -> None:
+    backbone = network if tune == "full" else None
+    samples = make_images(43) if tune == "full" else make_features(43)
+    model = TunedModel(head, backbone=backbone, tune=tune)
+    assert equal(state_after(model, samples, options), centralised(backbone, head, samples, options, [KEY]))
+
+
+@pytest.mark.parametrize("tune", ["probe", "full"])
+def test_rounds_of_one_client_are_centralised_sgd_bit_for_bit(
+    network: nn.Module, head: LinearHead, make_images: Make, make_features: Make, tune: Any
+) -> None:
+    backbone = network if tune == "full" else None
+    samples = make_images(30) if tune == "full" else make_features(30)
+    keys = [(0, 4, number) for number in (1, 2, 3)]
+    state = TunedModel(head, backbone=backbone, tune=tune).trained_state()
+    for key in keys:  # in every round a client that kept nothing
+        model = TunedModel(head, backbone=backbone, tune=tune)
+        model.load_trained_state(state)
+        state = state_after(model, samples, OPTIONS, key=key)
+    assert equal(state, centralised(backbone, head, samples, OPTIONS, keys))
+
+
+def test_the_proximal_term_is_the_gradient_of_the_penalty(
+    network: nn.Module, head: LinearHead, make_images: Make
+) -> None:
+    samples, mu = make_images(40), 5.0
+    expected = centralised(
+        network,
+        head,
+        samples,
+        OPTIONS,
+        [KEY],
+        lambda moved, *_: mu / 2 * torch.stack([offset.square().sum() for offset in moved]).sum(),
+    )
+    with_term = state_after(TunedModel(head, backbone=network, tune="full"), samples, replace(OPTIONS, proximal_mu=mu))
+    assert max(relative_difference(with_term[name], expected[name]) for name in expected) < 1e-5
+    without = state_after(TunedModel(head, backbone=network, tune="full"), samples, OPTIONS)
+    assert min(relative_difference(without[name], expected[name]) for name in expected) > 1e-3
+
+
+def test_the_extra_loss_sees_features_and_labels_and_is_added(
+    network: nn.Module, head: LinearHead, make_images: Make
+) -> None:
+    samples, prototypes = make_images(40), torch.randn(3, 8, generator=torch.Generator().manual_seed(3))
+    expected = centralised(
+        network,
+        head,
+        samples,
+        OPTIONS,
+        [KEY],
+        lambda _, features, labels: 0.7 * (features - prototypes[labels]).square().mean(),
+    )
+    align = alignment_loss("mean-square", prototypes, torch.ones(3, dtype=torch.bool), 0.7)
+    model = TunedModel(head, backbone=network, tune="full")
+    made = state_after(model, samples, OPTIONS, extra_loss=align)
+    assert max(relative_difference(made[name], expected[name]) for name in expected) < 1e-5
+
+
+def test_only_the_key_decides(network: nn.Module, head: LinearHead, make_images: Make) -> None:
+    options = replace(OPTIONS, flip=True)
+
+    def run(key: tuple[int, ...], global_seed: int) -> dict[str, Tensor]:
+        torch.manual_seed(global_seed)
+        return state_after(TunedModel(head, backbone=network, tune="full"), make_images(40), options, key=key)
+
+    assert equal(run((0, 4, 1), 1), run((0, 4, 1), 2))
+    others = [run(key, 1) for key in ((0, 4, 2), (0, 5, 1), (1, 4, 1))]
+    assert not any(equal(run((0, 4, 1), 1), other) for other in others)
+
+
+# What must not move
+
+
+@pytest.mark.parametrize(
+    ("options", "still"),
+    [
+        ({"tune": "features"}, lambda name: name.startswith("head.") or "running" in name),
+        ({"tune": "probe", "batch_norm": "averaged"}, lambda name: name.startswith("backbone.")),
+        ({"tune": "full", "tune_bias": False}, lambda name: name == "head.bias" or "running" in name),
+        ({"tune": "full", "batch_norm": "kept"}, lambda name: "running" in name),
+        ({"tune": "full", "batch_norm": "averaged"}, lambda name: False),
+    ],
+)
+def test_what_is_frozen_does_not_move_a_bit_and_the_rest_does(
+    network: nn.Module, head: LinearHead, make_images: Make, options: dict[str, Any], still: Callable[[str], bool]
+) -> None:
+    model = TunedModel(head, backbone=network, **options)
+    before = {name: value.clone() for name, value in model.state_dict().items() if "num_batches" not in name}
+    train_locally(model, make_images(41), replace(OPTIONS, weight_decay=0.1), key=KEY)
+    moved = {name for name, value in before.items() if not same_bits(value, model.state_dict()[name])}
+    assert moved == {name for name in before if not still(name)}
+
+
+@pytest.mark.parametrize("batch_norm", ["frozen", "kept", "averaged"])
+@pytest.mark.parametrize("n", [1, 9])
+def test_a_last_batch_of_one_sample_is_trained_on(
+    network: nn.Module, head: LinearHead, make_images: Make, batch_norm: Any, n: int
+) -> None:
+    model = TunedModel(head, backbone=network, tune="full", batch_norm=batch_norm)
+    report = train_locally(model, make_images(n), OPTIONS, key=KEY)
+    assert report.num_batches == 2 * (n // 8 + 1)
+
+
+# Flips
+
+
+def test_flipped_images_are_mirrored_and_the_others_are_not() -> None:
+    images = torch.arange(2 * 1 * 2 * 3, dtype=torch.float32).reshape(2, 1, 2, 3)
+    made = flip_images(images, torch.tensor([True, False]))
+    assert made[0].tolist() == [[[2.0, 1.0, 0.0], [5.0, 4.0, 3.0]]]
+    assert same_bits(made[1], images[1])
+    assert images[0, 0, 0].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_about_half_of_the_images_are_flipped_anew_in_each_epoch(head: LinearHead) -> None:
+    seen: list[Tensor] = []
+
+    class Recorder(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            seen.append(images[:, 0, 0].clone())
+            return images.new_zeros(len(images), 8)
+
+    # Pixel 0 is the sample's number plus 1, pixel 1 is 0: where pixel 0 is 0 the image was flipped.
+    numbers = torch.arange(1, 201, dtype=torch.float32)
+    images = torch.stack([numbers, torch.zeros(200)], dim=1).reshape(200, 1, 1, 2)
+    samples = TensorSamples(images, torch.zeros(200, dtype=torch.int64))
+
+    def flipped(batch_size: int) -> list[set[float]]:
+        seen.clear()
+        options = LocalOptions(epochs=2, batch_size=batch_size, flip=True)
+        train_locally(TunedModel(head, backbone=Recorder(), tune="full"), samples, options, key=KEY)
+        rows = torch.cat(seen)
+        assert all(sorted(epoch.sum(dim=1).tolist()) == numbers.tolist() for epoch in rows.split(200))
+        return [set(epoch[:, 1][epoch[:, 0] == 0].tolist()) for epoch in rows.split(200)]
+
+    first, second = flipped(64)
+    assert 70 < len(first) < 130 and 70 < len(second) < 130 and first != second
+    assert flipped(7) == [first, second]
+
+
+def test_features_cannot_be_flipped(head: LinearHead, make_features: Make) -> None:
+    with pytest.raises(ValueError, match=r"only images .* can be flipped, got \(8, 8\)"):
+        train_locally(TunedModel(head, tune="probe"), make_features(20), replace(OPTIONS, flip=True), key=KEY)
+
+
+# What is reported
+
+
+def test_the_report_counts_samples_steps_and_passes(
+    network: nn.Module, head: LinearHead, make_images: Make, make_features: Make
+) -> None:
+    options = LocalOptions(epochs=3, batch_size=8)
+    full = train_locally(TunedModel(head, backbone=network, tune="full"), make_images(20), options, key=KEY)
+    assert (full.num_examples, full.num_batches, full.forward_passes) == (20, 9, 3 * 3 * 20)
+    fixed_head = train_locally(TunedModel(head, backbone=network, tune="features"), make_images(20), options, key=KEY)
+    assert fixed_head.forward_passes == 3 * 3 * 20
+    probe = train_locally(TunedModel(head, backbone=network, tune="probe"), make_images(20), options, key=KEY)
+    assert probe.forward_passes == 3 * 20
+    cached = train_locally(TunedModel(head, tune="probe"), make_features(20), options, key=KEY)
+    assert cached.forward_passes == 0
+
+
+def test_the_loss_is_the_mean_over_the_samples_of_the_last_epoch(head: LinearHead, make_features: Make) -> None:
+    samples = make_features(21)  # the last batch is smaller, and counts for less
+    model = TunedModel(head, tune="probe", temperature=0.5)
+    before = evaluate(model, samples, 3).loss
+    standing = train_locally(model, samples, replace(OPTIONS, learning_rate=1e-12), key=KEY)
+    assert standing.loss == pytest.approx(before, rel=1e-6)
+    short, longer = (
+        train_locally(TunedModel(head, tune="probe"), samples, replace(OPTIONS, epochs=epochs), key=KEY).loss
+        for epochs in (1, 12)
+    )
+    assert longer < 0.8 * short
+    extra = train_locally(
+        model, samples, replace(OPTIONS, learning_rate=1e-12), key=KEY, extra_loss=lambda *_: torch.tensor(2.0)
+    )
+    assert extra.loss == pytest.approx(before + 2, rel=1e-6)
+
+
+def test_training_helps_on_new_samples(network: nn.Module, head: LinearHead, make_images: Make) -> None:
+    model, test = TunedModel(head, backbone=network, tune="full"), make_images(300, seed=1)
+    before = evaluate(model, test, 3)
+    train_locally(model, make_images(300), LocalOptions(epochs=8, batch_size=16, learning_rate=0.05), key=KEY)
+    after = evaluate(model, test, 3)
+    assert after.confusion.accuracy > before.confusion.accuracy + 0.2 and after.loss < before.loss
+    assert not model.training
+
+
+# What goes wrong
+
+
+def test_a_loss_that_is_not_finite_is_an_error_that_says_where(head: LinearHead, make_features: Make) -> None:
+    samples = make_features(40)
+    position = int(batch_order(40, 8, KEY, 0)[2][0])
+    inputs = samples.inputs(torch.arange(40))
+    inputs[position, 0] = torch.nan
+    model = TunedModel(head, tune="probe")
+    with pytest.raises(Diverged, match="epoch 1 of 2, batch 3 of 5: the loss is nan"):
+        train_locally(model, TensorSamples(inputs, samples.labels), OPTIONS, key=KEY)
+    assert not model.training
+
+
+def test_parameters_that_are_not_finite_at_the_end_are_an_error(head: LinearHead, make_features: Make) -> None:
+    options = LocalOptions(batch_size=100, learning_rate=1e38)  # one step: the loss before it is finite
+    samples = make_features(10)
+    scaled = TensorSamples(100 * samples.inputs(torch.arange(10)), samples.labels)
+    with pytest.raises(Diverged, match=r"head\.weight is not finite after epoch 1, batch 1"):
+        train_locally(TunedModel(head, tune="probe"), scaled, options, key=KEY)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 3], [0, 1, -100]])
+def test_labels_out_of_range_are_refused(head: LinearHead, labels: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 3\), got"):
+        train_locally(
+            TunedModel(head, tune="probe"), TensorSamples(torch.zeros(3, 8), torch.tensor(labels)), OPTIONS, key=KEY
+        )
+
+
+def test_nothing_to_train_on_is_refused(head: LinearHead, make_features: Make) -> None:
+    with pytest.raises(ValueError, match="at least one sample"):
+        train_locally(TunedModel(head, tune="probe"), make_features(0), OPTIONS, key=KEY)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive and finite, got nan"),
+        ({"momentum": 1.0}, r"momentum must lie in \[0, 1\), got 1.0"),
+        ({"weight_decay": -0.1}, "weight_decay must be at least 0 and finite, got -0.1"),
+        ({"proximal_mu": float("inf")}, "proximal_mu must be at least 0 and finite, got inf"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LocalOptions(**options)
