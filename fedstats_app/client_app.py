@@ -6,19 +6,22 @@ import fedstats_app.threads  # noqa: F401  # first: it must come before torch
 
 # isort: split
 
+import logging
 import time
+from collections.abc import Callable
 
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedstats_app.config import AppConfig, NodeConfig
-from fedstats_app.heads import ConfusionMatrix
-from fedstats_app.site import FeatureReader, backbone_for, cache_root, client_samples, own_dataset, split_holdout
+from fedstats_app import client_training
+from fedstats_app.client_data import client_split, listed_classes, node_policy
+from fedstats_app.client_evaluation import evaluate_heads
+from fedstats_app.config import TRAINING, AppConfig, NodeConfig
+from fedstats_app.node import configs, feature_reader
+from fedstats_app.privacy import statistics_above_floor
 from fedstats_app.wire import (
     NodeInfo,
-    RejectedRequest,
-    StatisticsRequest,
     evaluation_reply,
     guard,
     node_info_reply,
@@ -28,17 +31,29 @@ from fedstats_app.wire import (
     statistics_reply,
 )
 
-app = ClientApp(mods=[guard])
+logger = logging.getLogger("fedstats_app")
+
+
+def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Mod: train nothing on a node whose owner does not allow it, whatever the handler and whoever asks."""
+    if msg.metadata.message_type.split(".")[0] == "train":
+        node_policy(*configs(context)).check_method(TRAINING)
+    return call_next(msg, context)
+
+
+app = ClientApp(mods=[guard, owners_policy])
 
 
 @app.query("clients")
 def clients(msg: Message, context: Context) -> Message:
     """Say which clients this node hosts."""
     node = NodeConfig.from_node_config(context.node_config)
+    trains = node.trains and (node.allowed_methods is None or TRAINING in node.allowed_methods)
     if node.data_path:
         config = AppConfig.from_run_config(context.run_config)
-        return node_info_reply(msg, NodeInfo(class_names=own_dataset(node, config).class_names))
-    return node_info_reply(msg, NodeInfo(node.partition_id, node.num_partitions))
+        names, ids = listed_classes(config, node)
+        return node_info_reply(msg, NodeInfo(class_names=names, class_ids=ids, trains=trains))
+    return node_info_reply(msg, NodeInfo(node.partition_id, node.num_partitions, trains=trains))
 
 
 @app.query("statistics")
@@ -47,24 +62,30 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
     """Run the frozen backbone over the client's samples once and send their statistics."""
     started = time.perf_counter()
     request = read_statistics_request(msg)
-    config, node = _configs(context)
-    dataset, indices = client_samples(config, node, client_id, request.class_names)
-    indices, _ = split_holdout(indices, request.holdout, request.seed, _partition(node, client_id))
-    labels = torch.from_numpy(dataset.labels[indices])
-    reader = _reader(config, node, request)
-    backbone = reader.backbone
-    accumulators = [
-        spec.accumulator(labels, request.num_classes, backbone.feature_dim, seed=request.seed, device=backbone.device)
-        for spec in request.specs
-    ]
-    for features, positions in reader.blocks(dataset, indices):
-        for spec, accumulator in zip(request.specs, accumulators, strict=True):
-            accumulator.update(spec.feature_map(features), positions)
+    config, node = configs(context)
+    policy = node_policy(config, node)
+    policy.check_specifications(request.specs)
+    split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
+    reader = feature_reader(config, node, request.backbone_fingerprint)
+    collected = statistics_above_floor(
+        policy,
+        request.specs,
+        torch.from_numpy(split.dataset.labels[split.kept]),
+        lambda positions: reader.blocks(split.dataset, split.kept[positions.numpy()]),
+        num_classes=request.num_classes,
+        feature_dim=reader.backbone.feature_dim,
+        seed=request.seed,
+        device=reader.backbone.device,
+    )
+    suppressed = {*split.suppressed, *(split.dataset.class_names[c] for c in collected.suppressed)}
+    if suppressed:
+        logger.info("fewer than %d samples, so they do not leave: %s", policy.min_class_count, sorted(suppressed))
     return statistics_reply(
         msg,
-        [accumulator.statistics(skipped=reader.num_unreadable) for accumulator in accumulators],
-        backbone_fingerprint=backbone.fingerprint,
+        collected.statistics,
+        backbone_fingerprint=reader.backbone.fingerprint,
         num_unreadable=reader.num_unreadable,
+        num_suppressed_classes=len(suppressed),
         seconds=time.perf_counter() - started,
     )
 
@@ -74,35 +95,25 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
 def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score heads on the samples that the client kept for evaluation."""
     request, heads = read_evaluation_request(msg)
-    config, node = _configs(context)
-    dataset, indices = client_samples(config, node, client_id, request.class_names)
-    _, held_out = split_holdout(indices, request.holdout, request.seed, _partition(node, client_id))
-    labels = torch.from_numpy(dataset.labels[held_out])
-    reader = _reader(config, node, request)
-    confusion = {name: ConfusionMatrix.zeros(request.num_classes) for name in heads}
-    for features, positions in reader.blocks(dataset, held_out):
-        for name, (index, head) in heads.items():
-            mapped = request.specs[index].feature_map(features.cpu())
-            predictions = head.predict(mapped, mask_absent=config.mask_absent)
-            confusion[name] += ConfusionMatrix.from_predictions(labels[positions], predictions, request.num_classes)
-    return evaluation_reply(msg, confusion)
+    config, node = configs(context)
+    floor = node_policy(config, node).min_class_count
+    split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
+    reader = feature_reader(config, node, request.backbone_fingerprint)
+    confusion, calibration = evaluate_heads(
+        reader, split, request, heads, min_class_count=floor, mask_absent=config.mask_absent
+    )
+    return evaluation_reply(msg, confusion, calibration)
 
 
-def _partition(node: NodeConfig, client_id: int | None) -> int | None:
-    """Return the partition; None for a node with data of its own, whose id Flower draws anew for every run."""
-    return None if node.data_path else client_id
+@app.train()
+@per_client
+def train(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Train the model of a round on the client's samples and send what changed."""
+    return client_training.train(msg, context, client_id)
 
 
-def _configs(context: Context) -> tuple[AppConfig, NodeConfig]:
-    return AppConfig.from_run_config(context.run_config), NodeConfig.from_node_config(context.node_config)
-
-
-def _reader(config: AppConfig, node: NodeConfig, request: StatisticsRequest) -> FeatureReader:
-    """Return a reader with the backbone that the server asks for, or refuse before any image is read."""
-    backbone = backbone_for(config, own_data=bool(node.data_path), weights=node.backbone_weights)
-    if request.backbone_fingerprint and backbone.fingerprint != request.backbone_fingerprint:
-        raise RejectedRequest(
-            f"this node's backbone {backbone.name} ({backbone.weights_source}, fingerprint "
-            f"{backbone.fingerprint[:16]}) is not the server's, fingerprint {request.backbone_fingerprint[:16]}"
-        )
-    return FeatureReader(backbone, cache_root(config, node))
+@app.evaluate("model")
+@per_client
+def evaluate_model(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Score a model that is being trained on the samples that the client kept for evaluation."""
+    return client_training.evaluate_model(msg, context, client_id)

@@ -17,14 +17,23 @@ from flwr.serverapp import Grid, ServerApp
 from fedstats_app.backbones import Backbone
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.console import LastWord, quiet_flower, say
-from fedstats_app.heads import ConfusionMatrix
-from fedstats_app.results import MethodResult, RunFolder, results_table
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
+from fedstats_app.results import MethodResult, RunFolder, results_table, write_model_card
+from fedstats_app.results.disclosure import append_disclosure, policy_record
 from fedstats_app.results.record import head_metadata, method_result, run_record, versions
+from fedstats_app.results.resume import ClosedFormStage, check_same_run, closed_form_stage
+from fedstats_app.results.statistics_file import save_statistics
+from fedstats_app.results.training_table import training_table
 from fedstats_app.server_data import ServerTestSet
+from fedstats_app.server_extension import Extension
+from fedstats_app.server_training import FineTuningStage
 from fedstats_app.site import FeatureReader, backbone_for, cache_root, partitions, test_split, training_set
+from fedstats_app.statistics import FeatureMap
 from fedstats_app.strategies import ClientGrid, ClientOutcome, Federation, StatisticsStrategy, discover, make_strategy
 from fedstats_app.strategies.evaluation import evaluate_on_clients
+from fedstats_app.strategies.exchange import SERVER_SIDE_CODES
 from fedstats_app.wire import ReceivedStatistics
+from fedstats_app.wire.disclosure import DisclosureLedger
 
 app = ServerApp()
 
@@ -41,7 +50,9 @@ def main(grid: Grid, context: Context) -> None:
     try:
         folder = _run_folder(context)
         config = AppConfig.from_run_config(context.run_config)
-        if folder is None:
+        if config.resume:
+            folder = RunFolder.reopen(config.resume, context.run_id)
+        elif folder is None:
             folder = RunFolder.create(config.output_dir, context.run_id)
         folder.write_status("running")
         Run(config, folder).execute(grid)
@@ -60,6 +71,8 @@ def main(grid: Grid, context: Context) -> None:
 
 def _run_folder(context: Context) -> RunFolder | None:
     """Make the run folder before anything is checked, so that a wrong configuration leaves its reason there too."""
+    if context.run_config.get("resume"):
+        return None
     try:
         return RunFolder.create(str(context.run_config.get("output-dir", "")), context.run_id)
     except (ValueError, OSError):
@@ -76,21 +89,35 @@ class Run:
     last_line: float = 0.0
     data_name: str = ""
     evaluation_failures: dict[int, str] = field(default_factory=dict)
+    calibration: dict[str, CalibrationSums] = field(default_factory=dict)
     num_test_unreadable: int = 0
     label_counts: dict[int, np.ndarray] = field(default_factory=dict)
     rounds: list[dict[str, object]] = field(default_factory=list)
+    disclosure: DisclosureLedger = field(default_factory=lambda: DisclosureLedger(SERVER_SIDE_CODES))
+    align_names: bool = True
 
     def execute(self, grid: Grid) -> None:
-        """Go through the stages."""
+        """Go through the stages; whatever comes of them, write down what left each site."""
+        try:
+            self._stages(grid)
+        finally:
+            append_disclosure(
+                self.folder.path, self.disclosure.entries(), run_id=self.folder.run_id, methods=self.config.methods
+            )
+
+    def _stages(self, grid: Grid) -> None:
         config = self.config
         say(f"methods {', '.join(config.methods)}; backbone {config.backbone}")
+        extension = Extension(config)
         federation = discover(
             grid,
             config.num_clients,
-            min_clients=config.min_clients,
+            min_clients=extension.min_clients,
             wait_timeout=config.wait_timeout,
             settle_seconds=config.settle_seconds,
             reply_timeout=config.reply_timeout,
+            known_classes=extension.class_names,
+            on_reply=self.disclosure.note,
             progress=say,
         )
         supernodes = len(set(federation.hosts.values()))
@@ -99,11 +126,14 @@ class Run:
         if federation.simulated:
             partitions(config)  # a split that cannot be made is one error here, not one on every client
         backbone = backbone_for(config, own_data=not federation.simulated)
-        class_names = training_set(config).class_names if federation.simulated else federation.class_names
+        own_names = training_set(config).class_names if federation.simulated else federation.class_names
+        class_names = extension.with_earlier_classes(own_names)
+        self.align_names = not federation.simulated or class_names != own_names
         test_set = self._test_set(federation, backbone, class_names)
         if "fed3r" in config.methods and config.fed3r_random_features and config.fed3r_kernel_width == "auto":
             config = replace(config, fed3r_kernel_width=self._kernel_width(test_set))
         strategy = self._strategy(config, federation, backbone, class_names, holdout=test_set is None)
+        extension.apply(strategy, class_names)
         clients = ClientGrid(
             grid,
             federation.hosts,
@@ -111,16 +141,27 @@ class Run:
             window_bytes=config.window_megabytes * 2**20,
             expected_reply_bytes=strategy.expected_reply_bytes,
         )
-        self.folder.write_config(
-            run_record(
-                config, self.data_name, backbone, class_names, clients=len(federation.hosts), supernodes=supernodes
-            )
+        clients.on_reply = self.disclosure.note
+        record = run_record(
+            config, self.data_name, backbone, class_names, clients=len(federation.hosts), supernodes=supernodes
         )
-        say(f"asking {len(federation.hosts)} clients for the statistics of their features")
-        with quiet_flower():
-            strategy.start(clients, evaluate_fn=self._evaluate_fn(strategy, test_set))
-        confusion = self._evaluate(clients, strategy, test_set)
-        self._write(config, strategy, backbone, class_names, confusion, federation)
+        if config.resume:
+            for difference in check_same_run(self.folder.path, record):
+                say(f"results may differ in rounding from those of an uninterrupted run: {difference}")
+        self.folder.write_config(record)
+        solved = closed_form_stage(self.folder.path) if config.resume else None
+        if solved is None:
+            self.folder.forget_clients()
+            say(f"asking {len(federation.hosts)} clients for the statistics of their features")
+            with quiet_flower():
+                strategy.start(clients, evaluate_fn=self._evaluate_fn(strategy, test_set))
+            if config.save_statistics:
+                save_statistics(self.folder.path, strategy.collection.collected(class_names, self.folder.run_id))
+            confusion = self._evaluate(clients, strategy, test_set)
+            self._write(config, strategy, backbone, class_names, confusion, federation, extension)
+            solved = closed_form_stage(self.folder.path)
+        if config.fine_tune != "none" and solved is not None:
+            self._train(config, clients, federation, backbone, class_names, test_set, solved)
 
     def _elapsed(self) -> str:
         return f"{time.perf_counter() - self.started:.0f} s"
@@ -166,7 +207,7 @@ class Run:
             seed=config.seed,
             wire_dtype=config.wire_dtype,
             backbone_fingerprint=backbone.fingerprint,
-            class_names=() if federation.simulated else class_names,
+            class_names=class_names if self.align_names else (),
             holdout=config.holdout_fraction if holdout else 0.0,
         )
         # Labels per client are what some sites would rather not show: the plot is for simulations only.
@@ -181,7 +222,7 @@ class Run:
             if answered == total or time.perf_counter() - self.last_line > SECONDS_BETWEEN_LINES:
                 self.last_line = time.perf_counter()
                 collection = strategy.collection
-                failed = answered - collection.num_merged
+                failed = sum(not outcome.in_heads for outcome in strategy.outcomes)
                 say(
                     f"{answered} of {total} clients answered, {collection.num_examples:,} samples, "
                     f"{collection.total_wire_bytes / 1e6:,.1f} MB up, {self._elapsed()}"
@@ -218,10 +259,48 @@ class Run:
         return evaluate
 
     def _on_server(self, strategy: StatisticsStrategy, test_set: ServerTestSet) -> dict[str, ConfusionMatrix]:
-        heads = {
+        return test_set.evaluate(self._heads(strategy), mask_absent=self.config.mask_absent)
+
+    def _heads(self, strategy: StatisticsStrategy) -> dict[str, tuple[FeatureMap, LinearHead]]:
+        return {
             name: (strategy.methods()[name].specification.feature_map, head) for name, head in strategy.heads.items()
         }
-        return test_set.evaluate(heads, mask_absent=self.config.mask_absent)
+
+    def _train(
+        self,
+        config: AppConfig,
+        grid: ClientGrid,
+        federation: Federation,
+        backbone: Backbone,
+        class_names: tuple[str, ...],
+        test_set: ServerTestSet | None,
+        solved: ClosedFormStage,
+    ) -> None:
+        """Stage 2: train from the heads, on the clients that are in them."""
+        clients = {
+            client: number
+            for client, number in solved.clients.items()
+            if number and client in federation.hosts and client not in federation.statistics_only
+        }
+        say(f"fine-tune {config.fine_tune} by {config.optimizer} on {len(clients)} clients, after {self._elapsed()}")
+        stage = FineTuningStage(
+            config,
+            self.folder,
+            backbone,
+            class_names,
+            grid,
+            clients,
+            solved.heads,
+            test_set,
+            self.data_name,
+            config.holdout_fraction if test_set is None else 0.0,
+            self.align_names,
+            say,
+        )
+        results = stage.run()
+        write_model_card(self.folder.path)
+        say(f"done after {self._elapsed()}")
+        print(training_table(results), flush=True)
 
     def _evaluate(
         self, grid: ClientGrid, strategy: StatisticsStrategy, test_set: ServerTestSet | None
@@ -229,10 +308,13 @@ class Run:
         if test_set is None:
             share = f"{100 * self.config.holdout_fraction:.0f}%"
             say(f"evaluating on the {share} of their samples that clients kept for it, after {self._elapsed()}")
-            confusion, self.evaluation_failures = evaluate_on_clients(grid, strategy)
+            confusion, self.calibration, self.evaluation_failures = evaluate_on_clients(grid, strategy)
+            if not any(matrix.num_examples for matrix in confusion.values()):
+                say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
             return confusion
         say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {self._elapsed()}")
         confusion = self._on_server(strategy, test_set)
+        self.calibration = test_set.calibrate(self._heads(strategy))
         self.num_test_unreadable = test_set.num_unreadable
         return confusion
 
@@ -244,8 +326,11 @@ class Run:
         class_names: tuple[str, ...],
         confusion: dict[str, ConfusionMatrix],
         federation: Federation,
+        extension: Extension,
     ) -> None:
-        results = [method_result(strategy, name, confusion.get(name)) for name in strategy.heads]
+        results = [
+            method_result(strategy, name, confusion.get(name), self.calibration.get(name)) for name in strategy.heads
+        ]
         for result in results:
             metadata = head_metadata(config, self.data_name, strategy, result, backbone, class_names, versions())
             self.folder.save_head(result.method, strategy.heads[result.method], metadata)
@@ -254,7 +339,10 @@ class Run:
             {
                 "methods": {result.method: result.to_json() for result in results},
                 "num_clients_asked": len(outcomes),
-                "num_clients_merged": strategy.collection.num_merged,
+                "num_clients_merged": sum(outcome.outcome == "merged" for outcome in outcomes),
+                "num_clients_known": sum(outcome.outcome == "known" for outcome in outcomes),
+                "extends": extension.to_json(),
+                "policy": policy_record(outcomes),
                 "num_unreadable": sum(outcome.num_unreadable for outcome in outcomes),
                 "refused_nodes": {str(node): reason for node, reason in federation.refused.items()},
                 "evaluated_on": "server" if not strategy.request.holdout else "clients",
@@ -266,6 +354,7 @@ class Run:
                 "seconds": round(time.perf_counter() - self.started, 3),
             }
         )
+        write_model_card(self.folder.path)
         if config.plots:
             self._plot(config, results, class_names, confusion)
         say(f"done after {self._elapsed()}")
@@ -293,11 +382,15 @@ class Run:
         )
 
     def _say_what_failed(self, outcomes: list[ClientOutcome]) -> None:
-        failed = [outcome for outcome in outcomes if outcome.outcome != "merged"]
+        failed = [outcome for outcome in outcomes if not outcome.in_heads]
         for outcome in failed[:10]:
             say(f"client {outcome.client} {outcome.outcome}: {outcome.reason}")
         if failed:
             say(f"{len(failed)} of {len(outcomes)} clients are not in the heads; all reasons are in clients.jsonl")
+        if known := sum(outcome.outcome == "known" for outcome in outcomes):
+            say(f"{known} clients were in the statistics to extend already and are not counted twice")
+        if suppressed := sum(outcome.num_suppressed_classes > 0 for outcome in outcomes):
+            say(f"{suppressed} clients left out classes of which they have few samples (min-class-count)")
         for client, reason in list(self.evaluation_failures.items())[:10]:
             say(f"client {client} did not evaluate: {reason}")
         if self.evaluation_failures:

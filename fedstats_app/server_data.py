@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.data import Dataset
-from fedstats_app.heads import ConfusionMatrix, LinearHead
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
 from fedstats_app.site import FeatureReader
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.statistics.feature_maps import median_distance
@@ -60,6 +60,14 @@ class ServerTestSet:
             for name, (feature_map, head) in heads.items():
                 predictions = head.predict(feature_map(features), mask_absent=mask_absent)
                 total[name] += ConfusionMatrix.from_predictions(labels, predictions, num_classes)
+        return total
+
+    def calibrate(self, heads: Mapping[str, tuple[FeatureMap, LinearHead]]) -> dict[str, CalibrationSums]:
+        """Return the sums from which every head's temperature is chosen; absent classes are masked."""
+        total = {name: CalibrationSums.zeros() for name in heads}
+        for features, labels in self.blocks:
+            for name, (feature_map, head) in heads.items():
+                total[name] += CalibrationSums.from_logits(head.logits(feature_map(features)), labels)
         return total
 
     def kernel_width(self) -> float:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -36,6 +37,9 @@ BUILTIN_INPUT_SIZE = 64
 # Features are handed on in blocks of this size whether they were computed or read from the cache: the order of
 # additions, and so the last bits of the statistics, are the same either way.
 BLOCK_SIZE = 1024
+# Transformed images of one client are kept in memory while it trains if they take no more than this.
+MEMORY_FOR_IMAGES = 2**30
+STATE_FOLDER = "state"
 
 
 @dataclass
@@ -161,12 +165,20 @@ def backbone_for(config: AppConfig, *, own_data: bool, weights: str = "") -> Bac
         config.device,
         config.autocast,
         config.channels_last,
+        "group" if config.batch_norm == "groupnorm" else "batch",
     )
 
 
 @functools.lru_cache(maxsize=1)
 def _load_backbone(
-    name: str, weights: str, size: int, batch_size: int, device: str, autocast: str, channels_last: bool
+    name: str,
+    weights: str,
+    size: int,
+    batch_size: int,
+    device: str,
+    autocast: str,
+    channels_last: bool,
+    norm: Literal["batch", "group"],
 ) -> Backbone:
     started = time.perf_counter()
     backbone = load_backbone(
@@ -177,6 +189,7 @@ def _load_backbone(
         device=device,
         autocast=autocast,
         channels_last=channels_last,
+        norm=norm,
     )
     logger.info("loaded %r in %.1f s", backbone, time.perf_counter() - started)
     return backbone
@@ -208,6 +221,7 @@ def partitions(config: AppConfig) -> list[NDArray[np.int64]]:
         config.dirichlet_alpha,
         config.partition_column,
         config.classes_per_client,
+        config.partition_uniform_share,
         config.seed,
     )
 
@@ -222,6 +236,7 @@ def _partitions(
     alpha: float,
     column: str,
     classes_per_client: int,
+    uniform_share: float,
     seed: int,
 ) -> list[NDArray[np.int64]]:
     return partition(
@@ -231,6 +246,7 @@ def _partitions(
         alpha=alpha,
         column=column,
         classes_per_client=classes_per_client,
+        uniform_share=uniform_share,
         seed=seed,
     )
 
@@ -242,6 +258,24 @@ def own_dataset(node: NodeConfig, config: AppConfig) -> Dataset:
     is_parquet = path.suffix == ".parquet" or any(any(folder.glob("*.parquet")) for folder in folders)
     kind, columns = ("parquet", (config.image_column, config.label_column)) if is_parquet else ("folder", ("", ""))
     return _training_split(f"{kind}:{node.data_path}", *columns)
+
+
+def hidden_classes(dataset: Dataset, floor: int) -> NDArray[np.int64]:
+    """Return the classes of a node's own data, by index, with fewer samples than its floor (and so than none).
+
+    Not even their names leave the node: a name alone would say that there is such a case.
+    """
+    counts = np.bincount(dataset.labels, minlength=len(dataset.class_names))
+    return np.flatnonzero(counts < floor)
+
+
+def _aligned(dataset: Dataset, class_names: tuple[str, ...], floor: int) -> Dataset:
+    """Return the data with the federation's classes, without the samples of classes that it was not told of."""
+    hidden = [c for c in hidden_classes(dataset, floor) if dataset.class_names[c] not in class_names]
+    left_out = np.isin(dataset.labels, hidden)
+    if left_out.any():
+        dataset = dataset.subset(np.flatnonzero(~left_out))
+    return dataset.with_class_names(class_names)
 
 
 def client_samples(
@@ -256,7 +290,8 @@ def client_samples(
     client_id : int or None
         Partition; None where the node is one client.
     class_names : tuple of str
-        The federation's classes, to which a node with data of its own aligns its labels by name; or empty.
+        The federation's classes, to which labels are aligned by name; or empty. Samples of classes that a node's floor
+        keeps out of them are left out.
 
     Raises
     ------
@@ -266,14 +301,15 @@ def client_samples(
     if node.data_path:
         dataset = own_dataset(node, config)
         if class_names:
-            dataset = dataset.with_class_names(class_names)
+            dataset = _aligned(dataset, class_names, node.class_floor(config))
         return dataset, np.arange(len(dataset))
     if client_id is None:
         raise ValueError("a node that hosts partitions must be asked for one of them")
     parts = partitions(config)
     if not 0 <= client_id < len(parts):
         raise ValueError(f"client must lie in [0, {len(parts)}), got {client_id}")
-    return training_set(config), parts[client_id]
+    dataset = training_set(config)
+    return dataset.with_class_names(class_names) if class_names else dataset, parts[client_id]
 
 
 def split_holdout(
@@ -294,5 +330,67 @@ def cache_root(config: AppConfig, node: NodeConfig) -> Path | None:
     """Return the feature cache's folder, or None: in simulation by default, on a node with its own data if asked."""
     if config.feature_cache == "off" or (config.feature_cache == "auto" and node.data_path):
         return None
+    return _cache_folder(config, node)
+
+
+def state_root(config: AppConfig, node: NodeConfig) -> Path:
+    """Return the folder of what must last on a node between the messages of a run, a client's own model say."""
+    return Path(node.state_dir).expanduser() if node.state_dir else _cache_folder(config, node) / STATE_FOLDER
+
+
+def _cache_folder(config: AppConfig, node: NodeConfig) -> Path:
     folder = node.cache_dir or config.cache_dir
     return Path(folder).expanduser() if folder else default_cache_root()
+
+
+class ImageSamples:
+    """Images and labels as training takes them; what cannot be read is counted, named in the log and left out.
+
+    Images that fit into ``MEMORY_FOR_IMAGES`` together are read once; others whenever they are asked for.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Where the samples are.
+    indices : ndarray
+        (n,) which ones.
+    backbone : Backbone
+        Whose transform they go through.
+
+    Attributes
+    ----------
+    labels : Tensor
+        (m,) int64, of the readable ones, in their order.
+    num_unreadable : int
+        n - m.
+    """
+
+    def __init__(self, dataset: Dataset, indices: NDArray[np.int64], backbone: Backbone) -> None:
+        self._dataset, self._backbone = dataset, backbone
+        keep = len(indices) * 3 * backbone.input_size**2 * 4 <= MEMORY_FOR_IMAGES
+        readable, images = [], []
+        for index in indices.tolist():
+            try:
+                image = self._read(index)
+            except UnreadableSampleError as error:
+                logger.warning("left out: %s", error)
+                continue
+            readable.append(index)
+            if keep:
+                images.append(image)
+        self._indices = np.array(readable, dtype=np.int64)
+        self._images = torch.stack(images) if images else None
+        self.labels = torch.from_numpy(np.array(dataset.labels[self._indices], dtype=np.int64))
+        self.num_unreadable = len(indices) - len(readable)
+
+    def inputs(self, indices: Tensor) -> Tensor:
+        """Return (b, 3, H, W) float32 images by their positions (b,), in the backbone's memory layout."""
+        if self._images is not None:
+            images = self._images[indices]
+        else:
+            images = torch.stack([self._read(index) for index in self._indices[indices.numpy()].tolist()])
+        layout = torch.channels_last if self._backbone.channels_last else torch.contiguous_format
+        return images.contiguous(memory_format=layout)
+
+    def _read(self, index: int) -> Tensor:
+        return self._backbone.transform(self._dataset.sample(index))

@@ -22,13 +22,18 @@ ALLOWED: dict[str, set[str]] = {
     "config": set(),
     "results": {"statistics", "heads", "backbones", "data", "config", "__init__", "strategies"},
     "site": {"backbones", "data", "config"},
+    "cli": {"__init__", "backbones", "config", "data", "heads", "results", "site", "threads"},
     "server_data": {"data", "heads", "site", "statistics"},
-    "wire": {"statistics", "heads"},
-    "strategies": {"statistics", "heads", "wire", "config"},
-    "threads": set(),
-    "console": set(),
-    "client_app": {"config", "heads", "site", "threads", "wire"},
-    "server_app": {
+    "training": {"statistics", "heads"},
+    "wire": {"statistics", "heads", "training"},
+    "strategies": {"statistics", "heads", "wire", "config", "training", "privacy"},
+    "privacy": {"statistics", "heads"},
+    "node": {"config", "site", "wire"},
+    "client_data": {"config", "data", "privacy", "site"},
+    "client_evaluation": {"client_data", "heads", "privacy", "site", "wire"},
+    "server_extension": {"config", "results", "statistics", "strategies"},
+    "client_training": {"data", "heads", "node", "site", "training", "wire"},
+    "server_training": {
         "backbones",
         "config",
         "console",
@@ -36,15 +41,44 @@ ALLOWED: dict[str, set[str]] = {
         "results",
         "server_data",
         "site",
+        "statistics",
+        "strategies",
+        "training",
+        "wire",
+    },
+    "threads": set(),
+    "console": set(),
+    "client_app": {
+        "client_data",
+        "client_evaluation",
+        "client_training",
+        "config",
+        "node",
+        "privacy",
+        "threads",
+        "wire",
+    },
+    "server_app": {
+        "backbones",
+        "config",
+        "console",
+        "heads",
+        "results",
+        "server_data",
+        "server_extension",
+        "server_training",
+        "site",
+        "statistics",
         "strategies",
         "threads",
+        "training",
         "wire",
     },
     "__init__": {"results"},
 }
-FLOWER = {"wire", "strategies", "client_app", "server_app"}
+FLOWER = {"wire", "strategies", "node", "client_app", "client_training", "server_app", "server_training"}
 PUBLIC_FLOWER = {"flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy"}
-TORCH_ONLY = {"statistics", "heads"}
+TORCH_ONLY = {"statistics", "heads", "training"}
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -94,6 +128,9 @@ def test_dependencies_point_one_way(part: str, path: Path) -> None:
         ("fedstats_app.heads", ("flwr", "torchvision", "datasets", "PIL")),
         ("fedstats_app.backbones", ("flwr", "torchvision", "datasets")),
         ("fedstats_app.results", ("flwr", "torchvision", "datasets", "matplotlib")),
+        ("fedstats_app.cli", ("torch", "flwr", "numpy", "PIL", "cryptography")),
+        ("fedstats_app.cli.predict", ("flwr", "ray", "torchvision", "datasets", "matplotlib")),
+        ("fedstats_app.cli.doctor", ("torch", "flwr", "ray")),
         ("fedstats_app.client_app", ("torchvision", "matplotlib", "datasets", "ray")),
     ],
 )

@@ -3,6 +3,7 @@
 Regularisation happens here, once, on the merged statistics; solvers work in float64 and never form an inverse.
 """
 
+from fedstats_app.heads.calibration import Calibration, CalibrationSums
 from fedstats_app.heads.confusion import ConfusionMatrix
 from fedstats_app.heads.fedcof import solve_fedcof
 from fedstats_app.heads.gaussian import solve_gaussian
@@ -11,6 +12,8 @@ from fedstats_app.heads.ncm import solve_ncm
 from fedstats_app.heads.ridge import solve_ridge
 
 __all__ = [
+    "Calibration",
+    "CalibrationSums",
     "ConfusionMatrix",
     "LinearHead",
     "SolveReport",

@@ -16,11 +16,21 @@ class ConfusionMatrix:
     ----------
     matrix : Tensor
         (C, C) int64, rows true, columns predicted.
+    pooled_examples, pooled_correct : int
+        Samples counted without their class, and how many of them were predicted right: in the accuracy, but in no
+        class's. A site pools classes of which it evaluated too few samples to name them.
     """
 
     matrix: Tensor
+    pooled_examples: int = 0
+    pooled_correct: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.pooled_correct <= self.pooled_examples:
+            raise ValueError(
+                "pooled counts must be 0 <= pooled_correct <= pooled_examples, "
+                f"got {self.pooled_correct} and {self.pooled_examples}"
+            )
         if self.matrix.ndim != 2 or self.matrix.shape[0] != self.matrix.shape[1] or self.matrix.dtype != torch.int64:
             raise ValueError(f"matrix must be (C, C) int64, got {tuple(self.matrix.shape)} {self.matrix.dtype}")
 
@@ -63,17 +73,22 @@ class ConfusionMatrix:
             raise ValueError(
                 f"confusion matrices to add must have the same classes, got {len(self.matrix)} and {len(other.matrix)}"
             )
-        return ConfusionMatrix(self.matrix + other.matrix)
+        return ConfusionMatrix(
+            self.matrix + other.matrix,
+            self.pooled_examples + other.pooled_examples,
+            self.pooled_correct + other.pooled_correct,
+        )
 
     @property
     def num_examples(self) -> int:
         """Number of samples counted."""
-        return int(self.matrix.sum())
+        return int(self.matrix.sum()) + self.pooled_examples
 
     @property
     def accuracy(self) -> float:
         """Share of samples predicted right, 0 to 1; NaN without samples."""
-        return float(self.matrix.trace()) / self.num_examples if self.num_examples else float("nan")
+        num_correct = int(self.matrix.trace()) + self.pooled_correct
+        return num_correct / self.num_examples if self.num_examples else float("nan")
 
     @property
     def per_class_accuracy(self) -> Tensor:

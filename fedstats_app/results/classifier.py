@@ -1,6 +1,7 @@
 """Load a head from a run folder and classify images with it."""
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,10 +11,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fedstats_app.backbones import Backbone, load_backbone
+from fedstats_app.backbones import Backbone
 from fedstats_app.data import to_rgb
 from fedstats_app.heads import LinearHead
 from fedstats_app.results.head_file import read_head
+from fedstats_app.results.tuned_backbone import SUFFIX, load_backbone_of
 from fedstats_app.statistics import FeatureMap, feature_map_from_dict
 
 ImageLike = str | os.PathLike[str] | Image.Image
@@ -35,15 +37,27 @@ class Classifier:
         One per row of the head.
     method : str
         What made the head, such as `fed3r`.
+    temperature : float
+        Scores are divided by it before the softmax that makes probabilities of them.
+    calibrated_on : str
+        Which samples the temperature was chosen on, in words; "" for a head that was not calibrated.
 
     Raises
     ------
     ValueError
-        If the head does not fit the features or the class names.
+        If the head does not fit the features or the class names, or the temperature is not positive.
     """
 
     def __init__(
-        self, backbone: Backbone, feature_map: FeatureMap, head: LinearHead, class_names: Sequence[str], method: str
+        self,
+        backbone: Backbone,
+        feature_map: FeatureMap,
+        head: LinearHead,
+        class_names: Sequence[str],
+        method: str,
+        *,
+        temperature: float = 1.0,
+        calibrated_on: str = "",
     ) -> None:
         num_classes, head_dim = head.weight.shape
         if len(class_names) != num_classes:
@@ -54,8 +68,12 @@ class Classifier:
                 f"head {method!r} is for features of dimension {head_dim}, "
                 f"but backbone {backbone.name!r} and feature map {feature_map.kind!r} give {feature_dim}"
             )
+        if not 0.0 < temperature < math.inf:
+            raise ValueError(f"head {method!r}: temperature must be positive and finite, got {temperature}")
         self.class_names = list(class_names)
         self.method = method
+        self.temperature = temperature
+        self.calibrated_on = calibrated_on
         self._backbone = backbone
         self._feature_map = feature_map
         self._head = head
@@ -94,7 +112,7 @@ class Classifier:
         """Score every class; the highest wins.
 
         The scores order the classes of one image. They are no probabilities and their scale differs between methods, so
-        that a softmax of them would look like a confidence without being one.
+        that a softmax of them would look like a confidence without being one: see `probabilities`.
 
         Parameters
         ----------
@@ -115,6 +133,68 @@ class Classifier:
         batches = [self._head.logits(self._feature_map(batch.cpu())) for batch in features]
         return torch.cat([torch.empty(0, len(self.class_names), dtype=torch.float64), *batches])
 
+    def probabilities(self, images: ImageLike | Iterable[ImageLike]) -> Tensor:
+        """Give every class a probability: the softmax of the scores divided by the head's temperature.
+
+        They can be taken at their word as far as the head was calibrated (`calibrated_on` says on what) on samples like
+        these; where `calibrated_on` is empty they are a softmax of scores of any scale.
+
+        Parameters
+        ----------
+        images : path or PIL image, or iterable of them
+            As for `predict`.
+
+        Returns
+        -------
+        Tensor
+            (n, C) float64, every row adds up to 1; 0 for classes of which no client had a sample.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError, TypeError
+            As `predict`.
+        """
+        return torch.softmax(self.scores(images) / self.temperature, dim=1)
+
+    @overload
+    def top(self, images: ImageLike, k: int = 5) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def top(self, images: Iterable[ImageLike], k: int = 5) -> list[list[tuple[str, float]]]: ...
+
+    def top(
+        self, images: ImageLike | Iterable[ImageLike], k: int = 5
+    ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
+        """Name the likeliest classes of one image, or of each of several, with their probabilities.
+
+        Parameters
+        ----------
+        images : path or PIL image, or iterable of them
+            As for `predict`.
+        k : int
+            How many classes; all where there are fewer.
+
+        Returns
+        -------
+        list of (str, float), or list of such lists
+            Class name and probability (see `probabilities`), the likeliest first; a list of them for an iterable.
+
+        Raises
+        ------
+        ValueError
+            If k is less than 1.
+        FileNotFoundError, ValueError, TypeError
+            As `predict`.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        values, classes = self.probabilities(images).topk(min(k, len(self.class_names)), dim=1)
+        ranked = [
+            [(self.class_names[index], value) for index, value in zip(row, of_row, strict=True)]
+            for row, of_row in zip(classes.tolist(), values.tolist(), strict=True)
+        ]
+        return ranked[0] if isinstance(images, _ONE_IMAGE) else ranked
+
 
 def load(
     run_folder: str | os.PathLike[str],
@@ -124,14 +204,15 @@ def load(
     device: str = "auto",
     batch_size: int = 8,
 ) -> Classifier:
-    """Load a run's head and the backbone that it was made for.
+    """Load a run's head and the backbone that it was made for: the tuned one where training changed it.
 
     Parameters
     ----------
     run_folder : path
         The folder whose path the run printed last.
     method : str, optional
-        Whose head to take, such as `fed3r`; by default the most accurate one's in results.json.
+        Whose head to take, such as `fed3r`, or which training's, such as `fed3r-full`; by default the most accurate
+        one's in results.json.
     weights : path, optional
         The backbone's weight file, where it is not (any more) where the run had it.
     device : str
@@ -154,15 +235,13 @@ def load(
     """
     folder = Path(run_folder).expanduser()
     name = method if method is not None else _most_accurate(folder)
-    head, metadata = read_head(_head_path(folder, name))
-    backbone = load_backbone(
-        _entry(metadata, "backbone", name),
-        weights=str(metadata.get("backbone-weights", "") if weights is None else weights),
-        input_size=int(_entry(metadata, "input-size", name)),
-        batch_size=batch_size,
-        device=device,
-    )
-    expected = _entry(metadata, "backbone-fingerprint", name)
+    path = _head_path(folder, name)
+    head, metadata = read_head(path)
+    for key in ("backbone", "input-size", "backbone-fingerprint"):
+        _entry(metadata, key, name)
+    given = None if weights is None else str(weights)
+    backbone = load_backbone_of(path, metadata, weights=given, batch_size=batch_size, device=device)
+    expected = metadata["backbone-fingerprint"]
     if backbone.fingerprint != expected:
         raise ValueError(
             f"head {name!r} was made with a backbone {backbone.name!r} of fingerprint {expected}, but the one loaded "
@@ -173,17 +252,33 @@ def load(
     class_names = json.loads(_entry(metadata, "class-names", name))
     if not isinstance(class_names, list) or not all(isinstance(class_name, str) for class_name in class_names):
         raise ValueError(f"head {name!r}: class-names must be a JSON list of strings, got {class_names!r}")
-    return Classifier(backbone, feature_map, head, class_names, name)
+    return Classifier(
+        backbone,
+        feature_map,
+        head,
+        class_names,
+        name,
+        temperature=_temperature(metadata, name),
+        calibrated_on=metadata.get("calibrated-on", ""),
+    )
+
+
+def _temperature(metadata: dict[str, str], method: str) -> float:
+    """Return 1 for a head that was saved without one."""
+    given = metadata.get("temperature", "1.0")
+    try:
+        return float(given)
+    except ValueError as error:
+        raise ValueError(f"head {method!r}: temperature must be a number, got {given!r}") from error
 
 
 def _most_accurate(folder: Path) -> str:
     path = folder / "results.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist, so there is no most accurate method; {_available(folder)}")
-    methods = json.loads(path.read_text(encoding="utf-8")).get("methods", {})
-    accuracies: dict[str, float] = {
-        name: result["accuracy"] for name, result in methods.items() if result["accuracy"] is not None
-    }
+    results = json.loads(path.read_text(encoding="utf-8"))
+    entries: dict[str, dict[str, float | None]] = {**results.get("methods", {}), **results.get("training", {})}
+    accuracies = {name: accuracy for name, entry in entries.items() if (accuracy := entry["accuracy"]) is not None}
     if not accuracies:
         raise ValueError(f"{path} has no method with an accuracy: name the method to load; {_available(folder)}")
     return max(accuracies, key=accuracies.__getitem__)
@@ -199,7 +294,8 @@ def _head_path(folder: Path, method: str) -> Path:
 def _available(folder: Path) -> str:
     if not folder.is_dir():
         return f"{folder} is not a folder"
-    heads = sorted(path.stem for path in (folder / "heads").glob("*.safetensors"))
+    files = (folder / "heads").glob("*.safetensors")
+    heads = sorted(path.stem for path in files if not path.name.endswith(SUFFIX))
     return f"{folder} has heads of: {', '.join(heads) or 'no method (status.json says how the run ended)'}"
 
 

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Replace the file at `path` by `data`, or leave it as it was.
 
     The bytes go to a temporary file in the same folder, are forced to disk, and then take the name in one step.
@@ -20,6 +20,8 @@ def write_atomically(path: Path, data: bytes) -> None:
         File to write; its folder must exist.
     data : bytes
         The whole content.
+    mode : int
+        Permissions of the file, less what the process's umask takes away: 0o600 for what only its owner may read.
 
     Raises
     ------
@@ -28,8 +30,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        # Not `tempfile`, which makes the file readable by its owner only.
-        with temporary.open("wb") as file:
+        # Not `tempfile`, which makes every file readable by its owner only. The file has its mode from the beginning.
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -54,11 +56,17 @@ def append_line(path: Path, line: str) -> None:
     ValueError
         If `line` contains a line break.
     """
-    if "\n" in line or "\r" in line:
-        raise ValueError(f"{path}: a line to append must not contain a line break, got {line!r}")
-    # One write of the whole line, so that a reader never sees the two halves of it apart.
+    append_lines(path, [line])
+
+
+def append_lines(path: Path, lines: Sequence[str]) -> None:
+    """Append lines to a text file and force them to disk together, as `append_line` does with one."""
+    for line in lines:
+        if "\n" in line or "\r" in line:
+            raise ValueError(f"{path}: a line to append must not contain a line break, got {line!r}")
+    # One write of the whole, so that a reader never sees the two halves of a line apart.
     with path.open("ab") as file:
-        file.write((line + "\n").encode("utf-8"))
+        file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
         file.flush()
         os.fsync(file.fileno())
 

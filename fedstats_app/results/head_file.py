@@ -4,16 +4,14 @@ The header's metadata are strings under the keys of `METADATA_KEYS`; the values 
 `class-names` and `versions` are JSON.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from fedstats_app.heads import LinearHead
+from fedstats_app.results.tensor_file import read_tensors, tensors_to_bytes
 
 HEAD_FORMAT = "fedstats-head-1"
 METADATA_KEYS = (
@@ -32,6 +30,12 @@ METADATA_KEYS = (
     "dataset",
     "seed",
     "versions",
+    # Of heads that were calibrated: divide scores by the one before the softmax; the other says which samples chose it.
+    "temperature",
+    "calibrated-on",
+    # Whether the backbone has its BatchNorm or GroupNorm for it; the file of its weights where training changed them.
+    "batch-norm",
+    "tuned-backbone",
 )
 _DTYPES = {"weight": torch.float32, "bias": torch.float32, "present": torch.uint8}
 
@@ -64,7 +68,7 @@ def head_to_bytes(head: LinearHead, metadata: Mapping[str, str]) -> bytes:
         "present": head.present.to("cpu", torch.uint8),
     }
     _check_values(tensors, "the head to save")
-    return _with_sorted_header(save(tensors, _header_metadata(metadata)))
+    return tensors_to_bytes(tensors, _header_metadata(metadata))
 
 
 def read_head(path: Path) -> tuple[LinearHead, dict[str, str]]:
@@ -91,12 +95,7 @@ def read_head(path: Path) -> tuple[LinearHead, dict[str, str]]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"no head at {path}")
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-            tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
+    tensors, metadata = read_tensors(path)
     if metadata.get("format") != HEAD_FORMAT:
         raise ValueError(f"{path}: format must be {HEAD_FORMAT!r}, got {metadata.get('format')!r}")
     _check_shapes(tensors, str(path))
@@ -110,21 +109,9 @@ def read_head(path: Path) -> tuple[LinearHead, dict[str, str]]:
 
 
 def _header_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    for key, value in metadata.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"head metadata must be strings, got {key!r}: {value!r} ({type(value).__name__})")
     if metadata.get("format", HEAD_FORMAT) != HEAD_FORMAT:
         raise ValueError(f"head metadata: format must be {HEAD_FORMAT!r} or left out, got {metadata['format']!r}")
     return {**metadata, "format": HEAD_FORMAT}
-
-
-def _with_sorted_header(file: bytes) -> bytes:
-    """Put the header's keys in order: safetensors writes the metadata in a different order in every call."""
-    end = 8 + int.from_bytes(file[:8], "little")
-    # The offsets in the header count from its end, so it may change its length.
-    header = json.dumps(json.loads(file[8:end]), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + file[end:]
 
 
 def _check_shapes(tensors: Mapping[str, Tensor], where: str) -> None:

@@ -1,6 +1,8 @@
 """What one method achieved and what it cost."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
+
+from fedstats_app.heads import Calibration
 
 _DISPLAY_NAMES = {
     "fedncm": "FedNCM",
@@ -56,6 +58,8 @@ class MethodResult:
         The number that was in effect added to the diagonal of the scatter matrix.
     condition_number : float or None
         Of the system solved.
+    calibration : Calibration or None
+        The temperature that makes probabilities of the head's scores; None where nothing was evaluated.
     notes : list of str
         Anything the reader should know about this method's run.
     """
@@ -72,6 +76,7 @@ class MethodResult:
     regulariser: str
     ridge_effective: float | None = None
     condition_number: float | None = None
+    calibration: Calibration | None = None
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -93,4 +98,5 @@ class MethodResult:
         dict
             Field name to value, in the order of the fields.
         """
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "method"}
+        entry = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "method"}
+        return {**entry, "calibration": None if self.calibration is None else asdict(self.calibration)}

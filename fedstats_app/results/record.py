@@ -14,9 +14,11 @@ import torch
 from fedstats_app import __version__
 from fedstats_app.backbones import Backbone
 from fedstats_app.config import AppConfig
-from fedstats_app.heads import ConfusionMatrix
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix
 from fedstats_app.results.communication import uplink_bytes
 from fedstats_app.results.method_result import MethodResult
+from fedstats_app.results.training_record import TrainingResult
+from fedstats_app.statistics import FeatureMap
 
 if TYPE_CHECKING:
     # Only names the type: results must not depend on Flower.
@@ -66,7 +68,12 @@ def run_record(
     }
 
 
-def method_result(strategy: StatisticsStrategy, method: str, confusion: ConfusionMatrix | None) -> MethodResult:
+def method_result(
+    strategy: StatisticsStrategy,
+    method: str,
+    confusion: ConfusionMatrix | None,
+    calibration: CalibrationSums | None = None,
+) -> MethodResult:
     """Return one method's entry in results.json.
 
     Parameters
@@ -77,6 +84,8 @@ def method_result(strategy: StatisticsStrategy, method: str, confusion: Confusio
         One that it served.
     confusion : ConfusionMatrix or None
         None where nothing was evaluated.
+    calibration : CalibrationSums or None
+        Of the same samples.
     """
     head, statistics = strategy.heads[method], strategy.statistics(method)
     evaluated = confusion is not None and confusion.num_examples > 0
@@ -86,7 +95,8 @@ def method_result(strategy: StatisticsStrategy, method: str, confusion: Confusio
     return MethodResult(
         method=method,
         accuracy=confusion.accuracy if evaluated and confusion is not None else None,
-        macro_accuracy=confusion.macro_accuracy if evaluated and confusion is not None else None,
+        # Where sites told of no class by itself, there is an accuracy but no mean over classes.
+        macro_accuracy=confusion.macro_accuracy if confusion and any(one is not None for one in per_class) else None,
         per_class_accuracy=per_class,
         num_examples=strategy.collection.num_examples,
         num_clients=strategy.collection.num_merged,
@@ -102,6 +112,7 @@ def method_result(strategy: StatisticsStrategy, method: str, confusion: Confusio
         regulariser=head.report.regulariser,
         ridge_effective=head.report.ridge_effective,
         condition_number=head.report.condition_number,
+        calibration=None if calibration is None else calibration.fit(),
         notes=list(head.report.notes),
     )
 
@@ -115,20 +126,73 @@ def head_metadata(
     class_names: Sequence[str],
     library_versions: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return what is needed to use a head, and where it came from, as strings for the file's header."""
+    """Return what is needed to use a head, and where it came from, as strings for the file's header.
+
+    `temperature` and `calibrated-on` are there only if the head was calibrated.
+    """
     feature_map = strategy.methods()[result.method].specification.feature_map
+    calibration: dict[str, str] = {}
+    if result.calibration is not None:
+        samples = "samples that clients kept" if strategy.request.holdout else "test samples of the server"
+        calibration = {
+            "temperature": str(result.calibration.temperature),
+            "calibrated-on": f"{result.calibration.num_examples} {samples}",
+        }
     return {
+        **common_metadata(config, data_name, feature_map, backbone, class_names, library_versions),
         "method": result.method,
         "regulariser": result.regulariser,
+        "num-examples": str(result.num_examples),
+        "num-clients": str(result.num_clients),
+        **calibration,
+    }
+
+
+def trained_head_metadata(
+    config: AppConfig,
+    data_name: str,
+    result: TrainingResult,
+    feature_map: FeatureMap,
+    clients: Mapping[int, int],
+    backbone: Backbone,
+    class_names: Sequence[str],
+    library_versions: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the same for a head that was trained.
+
+    Parameters
+    ----------
+    clients : mapping
+        From client to its number of samples.
+    """
+    return {
+        **common_metadata(config, data_name, feature_map, backbone, class_names, library_versions),
+        "method": result.name,
+        "regulariser": f"{config.optimizer} from {result.start}, {result.num_rounds} rounds",
+        "num-examples": str(sum(clients.values())),
+        "num-clients": str(len(clients)),
+        "temperature": str(config.temperature),
+    }
+
+
+def common_metadata(
+    config: AppConfig,
+    data_name: str,
+    feature_map: FeatureMap,
+    backbone: Backbone,
+    class_names: Sequence[str],
+    library_versions: Mapping[str, str],
+) -> dict[str, str]:
+    """Return what the headers of all heads of a run have in common."""
+    return {
         "backbone": config.backbone,
         "backbone-weights": config.backbone_weights,
         "backbone-fingerprint": backbone.fingerprint,
+        "batch-norm": "groupnorm" if config.batch_norm == "groupnorm" else "batch",
         "input-size": str(backbone.input_size),
         "transform": json.dumps(backbone.transform_spec),
         "feature-map": json.dumps(feature_map.to_dict()),
         "class-names": json.dumps(list(class_names)),
-        "num-examples": str(result.num_examples),
-        "num-clients": str(result.num_clients),
         "dataset": data_name,
         "seed": str(config.seed),
         "versions": json.dumps(dict(library_versions)),

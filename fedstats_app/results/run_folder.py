@@ -1,14 +1,20 @@
 """The folder that a run leaves behind: status, configuration, results, clients, heads, plots."""
 
+import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Self, get_args
 
+from fedstats_app.backbones import Backbone
 from fedstats_app.heads import LinearHead
 from fedstats_app.results.files import append_line, to_json, write_atomically
 from fedstats_app.results.head_file import head_to_bytes
+from fedstats_app.results.rounds_file import RoundsFile, read_rounds
+from fedstats_app.results.tensor_file import tensors_to_bytes
+from fedstats_app.results.training_record import RoundRecord
+from fedstats_app.results.tuned_backbone import FILE_KEY, Normalisation, tuned_metadata
 
 DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
 State = Literal["running", "completed", "failed"]
@@ -20,10 +26,14 @@ _README = """# A run of fedstats-app
 |---|---|
 | status.json | whether the run is running, completed or failed, why, and when it started and ended (UTC) |
 | config.json | everything that was used: settings, versions, seeds |
-| results.json | for every method: accuracy, examples, clients, bytes sent, time to solve, regulariser |
+| results.json | methods: accuracy, clients, bytes sent, time to solve; training: accuracy, rounds, bytes, compute |
 | clients.jsonl | one line per client: what it sent, how long it took, and why it failed if it did |
-| heads/ | one classifier head per method (safetensors; its header says how it was made) |
-| plots/ | pictures (PNG): accuracy against megabytes, labels per client, confusion matrices |
+| disclosure.jsonl | what left each site: one line per client and kind of message, fields with shapes and bytes |
+| statistics.safetensors | SENSITIVE, readable by you only: the statistics of all clients, for a later run (`extend`) |
+| rounds.jsonl | one line per round of training: accuracy, loss, bytes, forward passes, clients |
+| heads/ | classifier heads, and backbones that training changed (safetensors; a head's header says how it was made) |
+| checkpoints/ | where a training that was interrupted goes on from |
+| plots/ | pictures (PNG): accuracy against megabytes, labels per client, confusion matrices, training |
 
 A file that is missing here was not reached: see status.json. In the JSON files, `null` stands for a value that there is
 not, and the strings `"inf"` and `"-inf"` for infinite numbers.
@@ -57,6 +67,7 @@ class RunFolder:
         self.path = path
         self.run_id = run_id
         self.started = started
+        self._rounds = RoundsFile(path / "rounds.jsonl")
 
     @classmethod
     def create(cls, output_dir: str, run_id: int | str, now: datetime | None = None) -> Self:
@@ -92,6 +103,29 @@ class RunFolder:
         folder = cls(_new_folder(root, f"{started:%Y%m%dT%H%M%SZ}-{name}"), name, started)
         write_atomically(folder.path / "README.md", _README.format(folder=str(folder.path)).encode())
         return folder
+
+    @classmethod
+    def reopen(cls, path: str, run_id: int | str, now: datetime | None = None) -> Self:
+        """Go on in the folder of a run that was interrupted.
+
+        Parameters
+        ----------
+        path : str
+            The folder; absolute or starting with `~`.
+        run_id, now
+            Of the run that goes on, as for `create`.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no status.json: this is no run folder.
+        ValueError
+            As `create`.
+        """
+        folder = _output_root(path)
+        if not (folder / "status.json").is_file():
+            raise FileNotFoundError(f"resume: {folder} is no run folder: it has no status.json")
+        return cls(folder, _checked_name("run id", str(run_id)), _utc(now))
 
     @property
     def plots_path(self) -> Path:
@@ -135,26 +169,57 @@ class RunFolder:
         """Write results.json, which has a mapping `methods` of method name to `MethodResult.to_json()`."""
         self._write_json("results.json", results)
 
+    def add_training(self, name: str, entry: Mapping[str, object]) -> None:
+        """Put a finished training into results.json, under `training`, beside what is there."""
+        path = self.path / "results.json"
+        results = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        self.write_results({**results, "training": {**results.get("training", {}), name: entry}})
+
+    def forget_clients(self) -> None:
+        """Begin clients.jsonl anew: a first stage that was interrupted is done again as a whole."""
+        (self.path / "clients.jsonl").unlink(missing_ok=True)
+
     def append_client(self, client: Mapping[str, object]) -> None:
         """Add one client's line to clients.jsonl."""
         append_line(self.path / "clients.jsonl", to_json(client, indent=None))
 
-    def save_head(self, name: str, head: LinearHead, metadata: Mapping[str, str]) -> Path:
+    def append_round(self, record: RoundRecord) -> None:
+        """Add one round's line to rounds.jsonl, in place of what a run that was killed left of it and of later ones."""
+        self._rounds.append(record)
+
+    def read_rounds(self) -> list[RoundRecord]:
+        """Read rounds.jsonl, as `fedstats_app.results.rounds_file.read_rounds` does."""
+        return read_rounds(self._rounds.path)
+
+    def save_head(
+        self,
+        name: str,
+        head: LinearHead,
+        metadata: Mapping[str, str],
+        *,
+        tuned: Backbone | None = None,
+        normalisation: Normalisation = "batch",
+    ) -> Path:
         """Write heads/<name>.safetensors; the same head and metadata give the same bytes.
 
         Parameters
         ----------
         name : str
-            The method's lower-case name.
+            The method's lower-case name, or the training's.
         head : LinearHead
             The head; saved in float32.
         metadata : mapping of str to str
             What is needed to use the head (`fedstats_app.results.head_file.METADATA_KEYS`).
+        tuned : Backbone, optional
+            The backbone that was trained with it (`fedstats_app.results.tuned_backbone.with_module`): its weights are
+            written to heads/<name>.backbone.safetensors and the head's metadata name that file.
+        normalisation : {"batch", "groupnorm"}
+            Whether the tuned backbone has the architecture's own normalisation layers or GroupNorm for BatchNorm.
 
         Returns
         -------
         Path
-            The file.
+            The head's file.
 
         Raises
         ------
@@ -162,8 +227,14 @@ class RunFolder:
             As `fedstats_app.results.head_file.head_to_bytes`, or if `name` does not suit a file name.
         """
         path = self.path / "heads" / f"{_checked_name('head name', name)}.safetensors"
-        content = head_to_bytes(head, metadata)
+        entries = dict(metadata)
+        if tuned is not None:
+            entries.update(tuned_metadata(name, tuned, normalisation))
+        content = head_to_bytes(head, entries)
         path.parent.mkdir(exist_ok=True)
+        if tuned is not None:  # first, so that no head is without its backbone
+            weights = tensors_to_bytes(tuned.module.state_dict(), {"format": "pt"})
+            write_atomically(path.with_name(entries[FILE_KEY]), weights)
         write_atomically(path, content)
         return path
 

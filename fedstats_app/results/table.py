@@ -4,9 +4,8 @@ import textwrap
 from collections.abc import Sequence
 
 from fedstats_app.results.method_result import MethodResult, display_name
+from fedstats_app.results.text_columns import GAP, WIDTH, aligned, three_figures
 
-_WIDTH = 120
-_GAP = "  "
 _HEADINGS = (
     "method",
     "accuracy (%)",
@@ -39,12 +38,12 @@ def results_table(rows: Sequence[MethodResult]) -> str:
     """
     cells = [_cells(row) for row in rows]
     widths = [max(len(line[column]) for line in (_HEADINGS, *cells)) for column in range(len(_HEADINGS) - 1)]
-    text_width = max(len(_HEADINGS[-1]), _WIDTH - sum(widths) - len(_GAP) * len(widths))
+    text_width = max(len(_HEADINGS[-1]), WIDTH - sum(widths) - len(GAP) * len(widths))
     widths.append(text_width)
     body = [line for row in cells for line in _lines(row[:-1], textwrap.wrap(row[-1], text_width) or [""], widths)]
-    longest = max([len(_line(_HEADINGS, widths)), *map(len, body)])
+    longest = max([len(aligned(_HEADINGS, widths, _LEFT_ALIGNED)), *map(len, body)])
     rule = "-" * longest
-    return "\n".join([rule, _line(_HEADINGS, widths), rule, *body, rule])
+    return "\n".join([rule, aligned(_HEADINGS, widths, _LEFT_ALIGNED), rule, *body, rule])
 
 
 def _cells(row: MethodResult) -> tuple[str, ...]:
@@ -52,7 +51,7 @@ def _cells(row: MethodResult) -> tuple[str, ...]:
         display_name(row.method),
         "-" if row.accuracy is None else f"{100 * row.accuracy:.2f}",
         "-" if row.num_clients == 0 else _bytes_with_unit(row.uplink_bytes / row.num_clients),
-        _three_figures(row.uplink_bytes / 1e6),
+        three_figures(row.uplink_bytes / 1e6),
         f"{row.solve_seconds:.2f}",
         "-" if row.ridge_effective is None else f"{row.ridge_effective:.3g}",
         "-" if row.condition_number is None else f"{row.condition_number:.1e}",
@@ -63,29 +62,12 @@ def _cells(row: MethodResult) -> tuple[str, ...]:
 def _lines(numbers: Sequence[str], texts: Sequence[str], widths: Sequence[int]) -> list[str]:
     """Give a row, and further lines for the regulariser where it does not fit."""
     blank = [""] * len(numbers)
-    return [_line([*(blank if index else numbers), text], widths) for index, text in enumerate(texts)]
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [
-        cell.ljust(width) if column in _LEFT_ALIGNED else cell.rjust(width)
-        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return _GAP.join(padded).rstrip()
+    return [aligned([*(blank if index else numbers), text], widths, _LEFT_ALIGNED) for index, text in enumerate(texts)]
 
 
 def _bytes_with_unit(number: float) -> str:
     for size, unit in ((1e9, "GB"), (1e6, "MB")):
         # 999.95 KB would round to "1000 KB".
         if number >= 0.9995 * size:
-            return f"{_three_figures(number / size)} {unit}"
-    return f"{_three_figures(number / 1e3)} KB"
-
-
-def _three_figures(number: float) -> str:
-    """At least three significant figures, never an exponent: 0.0512, 5.88, 110.7, 61,064."""
-    if number >= 999.5:
-        return f"{number:,.0f}"
-    if number >= 99.95:
-        return f"{number:.1f}"
-    return f"{number:#.3g}" if number >= 1e-3 or number == 0 else f"{number:.6f}"
+            return f"{three_figures(number / size)} {unit}"
+    return f"{three_figures(number / 1e3)} KB"

@@ -5,7 +5,8 @@ The law that everything else rests on: ``statistics(A u B) == statistics(A) + st
 """
 
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows
-from fedstats_app.statistics.client_statistics import ClientStatistics, StatisticsAccumulator, StatisticsSum
+from fedstats_app.statistics.client_statistics import ClientStatistics, StatisticsAccumulator
+from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, client_digest
 from fedstats_app.statistics.feature_maps import (
     FeatureMap,
     IdentityMap,
@@ -15,18 +16,22 @@ from fedstats_app.statistics.feature_maps import (
 )
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 from fedstats_app.statistics.specification import StatisticsSpec, merge_specs
+from fedstats_app.statistics.statistics_sum import StatisticsSum
 
 __all__ = [
     "ClassMeanRows",
     "ClientStatistics",
+    "CollectedStatistics",
     "FeatureMap",
     "FeatureStatistics",
     "IdentityMap",
+    "MergedClient",
     "RandomFourierFeatures",
     "RandomProjection",
     "StatisticsAccumulator",
     "StatisticsSpec",
     "StatisticsSum",
+    "client_digest",
     "feature_map_from_dict",
     "merge_specs",
 ]

@@ -207,7 +207,11 @@ class ClassMeanRows:
 
 
 def plan_rows(
-    labels: Tensor, *, means_per_class: int = 1, generator: torch.Generator | None = None
+    labels: Tensor,
+    *,
+    means_per_class: int = 1,
+    min_samples_per_mean: int = 2,
+    generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Decide which samples share a mean, before any feature is known.
 
@@ -216,8 +220,11 @@ def plan_rows(
     labels : Tensor
         (n,) integers.
     means_per_class : int
-        Disjoint means asked for per class; a class with n samples gets ``max(1, min(means_per_class, n // 2))``,
-        of equal size but for the last, which takes the rest (Goswami et al. 2025, section 4.4).
+        Disjoint means asked for per class; a class with n samples gets
+        ``max(1, min(means_per_class, n // min_samples_per_mean))``, of equal size but for the last, which takes the
+        rest (Goswami et al. 2025, section 4.4).
+    min_samples_per_mean : int
+        Fewer samples than this share a mean only where their class has no more.
     generator : torch.Generator, optional
         Draws the split; by default one with seed 0.
 
@@ -230,12 +237,14 @@ def plan_rows(
     """
     if means_per_class < 1:
         raise ValueError(f"means_per_class must be at least 1, got {means_per_class}")
+    if min_samples_per_mean < 1:
+        raise ValueError(f"min_samples_per_mean must be at least 1, got {min_samples_per_mean}")
     labels = labels.to(device="cpu", dtype=torch.int64)
     present, class_position, class_sizes = torch.unique(labels, return_inverse=True, return_counts=True)
     if means_per_class == 1:
         return present, class_position
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
-    rows_per_class = (class_sizes // 2).clamp(min=1, max=means_per_class)
+    rows_per_class = (class_sizes // min_samples_per_mean).clamp(min=1, max=means_per_class)
     shuffled = torch.randperm(len(labels), generator=generator)
     by_class = shuffled[torch.argsort(class_position[shuffled], stable=True)]
     position = class_position[by_class]

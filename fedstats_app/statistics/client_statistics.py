@@ -70,6 +70,8 @@ class StatisticsAccumulator:
         Whether to form the Gram matrix.
     means_per_class : int
         See :meth:`ClassMeanRows.from_features`.
+    min_samples_per_mean : int
+        Fewer samples than this share a mean only where their class has no more.
     generator : torch.Generator, optional
         See :meth:`ClassMeanRows.from_features`.
     device : torch.device or str
@@ -84,12 +86,18 @@ class StatisticsAccumulator:
         *,
         gram: bool,
         means_per_class: int = 1,
+        min_samples_per_mean: int = 2,
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         check_features(torch.zeros(len(labels), 1), labels, num_classes)
         self._labels, self._num_classes = labels.to(device="cpu", dtype=torch.int64), num_classes
-        self._class_ids, self._row_of_sample = plan_rows(labels, means_per_class=means_per_class, generator=generator)
+        self._class_ids, self._row_of_sample = plan_rows(
+            labels,
+            means_per_class=means_per_class,
+            min_samples_per_mean=min_samples_per_mean,
+            generator=generator,
+        )
         where = accumulation_device(torch.device(device))
         self._sums = torch.zeros(len(self._class_ids), feature_dim, dtype=torch.float64, device=where)
         self._gram = torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=where) if gram else None
@@ -160,84 +168,3 @@ class StatisticsAccumulator:
             class_sums=self._sums.cpu()[kept],
         )
         return ClientStatistics(rows, None if self._gram is None else mirror_upper(self._gram).cpu())
-
-
-class StatisticsSum:
-    """Folds clients into one sum in place, so that a server's memory does not grow with their number.
-
-    Fold in a fixed order: floating-point addition is not associative, and the same order gives the same bytes.
-
-    Parameters
-    ----------
-    num_classes, feature_dim : int
-        C and d.
-    gram : bool
-        Whether clients carry Gram matrices.
-    keep_rows : bool
-        Whether to keep every row as well (FedCOF needs them: M x d numbers).
-    """
-
-    def __init__(self, num_classes: int, feature_dim: int, *, gram: bool, keep_rows: bool) -> None:
-        self._total = FeatureStatistics.zeros(num_classes, feature_dim, gram=gram)
-        self._parts: list[ClassMeanRows] = []
-        self._keep_rows = keep_rows
-        self.num_rows = 0
-        self.num_pairs = 0
-
-    def add(self, client: ClientStatistics) -> None:
-        """Fold one client in.
-
-        Raises
-        ------
-        ValueError
-            If its shapes differ, its counts carry noise, or it lacks the Gram matrix that the sum has; nothing is
-            added then.
-        """
-        rows, total = client.rows, self._total
-        if (rows.num_classes, rows.feature_dim) != tuple(total.class_sums.shape):
-            raise ValueError(
-                f"statistics to add must have (classes, feature dimension) {tuple(total.class_sums.shape)}, "
-                f"got {(rows.num_classes, rows.feature_dim)}"
-            )
-        if rows.counts.dtype != torch.int64:
-            raise ValueError(f"statistics to add must have int64 counts, got {rows.counts.dtype}")
-        if total.gram is not None:
-            if client.gram is None:
-                raise ValueError("statistics to add must have a Gram matrix, got none")
-            total.gram.add_(client.gram)
-        total.class_counts.index_add_(0, rows.class_ids, rows.counts)
-        add_to_group_sums(total.class_sums, rows.class_sums, rows.class_ids)
-        self.num_rows += len(rows)
-        self.num_pairs += len(torch.unique(rows.class_ids))
-        if self._keep_rows:
-            self._parts.append(rows)
-
-    @property
-    def feature_dim(self) -> int:
-        """Feature dimension d."""
-        return self._total.feature_dim
-
-    def summed(self) -> FeatureStatistics:
-        """Return a copy of the sum so far."""
-        total = self._total
-        return FeatureStatistics(
-            total.class_counts.clone(),
-            total.class_sums.clone(),
-            None if total.gram is None else total.gram.clone(),
-        )
-
-    def rows(self) -> ClassMeanRows:
-        """Return all rows so far, in the order of the clients.
-
-        Raises
-        ------
-        ValueError
-            If rows are not kept.
-        """
-        if not self._keep_rows:
-            raise ValueError("rows were not kept: this sum was made with keep_rows=False")
-        empty = ClassMeanRows.zeros(self._total.num_classes, self._total.feature_dim, dtype=torch.float32)
-        # Stacking once and keeping the result avoids copying all rows again each time a head is solved.
-        if len(self._parts) != 1:
-            self._parts = [ClassMeanRows.concatenate(self._parts)] if self._parts else [empty]
-        return self._parts[0]

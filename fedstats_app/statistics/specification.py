@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedstats_app.statistics.client_statistics import ClientStatistics, StatisticsAccumulator
-from fedstats_app.statistics.feature_maps import FeatureMap, IdentityMap
+from fedstats_app.statistics.feature_maps import FeatureMap, IdentityMap, feature_map_from_dict
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,26 @@ class StatisticsSpec:
         if self.means_per_class < 1:
             raise ValueError(f"means_per_class must be at least 1, got {self.means_per_class}")
 
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values from which :meth:`from_dict` makes the specification again."""
+        return {"gram": self.gram, "means-per-class": self.means_per_class, "feature-map": self.feature_map.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> StatisticsSpec:
+        """Make a specification from what :meth:`to_dict` returned, on another machine perhaps.
+
+        Raises
+        ------
+        KeyError
+            If a value is missing.
+        TypeError, ValueError
+            If a value is not of exactly its type, or not allowed.
+        """
+        for key, kind in (("gram", bool), ("means-per-class", int), ("feature-map", dict)):
+            if type(values[key]) is not kind:
+                raise TypeError(f"{key} must be of type {kind.__name__}, got {values[key]!r:.60}")
+        return cls(values["gram"], values["means-per-class"], feature_map_from_dict(values["feature-map"]))
+
     def covers(self, other: StatisticsSpec) -> bool:
         """Return whether statistics of this kind serve a method that asks for ``other``."""
         return (
@@ -43,7 +64,14 @@ class StatisticsSpec:
         )
 
     def accumulator(
-        self, labels: Tensor, num_classes: int, feature_dim: int, *, seed: int = 0, device: torch.device | str = "cpu"
+        self,
+        labels: Tensor,
+        num_classes: int,
+        feature_dim: int,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        min_samples_per_mean: int = 2,
     ) -> StatisticsAccumulator:
         """Return an accumulator for a client's labels (n,) and backbone features of dimension d."""
         return StatisticsAccumulator(
@@ -52,6 +80,7 @@ class StatisticsSpec:
             self.feature_map.output_dim(feature_dim),
             gram=self.gram,
             means_per_class=self.means_per_class,
+            min_samples_per_mean=min_samples_per_mean,
             generator=torch.Generator().manual_seed(seed),
             device=device,
         )

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.statistics import StatisticsSpec, StatisticsSum, merge_specs
+from fedstats_app.statistics import CollectedStatistics, StatisticsSpec, StatisticsSum, merge_specs
 from fedstats_app.strategies.client_grid import ClientGrid
 from fedstats_app.strategies.collection import ClientOutcome, Collection
 from fedstats_app.strategies.discovery import TooFewClients, wait_for_nodes
@@ -108,11 +108,7 @@ class StatisticsStrategy(Strategy):
             tuple(class_names),
             holdout,
         )
-        keep_rows = [
-            any(method.keeps_rows and spec.covers(method.specification) for method in self.methods().values())
-            for spec in self.request.specs
-        ]
-        self.collection = Collection(self.request, keep_rows, feature_dim)
+        self.collection = Collection(self.request, self._keep_rows, feature_dim)
         self.heads: dict[str, LinearHead] = {}
         self.solve_seconds: dict[str, float] = {}
         # A hook for whoever wants to see each client as it is folded: progress lines, a plot of label counts.
@@ -138,6 +134,30 @@ class StatisticsStrategy(Strategy):
     def methods(self) -> Mapping[str, StatisticsStrategy]:
         """Return the methods served by this pass, by name: here, itself."""
         return {self.name: self}
+
+    def extend(self, earlier: CollectedStatistics) -> None:
+        """Start from the statistics of earlier runs, to which the clients of this one are added.
+
+        A client whose very statistics are among them is not counted twice. Call it before ``start``.
+
+        Parameters
+        ----------
+        earlier : CollectedStatistics
+            Of the same backbone, specifications and classes (:meth:`CollectedStatistics.with_class_names`).
+
+        Raises
+        ------
+        ValueError
+            If they are of another kind; the message says what was and what is.
+        """
+        self.collection = Collection(self.request, self._keep_rows, self.feature_dim, earlier)
+
+    @property
+    def _keep_rows(self) -> list[bool]:
+        return [
+            any(method.keeps_rows and spec.covers(method.specification) for method in self.methods().values())
+            for spec in self.request.specs
+        ]
 
     # What users read afterwards
 
@@ -226,7 +246,7 @@ class StatisticsStrategy(Strategy):
         if not isinstance(grid, ClientGrid):
             wait_for_nodes(
                 grid,
-                self.min_clients,
+                max(self.min_clients - self.collection.num_merged, 1),
                 expected=self.num_clients,
                 wait_timeout=self.wait_timeout,
                 settle_seconds=self.settle_seconds,
@@ -246,7 +266,7 @@ class StatisticsStrategy(Strategy):
             evaluate_config,
             evaluate_fn,
         )
-        if self.collection.num_merged < self.min_clients:
+        if self.collection.num_merged < self.min_clients or not any(outcome.in_heads for outcome in self.outcomes):
             raise TooFewClients(
                 f"{self.collection.num_merged} of {len(self._asked)} clients were merged, "
                 f"{self.min_clients} are needed (min-clients); {self._first_reasons()}"
@@ -289,7 +309,7 @@ class StatisticsStrategy(Strategy):
         metrics = MetricRecord(
             {
                 "num-clients": self.collection.num_merged,
-                "num-failed": sum(outcome.outcome != "merged" for outcome in of_round),
+                "num-failed": sum(not outcome.in_heads for outcome in of_round),
                 "num-examples": self.collection.num_examples,
                 "wire-bytes": self.collection.total_wire_bytes,
             }
@@ -320,6 +340,6 @@ class StatisticsStrategy(Strategy):
         return ArrayRecord(arrays)
 
     def _first_reasons(self) -> str:
-        failed = [outcome for outcome in self.outcomes if outcome.outcome != "merged"]
+        failed = [outcome for outcome in self.outcomes if not outcome.in_heads]
         shown = "; ".join(f"client {outcome.client} {outcome.outcome}: {outcome.reason}" for outcome in failed[:3])
         return shown + (f"; and {len(failed) - 3} more" if len(failed) > 3 else "")

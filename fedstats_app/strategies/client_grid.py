@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -59,6 +59,8 @@ class ClientGrid(Grid):
         self.window_bytes = window_bytes
         self.reply_bytes = expected_reply_bytes
         self.wire_messages = 0
+        # A hook for whoever keeps account of what left each client; it sees every reply before it is used.
+        self.on_reply: Callable[[Message], None] | None = None
         self._sizes: deque[int] = deque(maxlen=SIZES_REMEMBERED)
 
     def set_run(self, run: object) -> None:
@@ -117,7 +119,11 @@ class ClientGrid(Grid):
             Seconds for all together, beside the time limit of each request.
         """
         order = sorted(messages, key=lambda msg: msg.metadata.dst_node_id)
-        return Exchange(self, order, timeout).replies()
+        for reply in Exchange(self, order, timeout).replies():
+            if self.on_reply is not None:
+                self.on_reply(reply)
+            yield reply
+            del reply  # do not hold a Gram matrix while waiting for the next
 
     def host(self, client_id: int) -> int:
         """Return the SuperNode that hosts a client."""

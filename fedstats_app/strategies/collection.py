@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 
 from flwr.app import Message
 
-from fedstats_app.statistics import StatisticsSpec, StatisticsSum
+from fedstats_app.privacy import RefusedByPolicy, says_much_about_samples
+from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSpec, StatisticsSum, client_digest
 from fedstats_app.wire import ReceivedStatistics, RejectedReply, StatisticsRequest, read_statistics_reply
 
 logger = logging.getLogger("fedstats_app")
@@ -25,13 +26,18 @@ class ClientOutcome:
     server_round : int
         In which it was asked.
     outcome : str
-        "merged", "failed" (it said so, or no reply came in time) or "rejected" (its reply must not be used).
+        "merged"; "known" (its very statistics are in those of the run that this one extends); "refused" (by its owner's
+        policy); "failed" (it said so, or no reply came in time); "rejected" (its reply must not be used).
     reason : str
         Why, where it was not merged.
     num_examples, num_unreadable, wire_bytes : int
-        Of a merged reply.
+        Of a merged reply; of a known client its samples only.
     seconds : float
         Time the client says it took.
+    num_suppressed_classes : int
+        Classes that the client says it left out because it has few samples of them.
+    warning : str
+        What its owner should know of a merged reply.
     """
 
     client: int
@@ -42,6 +48,13 @@ class ClientOutcome:
     num_unreadable: int = 0
     wire_bytes: int = 0
     seconds: float = 0.0
+    num_suppressed_classes: int = 0
+    warning: str = ""
+
+    @property
+    def in_heads(self) -> bool:
+        """Whether the client's statistics are in the heads."""
+        return self.outcome in ("merged", "known")
 
     def to_json(self) -> dict[str, str | int | float]:
         """Return the attributes as plain values."""
@@ -59,20 +72,38 @@ class Collection:
         Per specification, whether every row is kept beside the sum.
     feature_dim : int, optional
         d of the backbone; by default that of the first valid reply.
+    earlier : CollectedStatistics, optional
+        Of earlier runs, to which clients are added. The sums are changed in place.
 
     Attributes
     ----------
     outcomes : list of ClientOutcome
         In the order of folding.
+
+    Raises
+    ------
+    ValueError
+        If the earlier statistics are not of the kind that is asked for.
     """
 
-    def __init__(self, request: StatisticsRequest, keep_rows: Sequence[bool], feature_dim: int | None = None) -> None:
+    def __init__(
+        self,
+        request: StatisticsRequest,
+        keep_rows: Sequence[bool],
+        feature_dim: int | None = None,
+        earlier: CollectedStatistics | None = None,
+    ) -> None:
         self.request = request
         self.outcomes: list[ClientOutcome] = []
         self._keep_rows = list(keep_rows)
         self._feature_dim = feature_dim
         self._sums: list[StatisticsSum] = []
-        self._merged: set[int] = set()
+        self._merged: dict[int, str] = {}
+        self._earlier: tuple[MergedClient, ...] = ()
+        if earlier is not None:
+            _check_kind(earlier, request, self._keep_rows)
+            self._sums, self._earlier = list(earlier.sums), earlier.clients
+        self._known = {one.digest: one for one in self._earlier if one.digest}
         self._row_bytes = [0] * len(request.specs)
         self._single_row_bytes = [0] * len(request.specs)
         self._gram_bytes = [0] * len(request.specs)
@@ -85,13 +116,16 @@ class Collection:
             if client in self._merged:
                 raise RejectedReply("this client's statistics are in the sum already")
             received = read_statistics_reply(reply, self.request, feature_dim=self._feature_dim)
+            digest = client_digest(received.statistics[0])
+            if digest in self._known:
+                return self._note_known(client, server_round, received, self._known[digest]), None
             self._add(received)
         except RejectedReply as error:
-            outcome = ClientOutcome(client, server_round, "failed" if reply.has_error() else "rejected", str(error))
+            outcome = ClientOutcome(client, server_round, _kind_of_failure(reply), str(error))
             logger.warning("client %d %s: %s", client, outcome.outcome, error)
             self.outcomes.append(outcome)
             return outcome, None
-        self._merged.add(client)
+        self._merged[client] = digest
         outcome = ClientOutcome(
             client,
             server_round,
@@ -100,23 +134,54 @@ class Collection:
             num_unreadable=received.num_unreadable,
             wire_bytes=received.wire_bytes,
             seconds=received.seconds,
+            num_suppressed_classes=received.num_suppressed_classes,
+            warning=_warning(received),
         )
         self.outcomes.append(outcome)
         return outcome, received
 
+    def _note_known(
+        self, client: int, server_round: int, received: ReceivedStatistics, before: MergedClient
+    ) -> ClientOutcome:
+        reason = f"these very statistics are in those to extend already, as client {before.client} of run {before.run}"
+        outcome = ClientOutcome(client, server_round, "known", reason, received.num_examples, seconds=received.seconds)
+        logger.info("client %d not counted twice: %s", client, reason)
+        self.outcomes.append(outcome)
+        return outcome
+
+    def collected(self, class_names: Sequence[str], run: str) -> CollectedStatistics:
+        """Return all that was collected, for a later run to extend.
+
+        Parameters
+        ----------
+        class_names : sequence of str
+            The classes in the order of their ids.
+        run : str
+            Names this run, to whoever meets its clients again.
+
+        Raises
+        ------
+        RejectedReply
+            If no client was merged yet.
+        """
+        sums = tuple(self.statistics(index) for index in range(len(self.request.specs)))
+        merged = tuple(MergedClient(digest, run, client) for client, digest in self._merged.items())
+        fingerprint = self.request.backbone_fingerprint
+        return CollectedStatistics(tuple(class_names), self.request.specs, sums, fingerprint, (*self._earlier, *merged))
+
     @property
     def num_merged(self) -> int:
-        """Number of clients in the sums."""
-        return len(self._merged)
+        """Number of clients in the sums, those of earlier runs included."""
+        return len(self._earlier) + len(self._merged)
 
     @property
     def num_examples(self) -> int:
-        """Number of samples in the sums."""
-        return sum(outcome.num_examples for outcome in self.outcomes)
+        """Number of samples in the sums, those of earlier runs included."""
+        return self._sums[0].num_examples if self._sums else 0
 
     @property
     def total_wire_bytes(self) -> int:
-        """Bytes of all merged replies."""
+        """Bytes of all replies merged in this run."""
         return sum(self._row_bytes) + sum(self._gram_bytes) + self._other_bytes
 
     def wire_bytes(self, index: int, wanted: StatisticsSpec) -> int:
@@ -156,3 +221,36 @@ class Collection:
         self._single_row_bytes = [a + b for a, b in zip(self._single_row_bytes, received.single_row_bytes, strict=True)]
         self._gram_bytes = [a + b for a, b in zip(self._gram_bytes, received.gram_bytes, strict=True)]
         self._other_bytes += received.other_bytes
+
+
+def _check_kind(earlier: CollectedStatistics, request: StatisticsRequest, keep_rows: Sequence[bool]) -> None:
+    """Refuse to add clients to statistics of another kind."""
+    have = [total.keeps_rows for total in earlier.sums]
+    for what, before, now in (
+        ("backbone (fingerprint)", earlier.backbone_fingerprint, request.backbone_fingerprint),
+        ("number of classes", len(earlier.class_names), request.num_classes),
+        ("statistics (methods, means per class, feature maps)", earlier.specs, request.specs),
+        ("rows kept (fedcof)", have, list(keep_rows)),
+    ):
+        if before != now:
+            raise ValueError(f"the statistics to extend are of another kind: {what} was {before}, is {now}")
+
+
+def _kind_of_failure(reply: Message) -> str:
+    if not reply.has_error():
+        return "rejected"
+    # A reason begins with the type of what was raised on the node.
+    refused = (reply.error.reason or "").startswith(f"{RefusedByPolicy.__name__}: ")
+    return "refused" if refused else "failed"
+
+
+def _warning(received: ReceivedStatistics) -> str:
+    """Return what to say of Gram matrices that are close to the samples themselves."""
+    for client in received.statistics:
+        dim = client.rows.feature_dim
+        if client.gram is not None and says_much_about_samples(received.num_examples, dim):
+            return (
+                f"its Gram matrix is of {received.num_examples} samples in {dim} dimensions, fewer than 2 d: it says "
+                "much about single samples (min-gram-samples in a node's configuration refuses such)"
+            )
+    return ""

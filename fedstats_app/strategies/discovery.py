@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedstats_app.strategies.class_lists import ClassList, align_class_lists
 from fedstats_app.strategies.exchange import push
 from fedstats_app.wire import QUERY_CLIENTS, NodeInfo, RejectedReply, read_node_info
 
@@ -87,12 +88,15 @@ class Federation:
         Union of the class names of nodes with data of their own, sorted.
     refused : dict
         From node id to the reason why it takes no part.
+    statistics_only : frozenset of int
+        Clients whose node says that it cannot train.
     """
 
     hosts: dict[int, int]
     simulated: bool
     class_names: tuple[str, ...] = ()
     refused: dict[int, str] = field(default_factory=dict)
+    statistics_only: frozenset[int] = frozenset()
 
     @property
     def supernodes(self) -> set[int]:
@@ -108,13 +112,16 @@ def discover(
     wait_timeout: float,
     settle_seconds: float,
     reply_timeout: float,
+    known_classes: Sequence[str] = (),
+    on_reply: Callable[[Message], None] | None = None,
     progress: Callable[[str], None] = logger.info,
 ) -> Federation:
     """Wait for SuperNodes and ask each, once, which clients it hosts.
 
     In a simulation every node reports ``num-partitions``: so many are waited for. Otherwise the run starts with
     ``min_clients`` nodes once no new one has come for ``settle_seconds`` and all have answered. What most nodes say
-    counts (data of their own or partitions, how many partitions): a node that says something else takes no part.
+    counts (data of their own or partitions, how many partitions, what a class is called): a node that says something
+    else takes no part.
 
     Parameters
     ----------
@@ -124,6 +131,10 @@ def discover(
         Into how many partitions the data set is split; node p of n hosts the clients p, p + n, p + 2 n, ...
     min_clients, wait_timeout, settle_seconds, reply_timeout
         See run-config.
+    known_classes : sequence of str
+        Classes of an earlier run, which nodes with data of their own must agree with.
+    on_reply : callable, optional
+        Sees every reply of a node, for whoever keeps account of what left it.
     progress : callable
         Takes a line for the user.
 
@@ -132,7 +143,7 @@ def discover(
     TooFewClients
         If not enough came, or answered, in time.
     """
-    roll = _RollCall(grid, reply_timeout)
+    roll = _RollCall(grid, reply_timeout, on_reply)
     started = time.monotonic()
     while True:
         roll.ask_new_nodes()
@@ -150,7 +161,10 @@ def discover(
             break
         time.sleep(POLL)
     roll.give_up(f"no reply within {wait_timeout:.0f} s (wait-timeout)")
-    federation = _federation(roll.infos, roll.refused, num_clients)
+    federation = _federation(roll.infos, roll.refused, num_clients, known_classes)
+    federation.statistics_only = frozenset(
+        client for client, node in federation.hosts.items() if not roll.infos[node].trains
+    )
     for node, reason in federation.refused.items():
         progress(f"node {node} takes no part: {reason}")
     if federation.simulated and expected is not None and len(federation.supernodes) < expected:
@@ -169,8 +183,8 @@ def discover(
 class _RollCall:
     """Asks every node once, as it comes; a node that does not answer keeps nobody waiting but itself."""
 
-    def __init__(self, grid: Grid, reply_timeout: float) -> None:
-        self.grid, self.reply_timeout = grid, reply_timeout
+    def __init__(self, grid: Grid, reply_timeout: float, on_reply: Callable[[Message], None] | None) -> None:
+        self.grid, self.reply_timeout, self.on_reply = grid, reply_timeout, on_reply
         self.infos: dict[int, NodeInfo] = {}
         self.refused: dict[int, str] = {}
         self.waiting: dict[str, tuple[int, float]] = {}
@@ -212,6 +226,8 @@ class _RollCall:
             node, _ = self.waiting.pop(reply.metadata.reply_to_message_id, (None, 0.0))
             if node is None:
                 continue
+            if self.on_reply is not None:
+                self.on_reply(reply)
             try:
                 self.infos[node] = read_node_info(reply)
             except RejectedReply as error:
@@ -231,7 +247,9 @@ class _RollCall:
         self.waiting = {}
 
 
-def _federation(infos: dict[int, NodeInfo], refused: dict[int, str], num_clients: int) -> Federation:
+def _federation(
+    infos: dict[int, NodeInfo], refused: dict[int, str], num_clients: int, known_classes: Sequence[str]
+) -> Federation:
     """Return the federation of the nodes that agree; the few that do not take no part, and are told why."""
     refused = dict(refused)
     own_data = {node: info for node, info in sorted(infos.items()) if info.partition_id is None}
@@ -239,12 +257,14 @@ def _federation(infos: dict[int, NodeInfo], refused: dict[int, str], num_clients
     if len(own_data) >= len(hosting):
         for node in hosting:
             refused[node] = f"it hosts partitions, but {len(own_data)} nodes have data of their own (data-path)"
-        names = sorted({name for info in own_data.values() for name in info.class_names})
-        return Federation({node: node for node in own_data}, False, tuple(names), refused)
+        lists = {node: ClassList(info.class_names, info.class_ids) for node, info in own_data.items()}
+        names, conflicts = align_class_lists(lists, known_classes)
+        hosts = {node: node for node in own_data if node not in conflicts}
+        return Federation(hosts, False, names, refused | conflicts)
     for node in own_data:
         refused[node] = f"it has data of its own (data-path), but {len(hosting)} nodes host partitions"
     num_partitions = _most_common(info.num_partitions for info in hosting.values()) or 1
-    hosts: dict[int, int] = {}
+    hosts = {}
     for node, info in hosting.items():
         first = info.partition_id or 0
         if info.num_partitions != num_partitions:

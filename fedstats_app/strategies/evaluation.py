@@ -1,10 +1,10 @@
-"""Scoring heads on the samples that clients kept for it, by sums of confusion matrices."""
+"""Scoring heads on the samples that clients kept for it, by sums over clients."""
 
 from __future__ import annotations
 
 from flwr.app import Message
 
-from fedstats_app.heads import ConfusionMatrix
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix
 from fedstats_app.strategies.base import StatisticsStrategy
 from fedstats_app.strategies.client_grid import ClientGrid
 from fedstats_app.wire import EVALUATE_HEADS, RejectedReply, evaluation_content, read_evaluation_reply
@@ -12,8 +12,8 @@ from fedstats_app.wire import EVALUATE_HEADS, RejectedReply, evaluation_content,
 
 def evaluate_on_clients(
     grid: ClientGrid, strategy: StatisticsStrategy
-) -> tuple[dict[str, ConfusionMatrix], dict[int, str]]:
-    """Send a finished strategy's heads to all clients that were merged and add up what they count.
+) -> tuple[dict[str, ConfusionMatrix], dict[str, CalibrationSums], dict[int, str]]:
+    """Send a finished strategy's heads to all clients that are in them and add up what they count.
 
     Clients that fail are left out and named.
 
@@ -28,14 +28,17 @@ def evaluate_on_clients(
     -------
     confusion : dict
         From method to confusion matrix.
+    calibration : dict
+        From method to the sums from which its temperature is chosen.
     failures : dict
         From client to the reason why it is not in there.
     """
     heads = {name: (strategy.spec_index(name), head) for name, head in strategy.heads.items()}
     content = evaluation_content(strategy.request, heads)
-    merged = [outcome.client for outcome in strategy.outcomes if outcome.outcome == "merged"]
-    messages = [Message(content, dst_node_id=client, message_type=EVALUATE_HEADS) for client in merged]
-    total = {name: ConfusionMatrix.zeros(strategy.num_classes) for name in heads}
+    asked = [outcome.client for outcome in strategy.outcomes if outcome.in_heads]
+    messages = [Message(content, dst_node_id=client, message_type=EVALUATE_HEADS) for client in asked]
+    confusion = {name: ConfusionMatrix.zeros(strategy.num_classes) for name in heads}
+    calibration = {name: CalibrationSums.zeros() for name in heads}
     failures: dict[int, str] = {}
     for reply in grid.send_and_receive(messages):
         try:
@@ -43,6 +46,7 @@ def evaluate_on_clients(
         except RejectedReply as error:
             failures[int(reply.metadata.src_node_id)] = str(error)
             continue
-        for name, confusion in received.items():
-            total[name] += confusion
-    return total, failures
+        for name, (counts, sums) in received.items():
+            confusion[name] += counts
+            calibration[name] += sums
+    return confusion, calibration, failures

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from fedstats_app.strategies.client_grid import ClientGrid
 
 NO_REPLY_CODE = 101
+# Errors that no site sent: ours, and those that Flower's SuperLink answers in the place of a node (message or reply
+# unavailable, node unavailable).
+SERVER_SIDE_CODES = frozenset({NO_REPLY_CODE, 3, 4, 5})
 # Clients in one message to a SuperNode, at most.
 CLIENTS_PER_MESSAGE = 10
 # Clients asked for ahead of the one whose turn it is, at most, whatever their size.

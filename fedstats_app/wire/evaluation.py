@@ -1,4 +1,7 @@
-"""Federated evaluation: heads go down, sparse confusion matrices come up, in messages of type ``evaluate.heads``."""
+"""Federated evaluation: heads go down, confusion matrices and sums for calibration come up.
+
+Messages of type ``evaluate.heads``.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,18 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedstats_app.heads import ConfusionMatrix, LinearHead
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
+from fedstats_app.heads.calibration import NUM_BINS, NUM_LOSSES, TEMPERATURES
 from fedstats_app.wire.arrays import check_keys, read_array, to_array
 from fedstats_app.wire.errors import RejectedReply, RejectedRequest
 from fedstats_app.wire.statistics_checks import MAX_COUNT
 from fedstats_app.wire.statistics_request import StatisticsRequest, read_statistics_request
 
 EVALUATE_HEADS = "evaluate.heads"
+# No sum of losses over a site's samples comes near it, and no sum over sites overflows.
+MAX_LOSS = 1e30
+# Gaps are rounded to float32 for the wire.
+GAP_TOLERANCE = 1e-3
 
 
 def evaluation_content(request: StatisticsRequest, heads: Mapping[str, tuple[int, LinearHead]]) -> RecordDict:
@@ -67,13 +75,37 @@ def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, 
     return request, heads
 
 
-def evaluation_reply(msg: Message, confusion: Mapping[str, ConfusionMatrix]) -> Message:
-    """Return the reply: per method the non-zero cells (true class, predicted class, count), (t, 3) int64."""
+def evaluation_reply(
+    msg: Message, confusion: Mapping[str, ConfusionMatrix], calibration: Mapping[str, CalibrationSums]
+) -> Message:
+    """Return the reply.
+
+    Parameters
+    ----------
+    msg : Message
+        The request.
+    confusion : mapping
+        By method; sent as its non-zero cells (true class, predicted class, count), (t, 3) int64, and where there are
+        any, as ``pooled`` (2,) int64 the samples counted without their class and how many of them were right.
+    calibration : mapping
+        Sums at the usual temperatures, by method; sent as they are, but the gaps in float32.
+    """
     content = RecordDict()
     for name, matrix in confusion.items():
         cells = matrix.matrix.nonzero()
         counts = matrix.matrix[cells[:, 0], cells[:, 1]].unsqueeze(1)
-        content[f"confusion.{name}"] = ArrayRecord({"cells": to_array(torch.cat([cells, counts], dim=1))})
+        record = ArrayRecord({"cells": to_array(torch.cat([cells, counts], dim=1))})
+        if matrix.pooled_examples:
+            record["pooled"] = to_array(torch.tensor([matrix.pooled_examples, matrix.pooled_correct]))
+        content[f"confusion.{name}"] = record
+    for name, sums in calibration.items():
+        content[f"calibration.{name}"] = ArrayRecord(
+            {
+                "losses": to_array(sums.losses),
+                "gaps": to_array(sums.gaps.to(torch.float32)),
+                "num-examples": to_array(torch.tensor([sums.num_examples])),
+            }
+        )
     num_examples = max((matrix.num_examples for matrix in confusion.values()), default=0)
     content["metrics"] = MetricRecord({"num-examples": num_examples})
     return Message(content, reply_to=msg)
@@ -81,24 +113,30 @@ def evaluation_reply(msg: Message, confusion: Mapping[str, ConfusionMatrix]) -> 
 
 def read_evaluation_reply(
     reply: Message, request: StatisticsRequest, methods: tuple[str, ...]
-) -> dict[str, ConfusionMatrix]:
-    """Return the confusion matrix of each method.
+) -> dict[str, tuple[ConfusionMatrix, CalibrationSums]]:
+    """Return the confusion matrix and the sums for calibration of each method.
 
     Raises
     ------
     RejectedReply
-        If it failed, or holds something that cannot be a confusion matrix.
+        If it failed, or holds something that cannot be a confusion matrix or such sums.
     """
     if reply.has_error():
         raise RejectedReply(reply.error.reason or f"error code {reply.error.code}")
-    check_keys("reply", reply.content, {*(f"confusion.{name}" for name in methods), "metrics"})
-    return {name: _read_cells(reply.content[f"confusion.{name}"], request.num_classes) for name in methods}
+    kinds = ("confusion", "calibration")
+    check_keys("reply", reply.content, {*(f"{kind}.{name}" for name in methods for kind in kinds), "metrics"})
+    received = {}
+    for name in methods:
+        confusion = _read_cells(reply.content[f"confusion.{name}"], request.num_classes)
+        sums = _read_sums(reply.content[f"calibration.{name}"], confusion.num_examples)
+        received[name] = (confusion, sums)
+    return received
 
 
 def _read_cells(record: object, num_classes: int) -> ConfusionMatrix:
     if not isinstance(record, ArrayRecord):
         raise RejectedReply(f"confusion: must be an ArrayRecord, got {type(record).__name__}")
-    check_keys("confusion", record, {"cells"})
+    check_keys("confusion", record, {"cells"}, frozenset({"pooled"}))
     cells = read_array(record, "cells", torch.int64, (None, 3), max_rows=num_classes**2)
     true, predicted, counts = cells.unbind(dim=1)
     if len(cells) and (_outside(true, num_classes) or _outside(predicted, num_classes)):
@@ -111,7 +149,35 @@ def _read_cells(record: object, num_classes: int) -> ConfusionMatrix:
         raise RejectedReply("cells: must differ in their classes, got one cell twice")
     matrix = torch.zeros(num_classes, num_classes, dtype=torch.int64)
     matrix[true, predicted] = counts
-    return ConfusionMatrix(matrix)
+    if "pooled" not in record:
+        return ConfusionMatrix(matrix)
+    pooled, correct = read_array(record, "pooled", torch.int64, (2,)).tolist()
+    if not 0 <= correct <= pooled <= MAX_COUNT:
+        raise RejectedReply(f"pooled: must be 0 <= correct <= examples <= {MAX_COUNT}, got {correct} and {pooled}")
+    return ConfusionMatrix(matrix, pooled, correct)
+
+
+def _read_sums(record: object, num_examples: int) -> CalibrationSums:
+    if not isinstance(record, ArrayRecord):
+        raise RejectedReply(f"calibration: must be an ArrayRecord, got {type(record).__name__}")
+    check_keys("calibration", record, {"losses", "gaps", "num-examples"})
+    t = len(TEMPERATURES)
+    losses = read_array(record, "losses", torch.float64, (NUM_LOSSES, t))
+    gaps = read_array(record, "gaps", torch.float32, (t, NUM_BINS)).to(torch.float64)
+    counted = int(read_array(record, "num-examples", torch.int64, (1,)))
+    if not 0 <= counted <= num_examples:
+        raise RejectedReply(f"num-examples: must lie in [0, {num_examples}], the samples evaluated, got {counted}")
+    if float(losses.abs().max()) > MAX_LOSS or float(losses[::2].min()) < 0.0:
+        raise RejectedReply(
+            f"losses: must lie within {MAX_LOSS:.0e} and be at least 0 but for slopes, got {float(losses.min()):.3g} "
+            f"to {float(losses.max()):.3g}"
+        )
+    largest = float(gaps.abs().sum(dim=1).max())
+    if largest > counted * (1.0 + GAP_TOLERANCE):
+        raise RejectedReply(f"gaps: must add up to at most {counted}, the samples counted, got {largest:.6g}")
+    if counted == 0 and bool(losses.any()):
+        raise RejectedReply("losses: must be zero without samples, got other values")
+    return CalibrationSums(losses, gaps, counted)
 
 
 def _outside(values: Tensor, num_classes: int) -> bool:

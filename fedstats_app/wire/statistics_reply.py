@@ -1,7 +1,8 @@
 """The reply with statistics, and the checks that a stranger's reply must pass.
 
 One ArrayRecord ``statistics-I`` per specification: ``class-ids`` (m,) int64, ``counts`` (m,) int64, ``class-sums``
-(m, d), and with a Gram matrix ``gram`` (d (d + 1) / 2,), its upper triangle row by row. One MetricRecord ``metrics``.
+(m, d), and with a Gram matrix ``gram`` (d (d + 1) / 2,), its upper triangle row by row. One MetricRecord ``metrics``;
+it says how many classes the node's policy suppressed if there are any, but neither which nor how many samples.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fedstats_app.wire.statistics_request import StatisticsRequest, read_statist
 
 MAX_FEATURE_DIM = 100_000
 MAX_FINGERPRINT_LENGTH = 128
+SUPPRESSED = "num-suppressed-classes"
 
 # What a client may have at hand.
 LocalStatistics: TypeAlias = ClientStatistics | ClassMeanRows | FeatureStatistics
@@ -41,6 +43,8 @@ class ReceivedStatistics:
         Samples behind them.
     num_unreadable : int
         Samples that the client has but could not read.
+    num_suppressed_classes : int
+        Classes of which the client has samples, but too few for its policy.
     seconds : float
         Time the client says it took.
     row_bytes, gram_bytes : tuple of int
@@ -54,6 +58,7 @@ class ReceivedStatistics:
     statistics: tuple[ClientStatistics, ...]
     num_examples: int
     num_unreadable: int
+    num_suppressed_classes: int
     seconds: float
     row_bytes: tuple[int, ...]
     gram_bytes: tuple[int, ...]
@@ -72,6 +77,7 @@ def statistics_reply(
     *,
     backbone_fingerprint: str = "",
     num_unreadable: int = 0,
+    num_suppressed_classes: int = 0,
     seconds: float = 0.0,
 ) -> Message:
     """Return the reply to a ``query.statistics`` message.
@@ -87,6 +93,8 @@ def statistics_reply(
         Of the backbone that made the features; the server refuses another than its own.
     num_unreadable : int
         Samples that could not be read.
+    num_suppressed_classes : int
+        Classes left out of the statistics because of their few samples; sent only if there are any.
     seconds : float
         Time it took.
 
@@ -110,13 +118,14 @@ def statistics_reply(
                 f"got {client.rows.num_classes} classes and {client.rows.counts.dtype} counts"
             )
         content[f"statistics-{index}"] = _encode(client, spec, WIRE_DTYPES[request.wire_dtype])
-    content["metrics"] = MetricRecord(
-        {
-            "num-examples": int(sets[0].rows.num_examples),
-            "num-unreadable": int(num_unreadable),
-            "seconds": float(seconds),
-        }
-    )
+    metrics: dict[str, int | float] = {
+        "num-examples": int(sets[0].rows.num_examples),
+        "num-unreadable": int(num_unreadable),
+        "seconds": float(seconds),
+    }
+    if num_suppressed_classes:
+        metrics[SUPPRESSED] = int(num_suppressed_classes)
+    content["metrics"] = MetricRecord({**metrics})
     if backbone_fingerprint:
         content["about"] = ConfigRecord({"backbone-fingerprint": backbone_fingerprint})
     return Message(content, reply_to=msg)
@@ -168,6 +177,7 @@ def read_statistics_reply(
         tuple(statistics),
         int(metrics["num-examples"]),
         int(metrics["num-unreadable"]),
+        int(metrics.get(SUPPRESSED, 0)),
         float(metrics["seconds"]),
         tuple(row_bytes),
         tuple(gram_bytes),
@@ -222,10 +232,10 @@ def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
 def _read_metrics(record: object) -> dict[str, int | float]:
     if not isinstance(record, MetricRecord):
         raise RejectedReply(f"metrics: must be a MetricRecord, got {type(record).__name__}")
-    check_keys("metrics", record, {"num-examples", "num-unreadable", "seconds"})
+    check_keys("metrics", record, {"num-examples", "num-unreadable", "seconds"}, frozenset({SUPPRESSED}))
     values: dict[str, int | float] = {}
-    for key, kind in (("num-examples", int), ("num-unreadable", int), ("seconds", float)):
-        value = record[key]
+    for key in record:
+        value, kind = record[key], float if key == "seconds" else int
         if not isinstance(value, kind) or isinstance(value, list) or not 0 <= value < math.inf:
             raise RejectedReply(f"metrics: {key} must be a finite {kind.__name__} >= 0, got {value!r:.40}")
         values[key] = value

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from fedstats_app.statistics import ClientStatistics, StatisticsSpec, feature_map_from_dict
+from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from fedstats_app.wire.arrays import WIRE_DTYPES
 from fedstats_app.wire.errors import RejectedRequest
 
@@ -100,18 +100,10 @@ class StatisticsRequest:
 
     def to_content(self) -> RecordDict:
         """Return the content of the request message."""
-        specs = [
-            {
-                "gram": spec.gram,
-                "means-per-class": spec.means_per_class,
-                "feature-map": spec.feature_map.to_dict(),
-            }
-            for spec in self.specs
-        ]
         record = ConfigRecord(
             {
                 "num-classes": self.num_classes,
-                "specifications": json.dumps(specs),
+                "specifications": json.dumps([spec.to_dict() for spec in self.specs]),
                 "wire-dtype": self.wire_dtype,
                 "seed": self.seed,
                 "server-round": self.server_round,
@@ -158,14 +150,7 @@ def _read_specs(text: str) -> tuple[StatisticsSpec, ...]:
     specs = json.loads(text)
     if not isinstance(specs, list) or not all(isinstance(spec, dict) for spec in specs):
         raise TypeError("specifications must be a list of objects")
-    return tuple(
-        StatisticsSpec(
-            gram=_typed(spec, "gram", bool),
-            means_per_class=_typed(spec, "means-per-class", int),
-            feature_map=feature_map_from_dict(_typed(spec, "feature-map", dict)),
-        )
-        for spec in specs
-    )
+    return tuple(StatisticsSpec.from_dict(spec) for spec in specs)
 
 
 def _typed(values: Mapping[str, Any], key: str, kind: type[Value]) -> Value:

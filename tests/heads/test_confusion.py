@@ -68,3 +68,19 @@ def test_narrow_integers_do_not_overflow(dtype: torch.dtype) -> None:
 def test_what_cannot_be_counted_is_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_pooled_samples_count_in_the_accuracy_and_in_no_class() -> None:
+    matrix = ConfusionMatrix.from_predictions(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2]), 3)
+
+    total = ConfusionMatrix(matrix.matrix, 4, 1) + ConfusionMatrix(matrix.matrix, 2, 2)
+
+    assert (total.num_examples, total.pooled_examples, total.pooled_correct) == (12, 6, 3)
+    assert total.accuracy == (4 + 3) / 12
+    assert total.macro_accuracy == matrix.macro_accuracy
+
+
+@pytest.mark.parametrize(("examples", "correct"), [(-1, -1), (1, 2), (1, -1)])
+def test_pooled_counts_that_cannot_be_are_refused(examples: int, correct: int) -> None:
+    with pytest.raises(ValueError, match="pooled_correct <= pooled_examples"):
+        ConfusionMatrix(torch.zeros(2, 2, dtype=torch.int64), examples, correct)

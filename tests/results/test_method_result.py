@@ -3,6 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fedstats_app.heads import Calibration
 from fedstats_app.results import MethodResult, display_name
 from fedstats_app.results.files import to_json
 
@@ -11,7 +12,12 @@ Make = Callable[..., MethodResult]
 
 def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) -> None:
     result = make_result(
-        "fed3r", 0.86, ridge_effective=310.0, condition_number=float("inf"), notes=["two clients failed"]
+        "fed3r",
+        0.86,
+        ridge_effective=310.0,
+        condition_number=float("inf"),
+        calibration=Calibration(0.12, 1.7, 0.61, 0.63, 0.03, 2000),
+        notes=["two clients failed"],
     )
     entry = json.loads(to_json({"methods": {result.method: result.to_json()}}))["methods"]["fed3r"]
     assert entry == {
@@ -26,6 +32,14 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
         "regulariser": "none",
         "ridge_effective": 310.0,
         "condition_number": "inf",
+        "calibration": {
+            "temperature": 0.12,
+            "nll_before": 1.7,
+            "nll_after": 0.61,
+            "ece_before": 0.63,
+            "ece_after": 0.03,
+            "num_examples": 2000,
+        },
         "notes": ["two clients failed"],
     }
 

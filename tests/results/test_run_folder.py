@@ -144,7 +144,10 @@ def test_heads_are_saved_by_name_and_byte_for_byte_again(folder: RunFolder) -> N
 
 def test_readme_names_every_file_and_its_code_names_this_folder(folder: RunFolder) -> None:
     text = (folder.path / "README.md").read_text()
-    for name in ("status.json", "config.json", "results.json", "clients.jsonl", "heads/", "plots/"):
+    for name in (
+        *("status.json", "config.json", "results.json", "clients.jsonl", "rounds.jsonl"),
+        *("heads/", "checkpoints/", "plots/"),
+    ):
         assert f"| {name} |" in text
     code = text.split("```python\n")[1].split("```")[0].splitlines()
     assert len(code) == 3

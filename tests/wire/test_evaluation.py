@@ -9,7 +9,8 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 
-from fedstats_app.heads import ConfusionMatrix, LinearHead
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
+from fedstats_app.heads.calibration import NUM_BINS, TEMPERATURES
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
 from fedstats_app.wire import (
     RejectedReply,
@@ -29,6 +30,9 @@ HEAD = LinearHead(
     torch.randn(C, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0)),
     torch.arange(C, dtype=torch.float64),
     torch.tensor([True, False, True, True]),
+)
+SUMS = CalibrationSums.from_logits(
+    torch.randn(20, C, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), torch.arange(20) % C
 )
 CONFUSION = ConfusionMatrix(torch.tensor([[3, 0, 0, 1], [0, 0, 0, 0], [0, 0, 5, 0], [2, 0, 0, 9]]))
 
@@ -79,12 +83,25 @@ def test_a_head_of_other_classes_is_refused_on_the_client() -> None:
 
 @pytest.mark.parametrize("confusion", [CONFUSION, ConfusionMatrix.zeros(C)], ids=["some", "none"])
 def test_counts_arrive(confusion: ConfusionMatrix) -> None:
-    reply = evaluation_reply(question(), {"fedncm": confusion})
+    sums = SUMS if confusion.num_examples else CalibrationSums.zeros()
+    reply = evaluation_reply(question(), {"fedncm": confusion}, {"fedncm": sums})
 
-    received = read_evaluation_reply(reply, REQUEST, ("fedncm",))
+    counts, received = read_evaluation_reply(reply, REQUEST, ("fedncm",))["fedncm"]
 
-    assert torch.equal(received["fedncm"].matrix, confusion.matrix)
+    assert torch.equal(counts.matrix, confusion.matrix)
+    assert same_bits(received.losses, sums.losses) and received.num_examples == sums.num_examples
+    torch.testing.assert_close(received.gaps, sums.gaps, rtol=1e-6, atol=0)
     assert len(reply.content["confusion.fedncm"]["cells"].numpy()) == int((confusion.matrix > 0).sum())
+
+
+def calibration(key: str, value: np.ndarray) -> Callable[[RecordDict], None]:
+    return lambda content: content["calibration.fedncm"].__setitem__(key, Array(value))
+
+
+def losses(row: int, value: float) -> Callable[[RecordDict], None]:
+    changed = SUMS.losses.numpy().copy()
+    changed[row, 5] = value
+    return calibration("losses", changed)
 
 
 def cells(*rows: tuple[int, int, int], dtype: type = np.int64) -> Callable[[RecordDict], None]:
@@ -110,16 +127,64 @@ def cells(*rows: tuple[int, int, int], dtype: type = np.int64) -> Callable[[Reco
         (lambda content: content.__delitem__("confusion.fedncm"), r"missing \['confusion.fedncm'\]"),
         (lambda content: content.__delitem__("metrics"), r"missing \['metrics'\]"),
         (lambda content: content["confusion.fedncm"].__delitem__("cells"), r"missing \['cells'\]"),
+        (losses(0, -1e-9), "losses: must lie within 1e.30 and be at least 0 but for slopes"),
+        (losses(2, -1.0), "losses: must lie within"),
+        (losses(1, 1e31), "losses: must lie within"),
+        (losses(0, np.nan), "losses: must be finite"),
+        (calibration("losses", np.zeros((4, 3))), "losses: must have shape"),
+        (
+            calibration("gaps", np.full((len(TEMPERATURES), NUM_BINS), 1.5, np.float32)),
+            "gaps: must add up to at most 20",
+        ),
+        (calibration("gaps", SUMS.gaps.numpy()), "gaps: must be <f4"),
+        (calibration("num-examples", np.array([21])), r"num-examples: must lie in \[0, 20\]"),
+        (calibration("num-examples", np.array([-1])), r"num-examples: must lie in \[0, 20\]"),
+        (lambda content: content.update({"calibration.fedncm": MetricRecord()}), "must be an ArrayRecord"),
+        (lambda content: content.__delitem__("calibration.fedncm"), r"missing \['calibration.fedncm'\]"),
+        (lambda content: content["calibration.fedncm"].__delitem__("gaps"), r"missing \['gaps'\]"),
     ],
 )
-def test_what_is_no_confusion_matrix_is_refused(tamper: Callable[[RecordDict], None], reason: str) -> None:
-    reply = evaluation_reply(question(), {"fedncm": CONFUSION})
+def test_what_cannot_be_an_evaluation_is_refused(tamper: Callable[[RecordDict], None], reason: str) -> None:
+    reply = evaluation_reply(question(), {"fedncm": CONFUSION}, {"fedncm": SUMS})
     tamper(reply.content)
 
     with pytest.raises(RejectedReply, match=reason):
         read_evaluation_reply(reply, REQUEST, ("fedncm",))
 
 
+def test_losses_without_samples_are_refused() -> None:
+    reply = evaluation_reply(question(), {"fedncm": CONFUSION}, {"fedncm": SUMS})
+    reply.content["calibration.fedncm"]["num-examples"] = Array(np.array([0]))
+    reply.content["calibration.fedncm"]["gaps"] = Array(np.zeros((len(TEMPERATURES), NUM_BINS), np.float32))
+
+    with pytest.raises(RejectedReply, match="must be zero without samples"):
+        read_evaluation_reply(reply, REQUEST, ("fedncm",))
+
+
 def test_an_error_is_refused_with_its_reason() -> None:
     with pytest.raises(RejectedReply, match="no held-out samples"):
         read_evaluation_reply(Message(Error(code=100, reason="no held-out samples"), reply_to=question()), REQUEST, ())
+
+
+def pooled_reply(pooled: ConfusionMatrix = ConfusionMatrix(CONFUSION.matrix, 7, 5)) -> Message:  # noqa: B008  # immutable
+    matrices, sums = {"fedncm": pooled, "fed3r": CONFUSION}, {"fedncm": SUMS, "fed3r": SUMS}
+    return evaluation_reply(question(), matrices, sums)
+
+
+def test_samples_without_their_class_arrive_as_two_numbers() -> None:
+    reply = pooled_reply()
+
+    found, _ = read_evaluation_reply(reply, REQUEST, ("fedncm", "fed3r"))["fedncm"]
+
+    assert (found.pooled_examples, found.pooled_correct, found.num_examples) == (7, 5, 27)
+    assert torch.equal(found.matrix, CONFUSION.matrix)
+    assert "pooled" not in reply.content["confusion.fed3r"]  # nothing new where there is nothing to pool
+
+
+@pytest.mark.parametrize("values", [[5, 7], [-1, -1], [7, -1], [10_000_001, 0]])
+def test_pooled_counts_that_cannot_be_are_refused(values: list[int]) -> None:
+    reply = pooled_reply()
+    reply.content["confusion.fedncm"]["pooled"] = Array(np.array(values))
+
+    with pytest.raises(RejectedReply, match=r"pooled: must be 0 <= correct <= examples"):
+        read_evaluation_reply(reply, REQUEST, ("fedncm", "fed3r"))

@@ -13,7 +13,8 @@ QUESTION = instruction(RecordDict(), "query.clients")
 
 @pytest.mark.parametrize(
     "info",
-    [NodeInfo(0, 1), NodeInfo(99, 100), NodeInfo(), NodeInfo(class_names=("cat", "dog", "Łódź")), NodeInfo(None, 4)],
+    [NodeInfo(0, 1), NodeInfo(99, 100), NodeInfo(), NodeInfo(class_names=("cat", "dog", "Łódź")), NodeInfo(None, 4)]
+    + [NodeInfo(class_names=("cat", "dog"), class_ids=(0, 7)), NodeInfo(class_ids=())],
 )
 def test_round_trip(info: NodeInfo) -> None:
     expected = info if info.partition_id is not None or not info.num_partitions else NodeInfo()
@@ -45,6 +46,14 @@ def test_round_trip(info: NodeInfo) -> None:
         (ConfigRecord({"class-names": ["a\nb"]}), "printable"),
         (ConfigRecord({"class-names": ["a" * 201]}), "of 1 to 200"),
         (ConfigRecord({"class-names": [str(i) for i in range(100_001)]}), "at most 100000 strings"),
+        (ConfigRecord({"class-ids": [0]}), "must have the keys"),
+        (ConfigRecord({"class-names": ["a"], "class-ids": 0}), "must be 1 ascending whole numbers"),
+        (ConfigRecord({"class-names": ["a"], "class-ids": [0, 1]}), "must be 1 ascending"),
+        (ConfigRecord({"class-names": ["a"], "class-ids": [-1]}), "must be 1 ascending"),
+        (ConfigRecord({"class-names": ["a"], "class-ids": [0.0]}), "must be 1 ascending"),
+        (ConfigRecord({"class-names": ["a", "b"], "class-ids": [1, 1]}), "must be 2 ascending"),
+        (ConfigRecord({"class-names": ["a", "b"], "class-ids": [2, 1]}), "must be 2 ascending"),
+        (ConfigRecord({"class-names": ["a"], "class-ids": [2**63]}), "must be 1 ascending"),
     ],
 )
 def test_hostile_values_are_refused(record: ConfigRecord | MetricRecord | None, reason: str) -> None:

@@ -213,6 +213,8 @@ MALFORMED: dict[str, tuple[Tamper, str]] = {
     "statistics as numbers": (record("statistics-0", MetricRecord({"gram": 1})), "must be an ArrayRecord"),
     "metrics as configuration": (record("metrics", ConfigRecord({})), "metrics: must be a MetricRecord"),
     "about as arrays": (record("about", ArrayRecord()), "about: must be a ConfigRecord"),
+    "a negative number of suppressed classes": (metric("num-suppressed-classes", -1), "num-suppressed-classes must be"),
+    "half a suppressed class": (metric("num-suppressed-classes", 0.5), "num-suppressed-classes must be a finite int"),
     "a metric too many": (metric("accuracy", 1.0), r"metrics: .* unexpected \['accuracy'\]"),
     "negative num-examples": (metric("num-examples", -30), "num-examples must be a finite int >= 0, got -30"),
     "num-examples as float": (metric("num-examples", 30.0), "num-examples must be a finite int"),

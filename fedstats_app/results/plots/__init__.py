@@ -2,6 +2,7 @@
 
 from fedstats_app.results.plots.accuracy import CostPoint, plot_accuracy_vs_megabytes
 from fedstats_app.results.plots.confusion import plot_confusion_matrix
+from fedstats_app.results.plots.fine_tuning import plot_training
 from fedstats_app.results.plots.labels import plot_label_distribution
 from fedstats_app.results.plots.write import write_plots
 
@@ -10,5 +11,6 @@ __all__ = [
     "plot_accuracy_vs_megabytes",
     "plot_confusion_matrix",
     "plot_label_distribution",
+    "plot_training",
     "write_plots",
 ]

@@ -1,0 +1,106 @@
+"""Which of a client's samples may be used: its part of the data, split for evaluation, under its owner's policy."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.data import Dataset
+from fedstats_app.privacy import NodePolicy, evaluable
+from fedstats_app.site import client_samples, hidden_classes, own_dataset, split_holdout
+
+logger = logging.getLogger("fedstats_app")
+
+
+def node_policy(config: AppConfig, node: NodeConfig) -> NodePolicy:
+    """Return the policy of a node's owner, with the floor raised where the run asks for more."""
+    return NodePolicy(node.class_floor(config), node.min_gram_samples, node.allowed_methods)
+
+
+@dataclass(frozen=True)
+class ClientSplit:
+    """A client's samples whose class is not under the floor.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        Where they are; its classes are the federation's.
+    kept : ndarray
+        (n,) indices of those for statistics and training.
+    held_out : ndarray
+        (h,) indices of those for evaluation.
+    suppressed : tuple of str
+        Names of the classes that the client has samples of, but too few to use. They stay on the node.
+    """
+
+    dataset: Dataset
+    kept: NDArray[np.int64]
+    held_out: NDArray[np.int64]
+    suppressed: tuple[str, ...]
+
+
+def client_split(
+    config: AppConfig,
+    node: NodeConfig,
+    client_id: int | None,
+    class_names: tuple[str, ...],
+    *,
+    holdout: float,
+    seed: int,
+) -> ClientSplit:
+    """Return the samples of one client that a message may make use of.
+
+    A class counts by what is left of it for statistics after the split; a class under the floor is not evaluated
+    either, and no handful of samples is (:func:`fedstats_app.privacy.evaluable`). Samples that cannot be read are still
+    among them.
+
+    Parameters
+    ----------
+    config, node
+        Of the run and of the node.
+    client_id : int or None
+        Partition; None where the node is one client.
+    class_names : tuple of str
+        The federation's classes, or empty where they are the data set's.
+    holdout : float
+        Share kept for evaluation.
+    seed : int
+        Draws which.
+
+    Raises
+    ------
+    ValueError
+        If the node has no such client, or classes that it should not have.
+    """
+    dataset, indices = client_samples(config, node, client_id, class_names)
+    # Flower draws the id of a node with data of its own anew for every run, so it must not decide the split.
+    kept, held_out = split_holdout(indices, holdout, seed, None if node.data_path else client_id)
+    policy = node_policy(config, node)
+    if policy.min_class_count <= 1:
+        return ClientSplit(dataset, kept, held_out, ())
+    num_classes, labels = len(dataset.class_names), torch.from_numpy(dataset.labels.copy())
+    allowed = policy.allowed_classes(labels[kept], num_classes)
+    few = {dataset.class_names[label] for label in torch.unique(labels[kept]).tolist() if not allowed[label]}
+    if node.data_path:
+        own = own_dataset(node, config)
+        hidden = np.intersect1d(hidden_classes(own, policy.min_class_count), own.labels)
+        few |= {own.class_names[c] for c in hidden}
+    kept, held_out = (part[allowed[labels[part]].numpy()] for part in (kept, held_out))
+    held_out = held_out[evaluable(labels[held_out], num_classes, policy.min_class_count).numpy()]
+    return ClientSplit(dataset, kept, held_out, tuple(sorted(few)))
+
+
+def listed_classes(config: AppConfig, node: NodeConfig) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
+    """Return the class names that a node with data of its own tells the server, and their numbers if they have any.
+
+    Those under the floor are left out; without a floor all are told, also of classes without samples.
+    """
+    dataset = own_dataset(node, config)
+    listed = np.setdiff1d(np.arange(len(dataset.class_names)), hidden_classes(dataset, node.class_floor(config)))
+    names = tuple(dataset.class_names[c] for c in listed)
+    return names, tuple(listed.tolist()) if dataset.numbered else None

@@ -1,0 +1,62 @@
+"""Scoring heads on what a client kept for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from fedstats_app.client_data import ClientSplit
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
+from fedstats_app.privacy import confusion_above_floor
+from fedstats_app.site import FeatureReader
+from fedstats_app.wire import StatisticsRequest
+
+
+def evaluate_heads(
+    reader: FeatureReader,
+    split: ClientSplit,
+    request: StatisticsRequest,
+    heads: Mapping[str, tuple[int, LinearHead]],
+    *,
+    min_class_count: int,
+    mask_absent: bool,
+) -> tuple[dict[str, ConfusionMatrix], dict[str, CalibrationSums]]:
+    """Count each head's predictions for the held-out samples, and form the sums for its calibration.
+
+    Parameters
+    ----------
+    reader : FeatureReader
+        With the backbone that the heads are for.
+    split : ClientSplit
+        Whose ``held_out`` samples are evaluated.
+    request : StatisticsRequest
+        Whose specifications tell the feature maps.
+    heads : mapping
+        From a method's name to the index of its specification, and its head.
+    min_class_count : int
+        Classes of which fewer samples can be read count without their name
+        (:func:`fedstats_app.privacy.confusion_above_floor`).
+    mask_absent : bool
+        Whether absent classes are never predicted.
+    """
+    labels = torch.from_numpy(split.dataset.labels[split.held_out])
+    nothing = torch.empty(0, dtype=torch.int64)
+    found, predictions = [nothing], {name: [nothing] for name in heads}
+    calibration = {name: CalibrationSums.zeros() for name in heads}
+    for features, positions in reader.blocks(split.dataset, split.held_out):
+        found.append(positions)
+        for name, (index, head) in heads.items():
+            mapped = request.specs[index].feature_map(features.cpu())
+            predictions[name].append(head.predict(mapped, mask_absent=mask_absent))
+            calibration[name] += CalibrationSums.from_logits(head.logits(mapped), labels[positions])
+    read = labels[torch.cat(found)]
+    confusion = {
+        name: confusion_above_floor(read, torch.cat(parts), request.num_classes, min_class_count)
+        for name, parts in predictions.items()
+    }
+    for name, matrix in confusion.items():
+        # Unreadable samples left a handful that does not count: sums over all of them must not leave either.
+        if matrix.num_examples < len(read):
+            calibration[name] = CalibrationSums.zeros()
+    return confusion, calibration

@@ -1,0 +1,241 @@
+"""A head of its own for every client in closed form: the federation's statistics, with the client's own weighing more.
+
+The mixture of per-sample averages, (1 - a) global / N + a local / n, is solved as any statistics are. It is ridge
+regression (or a Gaussian discriminant) on all samples with the client's own at a larger weight: a = 0 gives the global
+head, a = n / N counts the client's samples about twice, and a = 1 gives the client's own head. Averages, so that the
+meaning of a depends neither on how large the client is nor on how large the federation is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstats_app.heads.gaussian import solve_gaussian
+from fedstats_app.heads.linear_head import LinearHead
+from fedstats_app.heads.ridge import solve_ridge
+from fedstats_app.statistics import FeatureStatistics
+
+# Weights to choose from. 0 is the global head, so the choice can never score below it on the samples it is made on.
+MIXING_GRID = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+# Share of a client's own samples that the weight is chosen on.
+VALIDATION_SHARE = 0.25
+# Mixing weights are taken as fractions, so that mixed statistics have whole counts as all statistics do.
+LARGEST_DENOMINATOR = 1000
+MAX_COUNT = 2**62
+
+
+@dataclass(frozen=True)
+class PersonalSolver:
+    """How mixed statistics are solved: as the federation's head was, its regulariser included.
+
+    Attributes
+    ----------
+    method : {"ridge", "gaussian"}
+        As :func:`solve_ridge` or :func:`solve_gaussian`.
+    ridge_lambda : float
+        lambda >= 0, absolute, for the federation's statistics. It is in proportion to the number of samples, and so
+        the same per sample for every mixture.
+    between_class, fit_bias, ridge_solver
+        As :func:`solve_ridge`.
+    covariance, shrinkage
+        As :func:`solve_gaussian`; the shrinkage is relative and needs no adjustment.
+
+    Raises
+    ------
+    ValueError
+        If the method is unknown. Of the others the solvers say what is wrong.
+    """
+
+    method: Literal["ridge", "gaussian"]
+    ridge_lambda: float = 0.01
+    between_class: bool = True
+    fit_bias: bool = False
+    ridge_solver: Literal["cholesky", "pinv32"] = "cholesky"
+    covariance: Literal["total", "within"] = "total"
+    shrinkage: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.method not in ("ridge", "gaussian"):
+            raise ValueError(f'method must be "ridge" or "gaussian", got {self.method!r}')
+
+    def solve(self, statistics: FeatureStatistics, *, samples_ratio: float = 1.0) -> LinearHead:
+        """Return the head; ``samples_ratio`` is the number of samples over that of the federation."""
+        if self.method == "gaussian":
+            return solve_gaussian(statistics, covariance=self.covariance, shrinkage=self.shrinkage)
+        return solve_ridge(
+            statistics,
+            ridge_lambda=self.ridge_lambda * samples_ratio,
+            between_class=self.between_class,
+            fit_bias=self.fit_bias,
+            solver=self.ridge_solver,
+        )
+
+
+@dataclass(frozen=True)
+class MixingChoice:
+    """Which weight of the client's own statistics did best on its validation samples.
+
+    Attributes
+    ----------
+    mixing : float
+        The smallest of the best weights; 0 where there was nothing to choose on.
+    num_correct : tuple of int
+        Validation samples predicted right at each weight of the grid, ascending; empty where there were none.
+    num_validation : int
+        How many there were.
+    """
+
+    mixing: float
+    num_correct: tuple[int, ...]
+    num_validation: int
+
+
+def mixed_statistics(
+    global_statistics: FeatureStatistics, local_statistics: FeatureStatistics, mixing: float
+) -> FeatureStatistics:
+    """Return statistics in proportion to (1 - a) global / N + a local / n.
+
+    They are the sum u global + v local with the smallest whole numbers u : v = (1 - a) n : a N, so that counts stay
+    whole and a = 0 and a = 1 give back either side to the bit.
+
+    Parameters
+    ----------
+    global_statistics, local_statistics : FeatureStatistics
+        Of N and n samples, with Gram matrices or both without.
+    mixing : float
+        a in [0, 1], to 1/1000. Without local samples it counts for nothing, and without global ones nothing else does.
+
+    Raises
+    ------
+    ValueError
+        If a is out of range, the statistics do not fit each other, or counts would be too large for int64.
+    """
+    if not 0.0 <= mixing <= 1.0:
+        raise ValueError(f"mixing must lie in [0, 1], got {mixing}")
+    share = Fraction(mixing).limit_denominator(LARGEST_DENOMINATOR)
+    total, own = global_statistics.num_examples, local_statistics.num_examples
+    if not total or not own:
+        return global_statistics + local_statistics
+    weight = (share.denominator - share.numerator) * own, share.numerator * total
+    divisor = math.gcd(*weight)
+    times_global, times_local = (value // divisor for value in weight)
+    if times_global * total + times_local * own > MAX_COUNT:
+        raise ValueError(f"too many samples to mix: {total} and {own} at a weight of {mixing}")
+    if not times_local:
+        return global_statistics
+    if not times_global:
+        return local_statistics
+    return _times(global_statistics, times_global) + _times(local_statistics, times_local)
+
+
+def personal_head(
+    global_statistics: FeatureStatistics,
+    local_statistics: FeatureStatistics,
+    mixing: float,
+    solver: PersonalSolver,
+) -> LinearHead:
+    """Return the head of the mixture; with a = 0 the global one, to the bit.
+
+    Parameters
+    ----------
+    global_statistics, local_statistics, mixing
+        As :func:`mixed_statistics`.
+    solver : PersonalSolver
+        As the global head was solved.
+
+    Returns
+    -------
+    LinearHead
+        float64. Classes that neither side gives any weight are absent.
+    """
+    mixture = mixed_statistics(global_statistics, local_statistics, mixing)
+    ratio = mixture.num_examples / max(global_statistics.num_examples, 1)
+    return solver.solve(mixture, samples_ratio=ratio)
+
+
+def choose_mixing(
+    global_statistics: FeatureStatistics,
+    features: Tensor,
+    labels: Tensor,
+    solver: PersonalSolver,
+    *,
+    in_global: Tensor,
+    key: Sequence[int],
+    grid: Sequence[float] = MIXING_GRID,
+) -> MixingChoice:
+    """Choose the weight of a client's own statistics on a share of its samples that is kept out of both sides.
+
+    The federation's statistics are sums, so the validation samples are taken out of them exactly; else the global head
+    alone would have seen them.
+
+    Parameters
+    ----------
+    global_statistics : FeatureStatistics
+        Of the federation, this client included.
+    features : Tensor
+        (n, d) the client's own features, mapped as the statistics are.
+    labels : Tensor
+        (n,) int64 in [0, C).
+    solver : PersonalSolver
+        As the global head was solved.
+    in_global : Tensor
+        (n,) bool: samples that are in the global statistics; a client may have kept back classes with few samples.
+    key : sequence of int
+        Draws the validation samples.
+    grid : sequence of float
+        Weights to try, ascending from 0.
+
+    Raises
+    ------
+    ValueError
+        If the grid does not ascend from 0, or the global statistics do not hold the client's samples.
+    """
+    if not grid or grid[0] != 0.0 or any(low >= high for low, high in itertools.pairwise(grid)):
+        raise ValueError(f"the grid of mixing weights must ascend from 0, got {tuple(grid)}")
+    num_validation = int(VALIDATION_SHARE * len(labels))
+    if not num_validation:
+        return MixingChoice(0.0, (), 0)
+    order = torch.from_numpy(np.random.default_rng([*key]).permutation(len(labels)))
+    validation, rest = order[:num_validation], order[num_validation:]
+    taken_out = validation[in_global[validation]]
+    remaining = _difference(global_statistics, _statistics_of(features, labels, taken_out, global_statistics))
+    local = _statistics_of(features, labels, rest, global_statistics)
+    num_correct = []
+    for mixing in grid:
+        predicted = personal_head(remaining, local, mixing, solver).predict(features[validation])
+        num_correct.append(int((predicted == labels[validation]).sum()))
+    return MixingChoice(grid[num_correct.index(max(num_correct))], tuple(num_correct), num_validation)
+
+
+def _statistics_of(features: Tensor, labels: Tensor, chosen: Tensor, like: FeatureStatistics) -> FeatureStatistics:
+    return FeatureStatistics.from_features(
+        features[chosen], labels[chosen], like.num_classes, gram=like.gram is not None
+    )
+
+
+def _times(statistics: FeatureStatistics, factor: int) -> FeatureStatistics:
+    gram = None if statistics.gram is None else statistics.gram * factor
+    return FeatureStatistics(statistics.class_counts * factor, statistics.class_sums * factor, gram)
+
+
+def _difference(statistics: FeatureStatistics, part: FeatureStatistics) -> FeatureStatistics:
+    counts = statistics.class_counts - part.class_counts
+    if int(counts.min()) < 0:
+        class_id = int(counts.argmin())
+        raise ValueError(
+            f"the global statistics do not hold the client's samples: of class {class_id} they have "
+            f"{int(statistics.class_counts[class_id])}, the client takes out {int(part.class_counts[class_id])}"
+        )
+    present = (counts > 0).unsqueeze(1)
+    sums = torch.where(present, statistics.class_sums - part.class_sums, 0.0)  # not rounding where nothing is left
+    gram = None if statistics.gram is None or part.gram is None else statistics.gram - part.gram
+    return FeatureStatistics(counts, sums, gram)

@@ -1,0 +1,19 @@
+"""What may leave a node: its owner's policy, which a server can tighten and never loosen.
+
+Apart from Flower, configuration and disk: torch tensors and values in, values or a refusal out.
+"""
+
+from fedstats_app.privacy.evaluation import confusion_above_floor, evaluable
+from fedstats_app.privacy.node_policy import CLOSED_FORM_METHODS, NodePolicy, RefusedByPolicy, says_much_about_samples
+from fedstats_app.privacy.suppression import StatisticsAboveFloor, statistics_above_floor
+
+__all__ = [
+    "CLOSED_FORM_METHODS",
+    "NodePolicy",
+    "RefusedByPolicy",
+    "StatisticsAboveFloor",
+    "confusion_above_floor",
+    "evaluable",
+    "says_much_about_samples",
+    "statistics_above_floor",
+]

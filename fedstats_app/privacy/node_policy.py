@@ -1,0 +1,142 @@
+"""What a node's owner allows to leave it: a floor for class counts and Gram matrices, and the methods served.
+
+The mean of a class with one sample is that sample's feature vector, from which an image can be recovered; with few it
+is not much better. The span of a Gram matrix of n < d samples is that of their features. So a class under the floor
+leaves in no form, and an owner can refuse Gram matrices of few samples, or altogether by the choice of methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedstats_app.statistics import IdentityMap, StatisticsSpec
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """What a method asks a client for beside one mean per class."""
+
+    gram: bool = False
+    several_means: bool = False
+    feature_map: bool = False
+
+
+CLOSED_FORM_METHODS = {
+    "fedncm": _Needs(),
+    "fed3r": _Needs(gram=True, feature_map=True),
+    "fedcof": _Needs(several_means=True),
+    "fedcgs": _Needs(gram=True, feature_map=True),
+}
+
+# A Gram matrix of fewer samples than this many times its dimension is warned of.
+SAMPLES_PER_DIMENSION = 2
+
+
+class RefusedByPolicy(Exception):
+    """The owner of this node does not allow what is asked for; the message says what, and what is allowed."""
+
+
+@dataclass(frozen=True)
+class NodePolicy:
+    """The rules of one node.
+
+    Attributes
+    ----------
+    min_class_count : int
+        A class of which the node has fewer readable samples for statistics than this leaves in no form: neither count,
+        nor sum, nor mean, nor as a part of the Gram matrix. 0 for no floor; 1 suppresses nothing either.
+    min_gram_samples : int
+        A Gram matrix of fewer samples is refused. 0 for no limit.
+    allowed_methods : tuple of str or None
+        The methods that the node works for; None for all.
+
+    Raises
+    ------
+    ValueError
+        If a number is negative.
+    """
+
+    min_class_count: int = 0
+    min_gram_samples: int = 0
+    allowed_methods: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("min_class_count", "min_gram_samples"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+
+    def raised_to(self, min_class_count: int) -> NodePolicy:
+        """Return the policy with a floor of at least ``min_class_count``: a server's wish cannot lower it."""
+        return replace(self, min_class_count=max(self.min_class_count, min_class_count))
+
+    @property
+    def min_samples_per_mean(self) -> int:
+        """Samples that share a mean where a class has several means: the floor, and never one sample alone."""
+        return max(self.min_class_count, 2)
+
+    def allowed_classes(self, labels: Tensor, num_classes: int) -> Tensor:
+        """Return (C,) bool: the classes with as many of these labels (n,), int64 in [0, C), as the floor asks."""
+        return torch.bincount(labels, minlength=num_classes) >= max(self.min_class_count, 1)
+
+    def check_method(self, method: str) -> None:
+        """Refuse a method that the node does not work for.
+
+        Raises
+        ------
+        RefusedByPolicy
+            Naming the allowed ones.
+        """
+        if self.allowed_methods is not None and method not in self.allowed_methods:
+            raise RefusedByPolicy(f"{method} is not among this node's {self._allowed}")
+
+    def check_specifications(self, specs: Iterable[StatisticsSpec]) -> None:
+        """Refuse a request for statistics that no allowed method needs.
+
+        Raises
+        ------
+        RefusedByPolicy
+            Saying what was asked for and which methods are allowed.
+        """
+        if self.allowed_methods is None:
+            return
+        needs = [CLOSED_FORM_METHODS[name] for name in self.allowed_methods if name in CLOSED_FORM_METHODS]
+        if not needs:
+            raise RefusedByPolicy(f"statistics are needed by none of this node's {self._allowed}")
+        for spec in specs:
+            for asked, what, needed in (
+                (spec.gram, "a Gram matrix", any(method.gram for method in needs)),
+                (spec.means_per_class > 1, "several means per class", any(method.several_means for method in needs)),
+                (
+                    not isinstance(spec.feature_map, IdentityMap),
+                    f"statistics of mapped features ({spec.feature_map.kind})",
+                    any(method.feature_map for method in needs),
+                ),
+            ):
+                if asked and not needed:
+                    raise RefusedByPolicy(f"{what}: needed by none of this node's {self._allowed}")
+
+    def check_gram(self, specs: Iterable[StatisticsSpec], num_examples: int) -> None:
+        """Refuse a Gram matrix of too few samples; one of none is zero and says nothing.
+
+        Raises
+        ------
+        RefusedByPolicy
+            Saying how many it takes, but not how many there are.
+        """
+        if 0 < num_examples < self.min_gram_samples and any(spec.gram for spec in specs):
+            raise RefusedByPolicy(
+                f"a Gram matrix: this node has fewer than {self.min_gram_samples} samples for it (min-gram-samples)"
+            )
+
+    @property
+    def _allowed(self) -> str:
+        return f"allowed-methods ({', '.join(self.allowed_methods or ()) or 'none'})"
+
+
+def says_much_about_samples(num_examples: int, dim: int) -> bool:
+    """Return whether a Gram matrix of so many samples in ``dim`` dimensions is close to the samples themselves."""
+    return 0 < num_examples < SAMPLES_PER_DIMENSION * dim

@@ -1,0 +1,123 @@
+"""A client's statistics without the classes under its floor, exactly as if their samples were not there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedstats_app.privacy.node_policy import NodePolicy, says_much_about_samples
+from fedstats_app.statistics import ClientStatistics, StatisticsSpec
+
+logger = logging.getLogger("fedstats_app")
+
+# From positions (m,) of samples to (features (b, d), positions (b,) into those m), in their order; a sample that
+# cannot be read is in no block.
+Blocks = Callable[[Tensor], Iterable[tuple[Tensor, Tensor]]]
+
+
+@dataclass(frozen=True)
+class StatisticsAboveFloor:
+    """What may leave.
+
+    Attributes
+    ----------
+    statistics : tuple of ClientStatistics
+        One per specification; every row has at least as many samples as the floor.
+    suppressed : tuple of int
+        Ids of the classes that the client has samples of and that are in none of them, for the node's own log; only
+        their number leaves.
+    """
+
+    statistics: tuple[ClientStatistics, ...]
+    suppressed: tuple[int, ...]
+
+
+def statistics_above_floor(
+    policy: NodePolicy,
+    specs: Sequence[StatisticsSpec],
+    labels: Tensor,
+    blocks: Blocks,
+    *,
+    num_classes: int,
+    feature_dim: int,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> StatisticsAboveFloor:
+    """Form the statistics of the samples whose class is not under the policy's floor.
+
+    Samples of other classes are not even read. Where unreadable samples take a class or a mean under the floor, which
+    is known only once all were tried, everything is formed again without them: a Gram matrix cannot give back a sample
+    to the last bit. That is rare, and what comes out is what the remaining samples alone would have given.
+
+    Parameters
+    ----------
+    policy : NodePolicy
+        Of the node.
+    specs : sequence of StatisticsSpec
+        What is asked for.
+    labels : Tensor
+        (n,) int64 in [0, num_classes).
+    blocks : callable
+        Gives the features of some of these samples, by their positions (m,) in ``labels``.
+    num_classes, feature_dim : int
+        C and the backbone's d.
+    seed : int
+        Draws which samples share a mean.
+    device : torch.device or str
+        Where features arrive.
+
+    Raises
+    ------
+    RefusedByPolicy
+        If the policy does not allow the specifications, or a Gram matrix of so few samples.
+    """
+    policy.check_specifications(specs)
+    floor = policy.min_class_count
+    readable = torch.arange(len(labels))
+    while True:
+        present = labels[readable]
+        kept = readable[policy.allowed_classes(present, num_classes)[present]]
+        policy.check_gram(specs, len(kept))
+        accumulators = [
+            spec.accumulator(
+                labels[kept],
+                num_classes,
+                feature_dim,
+                seed=seed,
+                device=device,
+                min_samples_per_mean=policy.min_samples_per_mean,
+            )
+            for spec in specs
+        ]
+        seen = torch.zeros(len(kept), dtype=torch.bool)
+        for features, positions in blocks(kept):
+            for spec, accumulator in zip(specs, accumulators, strict=True):
+                accumulator.update(spec.feature_map(features), positions)
+            seen[positions] = True
+        skipped = int((~seen).sum())
+        statistics = tuple(accumulator.statistics(skipped=skipped) for accumulator in accumulators)
+        # Samples of classes that were left out stay candidates, so that all classes suppressed are counted.
+        unreadable = torch.isin(readable, kept[~seen])
+        readable = readable[~unreadable]
+        if all(bool((client.rows.counts >= floor).all()) for client in statistics):
+            break
+    policy.check_gram(specs, int(seen.sum()))
+    _warn_of_gram(policy, specs, statistics)
+    return StatisticsAboveFloor(statistics, tuple(sorted(set(labels[readable].tolist()) - set(labels[kept].tolist()))))
+
+
+def _warn_of_gram(policy: NodePolicy, specs: Sequence[StatisticsSpec], statistics: Sequence[ClientStatistics]) -> None:
+    """Tell the owner of a node that has a policy, in the node's own log."""
+    for spec, client in zip(specs, statistics, strict=True):
+        num_examples, dim = int(client.rows.num_examples), client.rows.feature_dim
+        if spec.gram and policy.min_class_count and says_much_about_samples(num_examples, dim):
+            logger.warning(
+                "the Gram matrix that leaves is of %d samples in %d dimensions, fewer than 2 d: it says much about "
+                "single ones; min-gram-samples refuses such",
+                num_examples,
+                dim,
+            )

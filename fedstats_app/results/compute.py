@@ -1,0 +1,88 @@
+"""What each stage computes and what training sends, by the papers' formulas.
+
+Compute is counted in forward passes: one sample once through the backbone; a backward pass counts as two of them, and
+the head, which is one layer, as nothing. Source: Bernier's thesis, equations 8 to 11. What a run really computed and
+sent is in its rounds.
+"""
+
+from __future__ import annotations
+
+_BYTES_PER_NUMBER = 4
+_DIRECTIONS = 2
+_FORWARD_AND_BACKWARD = 3
+
+CLOSED_FORM = "closed-form"
+_THROUGH_BACKBONE = ("full", "features")
+_PROBE = "probe"
+
+
+def forward_passes(
+    stage: str, *, num_examples: int, num_rounds: int = 1, local_epochs: int = 1, cached_features: bool = False
+) -> int:
+    """Count the forward passes of a stage.
+
+    Parameters
+    ----------
+    stage : str
+        `closed-form` (any of the methods of one pass), `probe`, `full` or `features` (the backbone under a fixed head).
+    num_examples : int
+        N, the samples of the clients of one round; of all clients for `closed-form` and for cached features.
+    num_rounds : int
+        R, aggregations.
+    local_epochs : int
+        E, a client's passes over its data in a round.
+    cached_features : bool
+        Whether a probe extracts every feature once and keeps it. The thesis's probe does not.
+
+    Returns
+    -------
+    int
+        N for the closed form and for a probe on cached features, R E N for a probe without, 3 R E N where training goes
+        through the backbone.
+
+    Raises
+    ------
+    ValueError
+        If the stage is unknown or a number is negative.
+    """
+    _check_sizes(num_examples=num_examples, num_rounds=num_rounds, local_epochs=local_epochs)
+    if stage == CLOSED_FORM or (stage == _PROBE and cached_features):
+        return num_examples
+    if stage == _PROBE:
+        return num_rounds * local_epochs * num_examples
+    if stage in _THROUGH_BACKBONE:
+        return _FORWARD_AND_BACKWARD * num_rounds * local_epochs * num_examples
+    known = ", ".join((CLOSED_FORM, _PROBE, *_THROUGH_BACKBONE))
+    raise ValueError(f"stage: no formula for the forward passes of {stage!r}; there is one for {known}")
+
+
+def training_bytes(*, num_rounds: int, clients_per_round: int, num_parameters: int) -> int:
+    """Count the bytes of training, down and up: every client of a round gets and sends every trained parameter.
+
+    Parameters
+    ----------
+    num_rounds : int
+        R, aggregations.
+    clients_per_round : int
+        Clients that take part in each.
+    num_parameters : int
+        Numbers that are trained, four bytes each: C d for a head without bias.
+
+    Returns
+    -------
+    int
+        Bytes of all clients and rounds together.
+
+    Raises
+    ------
+    ValueError
+        If a number is negative.
+    """
+    _check_sizes(num_rounds=num_rounds, clients_per_round=clients_per_round, num_parameters=num_parameters)
+    return _DIRECTIONS * _BYTES_PER_NUMBER * num_rounds * clients_per_round * num_parameters
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 0:
+            raise ValueError(f"{name} must be at least 0, got {size}")

@@ -1,0 +1,50 @@
+"""What left the sites, for their privacy officers: `disclosure.jsonl`, and the sum of it in results.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedstats_app.results.files import append_lines, to_json
+
+if TYPE_CHECKING:
+    # Only names the type: results must not depend on Flower.
+    from fedstats_app.strategies import ClientOutcome
+
+DISCLOSURE_FILE = "disclosure.jsonl"
+
+
+def append_disclosure(
+    folder: Path, entries: Sequence[Mapping[str, object]], *, run_id: str, methods: Sequence[str]
+) -> None:
+    """Add one line per client and kind of message to disclosure.jsonl; what earlier runs wrote there stays.
+
+    Parameters
+    ----------
+    folder : Path
+        A run folder.
+    entries : sequence of mapping
+        As a `DisclosureLedger` has them.
+    run_id : str
+        Of the run in which they left.
+    methods : sequence of str
+        For which statistics were asked.
+    """
+    context = {"run": run_id, "methods": list(methods)}
+    append_lines(folder / DISCLOSURE_FILE, [to_json({**context, **entry}, indent=None) for entry in entries])
+
+
+def policy_record(outcomes: Sequence[ClientOutcome]) -> dict[str, int]:
+    """Return what nodes' policies did in a run, in numbers of clients.
+
+    Parameters
+    ----------
+    outcomes : sequence of ClientOutcome
+        Of all clients asked.
+    """
+    return {
+        "num_refused": sum(outcome.outcome == "refused" for outcome in outcomes),
+        "num_with_suppressed_classes": sum(outcome.num_suppressed_classes > 0 for outcome in outcomes),
+        "num_warned": sum(bool(outcome.warning) for outcome in outcomes),
+    }

@@ -1,0 +1,297 @@
+"""The model card of a run's heads: what they are, how they were made, what they score, what left the sites.
+
+Markdown behind a block of YAML, as the Hugging Face hub reads it, so that the folder `heads` can be shared as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedstats_app.results.files import write_atomically
+from fedstats_app.results.head_file import read_head
+from fedstats_app.results.method_result import display_name
+from fedstats_app.results.tuned_backbone import SUFFIX
+
+CARD_NAME = "README.md"
+_CLASSES_LISTED = 50
+
+# What a client sends for a head, and what it can give away.
+_SENT = {
+    "fedncm": "for each of its classes the number of samples and the sum of their features",
+    "fed3r": "for each of its classes the number of samples and the sum of their features, and one Gram matrix",
+    "fedcof": "for each of its classes the number of samples and the mean of their features (or several such means)",
+    "fedcgs": "for each of its classes the number of samples and the sum of their features, and one Gram matrix",
+}
+
+
+def write_model_card(run_folder: Path) -> Path:
+    """Write `heads/README.md` from the heads and the results.json of a run folder.
+
+    Parameters
+    ----------
+    run_folder : Path
+        With at least one head.
+
+    Returns
+    -------
+    Path
+        The card.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no head or no results.json.
+    ValueError
+        If a head is damaged.
+    """
+    paths = sorted((run_folder / "heads").glob("*.safetensors"))
+    heads = {path.stem: read_head(path)[1] for path in paths if not path.name.endswith(SUFFIX)}
+    results = run_folder / "results.json"
+    if not heads or not results.is_file():
+        raise FileNotFoundError(f"{run_folder}: a model card needs results.json and heads, found {len(heads)} heads")
+    card = model_card(heads, json.loads(results.read_text(encoding="utf-8")))
+    path = run_folder / "heads" / CARD_NAME
+    write_atomically(path, card.encode())
+    return path
+
+
+def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any]) -> str:
+    """Render the card of heads that come from one run.
+
+    Parameters
+    ----------
+    heads : mapping
+        From a head's name to its metadata (`fedstats_app.results.head_file.METADATA_KEYS`); at least one.
+    results : mapping
+        The content of results.json.
+
+    Returns
+    -------
+    str
+        The card's text.
+    """
+    first = next(iter(heads.values()))
+    scores: dict[str, Mapping[str, Any]] = {**results.get("methods", {}), **results.get("training", {})}
+    best = _most_accurate(heads, scores)
+    parts = [
+        _front_matter(heads, first, scores, results),
+        _introduction(first),
+        _how_to_use(best),
+        _data(first, results),
+        _training(heads, scores),
+        _evaluation(heads, scores, results),
+        _calibration(heads, scores),
+        _privacy(heads, results),
+        _limits(first),
+    ]
+    return "\n".join(parts)
+
+
+def _most_accurate(heads: Mapping[str, object], scores: Mapping[str, Mapping[str, Any]]) -> str:
+    return max(heads, key=lambda name: scores.get(name, {}).get("accuracy") or -1.0)
+
+
+def _front_matter(
+    heads: Mapping[str, object],
+    first: Mapping[str, str],
+    scores: Mapping[str, Mapping[str, Any]],
+    results: Mapping[str, Any],
+) -> str:
+    data = first.get("dataset", "")
+    lines = [
+        "library_name: fedstats-app",
+        "pipeline_tag: image-classification",
+        "tags:",
+        *(f"- {tag}" for tag in ("federated-learning", "flower", "image-classification", "training-free")),
+    ]
+    if data.startswith("hub:"):
+        lines += ["datasets:", f"- {json.dumps(data.removeprefix('hub:'))}"]
+    evaluated = [(name, scores.get(name, {}).get("accuracy")) for name in heads]
+    if any(accuracy is not None for _, accuracy in evaluated):
+        where = _evaluated_on(results)
+        lines += ["model-index:"]
+        for name, accuracy in evaluated:
+            if accuracy is not None:
+                # JSON is YAML, and quotes whatever a name may hold.
+                entry = {
+                    "task": {"type": "image-classification"},
+                    "dataset": {"name": f"{data}: {where}", "type": data.removeprefix("hub:")},
+                    "metrics": [{"type": "accuracy", "value": round(accuracy, 6)}],
+                }
+                lines += [f"- name: {json.dumps(name)}", f"  results: {json.dumps([entry])}"]
+    return "\n".join(["---", *lines, "---", ""])
+
+
+def _introduction(first: Mapping[str, str]) -> str:
+    classes: list[str] = json.loads(first.get("class-names", "[]"))
+    listed = ", ".join(_text(name) for name in classes[:_CLASSES_LISTED])
+    more = f" and {len(classes) - _CLASSES_LISTED} more" if len(classes) > _CLASSES_LISTED else ""
+    size, clients = first.get("input-size", "?"), first.get("num-clients", "?")
+    return f"""# Image classifier of {len(classes)} classes, from federated statistics
+
+Linear heads on the features of a pre-trained network, `{_text(first.get("backbone", "?"))}`, at {size} x {size} pixels.
+{clients} clients sent statistics of the features of their images, and no image; the server solved for the heads in
+closed form.
+
+Classes: {listed}{more}.
+"""
+
+
+def _how_to_use(best: str) -> str:
+    return f"""## How to use it
+
+```python
+import fedstats_app
+classifier = fedstats_app.load("/path/to/the/run/folder", {best!r})
+print(classifier.top("picture.png", k=3))
+```
+
+Or in a shell: `fedstats predict /path/to/the/run/folder picture.png`. The run folder is the one that holds `heads`. The
+network's weights are not in it; their fingerprint is, and other weights are refused.
+"""
+
+
+def _data(first: Mapping[str, str], results: Mapping[str, Any]) -> str:
+    unreadable = results.get("num_unreadable", 0)
+    left_out = f" {unreadable} more could not be read and were left out." if unreadable else ""
+    merged, asked = (
+        results.get("num_clients_merged", first.get("num-clients", "?")),
+        results.get("num_clients_asked", "?"),
+    )
+    data, images = _text(first.get("dataset", "?")), first.get("num-examples", "?")
+    return f"""## Data
+
+`{data}`: {images} labelled images for training, of {merged} clients; {asked} were asked.{left_out}
+"""
+
+
+def _training(heads: Mapping[str, Mapping[str, str]], scores: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = []
+    for name, metadata in heads.items():
+        score = scores.get(name, {})
+        up = score.get("wire_bytes")
+        rows.append(
+            (
+                f"`{name}`",
+                _text(_title(name)),
+                _text(metadata.get("regulariser", "")) or "none",
+                metadata.get("num-clients", "?"),
+                "-" if up is None else f"{up / 1e6:,.2f} MB",
+            )
+        )
+    table = _table(("head", "method", "regulariser", "clients", "sent by all clients"), rows)
+    seed, versions = (
+        heads[next(iter(heads))].get("seed", "?"),
+        json.loads(next(iter(heads.values())).get("versions", "{}")),
+    )
+    made = ", ".join(f"{library} {version}" for library, version in versions.items() if version != "not installed")
+    return f"## Training\n\n{table}\nSeed {seed}. {made or 'Versions were not recorded'}.\n"
+
+
+def _evaluation(
+    heads: Mapping[str, object], scores: Mapping[str, Mapping[str, Any]], results: Mapping[str, Any]
+) -> str:
+    rows = [
+        (
+            f"`{name}`",
+            _percent(scores.get(name, {}).get("accuracy")),
+            _percent(scores.get(name, {}).get("macro_accuracy")),
+        )
+        for name in heads
+    ]
+    table = _table(("head", "accuracy", "mean of the classes' accuracies"), rows)
+    return f"## Evaluation\n\nOn {_evaluated_on(results)}.\n\n{table}"
+
+
+def _evaluated_on(results: Mapping[str, Any]) -> str:
+    number = results.get("num_test_examples", 0)
+    if not number:
+        return "nothing: no test data were there"
+    return f"{number} " + (
+        "images that clients kept for it" if results.get("evaluated_on") == "clients" else "test images of the server"
+    )
+
+
+def _calibration(heads: Mapping[str, object], scores: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = []
+    for name in heads:
+        fitted = scores.get(name, {}).get("calibration")
+        if fitted is None:
+            rows.append((f"`{name}`", "not calibrated", "-", "-"))
+            continue
+        rows.append(
+            (
+                f"`{name}`",
+                f"{fitted['temperature']:.4g}",
+                f"{fitted['nll_before']:.3f} -> {fitted['nll_after']:.3f}",
+                f"{fitted['ece_before']:.3f} -> {fitted['ece_after']:.3f}",
+            )
+        )
+    table = _table(("head", "temperature", "negative log-likelihood", "expected calibration error"), rows)
+    return f"""## Calibration
+
+Scores divided by the temperature, then a softmax, give the probabilities. The temperature was chosen on the images of
+the evaluation themselves: one number, which changes no prediction, but the errors after it are a little too good.
+
+{table}"""
+
+
+def _privacy(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any]) -> str:
+    lines = []
+    for name, metadata in heads.items():
+        method = metadata.get("method", name)
+        if method in _SENT:
+            lines.append(f"- `{name}`: every client sent {_SENT[method]}.")
+        else:
+            lines.append(
+                f"- `{name}`: besides the statistics of its start, clients sent trained weights in every round."
+            )
+    if results.get("evaluated_on") == "clients":
+        lines.append(
+            "- Evaluation: every client sent how often it saw which class taken for which, and sums over its images of "
+            "how sure the heads were."
+        )
+    sent = "\n".join(lines)
+    return f"""## Privacy
+
+Images stayed where they were. What left each site:
+
+{sent}
+
+These are exact statistics, without noise: no differential privacy is claimed. The mean of a single image is that
+image's features, so they say most about classes with few images at a site. How many bytes each client sent stands in
+`clients.jsonl` of the run folder.
+"""
+
+
+def _limits(first: Mapping[str, str]) -> str:
+    present = json.loads(first.get("class-names", "[]"))
+    return f"""## Limits
+
+- Every image gets one of the {len(present)} classes, also one that shows none of them; a low probability is no alarm.
+- Images unlike those it was made from and evaluated on can score worse, and their probabilities can be off.
+- The licences of the network's weights and of the data apply to what is made from them.
+"""
+
+
+def _title(name: str) -> str:
+    """Spell out a head's name: the method's, and what was trained behind it."""
+    method, _, stage = name.partition("-")
+    return display_name(method) + (f", then {stage}" if stage else "")
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f} %"
+
+
+def _text(value: str) -> str:
+    """Keep names that people chose from ending a table's cell, a line or a code span."""
+    return "".join(" " if character in "|`\n\r" else character for character in value)
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,0 +1,85 @@
+"""rounds.jsonl: one line per round of training, also where a run was killed and went on."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from fedstats_app.results.files import append_line, to_json, write_atomically
+from fedstats_app.results.training_record import RoundRecord
+
+_logger = logging.getLogger("fedstats_app")
+
+
+class RoundsFile:
+    """The file while a run adds to it.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begun: set[tuple[str, str]] = set()  # trainings that have a round from this process
+
+    def append(self, record: RoundRecord) -> None:
+        """Add one round's line.
+
+        Rounds of the same training from this one on, which a run that was killed after its last checkpoint left there,
+        are removed before.
+        """
+        training = (record.stage, record.start)
+        if training not in self._begun:
+            self._begun.add(training)
+            self._forget(training, record.round)
+        append_line(self.path, _line(record))
+
+    def _forget(self, training: tuple[str, str], first: int) -> None:
+        if not self.path.is_file():
+            return
+        kept = [one for one in read_rounds(self.path) if (one.stage, one.start) != training or one.round < first]
+        write_atomically(self.path, "".join(_line(one) + "\n" for one in kept).encode())
+
+
+def read_rounds(path: Path) -> list[RoundRecord]:
+    """Read a rounds.jsonl.
+
+    A run that was killed between two checkpoints repeats rounds when it is resumed: the later line of a round counts.
+    What a crash left of a last line is left out, and said so in the log.
+
+    Parameters
+    ----------
+    path : Path
+        The file; where there is none there are no rounds.
+
+    Returns
+    -------
+    list of RoundRecord
+        By training, in the order in which they began, and by round.
+
+    Raises
+    ------
+    ValueError
+        If a line other than a cut last one is no round; the message says which.
+    """
+    found: dict[tuple[str, str], dict[int, RoundRecord]] = {}
+    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            record = RoundRecord.from_json(json.loads(line))
+        except (ValueError, TypeError, AttributeError) as error:
+            if number == len(lines):  # without a line break: it was cut
+                _logger.warning("%s: line %d was cut off and is left out", path, number)
+                continue
+            raise ValueError(f"{path}, line {number}: not a round: {error}") from error
+        found.setdefault((record.stage, record.start), {})[record.round] = record
+    return [training[number] for training in found.values() for number in sorted(training)]
+
+
+def _line(record: RoundRecord) -> str:
+    return to_json(record.to_json(), indent=None)

@@ -1,0 +1,149 @@
+"""The statistics that a run collected as one safetensors file, `statistics.safetensors` in its folder.
+
+For every specification I: `I.class-counts` (C,) int64, `I.class-sums` (C, d) float64, with a Gram matrix `I.gram`
+(d (d + 1) / 2,) float64, its upper triangle row by row, and for FedCOF `I.row-class-ids` and `I.row-counts` (M,) int64
+and `I.row-sums` (M, d) as they came. Float64 because a later run adds to them, and is to end where one run would have.
+
+The file is sensitive: it holds the label histogram and class means of all clients together and, with rows, of each.
+Only its owner can read it, and its header says so.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstats_app.results.files import write_atomically
+from fedstats_app.results.tensor_file import read_tensors, tensors_to_bytes
+from fedstats_app.statistics import (
+    ClassMeanRows,
+    CollectedStatistics,
+    FeatureStatistics,
+    MergedClient,
+    StatisticsSpec,
+    StatisticsSum,
+)
+from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
+
+STATISTICS_FORMAT = "fedstats-statistics-1"
+STATISTICS_FILE = "statistics.safetensors"
+SENSITIVE = (
+    "yes: class counts and sums of all clients' features, with rows those of single clients; features can be inverted. "
+    "Keep it where only those may read it who may read the clients' replies, and delete it if no run is to extend it."
+)
+_READABLE_BY_OWNER = 0o600
+
+
+def save_statistics(folder: Path, collected: CollectedStatistics) -> Path:
+    """Write `statistics.safetensors`, readable by its owner only; the same statistics give the same bytes.
+
+    Parameters
+    ----------
+    folder : Path
+        A run folder.
+    collected : CollectedStatistics
+        All that the run collected, and the runs that it extends.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
+    tensors: dict[str, Tensor] = {}
+    for index, total in enumerate(collected.sums):
+        tensors |= {f"{index}.{name}": tensor for name, tensor in _tensors(total).items()}
+    metadata = {
+        "format": STATISTICS_FORMAT,
+        "sensitive": SENSITIVE,
+        "class-names": json.dumps(list(collected.class_names)),
+        "specifications": json.dumps([spec.to_dict() for spec in collected.specs]),
+        "rows-and-pairs": json.dumps([[total.num_rows, total.num_pairs] for total in collected.sums]),
+        "backbone-fingerprint": collected.backbone_fingerprint,
+        "clients": json.dumps([asdict(client) for client in collected.clients]),
+    }
+    path = folder / STATISTICS_FILE
+    write_atomically(path, tensors_to_bytes(tensors, metadata, digest=True), mode=_READABLE_BY_OWNER)
+    return path
+
+
+def load_statistics(run_folder: str | Path) -> CollectedStatistics:
+    """Read the statistics of a run folder.
+
+    Parameters
+    ----------
+    run_folder : path
+        The folder, or the file in it.
+
+    Returns
+    -------
+    CollectedStatistics
+        As they were saved, to the last bit.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is damaged or of another format.
+    """
+    path = Path(run_folder).expanduser()
+    path = path / STATISTICS_FILE if path.is_dir() else path
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no statistics at {path}; a run leaves {STATISTICS_FILE} in its folder if save-statistics is true and at "
+            "least one client was merged"
+        )
+    tensors, metadata = read_tensors(path)
+    if metadata.get("format") != STATISTICS_FORMAT:
+        raise ValueError(f"{path}: format must be {STATISTICS_FORMAT!r}, got {metadata.get('format')!r}")
+    try:
+        return _collected(tensors, metadata)
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not hold collected statistics: {type(error).__name__}: {error}") from error
+
+
+def _tensors(total: StatisticsSum) -> dict[str, Tensor]:
+    summed = total.summed()
+    tensors = {"class-counts": summed.class_counts, "class-sums": summed.class_sums}
+    if summed.gram is not None:
+        tensors["gram"] = pack_upper(summed.gram)
+    if total.keeps_rows:
+        rows = total.rows()
+        tensors |= {"row-class-ids": rows.class_ids, "row-counts": rows.counts, "row-sums": rows.class_sums}
+    return tensors
+
+
+def _collected(tensors: dict[str, Tensor], metadata: dict[str, str]) -> CollectedStatistics:
+    specs = tuple(StatisticsSpec.from_dict(spec) for spec in json.loads(metadata["specifications"]))
+    numbers: list[list[int]] = json.loads(metadata["rows-and-pairs"])
+    clients: list[dict[str, Any]] = json.loads(metadata["clients"])
+    return CollectedStatistics(
+        tuple(json.loads(metadata["class-names"])),
+        specs,
+        tuple(_sum(tensors, str(index), numbers[index]) for index in range(len(specs))),
+        metadata["backbone-fingerprint"],
+        tuple(MergedClient(**client) for client in clients),
+    )
+
+
+def _sum(tensors: dict[str, Tensor], index: str, numbers: list[int]) -> StatisticsSum:
+    found = {name.removeprefix(f"{index}."): one for name, one in tensors.items() if name.startswith(f"{index}.")}
+    counts, sums = found["class-counts"], found["class-sums"]
+    if not all(bool(torch.isfinite(one).all()) for one in found.values()):
+        raise ValueError("all numbers must be finite")
+    gram = None
+    if "gram" in found:
+        dim = sums.shape[1]
+        if found["gram"].shape != (dim * (dim + 1) // 2,):
+            raise ValueError(f"gram must be the upper triangle of ({dim}, {dim}), got {tuple(found['gram'].shape)}")
+        gram = unpack_upper(found["gram"], dim)
+    rows = None
+    if "row-sums" in found:
+        rows = ClassMeanRows(
+            found["row-class-ids"], found["row-counts"], num_classes=len(counts), class_sums=found["row-sums"]
+        )
+    num_rows, num_pairs = numbers
+    return StatisticsSum.resumed(FeatureStatistics(counts, sums, gram), rows, num_rows=num_rows, num_pairs=num_pairs)

@@ -1,0 +1,122 @@
+"""A backbone that training changed: its weights lie beside the head, so that the run folder stands on its own.
+
+The file is the network's state dict as `load_backbone` reads it; what else is needed is in the head's metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from fedstats_app.backbones import Backbone, ImageTransform, load_backbone
+
+Normalisation = Literal["batch", "groupnorm"]
+
+SUFFIX = ".backbone.safetensors"
+FILE_KEY = "tuned-backbone"
+NORMALISATION_KEY = "batch-norm"
+# From the metadata's word, which is that of the run's configuration, to load_backbone's.
+_NORMS: dict[str, Literal["batch", "group"]] = {"batch": "batch", "groupnorm": "group"}
+
+
+def with_module(base: Backbone, module: nn.Module, weights_source: str) -> Backbone:
+    """Put a tuned network behind the transform of the backbone that it was.
+
+    Parameters
+    ----------
+    base : Backbone
+        Its transform, batch size, device and precision are taken; it is not changed.
+    module : nn.Module
+        Of the same architecture. It is put in eval mode, frozen and moved to the device.
+    weights_source : str
+        Where the weights came from, in words.
+
+    Returns
+    -------
+    Backbone
+        With a fingerprint of its own; under the architecture's name, also where training started from random weights.
+    """
+    spec: dict[str, Any] = base.transform_spec
+    return Backbone(
+        base.name.removeprefix("random:"),
+        module,
+        ImageTransform(spec["input_size"], tuple(spec["mean"]), tuple(spec["std"]), spec["interpolation"]),
+        weights_source=weights_source,
+        batch_size=base.batch_size,
+        device=str(base.device),
+        autocast=base.autocast,
+        channels_last=base.channels_last,
+    )
+
+
+def tuned_metadata(name: str, tuned: Backbone, normalisation: Normalisation) -> dict[str, str]:
+    """Return a head's metadata entries that lead to its tuned backbone.
+
+    Parameters
+    ----------
+    name : str
+        The head's.
+    tuned : Backbone
+        From `with_module`.
+    normalisation : {"batch", "groupnorm"}
+        Whether it has the architecture's own normalisation layers or GroupNorm in place of BatchNorm.
+
+    Returns
+    -------
+    dict of str to str
+        To be put over those of an untuned head.
+    """
+    return {
+        "backbone": tuned.name,
+        "backbone-weights": "",
+        "backbone-fingerprint": tuned.fingerprint,
+        "input-size": str(tuned.input_size),
+        FILE_KEY: f"{name}{SUFFIX}",  # relative to the head's folder, so that the run folder can be moved
+        NORMALISATION_KEY: normalisation,
+    }
+
+
+def load_backbone_of(
+    head: Path, metadata: Mapping[str, str], *, weights: str | None, batch_size: int, device: str
+) -> Backbone:
+    """Load the backbone that a head's metadata name: a tuned one from the head's folder, else an official one.
+
+    Parameters
+    ----------
+    head : Path
+        The head's file.
+    metadata : mapping of str to str
+        With `backbone` and `input-size`; maybe with `backbone-weights`, `tuned-backbone` and `batch-norm`.
+    weights : str or None
+        A weight file to take instead of the one named there.
+    batch_size, device
+        As for `fedstats_app.backbones.load_backbone`.
+
+    Raises
+    ------
+    WeightsError
+        If weights are missing, are damaged or do not fit.
+    ValueError
+        If an entry has a value that is not allowed.
+    """
+    tuned = metadata.get(FILE_KEY, "")
+    if tuned and Path(tuned).name != tuned:
+        raise ValueError(f"{head}: {FILE_KEY} must be a file name without a folder, got {tuned!r}")
+    recorded = str(head.with_name(tuned)) if tuned else metadata.get("backbone-weights", "")
+    return load_backbone(
+        metadata["backbone"],
+        weights=recorded if weights is None else weights,
+        input_size=int(metadata["input-size"]),
+        batch_size=batch_size,
+        device=device,
+        norm=_norm(metadata.get(NORMALISATION_KEY, "batch")),
+    )
+
+
+def _norm(normalisation: str) -> Literal["batch", "group"]:
+    if normalisation not in _NORMS:
+        raise ValueError(f"{NORMALISATION_KEY} must be one of {', '.join(_NORMS)}, got {normalisation!r}")
+    return _NORMS[normalisation]

@@ -1,0 +1,186 @@
+"""The server's side: clients folded into one sum, one after another."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedstats_app.statistics.accumulation import add_to_group_sums
+from fedstats_app.statistics.class_mean_rows import ClassMeanRows
+from fedstats_app.statistics.client_statistics import ClientStatistics
+from fedstats_app.statistics.feature_statistics import FeatureStatistics
+
+
+class StatisticsSum:
+    """Folds clients into one sum in place, so that a server's memory does not grow with their number.
+
+    Fold in a fixed order: floating-point addition is not associative, and the same order gives the same bytes.
+
+    Parameters
+    ----------
+    num_classes, feature_dim : int
+        C and d.
+    gram : bool
+        Whether clients carry Gram matrices.
+    keep_rows : bool
+        Whether to keep every row as well (FedCOF needs them: M x d numbers).
+    """
+
+    def __init__(self, num_classes: int, feature_dim: int, *, gram: bool, keep_rows: bool) -> None:
+        self._total = FeatureStatistics.zeros(num_classes, feature_dim, gram=gram)
+        self._parts: list[ClassMeanRows] = []
+        self._keep_rows = keep_rows
+        self.num_rows = 0
+        self.num_pairs = 0
+
+    @classmethod
+    def resumed(
+        cls, summed: FeatureStatistics, rows: ClassMeanRows | None, *, num_rows: int, num_pairs: int
+    ) -> StatisticsSum:
+        """Return the sum that :meth:`summed` and :meth:`rows` came from, to fold further clients into.
+
+        Parameters
+        ----------
+        summed : FeatureStatistics
+            Copied.
+        rows : ClassMeanRows or None
+            Of the same samples; None where rows were not kept.
+        num_rows, num_pairs : int
+            Rows, and (client, class) pairs, that were folded.
+
+        Raises
+        ------
+        ValueError
+            If rows and sums have other shapes, or other counts.
+        """
+        shape = (summed.num_classes, summed.feature_dim)
+        if rows is not None:
+            if (rows.num_classes, rows.feature_dim) != shape or len(rows) != num_rows:
+                raise ValueError(
+                    f"rows must be {num_rows} of (classes, feature dimension) {shape}, "
+                    f"got {len(rows)} of {(rows.num_classes, rows.feature_dim)}"
+                )
+            counts = torch.zeros_like(summed.class_counts).index_add_(0, rows.class_ids, rows.counts)
+            if not torch.equal(counts, summed.class_counts):
+                raise ValueError("rows must have the samples of the sums, got other counts")
+        total = cls(*shape, gram=summed.gram is not None, keep_rows=rows is not None)
+        total._total = FeatureStatistics(
+            summed.class_counts.clone(),
+            summed.class_sums.clone(),
+            None if summed.gram is None else summed.gram.clone(),
+        )
+        total._parts = [] if rows is None else [rows]
+        total.num_rows, total.num_pairs = num_rows, num_pairs
+        return total
+
+    def renumbered(self, new_ids: Tensor, num_classes: int) -> StatisticsSum:
+        """Return a copy in which class c is class ``new_ids[c]`` of ``num_classes``, the others being absent.
+
+        Parameters
+        ----------
+        new_ids : Tensor
+            (C,) int64, different, in [0, num_classes).
+        num_classes : int
+            At least C.
+
+        Raises
+        ------
+        ValueError
+            If ``new_ids`` are not so.
+        """
+        if (
+            len(torch.unique(new_ids)) != self.num_classes
+            or not 0 <= int(new_ids.min()) <= int(new_ids.max()) < num_classes
+        ):
+            raise ValueError(
+                f"new_ids must be {self.num_classes} different classes in [0, {num_classes}), got {new_ids.tolist()}"
+            )
+        old, new = self._total, FeatureStatistics.zeros(num_classes, self.feature_dim, gram=False)
+        new.class_counts[new_ids] = old.class_counts
+        new.class_sums[new_ids] = old.class_sums
+        rows = None
+        if self._keep_rows:
+            kept = self.rows()
+            rows = ClassMeanRows(
+                new_ids[kept.class_ids], kept.counts, num_classes=num_classes, class_sums=kept.class_sums
+            )
+        summed = FeatureStatistics(new.class_counts, new.class_sums, old.gram)
+        return StatisticsSum.resumed(summed, rows, num_rows=self.num_rows, num_pairs=self.num_pairs)
+
+    def add(self, client: ClientStatistics) -> None:
+        """Fold one client in.
+
+        Raises
+        ------
+        ValueError
+            If its shapes differ, its counts carry noise, or it lacks the Gram matrix that the sum has; nothing is
+            added then.
+        """
+        rows, total = client.rows, self._total
+        if (rows.num_classes, rows.feature_dim) != tuple(total.class_sums.shape):
+            raise ValueError(
+                f"statistics to add must have (classes, feature dimension) {tuple(total.class_sums.shape)}, "
+                f"got {(rows.num_classes, rows.feature_dim)}"
+            )
+        if rows.counts.dtype != torch.int64:
+            raise ValueError(f"statistics to add must have int64 counts, got {rows.counts.dtype}")
+        if total.gram is not None:
+            if client.gram is None:
+                raise ValueError("statistics to add must have a Gram matrix, got none")
+            total.gram.add_(client.gram)
+        total.class_counts.index_add_(0, rows.class_ids, rows.counts)
+        add_to_group_sums(total.class_sums, rows.class_sums, rows.class_ids)
+        self.num_rows += len(rows)
+        self.num_pairs += len(torch.unique(rows.class_ids))
+        if self._keep_rows:
+            self._parts.append(rows)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return self._total.num_classes
+
+    @property
+    def feature_dim(self) -> int:
+        """Feature dimension d."""
+        return self._total.feature_dim
+
+    @property
+    def has_gram(self) -> bool:
+        """Whether clients carry Gram matrices."""
+        return self._total.gram is not None
+
+    @property
+    def num_examples(self) -> int:
+        """Number of samples N so far."""
+        return self._total.num_examples
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether every row is kept as well."""
+        return self._keep_rows
+
+    def summed(self) -> FeatureStatistics:
+        """Return a copy of the sum so far."""
+        total = self._total
+        return FeatureStatistics(
+            total.class_counts.clone(),
+            total.class_sums.clone(),
+            None if total.gram is None else total.gram.clone(),
+        )
+
+    def rows(self) -> ClassMeanRows:
+        """Return all rows so far, in the order of the clients.
+
+        Raises
+        ------
+        ValueError
+            If rows are not kept.
+        """
+        if not self._keep_rows:
+            raise ValueError("rows were not kept: this sum was made with keep_rows=False")
+        empty = ClassMeanRows.zeros(self._total.num_classes, self._total.feature_dim, dtype=torch.float32)
+        # Stacking once and keeping the result avoids copying all rows again each time a head is solved.
+        if len(self._parts) != 1:
+            self._parts = [ClassMeanRows.concatenate(self._parts)] if self._parts else [empty]
+        return self._parts[0]

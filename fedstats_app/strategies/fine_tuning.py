@@ -1,0 +1,324 @@
+"""Stage 2: Flower's own strategies, started from a head, over clients drawn by (seed, round)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from torch import Tensor
+
+from fedstats_app.strategies.client_grid import ClientGrid
+from fedstats_app.strategies.discovery import TooFewClients
+from fedstats_app.wire import RejectedReply
+from fedstats_app.wire.training import (
+    EVALUATE_MODEL,
+    EvaluationCounts,
+    TrainingRequest,
+    check_training_reply,
+    read_model_evaluation_reply,
+    to_record,
+)
+
+logger = logging.getLogger("fedstats_app")
+
+# Keeps the draw of a training round's clients apart from every other draw by (seed, number).
+SAMPLING_STREAM = 0x7EA1
+
+
+@dataclass(frozen=True)
+class TrainingRound:
+    """What happened in one round.
+
+    Attributes
+    ----------
+    server_round : int
+        Absolute: counted from 1 at the start of training, whether or not the run was interrupted.
+    arrays : ArrayRecord
+        The model after it: what is trained.
+    num_examples : dict
+        From every client whose update was averaged to its number of samples.
+    failures : dict
+        From every client that was dropped to the reason.
+    train_loss : float
+        Mean over samples of the clients' losses in their last local epoch.
+    bytes_down, bytes_up : int
+        Of the arrays of all clients of the round, those of dropped ones included.
+    seconds : float
+        Wall-clock time of the round.
+    """
+
+    server_round: int
+    arrays: ArrayRecord
+    num_examples: Mapping[int, int]
+    failures: Mapping[int, str]
+    train_loss: float
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+
+
+@dataclass
+class _Progress:
+    """What is counted while a round goes on."""
+
+    started: float = field(default_factory=time.perf_counter)
+    num_examples: dict[int, int] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    losses: dict[int, float] = field(default_factory=dict)
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+
+class FineTuning(Strategy):
+    """Runs another strategy's rounds: who takes part, what is sent besides, which replies count, and which round it is.
+
+    What is averaged, and how, is the other strategy's business: any of Flower's that takes ``train`` replies will do.
+    It sees the clients of a round as all there are (they are drawn here, by (seed, round)), gets only replies that
+    passed the checks, and absolute round numbers, also where a run goes on from a checkpoint.
+
+    Parameters
+    ----------
+    inner : Strategy
+        With ``fraction_train=1.0`` and ``fraction_evaluate=0.0``.
+    request : TrainingRequest
+        What clients need to know.
+    clients : mapping
+        From the clients that can train to their number of samples, None where it is not known.
+    fixed : mapping, optional
+        Tensors of the head that are not trained and that clients need: ``head.weight``, ``head.bias``.
+    fraction : float
+        Share of the clients that take part in a round, at least one.
+    min_clients : int
+        A round with fewer usable updates (or than it asked clients, if that is less) ends the training.
+    first_round : int
+        Absolute number of the first round.
+
+    Attributes
+    ----------
+    on_round : callable or None
+        Called after every round with a :class:`TrainingRound`; training ends early if it returns True.
+    """
+
+    def __init__(
+        self,
+        inner: Strategy,
+        request: TrainingRequest,
+        clients: Mapping[int, int | None],
+        *,
+        fixed: Mapping[str, Tensor] | None = None,
+        fraction: float = 1.0,
+        min_clients: int = 1,
+        first_round: int = 1,
+    ) -> None:
+        if not clients:
+            raise TooFewClients("no client can train")
+        if not 0.0 < fraction <= 1.0:
+            raise ValueError(f"fraction must lie in (0, 1], got {fraction}")
+        if first_round < 1:
+            raise ValueError(f"first_round must be at least 1, got {first_round}")
+        self.inner, self.request, self.clients = inner, request, dict(clients)
+        self.fixed = to_record(fixed or {})
+        self.fraction, self.min_clients, self.first_round = fraction, min_clients, first_round
+        self.on_round: Callable[[TrainingRound], bool | None] | None = None
+        self._progress = _Progress()
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run rounds and return Flower's Result.
+
+        Flower's own loop counts from 1 and cannot be stopped, so it runs one round at a time here.
+
+        Parameters
+        ----------
+        grid : Grid
+            Flower's, or a :class:`ClientGrid`.
+        initial_arrays : ArrayRecord
+            What is trained, float32.
+        num_rounds : int
+            How many, from ``first_round`` on.
+        timeout : float, optional
+            Seconds for each round, beside the limit of every request; none by default.
+        train_config : ConfigRecord, optional
+            Further entries of the config that clients get.
+        evaluate_config, evaluate_fn
+            As Flower's; ``evaluate_fn`` gets absolute rounds.
+
+        Raises
+        ------
+        TooFewClients
+            If a round has too few usable updates.
+        """
+        if not isinstance(grid, ClientGrid):
+            grid = ClientGrid(grid)
+        config = ConfigRecord({**self.request.to_config(), **(train_config or {})})
+        result, arrays, first = Result(arrays=initial_arrays), initial_arrays, self.first_round
+        for absolute in range(first, first + num_rounds):
+            self.first_round = absolute
+            one = super().start(grid, arrays, 1, timeout, config, evaluate_config)  # type: ignore[arg-type]  # Flower declares float but passes None on to a Grid, which takes it
+            arrays = result.arrays = one.arrays
+            result.train_metrics_clientapp[absolute] = one.train_metrics_clientapp[1]
+            scores = evaluate_fn(absolute, arrays) if evaluate_fn is not None else None
+            if scores is not None:
+                result.evaluate_metrics_serverapp[absolute] = scores
+            if self.on_round is not None and self.on_round(self._round(absolute, arrays)):
+                break
+        return result
+
+    def participants(self, absolute_round: int) -> list[int]:
+        """Return the clients of a round, ascending, drawn without replacement by (seed, round)."""
+        clients = sorted(self.clients)
+        size = max(1, round(self.fraction * len(clients)))
+        if size >= len(clients):
+            return clients
+        draw = np.random.default_rng([self.request.seed, SAMPLING_STREAM, absolute_round])
+        return sorted(int(client) for client in draw.choice(np.array(clients, dtype=object), size, replace=False))
+
+    # Flower's Strategy
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return the inner strategy's messages to this round's clients, with what is fixed beside what is trained."""
+        absolute = self._absolute(server_round)
+        self._progress = _Progress()
+        self._shapes = {name: array.numpy().shape for name, array in arrays.items()}
+        # The inner strategy samples from all nodes it sees, with a generator of its own: it sees the participants only.
+        participants = ClientGrid(grid, {client: client for client in self.participants(absolute)})
+        messages = list(self.inner.configure_train(absolute, arrays, config, participants))
+        # One content for all: clients of one SuperNode then share a message.
+        content = RecordDict({**(messages[0].content if messages else {}), "fixed": self.fixed})
+        self._progress.bytes_down = len(messages) * (_num_bytes(arrays) + _num_bytes(self.fixed))
+        return [
+            Message(
+                content,
+                dst_node_id=msg.metadata.dst_node_id,
+                message_type=msg.metadata.message_type,
+                group_id=str(absolute),
+            )
+            for msg in messages
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Let the inner strategy aggregate the replies that can be used.
+
+        Raises
+        ------
+        TooFewClients
+            If there are too few of them.
+        """
+        usable = [reply for reply in replies if self._is_usable(reply)]
+        asked = len(self.participants(self._absolute(server_round)))
+        if len(usable) < max(1, min(self.min_clients, asked)):
+            raise TooFewClients(
+                f"round {self._absolute(server_round)}: {len(usable)} of {asked} clients sent a usable update, "
+                f"{min(self.min_clients, asked)} are needed (min-clients); {self._first_reasons()}"
+            )
+        arrays, metrics = self.inner.aggregate_train(self._absolute(server_round), usable)
+        if arrays is None:
+            return None, metrics
+        # Flower's adaptive strategies return float64 where numpy promotes; a round's model is float32, always.
+        return to_record({name: torch.from_numpy(array.numpy()).float() for name, array in arrays.items()}), metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return nothing: see :func:`evaluate_model_on_clients`."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return nothing."""
+        return None
+
+    def summary(self) -> None:
+        """Log what is done."""
+        logger.info("%s on %d clients: %s", type(self.inner).__name__, len(self.clients), self.request)
+
+    def _absolute(self, server_round: int) -> int:
+        return self.first_round + server_round - 1
+
+    def _is_usable(self, reply: Message) -> bool:
+        """Check a reply and keep account of it."""
+        client, progress = int(reply.metadata.src_node_id), self._progress
+        try:
+            if client not in self.clients:
+                raise RejectedReply("it was not asked")
+            metrics = check_training_reply(reply, self._shapes, self.clients[client])
+        except RejectedReply as error:
+            progress.failures[client] = str(error)
+            return False
+        if metrics.num_examples == 0:
+            return False
+        progress.bytes_up += _num_bytes(reply.content.array_records["arrays"])
+        progress.num_examples[client], progress.losses[client] = metrics.num_examples, metrics.loss
+        return True
+
+    def _round(self, absolute: int, arrays: ArrayRecord) -> TrainingRound:
+        progress = self._progress
+        total = sum(progress.num_examples.values())
+        weighted = sum(progress.losses[client] * number for client, number in progress.num_examples.items())
+        return TrainingRound(
+            absolute,
+            arrays,
+            progress.num_examples,
+            progress.failures,
+            weighted / total,
+            progress.bytes_down,
+            progress.bytes_up,
+            time.perf_counter() - progress.started,
+        )
+
+    def _first_reasons(self) -> str:
+        failures = self._progress.failures
+        shown = "; ".join(f"client {client}: {reason}" for client, reason in list(failures.items())[:3])
+        return shown + (f"; and {len(failures) - 3} more" if len(failures) > 3 else "")
+
+
+def evaluate_model_on_clients(
+    grid: ClientGrid,
+    request: TrainingRequest,
+    clients: Iterable[int],
+    arrays: ArrayRecord,
+    fixed: Mapping[str, Tensor],
+    server_round: int,
+) -> tuple[EvaluationCounts, dict[int, str]]:
+    """Score a model that is being trained on the samples that clients kept for it.
+
+    Returns
+    -------
+    counts : EvaluationCounts
+        Of all clients that answered.
+    failures : dict
+        From client to the reason why it is not in there.
+    """
+    config = ConfigRecord({**request.to_config(), "server-round": server_round})
+    content = RecordDict({"arrays": arrays, "fixed": to_record(fixed), "config": config})
+    total, failures = EvaluationCounts(), {}
+    messages = [Message(content, dst_node_id=client, message_type=EVALUATE_MODEL) for client in sorted(clients)]
+    for reply in grid.send_and_receive(messages):
+        try:
+            total += read_model_evaluation_reply(reply)
+        except RejectedReply as error:
+            failures[int(reply.metadata.src_node_id)] = str(error)
+    return total, failures
+
+
+def _num_bytes(arrays: ArrayRecord) -> int:
+    return sum(len(array.data) for array in arrays.values())

@@ -1,0 +1,184 @@
+"""Temperatures from sums: they add, they find the minimum, and probabilities are then right."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from fedstats_app.heads import Calibration, CalibrationSums
+from fedstats_app.heads.calibration import NUM_BINS, TEMPERATURES
+
+
+def drawn(n: int, temperature: float, *, classes: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Draw scores, and labels from softmax(scores / temperature): the temperature that calibrates is known."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(0, 2, (n, classes))
+    gumbel = rng.gumbel(size=(n, classes))
+    return torch.from_numpy(scores * temperature), torch.from_numpy((scores + gumbel).argmax(axis=1))
+
+
+def mean_nll(logits: Tensor, labels: Tensor, temperature: float) -> float:
+    return float(torch.nn.functional.cross_entropy(logits / temperature, labels))
+
+
+def reference_ece(logits: Tensor, labels: Tensor, temperature: float) -> float:
+    """Sum over bins of share of samples times the distance of mean confidence and accuracy, as the paper writes it."""
+    confidence, predicted = torch.softmax(logits / temperature, dim=1).max(dim=1)
+    bins = (confidence * NUM_BINS).long().clamp(max=NUM_BINS - 1)
+    error = 0.0
+    for number in range(NUM_BINS):
+        inside = bins == number
+        if inside.any():
+            accuracy = (predicted == labels)[inside].double().mean()
+            error += float(inside.double().mean() * (confidence[inside].mean() - accuracy).abs())
+    return error
+
+
+@pytest.mark.parametrize("temperature", [0.004, 0.13, 1.0, 37.0])
+def test_the_temperature_that_labels_were_drawn_with_is_found(temperature: float) -> None:
+    logits, labels = drawn(20_000, temperature)
+    fitted = CalibrationSums.from_logits(logits, labels).fit()
+    assert fitted is not None
+    assert fitted.temperature == pytest.approx(temperature, rel=0.03)
+    assert fitted.ece_after < 0.02
+    assert fitted.nll_after <= fitted.nll_before + 1e-5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_minimum_is_that_of_an_optimiser_on_all_scores(seed: int) -> None:
+    logits, labels = drawn(300, 0.3 * 2**seed, seed=seed)
+    fitted = CalibrationSums.from_logits(logits, labels).fit()
+    assert fitted is not None
+
+    def objective(log_temperature: float) -> float:
+        t = math.exp(log_temperature)
+        one_more = -float(torch.log_softmax(logits / t, dim=1).mean())
+        return mean_nll(logits, labels, t) + one_more / len(labels)
+
+    best = minimize_scalar(objective, bounds=(math.log(1e-3), math.log(1e3)), method="bounded", options={"xatol": 1e-9})
+    assert objective(math.log(fitted.temperature)) <= best.fun + 1e-5
+    assert fitted.nll_before == pytest.approx(mean_nll(logits, labels, 1.0), rel=1e-12)
+    assert fitted.nll_after == pytest.approx(mean_nll(logits, labels, fitted.temperature), abs=1e-5)
+    assert fitted.ece_before == pytest.approx(reference_ece(logits, labels, 1.0), rel=1e-9)
+    assert fitted.ece_after == pytest.approx(reference_ece(logits, labels, fitted.temperature), abs=0.02)
+
+
+def test_at_measured_temperatures_errors_are_exact() -> None:
+    logits, labels = drawn(500, 2.0)
+    sums = CalibrationSums.from_logits(logits, labels, (0.5, 3.0))
+    for temperature in (0.5, 3.0):
+        assert sums.mean_nll(temperature) == pytest.approx(mean_nll(logits, labels, temperature), rel=1e-12)
+        expected = reference_ece(logits, labels, temperature)
+        assert sums.expected_calibration_error(temperature) == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(ValueError, match="one of the 2 measured, got 1"):
+        sums.mean_nll(1.0)
+
+
+def test_slopes_are_the_derivatives() -> None:
+    logits, labels = drawn(50, 1.0)
+    step = 1e-6
+    around = CalibrationSums.from_logits(logits, labels, (2.0 * math.exp(-step), 2.0, 2.0 * math.exp(step)))
+    for row in (0, 2):
+        numeric = float(around.losses[row, 2] - around.losses[row, 0]) / (2 * step)
+        assert float(around.losses[row + 1, 1]) == pytest.approx(numeric, rel=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(cuts=st.lists(st.integers(0, 60), max_size=5), seed=st.integers(0, 1000))
+def test_sums_add_whatever_the_split(cuts: list[int], seed: int) -> None:
+    logits, labels = drawn(60, 0.7, seed=seed)
+    logits[:, 4] = -torch.inf
+    bounds = [0, *sorted(cuts), 60]
+    total = CalibrationSums.zeros()
+    for start, end in itertools.pairwise(bounds):
+        total = total + CalibrationSums.from_logits(logits[start:end], labels[start:end])
+    together = CalibrationSums.from_logits(logits, labels)
+    torch.testing.assert_close(total.losses, together.losses, rtol=1e-12, atol=1e-9)
+    torch.testing.assert_close(total.gaps, together.gaps, rtol=1e-12, atol=1e-9)
+    assert total.num_examples == together.num_examples == int((labels != 4).sum())
+
+
+def test_all_right_is_no_certainty() -> None:
+    """Without the pseudo-sample the temperature would be the least there is, and every probability 1."""
+    labels = torch.arange(30) % 3
+    logits = torch.nn.functional.one_hot(labels, 3).double()
+    fitted = CalibrationSums.from_logits(logits, labels).fit()
+    assert fitted is not None
+    wrong = 1 - float(torch.softmax(logits / fitted.temperature, dim=1).amax(dim=1).mean())
+    assert 0.2 / 30 < wrong < 2 / 30
+    assert min(TEMPERATURES) < fitted.temperature < 1
+
+
+def test_an_absent_class_takes_no_part() -> None:
+    logits, labels = drawn(400, 0.2, classes=4)
+    wider = torch.cat([logits, torch.full((400, 1), -torch.inf, dtype=torch.float64)], dim=1)
+    more = torch.cat([wider, wider[:7]])
+    narrow = CalibrationSums.from_logits(logits, labels).fit()
+    wide = CalibrationSums.from_logits(more, torch.cat([labels, torch.full((7,), 4)])).fit()
+    assert narrow is not None and wide is not None
+    assert astuple(narrow) == pytest.approx(astuple(wide))
+
+
+@pytest.mark.parametrize(
+    "sums",
+    [
+        CalibrationSums.zeros(),
+        CalibrationSums.from_logits(torch.tensor([[2.0, -torch.inf]]), torch.tensor([0])),
+        CalibrationSums.from_logits(torch.tensor([[2.0, -torch.inf]]), torch.tensor([1])),
+    ],
+    ids=["no samples", "one class", "only an absent class"],
+)
+def test_nothing_to_choose_from_gives_no_temperature(sums: CalibrationSums) -> None:
+    assert sums.fit() is None
+
+
+def test_without_samples_there_are_no_errors() -> None:
+    empty = CalibrationSums.zeros()
+    assert math.isnan(empty.mean_nll(1.0)) and math.isnan(empty.expected_calibration_error(1.0))
+
+
+def test_large_scores_do_not_overflow() -> None:
+    logits, labels = drawn(200, 1e9)
+    sums = CalibrationSums.from_logits(logits, labels)
+    assert bool(torch.isfinite(sums.losses).all()) and bool(torch.isfinite(sums.gaps).all())
+    fitted = sums.fit()
+    assert isinstance(fitted, Calibration) and fitted.temperature == max(TEMPERATURES)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CalibrationSums.from_logits(torch.zeros(3), torch.zeros(3)), r"logits must be \(n, C\).*got \(3,\)"),
+        (
+            lambda: CalibrationSums.from_logits(torch.zeros(3, 2), torch.zeros(2)),
+            r"labels \(n,\), got \(3, 2\) and \(2,\)",
+        ),
+        (lambda: CalibrationSums.from_logits(torch.tensor([[0.0, torch.nan]]), torch.tensor([0])), "got NaN"),
+        (lambda: CalibrationSums.from_logits(torch.tensor([[0.0, torch.inf]]), torch.tensor([0])), "got NaN or .inf"),
+        (lambda: CalibrationSums.from_logits(torch.zeros(1, 2), torch.tensor([2])), r"lie in \[0, 2\), got 2 to 2"),
+        (lambda: CalibrationSums.from_logits(torch.zeros(1, 2), torch.tensor([0]), (0.0,)), "positive, finite and asc"),
+        (lambda: CalibrationSums.from_logits(torch.zeros(1, 2), torch.tensor([0]), (2.0, 1.0)), "ascending, got"),
+        (lambda: CalibrationSums.zeros((1.0,)) + CalibrationSums.zeros(), "of the same temperatures"),
+        (
+            lambda: CalibrationSums(torch.zeros(4, 97), torch.zeros(97, 15, dtype=torch.float64), 0),
+            "both float64, got",
+        ),
+        (
+            lambda: CalibrationSums(CalibrationSums.zeros().losses, CalibrationSums.zeros().gaps, -1),
+            "at least 0, got -1",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,63 @@
+"""What an evaluation says of classes with few samples: nothing by name."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.heads import ConfusionMatrix
+from fedstats_app.privacy import confusion_above_floor, evaluable
+
+NUM_CLASSES = 4
+samples = st.lists(st.tuples(st.integers(0, NUM_CLASSES - 1), st.integers(0, NUM_CLASSES - 1)), max_size=40)
+
+
+def split(pairs: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    both = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+@given(samples, st.integers(0, 8))
+def test_a_named_class_and_the_unnamed_together_have_as_many_samples_as_the_floor(
+    pairs: list[tuple[int, int]], floor: int
+) -> None:
+    labels, predictions = split(pairs)
+
+    found = confusion_above_floor(labels, predictions, NUM_CLASSES, floor)
+
+    rows = found.matrix.sum(dim=1)
+    assert all(size == 0 or size >= floor for size in [*rows.tolist(), found.pooled_examples])
+    counted = evaluable(labels, NUM_CLASSES, floor)
+    assert found.num_examples == int(counted.sum()) > len(pairs) - max(floor, 1)
+    right = (labels == predictions)[counted]
+    assert not len(right) or found.accuracy == int(right.sum()) / len(right)
+
+
+@given(samples)
+def test_without_a_floor_it_is_the_confusion_matrix(pairs: list[tuple[int, int]]) -> None:
+    labels, predictions = split(pairs)
+
+    found = confusion_above_floor(labels, predictions, NUM_CLASSES, 0)
+
+    assert torch.equal(found.matrix, ConfusionMatrix.from_predictions(labels, predictions, NUM_CLASSES).matrix)
+    assert found.pooled_examples == 0 and bool(evaluable(labels, NUM_CLASSES, 0).all())
+
+
+def test_small_classes_count_together_without_their_names() -> None:
+    labels = torch.tensor([0] * 6 + [1] * 3 + [2] * 2)
+    predictions = torch.tensor([0] * 6 + [1, 1, 0] + [2, 0])
+
+    found = confusion_above_floor(labels, predictions, NUM_CLASSES, 5)
+
+    assert found.matrix.sum(dim=1).tolist() == [6, 0, 0, 0]
+    assert (found.pooled_examples, found.pooled_correct, found.accuracy) == (5, 3, 9 / 11)
+
+
+def test_a_handful_without_a_class_to_hide_in_is_left_out() -> None:
+    labels = torch.tensor([0] * 6 + [1] * 4)
+
+    found = confusion_above_floor(labels, labels, NUM_CLASSES, 5)
+
+    assert (found.num_examples, found.pooled_examples) == (6, 0)
+    assert evaluable(labels, NUM_CLASSES, 5).tolist() == [True] * 6 + [False] * 4

@@ -1,0 +1,101 @@
+"""What an owner's policy allows, and that a server can tighten it only."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.privacy import CLOSED_FORM_METHODS, NodePolicy, RefusedByPolicy, says_much_about_samples
+from fedstats_app.statistics import RandomProjection, StatisticsSpec, merge_specs
+from fedstats_app.strategies import Fed3R, FedCGS, FedCOF, FedNCM
+
+ROWS, GRAM = StatisticsSpec(), StatisticsSpec(gram=True)
+SEVERAL, MAPPED = StatisticsSpec(means_per_class=3), StatisticsSpec(gram=True, feature_map=RandomProjection(9, seed=1))
+STRATEGIES = {
+    "fedncm": FedNCM(3),
+    "fed3r": Fed3R(3),
+    "fedcof": FedCOF(3, means_per_class=3),
+    "fedcgs": FedCGS(3, feature_map=RandomProjection(9, seed=1)),
+}
+
+
+@given(st.integers(0, 50), st.integers(0, 50))
+def test_a_server_raises_the_floor_and_never_lowers_it(own: int, asked: int) -> None:
+    policy = NodePolicy(own, 7, ("fedncm",)).raised_to(asked)
+
+    assert policy == NodePolicy(max(own, asked), 7, ("fedncm",))
+
+
+def test_classes_are_allowed_from_the_floor_on() -> None:
+    labels = torch.tensor([0] * 4 + [1] * 5 + [3] * 6)
+
+    assert NodePolicy(5).allowed_classes(labels, 5).tolist() == [False, True, False, True, False]
+    assert NodePolicy(0).allowed_classes(labels, 5).tolist() == [True, True, False, True, False]
+    assert NodePolicy(9).allowed_classes(torch.empty(0, dtype=torch.int64), 2).tolist() == [False, False]
+
+
+@pytest.mark.parametrize("method", STRATEGIES)
+def test_every_method_may_ask_for_what_it_needs_alone(method: str) -> None:
+    NodePolicy(allowed_methods=(method,)).check_specifications([STRATEGIES[method].specification])
+
+
+@pytest.mark.parametrize(
+    ("allowed", "spec", "reason"),
+    [
+        (("fedncm",), GRAM, r"a Gram matrix: needed by none of this node's allowed-methods \(fedncm\)"),
+        (("fedncm", "fedcof"), GRAM, r"a Gram matrix: .*\(fedncm, fedcof\)"),
+        (("fedncm",), SEVERAL, "several means per class"),
+        (("fed3r", "fedcgs"), SEVERAL, "several means per class"),
+        (
+            ("fedcof",),
+            StatisticsSpec(feature_map=RandomProjection(9, seed=1)),
+            r"mapped features \(random-projection\)",
+        ),
+        (("training",), ROWS, r"needed by none of this node's allowed-methods \(training\)"),
+        ((), ROWS, r"allowed-methods \(none\)"),
+    ],
+)
+def test_what_no_allowed_method_needs_is_refused(allowed: tuple[str, ...], spec: StatisticsSpec, reason: str) -> None:
+    with pytest.raises(RefusedByPolicy, match=reason):
+        NodePolicy(allowed_methods=allowed).check_specifications([ROWS, spec])
+
+
+def test_one_pass_for_all_is_refused_where_one_of_them_is_not_allowed() -> None:
+    specs = merge_specs(strategy.specification for strategy in STRATEGIES.values())
+
+    NodePolicy(allowed_methods=tuple(CLOSED_FORM_METHODS)).check_specifications(specs)
+    NodePolicy().check_specifications(specs)
+    with pytest.raises(RefusedByPolicy, match="Gram"):
+        NodePolicy(allowed_methods=("fedncm", "fedcof")).check_specifications(specs)
+
+
+def test_methods_that_train_are_checked_by_name() -> None:
+    NodePolicy().check_method("training")
+    NodePolicy(allowed_methods=("fedncm", "training")).check_method("training")
+    with pytest.raises(RefusedByPolicy, match=r"training is not among this node's allowed-methods \(fedncm\)"):
+        NodePolicy(allowed_methods=("fedncm",)).check_method("training")
+
+
+@pytest.mark.parametrize(("num_examples", "refused"), [(0, False), (1, True), (19, True), (20, False)])
+def test_a_gram_matrix_of_few_samples_is_refused_without_saying_how_few(num_examples: int, refused: bool) -> None:
+    policy = NodePolicy(min_gram_samples=20)
+
+    policy.check_gram([ROWS], num_examples)
+    if not refused:
+        policy.check_gram([ROWS, GRAM], num_examples)
+        return
+    with pytest.raises(RefusedByPolicy) as caught:
+        policy.check_gram([ROWS, MAPPED], num_examples)
+    assert "fewer than 20 samples" in str(caught.value) and str(num_examples) not in str(caught.value).replace("20", "")
+
+
+def test_fewer_samples_than_twice_the_dimension_say_much() -> None:
+    assert [says_much_about_samples(n, 10) for n in (0, 1, 19, 20)] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("name", ["min_class_count", "min_gram_samples"])
+def test_negative_numbers_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at least 0, got -1"):
+        NodePolicy(**{name: -1})

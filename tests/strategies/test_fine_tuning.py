@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
+from flwr.serverapp.strategy import FedAvg
+from support.local_grid import Fault, LocalGrid, begin_run
+
+from fedstats_app.config import OPTIMIZER_NAMES, AppConfig
+from fedstats_app.strategies import ClientGrid, TooFewClients
+from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, evaluate_model_on_clients
+from fedstats_app.strategies.server_optimizers import (
+    OPTIMIZERS,
+    load_optimizer_state,
+    make_optimizer,
+    optimizer_state,
+)
+from fedstats_app.wire import per_client
+from fedstats_app.wire.training import (
+    EvaluationCounts,
+    TrainingRequest,
+    model_evaluation_reply,
+    read_training_task,
+    to_record,
+    training_reply,
+)
+
+START = {"head.bias": torch.zeros(2), "head.weight": torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]])}
+
+
+def toward_own_number(msg: Message, context: Context, client_id: int | None) -> Message:
+    """A client whose model moves toward its own number: what each sends can be computed by hand."""
+    if msg.metadata.message_type == "evaluate.model":
+        return model_evaluation_reply(msg, EvaluationCounts(10, client_id or 0, 1.0))
+    task = read_training_task(msg)
+    own = float(client_id if client_id is not None else context.node_config["number"])
+    # Not the same for every array and round, so that moments do not vanish.
+    pull = 0.1 + 0.05 * task.server_round
+    moved = {name: tensor + pull * (own - tensor) for name, tensor in task.trained.items()}
+    return training_reply(msg, moved, num_examples=int(own) + 1, loss=own, seconds=0.0)
+
+
+def clients(count: int, **options: Any) -> LocalGrid:
+    return LocalGrid(per_client(toward_own_number), [{"number": number} for number in range(count)], **options)
+
+
+def hosted(grid: LocalGrid, count: int) -> ClientGrid:
+    nodes = sorted(grid.contexts)
+    return ClientGrid(grid, {client: nodes[client % len(nodes)] for client in range(count)})
+
+
+def tuning(inner: Any = None, count: int = 4, **options: Any) -> FineTuning:
+    inner = inner if inner is not None else make_optimizer(AppConfig())
+    return FineTuning(inner, TrainingRequest(2), {client: client + 1 for client in range(count)}, **options)
+
+
+def values(arrays: ArrayRecord) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+
+
+def by_hand(
+    state: dict[str, torch.Tensor], server_round: int, participants: Iterator[int] | list[int]
+) -> dict[str, torch.Tensor]:
+    """Average in float64 what the clients of a round send."""
+    chosen, pull = list(participants), 0.1 + 0.05 * server_round
+    total = sum(client + 1 for client in chosen)
+    return {
+        name: sum(((client + 1) / total) * (tensor.double() + pull * (client - tensor.double())) for client in chosen)  # type: ignore[misc]
+        for name, tensor in state.items()
+    }
+
+
+def test_flowers_fedavg_averages_by_samples() -> None:
+    result = tuning().start(hosted(clients(4), 4), to_record(START), 3)
+    state: dict[str, torch.Tensor] = START
+    for server_round in (1, 2, 3):
+        state = by_hand(state, server_round, range(4))  # type: ignore[arg-type]
+    for name, tensor in values(result.arrays).items():
+        assert tensor.dtype == torch.float32
+        torch.testing.assert_close(tensor.double(), state[name], rtol=1e-5, atol=1e-6)
+
+
+def test_fedadam_of_the_papers_is_torchs_adam_on_the_averaged_change() -> None:
+    strategy = tuning(OPTIMIZERS["fedadam-torch"](AppConfig(optimizer="fedadam-torch"), 0.01, frozenset()))
+    result = strategy.start(hosted(clients(4), 4), to_record(START), 5)
+    parameters = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in START.items()}
+    adam = torch.optim.Adam(parameters.values(), lr=0.01, weight_decay=1e-5, eps=1e-8)
+    for server_round in range(1, 6):
+        state = {name: tensor.detach() for name, tensor in parameters.items()}
+        average = by_hand(state, server_round, range(4))  # type: ignore[arg-type]
+        for name, parameter in parameters.items():
+            parameter.grad = (state[name].double() - average[name]).float()
+        adam.step()
+    for name, tensor in values(result.arrays).items():
+        torch.testing.assert_close(tensor, parameters[name].detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_clients_of_a_round_are_drawn_by_seed_and_round_alone() -> None:
+    strategy = tuning(count=20, fraction=0.3)
+    drawn = [strategy.participants(number) for number in range(1, 9)]
+    assert all(len(set(chosen)) == 6 and chosen == sorted(chosen) for chosen in drawn)
+    assert len({tuple(chosen) for chosen in drawn}) == 8
+    assert drawn == [tuning(count=20, fraction=0.3).participants(number) for number in range(1, 9)]
+    grid = clients(3)
+    strategy.start(hosted(grid, 20), to_record(START), 2)
+    asked = {
+        client for messages in grid.received.values() for msg in messages for client in msg.content["clients"]["ids"]
+    }
+    assert asked == set(drawn[0]) | set(drawn[1])
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZER_NAMES)
+def test_bits_do_not_depend_on_hosts_or_order_and_go_on_after_a_stop(optimizer: str) -> None:
+    config = AppConfig(optimizer=optimizer)
+
+    def run(nodes: int, seed: int | None, stop_after: int = 0) -> dict[str, torch.Tensor]:
+        inner = make_optimizer(config)
+        grid = hosted(clients(nodes, shuffle_seed=seed), 6)
+        if not stop_after:
+            return values(tuning(inner, 6, fraction=0.5).start(grid, to_record(START), 6).arrays)
+        first = tuning(inner, 6, fraction=0.5).start(grid, to_record(START), stop_after)
+        fresh = make_optimizer(config)
+        load_optimizer_state(fresh, optimizer_state(inner))
+        later = tuning(fresh, 6, fraction=0.5, first_round=stop_after + 1)
+        return values(later.start(grid, to_record(values(first.arrays)), 6 - stop_after).arrays)
+
+    expected = run(1, None)
+    assert not torch.equal(expected["head.weight"], START["head.weight"])
+    for other in (run(3, 5), run(6, 9), run(2, None, stop_after=2), run(2, 3, stop_after=5)):
+        assert all(torch.equal(other[name], expected[name]) for name in expected)
+
+
+def test_state_of_another_optimizer_is_refused() -> None:
+    adam = make_optimizer(AppConfig(optimizer="fedadam"))
+    tuning(adam).start(hosted(clients(4), 4), to_record(START), 1)
+    assert set(optimizer_state(adam)) == {f"{kind}/{name}" for kind in ("m_t", "v_t") for name in START}
+    with pytest.raises(ValueError, match=r"m_t/head\.bias.*which FedAvg does not keep"):
+        load_optimizer_state(make_optimizer(AppConfig()), optimizer_state(adam))
+
+
+def poisoned(reply: Message) -> Message:
+    for name, record in list(reply.content.array_records.items()):
+        arrays = {key: Array(np.full_like(array.numpy(), np.nan)) for key, array in record.items()}
+        reply.content[name] = ArrayRecord(arrays)
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (Fault(tamper=poisoned), "must be finite, got NaN"),
+        (Fault(raises="CUDA out of memory"), "out of memory"),
+        (Fault(unavailable=True), "Node Unavailable"),
+        (Fault(refused=True), "could not be sent"),
+    ],
+)
+def test_a_bad_update_is_dropped_and_named_and_the_others_count(fault: Fault, reason: str) -> None:
+    rounds: list[TrainingRound] = []
+    strategy = tuning()
+    strategy.on_round = rounds.append
+    result = strategy.start(hosted(clients(4, faults={2: fault}), 4), to_record(START), 1)
+    assert list(rounds[0].failures) == [2]
+    assert reason in rounds[0].failures[2]
+    assert rounds[0].num_examples == {0: 1, 1: 2, 3: 4}
+    assert rounds[0].train_loss == pytest.approx((0 * 1 + 1 * 2 + 3 * 4) / 7)
+    for name, expected in by_hand(START, 1, [0, 1, 3]).items():
+        torch.testing.assert_close(values(result.arrays)[name].double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_too_few_updates_are_an_error_with_reasons() -> None:
+    faults = {number: Fault(raises=f"broken {number}") for number in range(3)}
+    with pytest.raises(TooFewClients, match=r"round 1: 1 of 4 clients sent a usable update, 2 are needed.*broken 0"):
+        tuning(min_clients=2).start(hosted(clients(4, faults=faults), 4), to_record(START), 1)
+
+
+def test_a_client_cannot_make_itself_heavier() -> None:
+    def heavier(reply: Message) -> Message:
+        for record in reply.content.metric_records.values():
+            record["num-examples"] = 10_000_000
+        return reply
+
+    rounds: list[TrainingRound] = []
+    strategy = tuning()
+    strategy.on_round = rounds.append
+    strategy.start(hosted(clients(4, faults={1: Fault(tamper=heavier)}), 4), to_record(START), 1)
+    assert rounds[0].failures == {1: "count: must be a whole number, 2, got 10000000"}
+
+
+def test_bytes_are_those_of_the_arrays_that_travelled() -> None:
+    rounds: list[TrainingRound] = []
+    strategy = tuning(fraction=0.5, fixed={"head.extra": torch.zeros(100)})
+    strategy.on_round = rounds.append
+    strategy.start(hosted(clients(2), 4), to_record(START), 1)
+    header, trained = 128, 4 * 8
+    assert rounds[0].bytes_up == 2 * (2 * header + trained)
+    assert rounds[0].bytes_down == 2 * (2 * header + trained) + 2 * (header + 400)
+
+
+def test_training_stops_when_told_to() -> None:
+    strategy, seen = tuning(), []
+
+    def on_round(outcome: TrainingRound) -> bool:
+        seen.append(outcome.server_round)
+        return outcome.server_round == 2
+
+    strategy.on_round = on_round
+    strategy.start(hosted(clients(4), 4), to_record(START), 9)
+    assert seen == [1, 2]
+
+
+def test_it_runs_under_a_plain_grid_of_nodes() -> None:
+    grid = clients(3)
+    numbers = dict.fromkeys(grid.contexts)
+    strategy = FineTuning(make_optimizer(AppConfig()), TrainingRequest(2), numbers)
+    result = strategy.start(grid, to_record(START), 1, evaluate_fn=lambda number, _: MetricRecord({"round": number}))
+    for name, expected in by_hand(START, 1, range(3)).items():  # type: ignore[arg-type]
+        torch.testing.assert_close(values(result.arrays)[name].double(), expected, rtol=1e-5, atol=1e-6)
+    assert result.evaluate_metrics_serverapp == {1: MetricRecord({"round": 1})}
+
+
+def test_scores_of_clients_are_added_and_failures_named() -> None:
+    grid = hosted(clients(4, faults={3: Fault(raises="disk full")}), 4)
+    counts, failures = evaluate_model_on_clients(grid, TrainingRequest(2), range(4), to_record(START), {}, 5)
+    assert counts == EvaluationCounts(30, 0 + 1 + 2, 3.0)
+    assert list(failures) == [3]
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    begin_run()
+    with pytest.raises(TooFewClients, match="no client can train"):
+        FineTuning(FedAvg(), TrainingRequest(2), {})
+    with pytest.raises(ValueError, match=r"fraction must lie in \(0, 1\]"):
+        tuning(fraction=0.0)
+    with pytest.raises(ValueError, match="first_round must be at least 1"):
+        tuning(first_round=0)
+    assert set(OPTIMIZERS) == set(OPTIMIZER_NAMES)

@@ -1,0 +1,140 @@
+"""The federation's statistics down, numbers of right answers up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from fedstats_app.heads.personal import PersonalSolver
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.wire import RejectedReply, RejectedRequest
+from fedstats_app.wire.personal import PersonalMetrics
+from fedstats_app.wire.personal_heads import (
+    PERSONAL_HEADS,
+    head_scores_reply,
+    personal_heads_content,
+    personal_heads_reply,
+    read_head_scores_reply,
+    read_personal_heads_reply,
+    read_personal_heads_task,
+)
+from fedstats_app.wire.training import TrainingRequest
+from tests.support.compare import relative_difference, same_bits
+from tests.support.local_grid import instruction
+from tests.wire.replies import DIM, NUM_CLASSES, features_and_labels
+
+STATISTICS = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES)
+REQUEST = TrainingRequest(NUM_CLASSES, "probe", holdout=0.25, seed=3)
+SOLVER = PersonalSolver("ridge", ridge_lambda=12.5, fit_bias=True)
+GRID = (0.0, 0.25, 1.0)
+METRICS = PersonalMetrics(100, 25, 10, 20, 100, 1.5)
+
+
+def content(wire_dtype: str = "float64") -> RecordDict:
+    return personal_heads_content(REQUEST, STATISTICS, SOLVER, GRID, wire_dtype=wire_dtype)
+
+
+def question() -> Message:
+    return instruction(content(), PERSONAL_HEADS)
+
+
+@pytest.mark.parametrize("solver", [SOLVER, PersonalSolver("gaussian", covariance="within", shrinkage=0.25)])
+def test_statistics_arrive_bit_for_bit(solver: PersonalSolver) -> None:
+    asked = personal_heads_content(REQUEST, STATISTICS, solver, GRID, wire_dtype="float64")
+    task = read_personal_heads_task(instruction(asked, PERSONAL_HEADS))
+    assert (task.training.request, task.solver, task.grid) == (REQUEST, solver, GRID)
+    assert task.statistics.gram is not None and STATISTICS.gram is not None
+    for name in ("class_counts", "class_sums", "gram"):
+        assert same_bits(getattr(task.statistics, name), getattr(STATISTICS, name))
+
+
+def test_float32_halves_what_travels() -> None:
+    task = read_personal_heads_task(instruction(content("float32"), PERSONAL_HEADS))
+    assert task.statistics.class_sums.dtype == torch.float64
+    assert 0 < relative_difference(task.statistics.class_sums, STATISTICS.class_sums) < 1e-7
+    sizes = [len(content(dtype)["statistics"]["gram"].data) - 128 for dtype in ("float32", "float64")]
+    assert sizes == [4 * DIM * (DIM + 1) // 2, 8 * DIM * (DIM + 1) // 2]
+
+
+def test_statistics_without_a_gram_matrix_are_not_sent() -> None:
+    without = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES, gram=False)
+    with pytest.raises(ValueError, match="Gram matrix"):
+        personal_heads_content(REQUEST, without, SOLVER, GRID, wire_dtype="float32")
+
+
+def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
+    def change(records: RecordDict) -> None:
+        records[record][key] = value  # type: ignore[index,call-overload]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda records: records.pop("solver"), "KeyError"),
+        (lambda records: records.pop("statistics"), "KeyError"),
+        (lambda records: records.update({"solver": MetricRecord()}), "solver must be a ConfigRecord"),
+        (put("solver", "method", "lasso"), "method must be"),
+        (put("solver", "weights", 1.0), "TypeError"),
+        (put("solver", "wire-dtype", "float16"), "KeyError"),
+        (put("solver", "grid", 0.5), "grid must be at most"),
+        (put("solver", "grid", [0.0] * 1001), "grid must be at most"),
+        (put("statistics", "class-counts", Array(np.full(NUM_CLASSES, -1))), "class-counts must lie in"),
+        (put("statistics", "class-counts", Array(np.full(NUM_CLASSES, 2**60))), "class-counts must lie in"),
+        (put("statistics", "class-counts", Array(np.ones(2, np.int64))), "class-counts: must have shape"),
+        (put("statistics", "class-sums", Array(np.ones((NUM_CLASSES, DIM), np.float32))), "class-sums: must be <f8"),
+        (put("statistics", "class-sums", Array(np.ones(NUM_CLASSES))), "feature dimension must lie in"),
+        (put("statistics", "class-sums", Array(np.ones((NUM_CLASSES, 7)))), "gram: must have shape"),
+        (put("statistics", "gram", Array(np.full(DIM * (DIM + 1) // 2, np.nan))), "gram: must be finite"),
+        (lambda records: records["statistics"].pop("gram"), "missing \\['gram'\\]"),
+    ],
+)
+def test_what_is_no_request_is_refused(change: Callable[[RecordDict], object], reason: str) -> None:
+    asked = content()
+    change(asked)
+    with pytest.raises(RejectedRequest, match=reason):
+        read_personal_heads_task(instruction(asked, PERSONAL_HEADS))
+
+
+def test_replies_survive_the_journey() -> None:
+    assert read_personal_heads_reply(personal_heads_reply(question(), METRICS, 0.3)) == (METRICS, 0.3)
+    scores = {"fed3r": 3, "fedcgs": 0}
+    assert read_head_scores_reply(head_scores_reply(question(), 7, scores), ("fed3r", "fedcgs")) == (7, scores)
+
+
+@pytest.mark.parametrize(("key", "value"), [("mixing", 1.5), ("mixing", -0.1), ("mixing", math.nan), ("num-test", 3)])
+def test_a_head_that_cannot_be_is_refused(key: str, value: object) -> None:
+    forged = personal_heads_reply(question(), METRICS, 0.3)
+    forged.content["metrics"][key] = value
+    with pytest.raises(RejectedReply, match="must be"):
+        read_personal_heads_reply(forged)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("correct.fed3r", 8), ("correct.fed3r", -1), ("correct.fedcof", 1), ("num-test", 1.0)]
+)
+def test_scores_that_cannot_be_are_refused(key: str, value: object) -> None:
+    forged = head_scores_reply(question(), 7, {"fed3r": 3})
+    forged.content["metrics"][key] = value
+    with pytest.raises(RejectedReply, match="must"):
+        read_head_scores_reply(forged, ("fed3r",))
+
+
+@pytest.mark.parametrize("kind", ["heads", "scores"])
+def test_failures_and_other_records_are_refused(kind: Literal["heads", "scores"]) -> None:
+    def read(reply: Message) -> object:
+        return read_personal_heads_reply(reply) if kind == "heads" else read_head_scores_reply(reply, ("fed3r",))
+
+    with pytest.raises(RejectedReply, match="out of memory"):
+        read(Message(Error(100, "out of memory"), reply_to=question()))
+    with pytest.raises(RejectedReply, match="metrics: must be a MetricRecord"):
+        read(Message(RecordDict({"metrics": ConfigRecord()}), reply_to=question()))
+    with pytest.raises(RejectedReply, match="unexpected"):
+        read(Message(RecordDict({"metrics": MetricRecord(), "head": ConfigRecord()}), reply_to=question()))

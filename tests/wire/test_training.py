@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+from support.local_grid import instruction
+
+from fedstats_app.statistics import RandomFourierFeatures
+from fedstats_app.training import LocalOptions
+from fedstats_app.wire import RejectedReply, RejectedRequest
+from fedstats_app.wire.training import (
+    EvaluationCounts,
+    TrainingMetrics,
+    TrainingRequest,
+    check_training_reply,
+    model_evaluation_reply,
+    nothing_to_train_reply,
+    read_model_evaluation_reply,
+    read_training_task,
+    to_record,
+    training_reply,
+)
+
+STATE = {"head.bias": torch.tensor([0.5, -0.5]), "head.weight": torch.arange(6, dtype=torch.float32).reshape(2, 3)}
+SHAPES = {name: tuple(tensor.shape) for name, tensor in STATE.items()}
+
+
+def request_content(**changes: object) -> RecordDict:
+    config = ConfigRecord({**TrainingRequest(2).to_config(), "server-round": 3})
+    for name, value in changes.items():
+        config[name.replace("_", "-")] = value  # type: ignore[assignment]
+    return RecordDict({"arrays": to_record(STATE), "fixed": ArrayRecord(), "config": config})
+
+
+def reply(**metrics: object) -> Message:
+    good = training_reply(instruction(RecordDict(), "train"), STATE, num_examples=7, loss=0.25, seconds=1.5)
+    for name, value in metrics.items():
+        good.content["metrics"][name.replace("_", "-")] = value
+    return good
+
+
+def test_request_survives_the_journey() -> None:
+    request = TrainingRequest(
+        2,
+        "full",
+        LocalOptions(epochs=3, batch_size=5, learning_rate=0.2, momentum=0.5, weight_decay=1e-4, flip=True),
+        temperature=0.1,
+        tune_bias=False,
+        batch_norm="averaged",
+        feature_map=RandomFourierFeatures(8, 2.0, 1),
+        seed=4,
+        holdout=0.25,
+        backbone_fingerprint="abc",
+        class_names=("ant", "bee"),
+    )
+    config = ConfigRecord({**request.to_config(), "server-round": 9})
+    fixed = {"head.bias": torch.zeros(2)}
+    task = read_training_task(
+        instruction(RecordDict({"arrays": to_record(STATE), "fixed": to_record(fixed), "config": config}), "train")
+    )
+    assert task.request.feature_map.to_dict() == request.feature_map.to_dict()
+    assert task.request == TrainingRequest(**{**request.__dict__, "feature_map": task.request.feature_map})
+    assert task.server_round == 9
+    assert all(torch.equal(task.trained[name], STATE[name]) for name in STATE)
+    assert torch.equal(task.fixed["head.bias"], torch.zeros(2))
+
+
+def test_flowers_fedprox_puts_its_term_into_the_options() -> None:
+    assert read_training_task(instruction(request_content(proximal_mu=0.3), "train")).request.options.proximal_mu == 0.3
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tune": "everything"}, "tune must be one of full, probe, features"),
+        ({"batch_norm": "off"}, "batch_norm must be one of"),
+        ({"temperature": 0.0}, "temperature must be a positive number"),
+        ({"learning_rate": -1.0}, "learning_rate must be positive"),
+        ({"local_epochs": 0}, "epochs must be at least 1"),
+        ({"holdout": 1.0}, r"holdout must lie in \[0, 1\)"),
+        ({"num_classes": 0}, "num_classes must lie in"),
+        ({"class_names": ["ant"]}, "class_names must name all 2 classes"),
+        ({"feature_map": "{"}, "not a request to train"),
+        ({"seed": -1}, "seed must lie in"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(RejectedRequest, match=reason):
+        read_training_task(instruction(request_content(**changes), "train"))
+
+
+@pytest.mark.parametrize("missing", ["arrays", "fixed", "config"])
+def test_a_request_without_a_record_is_refused(missing: str) -> None:
+    content = request_content()
+    del content[missing]
+    with pytest.raises(RejectedRequest, match=missing):
+        read_training_task(instruction(content, "train"))
+
+
+def test_a_good_reply_is_taken() -> None:
+    assert check_training_reply(reply(), SHAPES) == TrainingMetrics(7, 0.25, 1.5)
+    assert check_training_reply(reply(), SHAPES, 7).num_examples == 7
+
+
+def test_a_client_without_samples_is_no_failure() -> None:
+    empty = nothing_to_train_reply(instruction(RecordDict(), "train"))
+    assert check_training_reply(empty, SHAPES).num_examples == 0
+    with pytest.raises(RejectedReply, match="missing"):
+        check_training_reply(empty, SHAPES, 7)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({"num_examples": 8}, "count: must be a whole number, 7, got 8"),
+        ({"num_examples": 7.0}, "count: must be a whole number"),
+        ({"loss": math.nan}, "loss: must be a finite number"),
+        ({"loss": -1.0}, "loss: must be a finite number"),
+        ({"seconds": math.inf}, "seconds: must be a finite number"),
+        ({"extra": 1}, "unexpected"),
+    ],
+)
+def test_metrics_that_cannot_be_are_rejected(metrics: dict[str, object], reason: str) -> None:
+    with pytest.raises(RejectedReply, match=reason):
+        check_training_reply(reply(**metrics), SHAPES, 7)
+
+
+@given(st.sampled_from([math.nan, math.inf, -math.inf]), st.integers(0, 5))
+def test_no_array_that_is_not_finite_passes(value: float, position: int) -> None:
+    poisoned = reply()
+    weight = STATE["head.weight"].clone()
+    weight.view(-1)[position] = value
+    poisoned.content["arrays"] = to_record({**STATE, "head.weight": weight})
+    with pytest.raises(RejectedReply, match=r"head.weight: must be finite"):
+        check_training_reply(poisoned, SHAPES)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"head.weight": STATE["head.weight"]},
+        {**STATE, "backbone.weight": torch.zeros(1)},
+        {**STATE, "head.bias": torch.zeros(3)},
+        {**STATE, "head.bias": torch.zeros(2, dtype=torch.float64)},
+    ],
+)
+def test_other_arrays_than_those_that_went_down_are_rejected(arrays: dict[str, torch.Tensor]) -> None:
+    bad = reply()
+    bad.content["arrays"] = to_record(arrays)
+    with pytest.raises(RejectedReply):
+        check_training_reply(bad, SHAPES)
+
+
+def test_replies_of_another_kind_are_rejected() -> None:
+    failed = Message(Error(code=2, reason="out of memory"), reply_to=instruction(RecordDict(), "train"))
+    with pytest.raises(RejectedReply, match="out of memory"):
+        check_training_reply(failed, SHAPES)
+    for name, record in (
+        ("arrays", MetricRecord({"head.bias": 1})),
+        ("metrics", ArrayRecord({"x": Array(np.zeros(1))})),
+    ):
+        odd = reply()
+        odd.content[name] = record
+        with pytest.raises(RejectedReply, match=f"{name}: must be"):
+            check_training_reply(odd, SHAPES)
+
+
+def test_evaluation_counts_add_up_and_travel() -> None:
+    counts = EvaluationCounts(4, 3, 1.5) + EvaluationCounts(1, 0, 2.0)
+    message = model_evaluation_reply(instruction(RecordDict(), "evaluate.model"), counts)
+    assert read_model_evaluation_reply(message) == EvaluationCounts(5, 3, 3.5)
+    message.content["metrics"]["num-correct"] = 6
+    with pytest.raises(RejectedReply, match=r"in \[0, 5\], got 6"):
+        read_model_evaluation_reply(message)
