@@ -16,7 +16,7 @@ from PIL import Image
 from support.local_grid import Fault, LocalGrid
 
 import fedstats_app
-from fedstats_app import client_app, server_app
+from fedstats_app import client_app, client_data, server_app
 from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.results.head_file import read_head
@@ -161,14 +161,14 @@ def test_float32_on_the_wire_changes_no_prediction(default: Path, tmp_path: Path
 def test_failing_clients_are_named_and_the_others_make_the_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    samples = client_app.client_samples
+    samples = client_data.client_samples
 
     def failing(config: AppConfig, node: object, client_id: int | None, names: tuple[str, ...]) -> Any:
         if client_id in (3, 7):
             raise OSError(f"disk of client {client_id} is gone")
         return samples(config, node, client_id, names)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(client_app, "client_samples", failing)
+    monkeypatch.setattr(client_data, "client_samples", failing)
     folder = simulate(tmp_path, method="fedncm", wire_dtype="float64")
     stats, _ = central(
         AppConfig(backbone="random:tiny", input_size=16, num_clients=10), [k for k in range(10) if k not in (3, 7)]
@@ -313,7 +313,8 @@ def test_absent_classes_are_masked_unless_asked_for(tmp_path: Path) -> None:
     (tmp_path / "a" / "zebra").mkdir()
     broken = tmp_path / "a" / "zebra" / "0.png"
     broken.write_bytes(b"no image")
-    folder = simulate(tmp_path, node_configs=[{"data-path": site} for site in sites], method="fedcgs")
+    nodes = [{"data-path": site, "min-class-count": 0} for site in sites]
+    folder = simulate(tmp_path, node_configs=nodes, method="fedcgs")
     head, _ = read_head(folder / "heads" / "fedcgs.safetensors")
     assert head.present.tolist() == [True, True, False]
     assert math.isinf(float(head.bias[2])) and float(head.bias[2]) < 0
@@ -355,7 +356,8 @@ def test_what_was_not_evaluated_stands_in_the_results(
         return reads(msg)
 
     monkeypatch.setattr(client_app, "read_evaluation_request", failing)
-    folder = simulate(tmp_path, node_configs=[{"data-path": site} for site in sites], method="fedncm")
+    nodes = [{"data-path": site, "min-class-count": 0} for site in sites]
+    folder = simulate(tmp_path, node_configs=nodes, method="fedncm")
     results = read_json(folder, "results.json")
     assert results["evaluation_failures"] == {"1001": "OSError: no disk"}
     assert results["num_test_examples"] == 6  # a fifth of 16 images, rounded, on two of three nodes

@@ -101,6 +101,9 @@ def test_numbers_may_be_numbers_or_text(key: str, value: object, expected: objec
         ("backbone", "timm:"),
         ("output-dir", "runs"),
         ("output-dir", "./runs"),
+        ("extend", "runs/1"),
+        ("min-class-count", -1),
+        ("save-statistics", "no"),
     ],
 )
 def test_values_out_of_range_are_refused(key: str, value: object) -> None:
@@ -154,3 +157,46 @@ def test_the_backbones_are_those_that_can_be_loaded() -> None:
     assert {name.removeprefix("random:") for name in available_backbones()} == set(BACKBONES)
     for name in ("random:tiny", "random:resnet18", "timm:resnet10t"):
         assert AppConfig.from_run_config({"backbone": name}).backbone == name
+
+
+def test_what_an_owner_allows_is_read_from_node_config() -> None:
+    node = NodeConfig.from_node_config(
+        {"data-path": "/d", "min-class-count": 8, "min-gram-samples": 100, "allowed-methods": "fedncm, training"}
+    )
+    assert (node.min_class_count, node.min_gram_samples) == (8, 100)
+    assert node.allowed_methods == ("fedncm", "training")
+    assert NodeConfig.from_node_config({"data-path": "/d", "allowed-methods": "all"}).allowed_methods is None
+
+
+@pytest.mark.parametrize(
+    ("node", "asked", "floor"),
+    [
+        ({"data-path": "/d"}, 0, 5),
+        ({"data-path": "/d"}, 3, 5),
+        ({"data-path": "/d"}, 9, 9),
+        ({"data-path": "/d", "min-class-count": 0}, 0, 0),
+        ({"data-path": "/d", "min-class-count": 20}, 3, 20),
+        ({"partition-id": 0, "num-partitions": 1}, 0, 0),
+        ({"partition-id": 0, "num-partitions": 1}, 4, 4),
+        ({"partition-id": 0, "num-partitions": 1, "min-class-count": 6}, 4, 6),
+    ],
+)
+def test_the_floor_is_the_owners_and_a_run_can_only_raise_it(node: dict[str, object], asked: int, floor: int) -> None:
+    assert NodeConfig.from_node_config(node).class_floor(AppConfig(min_class_count=asked)) == floor
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("min-class-count", -1),
+        ("min-class-count", "5"),
+        ("min-class-count", True),
+        ("min-gram-samples", 1.5),
+        ("allowed-methods", "fedavg"),
+        ("allowed-methods", ""),
+        ("allowed-methods", "fedncm,fedncm"),
+    ],
+)
+def test_an_owners_mistake_is_an_error_and_no_silent_default(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"node-config: {key}: must be"):
+        NodeConfig.from_node_config({"data-path": "/d", key: value})

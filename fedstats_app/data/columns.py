@@ -123,6 +123,10 @@ def read_labels(table: "datasets.Dataset", column: str, *, owner: str) -> tuple[
     return values.astype(np.int64), tuple(str(number) for number in range(num_classes))
 
 
+def is_integer(feature: Any) -> bool:
+    """Return whether a column of this kind holds integers, with names for them in its metadata or without."""
+    return str(getattr(feature, "dtype", "")).startswith(("int", "uint"))
+
+
 def _is_scalar(feature: Any) -> bool:
-    dtype = str(getattr(feature, "dtype", ""))
-    return dtype in {"string", "large_string", "bool"} or dtype.startswith(("int", "uint"))
+    return is_integer(feature) or str(getattr(feature, "dtype", "")) in {"string", "large_string", "bool"}

@@ -1,6 +1,7 @@
 """`Dataset`: labelled images from any source, in one shape."""
 
 import dataclasses
+import hashlib
 import struct
 import types
 import zlib
@@ -62,6 +63,19 @@ class SampleSource(Protocol):
         """Return a name by which a person finds the sample at a valid index."""
 
 
+class _SubsetSource:
+    """Some samples of another source, in an order of their own."""
+
+    def __init__(self, source: SampleSource, indices: NDArray[np.int64]) -> None:
+        self._source, self._indices = source, indices
+
+    def open(self, index: int) -> Image.Image:
+        return self._source.open(int(self._indices[index]))
+
+    def name(self, index: int) -> str:
+        return self._source.name(int(self._indices[index]))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """One split of a labelled image data set.
@@ -83,6 +97,9 @@ class Dataset:
         Where the images come from.
     columns : Mapping of str to numpy.ndarray
         Other columns of n scalars, by which to partition: a domain, a user.
+    numbered : bool
+        Whether the source itself numbers its classes (labels are integers there), so that other sources of the same
+        data should give a number the same meaning. Folders and columns of strings have names only.
 
     Raises
     ------
@@ -99,6 +116,7 @@ class Dataset:
     columns: Mapping[str, NDArray[Any]] = dataclasses.field(
         default_factory=lambda: types.MappingProxyType({}), repr=False
     )
+    numbered: bool = False
 
     def __post_init__(self) -> None:
         """Check the labels against the classes, and make them read-only."""
@@ -172,6 +190,24 @@ class Dataset:
     def _check_index(self, index: int) -> None:
         if not 0 <= index < len(self):
             raise IndexError(f"{self.name} has samples 0..{len(self) - 1}, asked for {index}")
+
+    def subset(self, indices: NDArray[np.int64]) -> "Dataset":
+        """Return some of the samples, in the order given, with the same classes and without other columns.
+
+        Parameters
+        ----------
+        indices : numpy.ndarray
+            ``(m,)`` int64 in ``[0, n)``.
+        """
+        digest = hashlib.sha256(f"subset of {self.fingerprint}\n".encode() + indices.astype("<i8").tobytes())
+        return Dataset(
+            name=self.name,
+            class_names=self.class_names,
+            labels=self.labels[indices],
+            fingerprint=digest.hexdigest(),
+            source=_SubsetSource(self.source, indices),
+            numbered=self.numbered,
+        )
 
     def with_class_names(self, class_names: Sequence[str]) -> "Dataset":
         """Return the same samples with labels that index another list of classes.

@@ -5,9 +5,10 @@ import math
 import numpy as np
 
 from fedstats_app.data.dataset import Dataset, DatasetError
+from fedstats_app.data.fedpac_partition import fedpac_partition
 from fedstats_app.data.paper_partitions import Indices, fedcgs_partition, fedcof_partition
 
-PARTITIONERS = ("iid", "dirichlet", "natural-id", "domain", "pathological", "fedcof", "fedcgs")
+PARTITIONERS = ("iid", "dirichlet", "natural-id", "domain", "pathological", "fedcof", "fedcgs", "fedpac")
 
 
 def partition(
@@ -18,6 +19,7 @@ def partition(
     alpha: float = 0.1,
     column: str = "",
     classes_per_client: int = 2,
+    uniform_share: float = 0.2,
     seed: int = 0,
 ) -> list[Indices]:
     """Split a data set's samples over clients.
@@ -39,6 +41,8 @@ def partition(
         left out with a warning, which cannot happen if there are as many clients as classes).
         ``fedcof``, ``fedcgs``: the split of the FedCOF and FedCGS papers' code (`fedcof_partition`,
         `fedcgs_partition`).
+        ``fedpac``: clients of one size, with a share uniform over all classes and the rest from a few dominant ones
+        (`fedpac_partition`).
     num_clients : int
         Number of clients K.
     alpha : float
@@ -47,6 +51,8 @@ def partition(
         For ``natural-id`` and ``domain``.
     classes_per_client : int
         For ``pathological``, in ``[1, C]``.
+    uniform_share : float
+        For ``fedpac``, in ``[0, 1]``.
     seed : int
         Decides all draws, in ``[0, 2**32)``; the same arguments give the same split on any machine. No global generator
         is touched.
@@ -55,7 +61,7 @@ def partition(
     -------
     list of numpy.ndarray
         K arrays ``(n_k,)`` int64, ascending sample indices, disjoint. Together they hold every sample, but for
-        ``fedcof`` (drops n mod K of them) and ``pathological`` (drops classes that nobody has).
+        ``fedcof`` and ``fedpac`` (which drop n mod K of them) and ``pathological`` (drops classes that nobody has).
 
     Raises
     ------
@@ -74,6 +80,8 @@ def partition(
         parts = fedcof_partition(dataset.labels, num_clients, alpha=alpha, seed=seed)
     elif partitioner == "fedcgs":
         parts = fedcgs_partition(dataset.labels, num_clients, alpha=alpha, seed=seed)
+    elif partitioner == "fedpac":
+        parts = fedpac_partition(dataset.labels, num_clients, uniform_share=uniform_share, seed=seed)
     else:
         parts = _with_flwr_datasets(dataset, partitioner, num_clients, alpha, classes_per_client, seed)
     return [np.sort(part) for part in parts]

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from fedstats_app.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, ScalarColumns, choose_column, read_labels
+from fedstats_app.data.columns import (
+    IMAGE_COLUMNS,
+    LABEL_COLUMNS,
+    ScalarColumns,
+    choose_column,
+    is_integer,
+    read_labels,
+)
 from fedstats_app.data.dataset import Dataset, DatasetError
 from fedstats_app.data.paths import existing_path
 
@@ -212,6 +219,7 @@ def _dataset(
         fingerprint=fingerprint,
         source=TableSource(images, image_column, split),
         columns=ScalarColumns(table, excluded={image_column, label_column}),
+        numbered=is_integer(table.features[label_column]),
     )
     if split == "train":
         return dataset

@@ -113,3 +113,19 @@ def test_with_class_names_refuses_only_classes_that_are_present(make_dataset: Ca
     np.testing.assert_array_equal(dataset.with_class_names(["class 2", "class 0"]).labels, [1, 0])
     with pytest.raises(DatasetError, match=r"class 2.*allowed are \['class 0'\]"):
         dataset.with_class_names(["class 0"])
+
+
+def test_a_subset_has_its_samples_in_the_order_asked_for(make_dataset: Callable[..., Dataset]) -> None:
+    dataset = make_dataset(np.array([0, 1, 1, 0]))
+    part = dataset.subset(np.array([3, 1]))
+    assert part.labels.tolist() == [0, 1] and part.class_names == dataset.class_names
+    assert [part.sample_name(index) for index in range(2)] == ["plain/3", "plain/1"]
+    assert part.sample(0).getpixel((0, 0)) == dataset.sample(3).getpixel((0, 0))
+
+
+def test_what_is_kept_by_index_is_not_confused_with_that_of_a_subset(make_dataset: Callable[..., Dataset]) -> None:
+    dataset = make_dataset(np.array([0, 1, 1, 0]))
+    subsets = [dataset.subset(np.array(indices)) for indices in ([0, 1], [1, 0], [0, 1, 2])]
+    assert len({dataset.fingerprint, *(one.fingerprint for one in subsets)}) == 4
+    assert dataset.subset(np.array([0, 1])).fingerprint == subsets[0].fingerprint
+    assert all(len(one.fingerprint) == 64 for one in subsets)

@@ -40,7 +40,7 @@ def test_laws(make_dataset: MakeDataset, name: str, n: int, seed: int) -> None:
     assert together.min() >= 0 and together.max() < n
     if name in COVERING or name == "pathological":  # six clients of four classes: every class is somewhere
         assert len(together) == n
-    if name == "fedcof":
+    if name in ("fedcof", "fedpac"):
         assert [len(part) for part in parts] == [n // 6] * 6
     for first, second in zip(parts, split(dataset, name, 6, alpha=0.5, seed=seed), strict=True):
         np.testing.assert_array_equal(first, second)

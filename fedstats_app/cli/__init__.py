@@ -1,0 +1,48 @@
+"""The command `fedstats`: what `flwr` does not do. It works offline and without Flower running.
+
+Importing this package imports neither torch nor flwr: `fedstats --help` answers at once, and a command imports what it
+needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import fedstats_app.threads  # noqa: F401  # first: it must come before torch
+from fedstats_app.cli.arguments import parser
+from fedstats_app.cli.errors import CommandError
+
+# As argparse's own for wrong arguments. 1 is for a command that did its work and found something wrong.
+COULD_NOT_WORK = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Its words, without the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+        The exit code: 0 if all is well; 1 if the command found something wrong (an unreadable image, a FAIL of the
+        doctor); 2 if it could not do its work. Wrong arguments and `--help` end the process instead, as argparse does.
+    """
+    arguments = parser().parse_args(argv)
+    try:
+        command = importlib.import_module(f"fedstats_app.cli.{arguments.command}")
+        code: int = command.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output, such as `head`, has seen enough. Python would complain once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (CommandError, ValueError, OSError) as error:
+        print(f"fedstats {arguments.command}: {error}", file=sys.stderr)
+        return COULD_NOT_WORK
+    return code

@@ -1,0 +1,101 @@
+"""The commands and their arguments. Only the standard library is imported here."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from fedstats_app import __version__
+
+_EXIT = "exit code: 0 if all is well, 1 if something is wrong (said in the output), 2 if there is no result"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser; the chosen command's module in this package is its `command`."""
+    root = argparse.ArgumentParser(prog="fedstats", description="Use the classifier of a run, and prepare runs.")
+    root.add_argument("--version", action="version", version=f"fedstats-app {__version__}")
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _predict(commands.add_parser("predict", help="classify image files", description=_PREDICT, epilog=_EXIT))
+    _evaluate(
+        commands.add_parser("evaluate", help="score a head on labelled images", description=_EVALUATE, epilog=_EXIT)
+    )
+    _doctor(commands.add_parser("doctor", help="check a machine before a run", description=_DOCTOR, epilog=_EXIT))
+    return root
+
+
+_PREDICT = "Name the likeliest classes of images, with their probabilities."
+_EVALUATE = (
+    "Accuracy, accuracy per class, confusion matrix and calibration of a head on a folder that holds one folder of "
+    "images per class (of its part `test`, where it has folders train and test)."
+)
+_DOCTOR = (
+    "Check versions, weights, data, certificates, SuperLink and disk, and say what a run would send, hold in memory "
+    "and take. Nothing is downloaded and every wait is bounded."
+)
+
+
+def _predict(command: argparse.ArgumentParser) -> None:
+    _add_head(command)
+    command.add_argument(
+        "paths", nargs="+", metavar="PATH", help="image file, or folder of them, searched at all depths"
+    )
+    command.add_argument("--top", type=_at_least_one, default=5, metavar="K", help="classes per image (default: 5)")
+
+
+def _evaluate(command: argparse.ArgumentParser) -> None:
+    _add_head(command)
+    command.add_argument("folder", metavar="FOLDER", help="folder with one folder of images per class")
+
+
+def _add_head(command: argparse.ArgumentParser) -> None:
+    """Add what both commands that load a head take."""
+    command.add_argument("run_folder", metavar="RUN_FOLDER", help="the folder whose path the run printed last")
+    command.add_argument(
+        "--method", metavar="NAME", help="whose head, such as fed3r (default: the most accurate one's)"
+    )
+    command.add_argument(
+        "--weights", metavar="FILE", help="the network's weights, where they are not where the run had them"
+    )
+    command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    command.add_argument(
+        "--batch-size", type=_at_least_one, default=8, metavar="N", help="images per forward pass (default: 8)"
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+
+
+def _doctor(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--run-config", metavar="FILE", help="TOML file as for `flwr run . --run-config FILE`")
+    command.add_argument("--data-path", metavar="PATH", help="this node's own images, as data-path of its node-config")
+    command.add_argument(
+        "--backbone-weights", default="", metavar="FILE", help="as backbone-weights of the node-config"
+    )
+    command.add_argument("--superlink", metavar="HOST:PORT", help="the SuperLink that SuperNodes connect to")
+    command.add_argument(
+        "--root-certificates", metavar="FILE", help="certificate of the authority that signed the SuperLink's"
+    )
+    command.add_argument(
+        "--certificate", metavar="FILE", help="the SuperLink's certificate, to check it before it is started"
+    )
+    command.add_argument(
+        "--connection", metavar="NAME", help="list SuperNodes over this SuperLink connection of Flower's config.toml"
+    )
+    command.add_argument(
+        "--timeout", type=_positive, default=5.0, metavar="SECONDS", help="for each connection (default: 5)"
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.0 < number <= 600.0:
+        raise argparse.ArgumentTypeError(f"must be a number above 0 and at most 600, got {text!r}")
+    return number

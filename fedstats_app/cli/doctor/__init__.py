@@ -1,0 +1,157 @@
+"""`fedstats doctor`: whether this machine is ready for a run, and what a run would cost."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fedstats_app.cli.doctor.finding import Finding
+from fedstats_app.cli.text import paragraph
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.results.files import to_json
+
+__all__ = ["Finding", "examine", "run"]
+
+_INDENT = " " * 9
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print every finding as soon as it is there; 1 if one is a FAIL.
+
+    Raises
+    ------
+    ValueError
+        If the SuperLink's address is none.
+    """
+    if arguments.superlink:
+        from fedstats_app.cli.doctor.superlink import parse_address
+
+        parse_address(arguments.superlink)
+    findings: list[Finding] = []
+    for finding in examine(arguments):
+        findings.append(finding)
+        if not arguments.json:
+            print(_lines(finding), flush=True)
+    failed = [finding for finding in findings if finding.level == "FAIL"]
+    if arguments.json:
+        print(to_json({"ok": not failed, "findings": [asdict(finding) for finding in findings]}))
+    else:
+        warnings = sum(finding.level == "warning" for finding in findings)
+        print(f"{len(findings)} checks: {len(failed)} failed, {warnings} with a warning")
+    return 1 if failed else 0
+
+
+def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
+    """Do all checks that the arguments allow, the quick ones first.
+
+    Parameters
+    ----------
+    arguments : argparse.Namespace
+        Of `fedstats doctor`.
+
+    Yields
+    ------
+    Finding
+        One or several per check. Checks that need what an earlier one did not find are left out.
+    """
+    from fedstats_app.cli.doctor.versions import check_versions
+
+    yield from check_versions(simulation=not (arguments.data_path or arguments.superlink))
+    yield from _network(arguments)
+    config, finding = _settings(arguments.run_config)
+    yield finding
+    if config is not None:
+        yield from _work(config, _node(arguments), arguments.backbone_weights)
+
+
+def _network(arguments: argparse.Namespace) -> Iterator[Finding]:
+    if arguments.root_certificates or arguments.certificate:
+        yield from _certificate_files(arguments)
+    if arguments.superlink:
+        from fedstats_app.cli.doctor.certificates import read_certificates
+        from fedstats_app.cli.doctor.superlink import check_superlink
+
+        roots = arguments.root_certificates or ""
+        try:
+            authorities = read_certificates(roots) if roots else []
+        except (OSError, ValueError):
+            return  # said already
+        yield from check_superlink(arguments.superlink, roots, authorities, arguments.timeout)
+    if arguments.connection:
+        from fedstats_app.cli.doctor.superlink import check_supernodes
+
+        yield check_supernodes(arguments.connection)
+
+
+def _certificate_files(arguments: argparse.Namespace) -> Iterator[Finding]:
+    from fedstats_app.cli.doctor.certificates import check_dates, check_pair, read_certificates
+    from fedstats_app.cli.doctor.superlink import parse_address
+
+    found: dict[str, list[Any]] = {}
+    for what, path in (("root certificate", arguments.root_certificates), ("certificate", arguments.certificate)):
+        if not path:
+            continue
+        try:
+            found[what] = read_certificates(path)
+        except (OSError, ValueError) as error:
+            yield Finding(what, "FAIL", str(error), "give a PEM file, such as the ca.crt that signed the SuperLink's")
+        else:
+            for certificate in found[what]:
+                yield check_dates(what, certificate)
+    if len(found) == 2:
+        host = parse_address(arguments.superlink)[0] if arguments.superlink else None
+        yield from check_pair(found["certificate"][0], found["root certificate"], host)
+
+
+def _settings(path: str | None) -> tuple[AppConfig | None, Finding]:
+    if not path:
+        return AppConfig(), Finding("run-config", "ok", "the defaults")
+    try:
+        settings = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        return AppConfig.from_run_config(settings), Finding("run-config", "ok", f"{path}: {len(settings)} keys")
+    except (OSError, ValueError) as error:
+        return None, Finding(
+            "run-config", "FAIL", f"{path}: {error}", "correct the file; all keys are in pyproject.toml"
+        )
+
+
+def _node(arguments: argparse.Namespace) -> NodeConfig | None:
+    if not arguments.data_path:
+        return None
+    return NodeConfig.from_node_config({"data-path": str(Path(arguments.data_path).expanduser().absolute())})
+
+
+def _work(config: AppConfig, node: NodeConfig | None, weights: str) -> Iterator[Finding]:
+    """Check what a run works with: network, data, disk; then what it costs."""
+    from fedstats_app.cli.doctor.cost import check_cost, check_disk, sizes_of
+    from fedstats_app.cli.doctor.images import check_class_counts, check_images, load_data
+    from fedstats_app.cli.doctor.weights import check_weights
+
+    own_data = node is not None
+    finding, backbone = check_weights(config, own_data=own_data, weights=weights)
+    yield finding
+    finding, dataset = load_data(config, node)
+    yield finding
+    sizes = None
+    if dataset is not None:
+        yield check_images(dataset)
+        if node is not None:
+            yield from check_class_counts(dataset, config, node)
+        try:
+            sizes = sizes_of(dataset, config, own_data=own_data)
+        except ValueError as error:
+            yield Finding("partitions", "FAIL", str(error), "change num-clients or the partitioner")
+    yield from check_disk(config, node, sizes, backbone.feature_dim if backbone else 0)
+    if backbone is not None and sizes is not None:
+        yield from check_cost(sizes, backbone, config, own_data=own_data)
+
+
+def _lines(finding: Finding) -> str:
+    text = paragraph(f"{finding.check}: {finding.message}", first=f"{finding.level:<9}", rest=_INDENT)
+    if finding.advice:
+        text += "\n" + paragraph(f"-> {finding.advice}", first=_INDENT, rest=_INDENT + "   ")
+    return text

@@ -1,0 +1,188 @@
+"""What a run would send, hold in memory, keep on disk and take, from sizes and a timed forward pass."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedstats_app.backbones import Backbone
+from fedstats_app.cli.doctor.finding import Finding, Level
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.data import Dataset
+from fedstats_app.results.run_folder import DEFAULT_OUTPUT_DIR
+from fedstats_app.site import cache_root, partitions
+
+_TIMED_SECONDS = 0.5
+_GRAM_METHODS = ("fed3r", "fedcgs")
+# A solve holds the Gram matrix, the scatter, eigenvectors and work space of the same size, in float64.
+_MATRICES_IN_A_SOLVE = 6
+# Class id and count of a row, and what is sent once: other records and the headers of arrays.
+_ROW_BYTES, _REPLY_BYTES = 16, 480
+FREE_AT_LEAST = 100e6
+_PARTITIONED_AT_MOST = 2_000_000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a run's cost depends on.
+
+    Attributes
+    ----------
+    num_images : int
+        N, of this node or of the whole simulation.
+    num_clients : int
+        K.
+    num_rows : int
+        M, pairs of a client and a class that it has.
+    num_classes : int
+        C.
+    """
+
+    num_images: int
+    num_clients: int
+    num_rows: int
+    num_classes: int
+
+
+def sizes_of(dataset: Dataset, config: AppConfig, *, own_data: bool) -> Sizes:
+    """Count a node's data, or all clients of a simulation."""
+    num_classes = len(dataset.class_names)
+    if own_data:
+        return Sizes(len(dataset), 1, len(np.unique(dataset.labels)), num_classes)
+    if len(dataset) > _PARTITIONED_AT_MOST:
+        return Sizes(len(dataset), config.num_clients, config.num_clients * num_classes, num_classes)
+    rows = sum(len(np.unique(dataset.labels[part])) for part in partitions(config))
+    return Sizes(len(dataset), config.num_clients, rows, num_classes)
+
+
+def bytes_up(method: str, sizes: Sizes, feature_dim: int, config: AppConfig) -> int:
+    """Return the bytes that all clients together send for one method alone, without Flower's envelopes.
+
+    Rows of class id, count and sum (FedCOF: of every mean), and for Fed3R and FedCGS the upper triangle of the Gram
+    matrix, in the run's wire-dtype.
+    """
+    dim = mapped_dim(method, feature_dim, config)
+    number = 8 if config.wire_dtype == "float64" else 4
+    rows = sizes.num_rows * (config.fedcof_means_per_class if method == "fedcof" else 1)
+    gram = number * dim * (dim + 1) // 2 if method in _GRAM_METHODS else 0
+    return rows * (number * dim + _ROW_BYTES) + sizes.num_clients * (gram + _REPLY_BYTES)
+
+
+def mapped_dim(method: str, feature_dim: int, config: AppConfig) -> int:
+    """Return the length of what a method's statistics are taken of."""
+    random_features = {"fed3r": config.fed3r_random_features, "fedcgs": config.fedcgs_random_features}
+    return random_features.get(method, 0) or feature_dim
+
+
+def server_bytes(sizes: Sizes, feature_dim: int, config: AppConfig) -> int:
+    """Return the memory that the server's process needs, above what this process has with the network loaded.
+
+    The window of replies, the largest solve, and FedCOF's rows, of which there are as many as clients have classes.
+    """
+    dim = max(mapped_dim(method, feature_dim, config) for method in config.methods)
+    rows = sizes.num_rows * config.fedcof_means_per_class if "fedcof" in config.methods else sizes.num_classes
+    solve = _MATRICES_IN_A_SOLVE * dim**2 if config.methods != ("fedncm",) else 0
+    return config.window_megabytes * 2**20 + 8 * (solve + 2 * rows * dim + 4 * sizes.num_classes * dim)
+
+
+def check_cost(sizes: Sizes, backbone: Backbone, config: AppConfig, *, own_data: bool) -> Iterator[Finding]:
+    """Tell expected bytes, memory and time of a run; memory is compared with this machine's."""
+    who = "this node" if own_data else f"all {sizes.num_clients} clients"
+    parts = [f"{name} {megabytes(bytes_up(name, sizes, backbone.feature_dim, config))}" for name in config.methods]
+    yield Finding("bytes up", "ok", f"from {who}, each method alone: {', '.join(parts)}")
+    if not own_data:
+        yield _memory(sizes, backbone, config)
+    seconds = seconds_per_image(backbone)
+    total = seconds * sizes.num_images
+    yield Finding(
+        "time",
+        "ok",
+        f"{1000 * seconds:.1f} ms per image in the network ({backbone.device}, {torch.get_num_threads()} threads), "
+        f"so about {_duration(total)} for {sizes.num_images:,} images on this machine, and the time to read them",
+    )
+
+
+def _memory(sizes: Sizes, backbone: Backbone, config: AppConfig) -> Finding:
+    present, needed = process_bytes(), server_bytes(sizes, backbone.feature_dim, config)
+    total = machine_bytes()
+    message = f"about {megabytes(present + needed)} for the server's process"
+    if total is None:
+        return Finding("memory", "ok", message)
+    message += f", of {megabytes(total)} in this machine"
+    if present + needed > total:
+        advice = "set a smaller window-megabytes, fewer random features, or method=fedncm"
+        return Finding("memory", "FAIL", message, advice)
+    level: Level = "ok" if present + needed < 0.7 * total else "warning"
+    return Finding("memory", level, message, "" if level == "ok" else "a simulation's clients need memory too")
+
+
+def seconds_per_image(backbone: Backbone) -> float:
+    """Time full batches through the network for half a second, at least one, after one that is not counted."""
+    batch = torch.zeros(backbone.batch_size, 3, backbone.input_size, backbone.input_size)
+    backbone.forward_batch(batch)
+    started, passes = time.perf_counter(), 0
+    while passes == 0 or time.perf_counter() - started < _TIMED_SECONDS:
+        backbone.forward_batch(batch).sum().item()  # waits for the device
+        passes += 1
+    return (time.perf_counter() - started) / (passes * backbone.batch_size)
+
+
+def check_disk(config: AppConfig, node: NodeConfig | None, sizes: Sizes | None, feature_dim: int) -> Iterator[Finding]:
+    """Check the free space where results and cached features go."""
+    yield _free("results", Path(config.output_dir or DEFAULT_OUTPUT_DIR).expanduser(), 0)
+    cache = cache_root(config, node or NodeConfig())
+    if cache is not None:
+        yield _free("feature cache", cache, 4 * feature_dim * sizes.num_images if sizes else 0)
+
+
+def _free(what: str, folder: Path, needed: int) -> Finding:
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    message = f"{what} in {folder}: {megabytes(free)} free" + (f", about {megabytes(needed)} needed" if needed else "")
+    if not os.access(there, os.W_OK):
+        return Finding("disk", "FAIL", f"{message}; this user may not write there", "name another folder")
+    if free < needed + FREE_AT_LEAST:
+        return Finding("disk", "FAIL", message, "make room, or name another folder (output-dir, cache-dir)")
+    return Finding("disk", "ok", message)
+
+
+def process_bytes() -> int:
+    """Return the largest memory that this process has had; 0 where the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else largest * 1024
+
+
+def machine_bytes() -> int | None:
+    """Return the memory of this machine; None where the system does not tell."""
+    if not hasattr(os, "sysconf"):
+        return None
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def megabytes(number: float) -> str:
+    """Write bytes in decimal units."""
+    for size, unit in ((1e9, "GB"), (1e6, "MB")):
+        if number >= size:
+            return f"{number / size:,.1f} {unit}"
+    return f"{number / 1e3:,.1f} kB"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,72 @@
+"""Whether the data can be read, and which classes there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedstats_app.cli.doctor.finding import Finding
+from fedstats_app.cli.doctor.weights import offline
+from fedstats_app.cli.image_files import readable
+from fedstats_app.cli.text import printable
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.data import Dataset
+from fedstats_app.site import own_dataset, training_set
+
+# Spread over all of them: damaged files often come together.
+IMAGES_READ = 200
+CLASSES_LISTED = 20
+
+
+def load_data(config: AppConfig, node: NodeConfig | None) -> tuple[Finding, Dataset | None]:
+    """Load the data of a node, or of the simulation, without any download."""
+    try:
+        with offline():
+            dataset = training_set(config) if node is None else own_dataset(node, config)
+    # What is missing for a data set of the hub shows as a failed connection or a missing library.
+    except (ValueError, OSError, ImportError) as error:
+        return Finding("data", "FAIL", str(error), "put the data there, or name another data-path or dataset"), None
+    names = dataset.class_names
+    listed = ", ".join(printable(name, 40) for name in names[:CLASSES_LISTED])
+    more = f" and {len(names) - CLASSES_LISTED} more" if len(names) > CLASSES_LISTED else ""
+    message = f"{dataset.name}: {len(dataset):,} images of {len(names)} classes ({listed}{more})"
+    return Finding("data", "ok", message), dataset
+
+
+def check_images(dataset: Dataset) -> Finding:
+    """Read some of the images, spread over all."""
+    indices = np.unique(np.linspace(0, len(dataset) - 1, min(IMAGES_READ, len(dataset))).astype(int)).tolist()
+    unreadable: dict[str, str] = {}
+    read: list[int] = []
+    for _ in readable(dataset, indices, read, unreadable):
+        pass
+    if not unreadable:
+        return Finding("images", "ok", f"{len(read)} of {len(dataset):,} read, all readable")
+    named = "; ".join(f"{printable(name)}: {printable(reason, 200)}" for name, reason in list(unreadable.items())[:3])
+    message = f"{len(unreadable)} of {len(indices)} that were tried cannot be read, such as {named}"
+    if not read:
+        return Finding("images", "FAIL", message, "are these images, and may this user read them?")
+    return Finding("images", "warning", message, "a run leaves such images out and counts them; repair or remove them")
+
+
+def check_class_counts(dataset: Dataset, config: AppConfig, node: NodeConfig) -> Iterator[Finding]:
+    """Tell which classes have too few images to leave a node."""
+    floor = node.class_floor(config)
+    counts = np.bincount(dataset.labels, minlength=len(dataset.class_names))
+    few = [
+        f"{printable(name, 40)} ({n})"
+        for name, n in zip(dataset.class_names, counts.tolist(), strict=True)
+        if n < floor
+    ]
+    if few:
+        shown = ", ".join(few[:CLASSES_LISTED])
+        message = (
+            f"{len(few)} of {len(counts)} classes have fewer than {floor} images and do not leave this node: {shown}"
+        )
+        yield Finding("class counts", "warning", message, "add images, or set min-class-count in the node-config")
+    else:
+        least = int(counts.min())
+        yield Finding(
+            "class counts", "ok", f"{least} to {int(counts.max())} images per class; {floor} must be there to leave"
+        )

@@ -1,0 +1,55 @@
+"""Whether the network's weights are on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+
+from fedstats_app.backbones import Backbone
+from fedstats_app.backbones.weights import WeightsError
+from fedstats_app.cli.doctor.finding import Finding
+from fedstats_app.config import AppConfig
+from fedstats_app.site import backbone_for
+
+
+def check_weights(config: AppConfig, *, own_data: bool, weights: str) -> tuple[Finding, Backbone | None]:
+    """Load the network as a run would, but without any download, and tell its fingerprint.
+
+    Parameters
+    ----------
+    config : AppConfig
+        Of the run.
+    own_data : bool
+        Whether this is a node with data of its own.
+    weights : str
+        The node's own path to the weights, "" for the run's.
+    """
+    started = time.perf_counter()
+    try:
+        with offline():
+            backbone = backbone_for(config, own_data=own_data, weights=weights)
+    except (WeightsError, ValueError, ModuleNotFoundError) as error:
+        advice = "name a local file in backbone-weights, or start a run once where downloads are possible"
+        return Finding("backbone", "FAIL", str(error), advice), None
+    seconds = time.perf_counter() - started
+    message = (
+        f"{backbone.name} at {backbone.input_size} pixels, {backbone.feature_dim} features, on {backbone.device}; "
+        f"weights: {backbone.weights_source}; fingerprint {backbone.fingerprint[:16]}; loaded in {seconds:.1f} s"
+    )
+    return Finding("backbone", "ok", message), backbone
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Forbid downloads of weights and data for a while, as somebody without a network would."""
+    before = os.environ.get("HF_HUB_OFFLINE")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["HF_HUB_OFFLINE"]
+        else:
+            os.environ["HF_HUB_OFFLINE"] = before

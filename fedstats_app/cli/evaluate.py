@@ -1,0 +1,193 @@
+"""`fedstats evaluate`: accuracy, confusion matrix and calibration of a head on a folder of labelled images."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedstats_app.cli.classifier import calibration_note, load_classifier
+from fedstats_app.cli.errors import CommandError
+from fedstats_app.cli.image_files import readable
+from fedstats_app.cli.text import WIDTH, percent, printable, table
+from fedstats_app.data import Dataset, load_dataset
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix
+from fedstats_app.results import Classifier
+from fedstats_app.results.files import to_json
+
+# Scores of so many images are in memory at a time.
+CHUNK = 1024
+# Wider confusion matrices do not fit a terminal; of them the pairs confused most often are shown.
+MATRIX_CLASSES = 12
+PAIRS_SHOWN = 10
+_NAME_WIDTH = 30
+_HEADING_WIDTH = 6
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a head made of a data set: counts, and sums at the head's own temperature."""
+
+    confusion: ConfusionMatrix
+    calibration: CalibrationSums
+    unreadable: dict[str, str]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the evaluation; 1 if an image could not be read.
+
+    Raises
+    ------
+    CommandError
+        If the folder's classes are not among the head's, no image can be read, or the head cannot be loaded.
+    FileNotFoundError, ValueError
+        As `fedstats_app.load` and `fedstats_app.data.load_dataset`.
+    """
+    dataset = _labelled_images(arguments.folder)
+    classifier = load_classifier(arguments)
+    aligned = align_classes(dataset, classifier.class_names)
+    evaluation = evaluate(classifier, aligned)
+    if evaluation.confusion.num_examples == 0:
+        name, reason = next(iter(evaluation.unreadable.items()))
+        raise CommandError(f"none of {len(dataset)} images can be read; {printable(name)}: {printable(reason, 1000)}")
+    if arguments.json:
+        print(to_json(_document(arguments, classifier, aligned, evaluation)))
+    else:
+        print("\n\n".join(_sections(classifier, aligned, evaluation)))
+    for name, reason in evaluation.unreadable.items():
+        print(f"fedstats evaluate: not read: {printable(name, 1000)}: {printable(reason, 1000)}", file=sys.stderr)
+    return 1 if evaluation.unreadable else 0
+
+
+def _labelled_images(folder: str) -> Dataset:
+    spec = f"folder:{Path(folder).expanduser().absolute()}"
+    test = load_dataset(spec, "test")
+    return load_dataset(spec, "train") if test is None else test
+
+
+def align_classes(dataset: Dataset, class_names: Sequence[str]) -> Dataset:
+    """Return the data set with labels that number a head's classes; they are matched by name.
+
+    Raises
+    ------
+    CommandError
+        If there are images of a class that the head does not have; the message shows both lists.
+    """
+    with_images = [dataset.class_names[index] for index in sorted({int(label) for label in dataset.labels})]
+    only_here = [name for name in with_images if name not in set(class_names)]
+    if only_here:
+        only_head = [name for name in class_names if name not in set(with_images)]
+        folded = {name.casefold().strip(): name for name in class_names}
+        close = [(name, folded[key]) for name in only_here if (key := name.casefold().strip()) in folded]
+        hint = "".join(f"; {here!r} may be the head's {head!r}" for here, head in close[:3])
+        raise CommandError(
+            f"{dataset.name} has images of {len(only_here)} classes that the head does not know{hint}. Folders must be "
+            f"named as the head's classes are.\n  only in the folder: {_listed(only_here)}\n"
+            f"  only in the head:   {_listed(only_head)}"
+        )
+    return dataset.with_class_names(class_names)
+
+
+def _listed(names: Sequence[str], limit: int = 30) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return (", ".join(repr(name) for name in names[:limit]) or "none") + more
+
+
+def evaluate(classifier: Classifier, dataset: Dataset) -> Evaluation:
+    """Score a classifier on a data set that has its classes.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        With C classes.
+    dataset : Dataset
+        With the same classes in the same order.
+
+    Returns
+    -------
+    Evaluation
+        The calibration's sums are of scores divided by the head's temperature, at temperature 1.
+    """
+    num_classes = len(classifier.class_names)
+    confusion, calibration = ConfusionMatrix.zeros(num_classes), CalibrationSums.zeros((1.0,))
+    unreadable: dict[str, str] = {}
+    labels = torch.tensor(dataset.labels)
+    for start in range(0, len(dataset), CHUNK):
+        chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
+        scores = classifier.scores(readable(dataset, chunk, read, unreadable))
+        confusion += ConfusionMatrix.from_predictions(labels[read], scores.argmax(dim=1), num_classes)
+        calibration += CalibrationSums.from_logits(scores / classifier.temperature, labels[read], (1.0,))
+    return Evaluation(confusion, calibration, unreadable)
+
+
+def confused_pairs(confusion: ConfusionMatrix) -> Iterator[tuple[int, int, int]]:
+    """Yield (true class, predicted class, count) of wrong predictions, the most frequent first."""
+    wrong = confusion.matrix - torch.diag(confusion.matrix.diagonal())
+    cells = wrong.nonzero().tolist()
+    yield from sorted(((true, other, int(wrong[true, other])) for true, other in cells), key=lambda cell: -cell[2])
+
+
+def _sections(classifier: Classifier, dataset: Dataset, evaluation: Evaluation) -> Iterator[str]:
+    confusion, calibration = evaluation.confusion, evaluation.calibration
+    unreadable = f", {len(evaluation.unreadable)} could not be read" if evaluation.unreadable else ""
+    yield (
+        f"head {classifier.method} on {confusion.num_examples} images of {printable(dataset.name, 1000)}{unreadable}\n"
+        f"accuracy {percent(confusion.accuracy)}; mean of the classes' accuracies {percent(confusion.macro_accuracy)}\n"
+        f"expected calibration error {calibration.expected_calibration_error(1.0):.4f}; negative log-likelihood "
+        f"{calibration.mean_nll(1.0):.4f}\n{calibration_note(classifier)}"
+    )
+    names = [printable(name, _NAME_WIDTH) for name in classifier.class_names]
+    images, accuracy = confusion.matrix.sum(dim=1).tolist(), confusion.per_class_accuracy.tolist()
+    rows = [(name, str(number), percent(share)) for name, number, share in zip(names, images, accuracy, strict=True)]
+    yield table(("class", "images", "accuracy"), [row for row in rows if row[1] != "0"])
+    if absent := [name for name, number in zip(names, images, strict=True) if not number]:
+        yield f"no image of {len(absent)} of the head's classes: {printable(', '.join(absent[:10]), WIDTH - 50)}"
+    yield _matrix(names, confusion) if len(names) <= MATRIX_CLASSES else _pairs(names, confusion)
+
+
+def _matrix(names: Sequence[str], confusion: ConfusionMatrix) -> str:
+    short = [name[:_HEADING_WIDTH] for name in names]
+    rows = [(name, *(str(count) for count in row)) for name, row in zip(names, confusion.matrix.tolist(), strict=True)]
+    return "rows: true class, columns: predicted class\n" + table(("", *short), rows)
+
+
+def _pairs(names: Sequence[str], confusion: ConfusionMatrix) -> str:
+    pairs = list(confused_pairs(confusion))
+    if not pairs:
+        return "no image was taken for another class"
+    rows = [(names[true], names[other], str(count)) for true, other, count in pairs[:PAIRS_SHOWN]]
+    return f"confused most often, of {len(pairs)} pairs\n" + table(("true class", "taken for", "images"), rows, left=2)
+
+
+def _document(
+    arguments: argparse.Namespace, classifier: Classifier, dataset: Dataset, evaluation: Evaluation
+) -> dict[str, object]:
+    confusion, names = evaluation.confusion, classifier.class_names
+    cells = confusion.matrix.nonzero().tolist()
+    images, accuracy = confusion.matrix.sum(dim=1).tolist(), confusion.per_class_accuracy.tolist()
+    return {
+        "run_folder": arguments.run_folder,
+        "method": classifier.method,
+        "data": dataset.name,
+        "num_examples": confusion.num_examples,
+        "accuracy": confusion.accuracy,
+        "macro_accuracy": confusion.macro_accuracy,
+        "calibrated": bool(classifier.calibrated_on),
+        "calibrated_on": classifier.calibrated_on,
+        "temperature": classifier.temperature,
+        "expected_calibration_error": evaluation.calibration.expected_calibration_error(1.0),
+        "negative_log_likelihood": evaluation.calibration.mean_nll(1.0),
+        "classes": [
+            {"class": name, "num_examples": number, "accuracy": share}
+            for name, number, share in zip(names, images, accuracy, strict=True)
+        ],
+        "confusion": [
+            {"true": names[true], "predicted": names[other], "count": int(confusion.matrix[true, other])}
+            for true, other in cells
+        ],
+        "unreadable": [{"path": path, "reason": reason} for path, reason in evaluation.unreadable.items()],
+    }

@@ -1,0 +1,86 @@
+"""`fedstats predict`: the likeliest classes of image files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from fedstats_app.cli.classifier import calibration_note, load_classifier
+from fedstats_app.cli.image_files import as_dataset, find_images, readable
+from fedstats_app.cli.text import WIDTH, percent, printable
+from fedstats_app.data import Dataset
+from fedstats_app.results import Classifier
+from fedstats_app.results.files import to_json
+
+# So many images at a time, so that results appear early; in memory there is one image and a batch of small ones.
+CHUNK = 256
+_CLASS_WIDTH = 40
+_PERCENT_WIDTH = 8
+
+Ranking = list[tuple[str, float]]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the classes of every image; 1 if a file could not be read.
+
+    Raises
+    ------
+    CommandError, FileNotFoundError, ValueError
+        If the head cannot be loaded.
+    """
+    paths, unreadable = find_images(arguments.paths)
+    classifier = load_classifier(arguments)
+    predictions = _predictions(classifier, as_dataset(paths), arguments.top, unreadable)
+    if arguments.json:
+        print(_document(arguments, classifier, list(predictions), unreadable))
+    else:
+        print(f"head {classifier.method}; {calibration_note(classifier)}")
+        for path, ranking in predictions:
+            print(_lines(path, ranking))
+    for name, reason in unreadable.items():
+        print(f"fedstats predict: not read: {printable(name, 1000)}: {printable(reason, 1000)}", file=sys.stderr)
+    return 1 if unreadable else 0
+
+
+def _predictions(
+    classifier: Classifier, dataset: Dataset, top: int, unreadable: dict[str, str]
+) -> Iterator[tuple[str, Ranking]]:
+    for start in range(0, len(dataset), CHUNK):
+        chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
+        rankings = classifier.top(readable(dataset, chunk, read, unreadable), top)
+        for index, ranking in zip(read, rankings, strict=True):
+            yield dataset.sample_name(index), ranking
+
+
+def _lines(path: str, ranking: Ranking) -> str:
+    """Return a line per class, the path beside the first."""
+    path_width = WIDTH - _CLASS_WIDTH - _PERCENT_WIDTH - 4
+    lines: list[str] = []
+    for name, probability in ranking:
+        shown = printable(path, path_width) if not lines else ""
+        label = printable(name, _CLASS_WIDTH)
+        lines.append(f"{shown:{path_width}}  {label:{_CLASS_WIDTH}}  {percent(probability):>{_PERCENT_WIDTH}}")
+    return "\n".join(lines)
+
+
+def _document(
+    arguments: argparse.Namespace,
+    classifier: Classifier,
+    predictions: list[tuple[str, Ranking]],
+    unreadable: dict[str, str],
+) -> str:
+    return to_json(
+        {
+            "run_folder": arguments.run_folder,
+            "method": classifier.method,
+            "calibrated": bool(classifier.calibrated_on),
+            "calibrated_on": classifier.calibrated_on,
+            "temperature": classifier.temperature,
+            "predictions": [
+                {"path": path, "top": [{"class": name, "probability": value} for name, value in ranking]}
+                for path, ranking in predictions
+            ],
+            "unreadable": [{"path": path, "reason": reason} for path, reason in unreadable.items()],
+        }
+    )

@@ -1,0 +1,67 @@
+"""A run folder with a head that knows three colours, and pictures of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedstats_app.backbones import load_backbone
+from fedstats_app.heads import CalibrationSums, solve_ncm
+from fedstats_app.results import RunFolder
+from fedstats_app.statistics import FeatureStatistics, IdentityMap
+
+COLOURS = {"blue": (25, 30, 220), "green": (20, 200, 30), "red": (230, 20, 20)}
+
+
+def picture(name: str, seed: int) -> Image.Image:
+    """Return a noisy picture of a colour."""
+    noise = np.random.default_rng(seed).normal(0, 25, (12, 12, 3))
+    return Image.fromarray(np.clip(np.array(COLOURS[name]) + noise, 0, 255).astype(np.uint8))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A folder of four pictures per colour, a folder each."""
+    root = tmp_path / "pictures"
+    for name in COLOURS:
+        (root / name).mkdir(parents=True)
+        for number in range(4):
+            picture(name, number).save(root / name / f"{number}.png")
+    return root
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    def make(*, calibrated: bool = True, accuracy: float = 1.0) -> Path:
+        backbone = load_backbone("random:tiny", input_size=16, device="cpu")
+        images = [picture(name, 100 + number) for name in COLOURS for number in range(10)]
+        features, labels = torch.cat(list(backbone.extract(images))), torch.arange(30) // 10
+        head = solve_ncm(FeatureStatistics.from_features(features, labels, 3))
+        fitted = CalibrationSums.from_logits(head.logits(features), labels).fit()
+        assert fitted is not None
+        calibration = {"temperature": str(fitted.temperature), "calibrated-on": "30 test samples of the server"}
+        run = RunFolder.create(str(tmp_path), 1)
+        metadata = {
+            "method": "fedncm",
+            "backbone": backbone.name,
+            "backbone-fingerprint": backbone.fingerprint,
+            "input-size": "16",
+            "feature-map": json.dumps(IdentityMap().to_dict()),
+            "class-names": json.dumps(list(COLOURS)),
+        }
+        run.save_head("fedncm", head, {**metadata, **(calibration if calibrated else {})})
+        run.write_results({"methods": {"fedncm": {"accuracy": accuracy}}})
+        return run.path
+
+    return make
+
+
+@pytest.fixture
+def run_folder(make_run: Callable[..., Path]) -> Path:
+    return make_run()

@@ -1,0 +1,118 @@
+"""What the doctor expects a run to cost, against what runs cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+
+from fedstats_app.backbones import load_backbone
+from fedstats_app.cli.doctor import cost
+from fedstats_app.cli.doctor.cost import Sizes, bytes_up, check_cost, check_disk, megabytes, server_bytes, sizes_of
+from fedstats_app.config import AppConfig
+from fedstats_app.data import load_dataset
+from fedstats_app.site import partitions, training_set
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
+from tests.support.local_grid import instruction
+
+CLASSES, PRESENT, DIM = 10, 3, 640
+
+
+@pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
+@pytest.mark.parametrize("method", ["fedncm", "fed3r"])
+def test_expected_bytes_are_those_of_a_reply(method: str, wire_dtype: str) -> None:
+    gram = method == "fed3r"
+    features, labels = torch.rand(60, DIM), torch.arange(60) % PRESENT
+    statistics = FeatureStatistics.from_features(features, labels, CLASSES, gram=gram)
+    request = StatisticsRequest(
+        CLASSES, (dataclasses.replace(StatisticsRequest(CLASSES).specs[0], gram=gram),), wire_dtype=wire_dtype
+    )
+    msg: Message = instruction(request.to_content(), "query.statistics")
+    reply = statistics_reply(msg, statistics, backbone_fingerprint="0" * 64, seconds=1.0)
+    sent = read_statistics_reply(reply, request).wire_bytes
+    expected = bytes_up(method, Sizes(60, 1, PRESENT, CLASSES), DIM, AppConfig(wire_dtype=wire_dtype))
+    assert expected == pytest.approx(sent, abs=200)
+    assert isinstance(reply.content, RecordDict)
+
+
+def test_random_features_and_several_means_are_counted() -> None:
+    sizes, config = (
+        Sizes(100, 2, 6, 10),
+        AppConfig(fed3r_random_features=50, fedcgs_random_features=0, fedcof_means_per_class=3),
+    )
+    once = 2 * cost._REPLY_BYTES
+    assert bytes_up("fed3r", sizes, 640, config) == 6 * (4 * 50 + 16) + 2 * 4 * 50 * 51 // 2 + once
+    assert bytes_up("fedcgs", sizes, 640, config) == 6 * (4 * 640 + 16) + 2 * 4 * 640 * 641 // 2 + once
+    assert bytes_up("fedcof", sizes, 640, config) == 18 * (4 * 640 + 16) + once
+
+
+def test_rows_are_those_of_the_partitions() -> None:
+    config = AppConfig(num_clients=7)
+    dataset = training_set(config)
+    sizes = sizes_of(dataset, config, own_data=False)
+    expected = sum(len(set(dataset.labels[part].tolist())) for part in partitions(config))
+    assert sizes == Sizes(len(dataset), 7, expected, 10)
+
+
+def test_a_node_is_one_client(pictures: Path) -> None:
+    (pictures / "empty").mkdir()
+    dataset = load_dataset(f"folder:{pictures}", "train")
+    assert sizes_of(dataset, AppConfig(), own_data=True) == Sizes(12, 1, 3, 4)
+
+
+def test_memory_grows_with_what_it_depends_on() -> None:
+    small, config = Sizes(100, 10, 50, 10), AppConfig(window_megabytes=1)
+    base = server_bytes(small, 1280, config)
+    assert server_bytes(dataclasses.replace(small, num_rows=50_050), 1280, config) - base == 8 * 2 * 50_000 * 1280
+    assert server_bytes(small, 1280, AppConfig(window_megabytes=3)) - base == 2 * 2**20
+    assert server_bytes(small, 1280, AppConfig(window_megabytes=1, method="fedncm")) < base - 6 * 8 * 1280**2 + 1
+
+
+def findings(machine: int | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, cost.Finding]:
+    monkeypatch.setattr(cost, "machine_bytes", lambda: machine)
+    monkeypatch.setattr(cost, "process_bytes", lambda: 10**9)
+    backbone = load_backbone("random:tiny", input_size=16, device="cpu", batch_size=4)
+    sizes = Sizes(3000, 10, 50, 10)
+    return {finding.check: finding for finding in check_cost(sizes, backbone, AppConfig(), own_data=False)}
+
+
+@pytest.mark.parametrize(("machine", "level"), [(10**8, "FAIL"), (13 * 10**8, "warning"), (10**11, "ok"), (None, "ok")])
+def test_memory_is_compared_with_the_machines(machine: int | None, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert findings(machine, monkeypatch)["memory"].level == level
+
+
+def test_all_methods_asked_for_and_the_time_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = findings(None, monkeypatch)
+    assert all(f"{method} " in found["bytes up"].message for method in AppConfig().methods)
+    assert "for 3,000 images" in found["time"].message and "ms per image" in found["time"].message
+
+
+def test_time_is_that_of_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = load_backbone("random:tiny", input_size=16, device="cpu", batch_size=4)
+    clock = iter(np.arange(0, 100, 0.3))
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: float(next(clock)))
+    # Read at 0.0 (start), 0.3 after one pass, 0.6 after two, which ends it, 0.9 for the total: two passes of four.
+    assert cost.seconds_per_image(backbone) == pytest.approx(0.9 / 8)
+
+
+def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = AppConfig(output_dir=str(tmp_path / "runs"), cache_dir=str(tmp_path / "cache"))
+    results, cache = check_disk(config, None, Sizes(1000, 1, 1, 1), 1280)
+    assert (results.level, cache.level) == ("ok", "ok")
+    assert f"feature cache in {tmp_path / 'cache'}" in cache.message and "about 5.1 MB needed" in cache.message
+    usage = cost.shutil.disk_usage(tmp_path)._replace(free=90_000_000)
+    monkeypatch.setattr(cost.shutil, "disk_usage", lambda _: usage)
+    assert {finding.level for finding in check_disk(config, None, None, 1280)} == {"FAIL"}
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert {finding.level for finding in check_disk(config, None, None, 1280)} == {"FAIL"}
+
+
+def test_units() -> None:
+    assert [megabytes(n) for n in (512, 3_295_368, 1.5e9)] == ["0.5 kB", "3.3 MB", "1.5 GB"]

@@ -1,0 +1,143 @@
+"""`fedstats evaluate` on pictures of three colours."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, balanced_accuracy_score
+
+import fedstats_app
+from fedstats_app.cli import main
+from fedstats_app.cli.evaluate import MATRIX_CLASSES, confused_pairs
+from fedstats_app.heads import ConfusionMatrix
+from tests.cli.conftest import picture
+
+Capture = pytest.CaptureFixture[str]
+
+
+def evaluate_json(capsys: Capture, run_folder: Path, folder: Path) -> tuple[int, dict[str, object]]:
+    code = main(["evaluate", str(run_folder), str(folder), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def mixed(pictures: Path) -> Path:
+    """Pictures of which two red ones lie among the blue ones."""
+    for number in range(2):
+        picture("red", 50 + number).save(pictures / "blue" / f"red-{number}.png")
+    return pictures
+
+
+def test_json_counts_what_the_classifier_predicts(run_folder: Path, mixed: Path, capsys: Capture) -> None:
+    code, document = evaluate_json(capsys, run_folder, mixed)
+    paths = sorted(mixed.rglob("*.png"))
+    truth, predicted = [path.parent.name for path in paths], fedstats_app.load(run_folder).predict(paths)
+    assert code == 0 and document["num_examples"] == 14
+    assert document["accuracy"] == pytest.approx(accuracy_score(truth, predicted)) == pytest.approx(12 / 14)
+    assert document["macro_accuracy"] == pytest.approx(balanced_accuracy_score(truth, predicted))
+    assert {"true": "blue", "predicted": "red", "count": 2} in document["confusion"]
+    assert sum(cell["count"] for cell in document["confusion"]) == 14
+    assert document["classes"][0] == {"class": "blue", "num_examples": 6, "accuracy": pytest.approx(4 / 6)}
+
+
+def test_errors_of_the_probabilities_are_at_the_heads_temperature(
+    run_folder: Path, mixed: Path, capsys: Capture
+) -> None:
+    _, document = evaluate_json(capsys, run_folder, mixed)
+    classifier, paths = fedstats_app.load(run_folder), sorted(mixed.rglob("*.png"))
+    probabilities = classifier.probabilities(paths).numpy()
+    truth = np.array([classifier.class_names.index(path.parent.name) for path in paths])
+    own = probabilities[np.arange(len(truth)), truth]
+    assert classifier.temperature != 1.0
+    assert document["negative_log_likelihood"] == pytest.approx(-np.log(own).mean(), rel=1e-9)
+    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == truth
+    bins = np.minimum((confidence * 15).astype(int), 14)
+    gaps = [abs((confidence - right)[bins == number].sum()) for number in range(15)]
+    assert document["expected_calibration_error"] == pytest.approx(sum(gaps) / len(truth), rel=1e-9)
+
+
+def test_text_has_accuracies_and_the_matrix(run_folder: Path, mixed: Path, capsys: Capture) -> None:
+    assert main(["evaluate", str(run_folder), str(mixed)]) == 0
+    out = capsys.readouterr().out
+    assert "accuracy 85.71 %; mean of the classes' accuracies 88.89 %" in out
+    assert "expected calibration error 0." in out and "calibrated on 30 test samples of the server" in out
+    lines = [line.split() for line in out.splitlines()]
+    assert ["blue", "6", "66.67", "%"] in lines
+    assert ["blue", "4", "0", "2"] in lines and ["green", "0", "4", "0"] in lines
+    assert max(map(len, out.splitlines()[1:])) <= 100
+
+
+def test_many_classes_show_the_pairs_confused_most(
+    run_folder: Path, mixed: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert MATRIX_CLASSES >= 3
+    monkeypatch.setattr("fedstats_app.cli.evaluate.MATRIX_CLASSES", 2)
+    assert main(["evaluate", str(run_folder), str(mixed)]) == 0
+    out = capsys.readouterr().out
+    assert "confused most often, of 1 pairs" in out
+    assert ["blue", "red", "2"] in [line.split() for line in out.splitlines()]
+    shutil.rmtree(mixed / "blue")
+    assert main(["evaluate", str(run_folder), str(mixed)]) == 0
+    out = capsys.readouterr().out
+    assert "no image was taken for another class" in out and "no image of 1 of the head's classes: blue" in out
+
+
+def test_pairs_come_by_their_number() -> None:
+    matrix = ConfusionMatrix(torch.tensor([[9, 1, 5], [0, 9, 0], [7, 0, 9]]))
+    assert list(confused_pairs(matrix)) == [(2, 0, 7), (0, 2, 5), (0, 1, 1)]
+
+
+def test_the_test_part_is_taken_where_there_is_one(run_folder: Path, pictures: Path, capsys: Capture) -> None:
+    root = pictures.parent / "split"
+    shutil.copytree(pictures, root / "train")
+    shutil.copytree(pictures, root / "test")
+    (root / "test" / "red" / "0.png").unlink()
+    code, document = evaluate_json(capsys, run_folder, root)
+    assert code == 0 and document["num_examples"] == 11 and document["data"].endswith("(test)")
+
+
+def test_other_classes_are_refused_with_both_lists(run_folder: Path, pictures: Path, capsys: Capture) -> None:
+    (pictures / "red").rename(pictures / "Red ")
+    (pictures / "green").rename(pictures / "yellow")
+    assert main(["evaluate", str(run_folder), str(pictures)]) == 2
+    errors = capsys.readouterr().err
+    assert "images of 2 classes that the head does not know; 'Red ' may be the head's 'red'." in errors
+    assert "only in the folder: 'Red ', 'yellow'" in errors and "only in the head:   'green', 'red'" in errors
+
+
+def test_an_empty_folder_of_another_class_does_no_harm(run_folder: Path, pictures: Path, capsys: Capture) -> None:
+    (pictures / "yellow").mkdir()
+    code, document = evaluate_json(capsys, run_folder, pictures)
+    assert code == 0 and document["num_examples"] == 12
+
+
+def test_unreadable_images_are_left_out_and_named(run_folder: Path, pictures: Path, capsys: Capture) -> None:
+    (pictures / "red" / "0.png").write_bytes(b"no picture")
+    assert main(["evaluate", str(run_folder), str(pictures), "--json"]) == 1
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert document["num_examples"] == 11 and document["unreadable"][0]["path"] == "red/0.png"
+    assert "fedstats evaluate: not read: red/0.png: " in printed.err
+    for path in pictures.rglob("*.png"):
+        path.write_bytes(b"no picture")
+    assert main(["evaluate", str(run_folder), str(pictures)]) == 2
+    assert "none of 12 images can be read; blue/0.png: " in capsys.readouterr().err
+
+
+def test_images_go_through_in_pieces(
+    make_run: Callable[..., Path], mixed: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(calibrated=False)
+    _, whole = evaluate_json(capsys, run, mixed)
+    monkeypatch.setattr("fedstats_app.cli.evaluate.CHUNK", 5)
+    _, pieces = evaluate_json(capsys, run, mixed)
+    assert whole["calibrated"] is False
+    for key in ("negative_log_likelihood", "expected_calibration_error"):
+        assert pieces.pop(key) == pytest.approx(whole.pop(key), rel=1e-9)
+    assert pieces == whole

@@ -1,0 +1,96 @@
+"""The command as a whole: light, clear errors, exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedstats_app import __version__
+from fedstats_app.cli import main
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_help_needs_no_library_and_names_the_commands() -> None:
+    program = (
+        "import sys\nfrom fedstats_app.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as ended:\n    code = ended.code\n"
+        "print(code, sorted({'torch', 'flwr', 'numpy', 'ray', 'PIL'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
+    assert all(f"\n    {name} " in done.stdout for name in ("predict", "evaluate", "doctor"))
+
+
+def test_it_works_where_ray_and_flower_are_missing(run_folder: Path, pictures: Path) -> None:
+    program = (
+        "import sys\nsys.modules['ray'] = sys.modules['flwr'] = None\n"
+        f"from fedstats_app.cli import main\nsys.exit(main(['predict', {str(run_folder)!r}, {str(pictures)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_entry_point_is_the_function_and_the_module_runs_it() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    module, function = project["scripts"]["fedstats"].split(":")
+    assert getattr(importlib.import_module(module), function) is main
+    done = subprocess.run(
+        [sys.executable, "-m", "fedstats_app.cli", "--version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == f"fedstats-app {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["train"],
+        ["predict", "folder"],
+        ["predict", "folder", "a.png", "--top", "0"],
+        ["predict", "folder", "a.png", "--top", "many"],
+        ["evaluate", "folder", "pictures", "--batch-size", "-1"],
+        ["doctor", "--timeout", "0"],
+        ["doctor", "--timeout", "nan"],
+    ],
+)
+def test_wrong_words_end_with_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "usage: fedstats" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["predict", "/no/such/run", "a.png"], "fedstats predict: /no/such/run/results.json does not exist"),
+        (["evaluate", "/no/such/run", "/no/such/pictures"], "fedstats evaluate: folder:/no/such/pictures"),
+        (["doctor", "--superlink", "nowhere"], "fedstats doctor: --superlink must be HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_code_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(message) and printed.err.count("\n") == 1
+    assert printed.out == ""
+
+
+def test_missing_weights_are_named(run_folder: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(run_folder), str(pictures), "--weights", "/no/such.pth"]) == 2
+    assert "fedstats predict: " in capsys.readouterr().err
+
+
+def test_a_closed_pipe_is_no_error(run_folder: Path, pictures: Path) -> None:
+    command = f"{sys.executable} -m fedstats_app.cli predict {run_folder} {pictures} | head -n 1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stderr == "" and done.stdout.startswith("head fedncm; ")

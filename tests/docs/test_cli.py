@@ -1,0 +1,95 @@
+"""Every command of the page runs and does what the page says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedstats_app.cli import main
+from fedstats_app.cli.arguments import parser
+from fedstats_app.cli.evaluate import MATRIX_CLASSES
+from fedstats_app.heads.calibration import NUM_BINS
+from tests.cli.certificates import listening, sign, tls
+from tests.docs.markdown import DOCS, blocks, prose, rows
+
+PAGE = DOCS / "cli.md"
+COMMANDS = [line for block in blocks(PAGE, "bash") for line in block.code.splitlines()]
+# In the test's home; the defaults would use the user's cache and the default network.
+EXPERIMENT = 'backbone = "random:tiny"\ninput-size = 16\ndevice = "cpu"\nnum-clients = 5\n'
+
+
+@pytest.fixture
+def place(home: Path, image_folder: Path) -> Path:
+    shutil.copytree(image_folder / "test", home / "photos")
+    (home / "experiment.toml").write_text(EXPERIMENT)
+    authority = sign("Test CA")
+    authority.write(home, "ca").rename(home / "ca.crt")
+    sign("superlink", by=authority, names=["127.0.0.1"]).write(home, "server")
+    return home
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(command.split(" > ")[0].replace("~", str(place)))
+    assert words[0] == "fedstats"
+    with listening(tls(place / "server.pem")) as port:
+        code = main([word.replace(":8000", f":{port}") for word in words[1:]])
+    printed = capsys.readouterr()
+    assert (code, printed.err) == (0, "")
+    assert isinstance(json.loads(printed.out), dict) if "--json" in words else printed.out
+
+
+def test_all_commands_are_shown() -> None:
+    assert {command.split()[1] for command in COMMANDS} == {"predict", "evaluate", "doctor"}
+
+
+def test_options_in_the_text_exist() -> None:
+    named = {word for code in re.findall(r"`([^`]+)`", prose(PAGE)) for word in re.findall(r"--[a-z-]+", code)}
+    (commands,) = [action for action in parser()._actions if action.choices]
+    known = {option for command in commands.choices.values() for option in command._option_string_actions}  # type: ignore[union-attr]
+    assert named and named <= known
+
+
+def test_entries_of_the_document_are_all_there_are(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(next((place / "fedstats-runs").iterdir())), "picture.png", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {entry for row in rows(PAGE, "entry") for entry in re.findall(r"`(\w+)`", row[0])} == set(document)
+
+
+def test_checks_in_the_table_are_those_of_the_doctor(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--run-config",
+        "experiment.toml",
+        "--root-certificates",
+        "ca.crt",
+        "--certificate",
+        "server.pem",
+        "--json",
+    ]
+    seen: set[str] = set()
+    with listening(tls(place / "server.pem")) as port:
+        for more in ([], ["--data-path", "photos", "--superlink", f"127.0.0.1:{port}"]):
+            assert main(["doctor", *words, *more]) == 0
+            seen |= {finding["check"] for finding in json.loads(capsys.readouterr().out)["findings"]}
+    described = {check for row in rows(PAGE, "check") for check in row[0].split(", ")}
+    assert described - {"SuperNodes"} == seen
+
+
+def test_a_run_left_a_calibrated_head_and_its_card(place: Path) -> None:
+    run = next((place / "fedstats-runs").iterdir())
+    results = json.loads((run / "results.json").read_text())
+    fitted = results["methods"]["fed3r"]["calibration"]
+    assert fitted["num_examples"] == 18 and fitted["nll_after"] < fitted["nll_before"]
+    card = (run / "heads" / "README.md").read_text()
+    assert f"| {fitted['temperature']:.4g} |" in card
+
+
+def test_numbers_are_those_of_the_code() -> None:
+    text = " ".join(prose(PAGE).split())
+    assert f"({NUM_BINS} bins)" in text and f"more than {MATRIX_CLASSES} classes" in text
+    assert parser().parse_args(["doctor"]).timeout == 5 and "`--timeout` (5 seconds)" in text

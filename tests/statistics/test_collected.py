@@ -1,0 +1,158 @@
+"""Sums that are put aside and taken up again, under other class numbers, and who is in them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.statistics import (
+    ClassMeanRows,
+    ClientStatistics,
+    CollectedStatistics,
+    MergedClient,
+    StatisticsSpec,
+    StatisticsSum,
+    client_digest,
+)
+from tests.support.compare import same_bits
+from tests.support.draws import Sample, samples
+
+GRAM = StatisticsSpec(gram=True, means_per_class=2)
+
+
+def folded(clients: list[ClientStatistics], into: StatisticsSum) -> StatisticsSum:
+    for client in clients:
+        into.add(client)
+    return into
+
+
+def empty_sum(sample: Sample) -> StatisticsSum:
+    return StatisticsSum(sample.num_classes, sample.features.shape[1], gram=True, keep_rows=True)
+
+
+def clients_of(sample: Sample) -> list[ClientStatistics]:
+    return [GRAM.from_features(*part, sample.num_classes) for part in sample.parts]
+
+
+def same(one: StatisticsSum, other: StatisticsSum) -> bool:
+    a, b = one.summed(), other.summed()
+    assert a.gram is not None and b.gram is not None
+    return (
+        (one.num_rows, one.num_pairs) == (other.num_rows, other.num_pairs)
+        and same_bits(a.class_counts, b.class_counts)
+        and same_bits(a.class_sums, b.class_sums)
+        and same_bits(a.gram, b.gram)
+        and same_bits(one.rows().class_ids, other.rows().class_ids)
+        and same_bits(one.rows().class_sums, other.rows().class_sums)
+    )
+
+
+@given(samples(), st.integers(0, 6))
+def test_a_sum_taken_up_again_goes_on_to_the_last_bit(sample: Sample, cut: int) -> None:
+    clients = clients_of(sample)
+    first = folded(clients[:cut], empty_sum(sample))
+
+    resumed = StatisticsSum.resumed(first.summed(), first.rows(), num_rows=first.num_rows, num_pairs=first.num_pairs)
+
+    assert same(folded(clients[cut:], resumed), folded(clients, empty_sum(sample)))
+
+
+@given(samples(), st.randoms())
+def test_other_class_numbers_change_nothing_else(sample: Sample, draw: object) -> None:
+    more = sample.num_classes + 2
+    new_ids = list(range(more))
+    draw.shuffle(new_ids)  # type: ignore[attr-defined]
+    new = torch.tensor(new_ids[: sample.num_classes])
+    labels = new[sample.labels]
+    renumbered = [
+        GRAM.from_features(sample.features[mine], labels[mine], more)
+        for mine in (sample.clients == client for client in range(sample.num_clients))
+    ]
+
+    found = folded(clients_of(sample), empty_sum(sample)).renumbered(new, more).summed()
+
+    expected = folded(renumbered, StatisticsSum(more, sample.features.shape[1], gram=True, keep_rows=True)).summed()
+    assert same_bits(found.class_counts, expected.class_counts)
+    assert torch.allclose(found.class_sums, expected.class_sums, rtol=1e-12, atol=1e-12 * sample.scale)
+
+
+@pytest.mark.parametrize("new_ids", [[0, 0], [0, 3], [-1, 0], [0]])
+def test_numbers_that_are_no_renumbering_are_refused(new_ids: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"new_ids must be 2 different classes in \[0, 3\)"):
+        StatisticsSum(2, 3, gram=False, keep_rows=False).renumbered(torch.tensor(new_ids), 3)
+
+
+def test_rows_that_are_not_of_the_sums_are_refused() -> None:
+    total = StatisticsSum(2, 3, gram=False, keep_rows=True)
+    total.add(ClientStatistics(ClassMeanRows(torch.tensor([0]), torch.tensor([4]), torch.ones(1, 3), 2)))
+    others = ClassMeanRows(torch.tensor([1]), torch.tensor([4]), torch.ones(1, 3), 2)
+
+    with pytest.raises(ValueError, match="got other counts"):
+        StatisticsSum.resumed(total.summed(), others, num_rows=1, num_pairs=1)
+    with pytest.raises(ValueError, match="rows must be 2 of"):
+        StatisticsSum.resumed(total.summed(), total.rows(), num_rows=2, num_pairs=1)
+
+
+def test_what_goes_on_does_not_change_what_was() -> None:
+    total = StatisticsSum(2, 3, gram=True, keep_rows=True)
+    client = GRAM.from_features(torch.ones(4, 3), torch.tensor([0, 0, 1, 1]), 2)
+    total.add(client)
+
+    resumed = StatisticsSum.resumed(total.summed(), total.rows(), num_rows=total.num_rows, num_pairs=2)
+    resumed.add(client)
+
+    assert (total.num_examples, resumed.num_examples) == (4, 8) and len(total.rows()) == 2
+
+
+def collected(class_names: tuple[str, ...]) -> CollectedStatistics:
+    total = StatisticsSum(len(class_names), 2, gram=False, keep_rows=False)
+    labels = torch.arange(len(class_names)).repeat_interleave(torch.arange(1, len(class_names) + 1))
+    total.add(StatisticsSpec().from_features(torch.ones(len(labels), 2), labels, len(class_names)))
+    return CollectedStatistics(class_names, (StatisticsSpec(),), (total,), "f", (MergedClient("d", "r", 1),))
+
+
+def test_classes_are_matched_by_name() -> None:
+    again = collected(("cat", "dog")).with_class_names(("ant", "dog", "cat"))
+
+    assert again.class_names == ("ant", "dog", "cat")
+    assert again.sums[0].summed().class_counts.tolist() == [0, 2, 1] and again.num_examples == 3
+    with pytest.raises(ValueError, match=r"must include all 2 old ones, \['dog'\] are not"):
+        collected(("cat", "dog")).with_class_names(("ant", "cat"))
+
+
+def test_parts_that_do_not_belong_together_are_refused() -> None:
+    good = collected(("cat", "dog"))
+    for names, specs, sums, reason in (
+        (("cat", "cat"), good.specs, good.sums, "must differ"),
+        (("cat",), good.specs, good.sums, "must have 1 classes"),
+        (good.class_names, (GRAM,), good.sums, "and a Gram matrix"),
+        (good.class_names, good.specs, (), "one sum for each, got 0 for 1"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            CollectedStatistics(names, specs, sums, "f", ())
+
+
+def digest(features: torch.Tensor, labels: list[int], num_classes: int = 4, **options: object) -> str:
+    spec = StatisticsSpec(gram=True)
+    return client_digest(spec.from_features(features, torch.tensor(labels, dtype=torch.int64), num_classes))
+
+
+def test_a_client_is_known_by_its_statistics() -> None:
+    features = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    own = digest(features, [0, 0, 1, 1, 1, 2])
+
+    assert own == digest(features, [3, 3, 0, 0, 0, 2]) == digest(features, [0, 0, 1, 1, 1, 2], 9)
+    assert own != digest(features, [0, 1, 1, 1, 1, 2]) and own != digest(features[:5], [0, 0, 1, 1, 1])
+    changed = features.clone()
+    changed[0, 0] += 1e-3
+    assert own != digest(changed, [0, 0, 1, 1, 1, 2])
+    assert len(own) == 64 and digest(features[:0], []) == ""
+
+
+def test_a_client_is_known_whether_its_sums_came_in_float32_or_float64() -> None:
+    rows = StatisticsSpec().from_features(torch.randn(9, 5), torch.arange(9) % 3, 3).rows
+    rounded = ClassMeanRows(rows.class_ids, rows.counts, num_classes=3, class_sums=rows.class_sums.to(torch.float32))
+
+    assert client_digest(ClientStatistics(rows)) == client_digest(ClientStatistics(rounded))
