@@ -31,7 +31,7 @@ from fedstats_app.wire.personal_heads import head_scores_reply, personal_heads_r
 from fedstats_app.wire.prototypes import LocalPrototypes, prototype_reply, read_prototype_task
 from fedstats_app.wire.training import TrainingTask
 
-# Keeps the draw of validation samples apart from that of batches.
+# Keeps the draw of what is held out to choose a head apart from that of batches.
 VALIDATION_STREAM = 0x5E1F
 # Samples per forward pass where nothing is trained; it changes the last bits only.
 FEATURE_BATCH = 64

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from flwr.app import Context, Message
 from numpy.typing import NDArray
+from torch import Tensor
 
-from fedstats_app.client_data import client_split
+from fedstats_app.client_data import client_split, node_policy
 from fedstats_app.data import Dataset
 from fedstats_app.heads import LinearHead
 from fedstats_app.node import configs, feature_reader, partition_of
@@ -75,9 +76,24 @@ def _prepare(
             f"this node's data has {len(dataset.class_names)} classes, the server's model {request.num_classes}"
         )
     reader = feature_reader(config, node, request.backbone_fingerprint)
-    chosen = split.held_out if held_out else split.kept
     model = received_model(task, reader)
-    return model, training_samples(request, reader, dataset, chosen), partition
+    samples = training_samples(request, reader, dataset, split.held_out if held_out else split.kept)
+    if held_out:
+        return model, samples, partition
+    # Images that cannot be read may have left a class under its owner's floor: then it does not train either.
+    allowed = node_policy(config, node).allowed_classes(samples.labels, request.num_classes)[samples.labels]
+    return model, samples if bool(allowed.all()) else _Selection(samples, allowed.nonzero().squeeze(1)), partition
+
+
+class _Selection:
+    """Some of other samples, by their positions (m,)."""
+
+    def __init__(self, samples: Samples, positions: Tensor) -> None:
+        self._samples, self._positions = samples, positions
+        self.labels = samples.labels[positions]
+
+    def inputs(self, indices: Tensor) -> Tensor:
+        return self._samples.inputs(self._positions[indices])
 
 
 def received_model(task: TrainingTask, reader: FeatureReader) -> TunedModel:

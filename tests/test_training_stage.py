@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from PIL import Image
 from safetensors.torch import load_file
 from support.local_grid import Fault, LocalGrid, clients_in
-from test_apps import read_json, simulate, site_folder
+from test_apps import clients, read_json, simulate, site_folder
 
 import fedstats_app
 from fedstats_app import client_app, server_app
@@ -181,6 +181,20 @@ def test_clients_with_folders_of_their_own_train_and_evaluate(tmp_path: Path) ->
     lines = rounds(folder, "fedncm-full")
     assert all(0.0 <= line["accuracy"] <= 1.0 and line["loss"] > 0 for line in lines)
     assert fedstats_app.load(folder, "fedncm-full").predict(Image.new("RGB", (16, 16))) in ("ant", "bee", "cow")
+
+
+def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) -> None:
+    few = site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=20)
+    for number in range(3):
+        (tmp_path / "a" / "ant" / f"{number}.png").write_bytes(b"no image")
+    many = site_folder(tmp_path / "b", ("ant", "bee"), seed=2, images=20)
+    # With a fifth held out about 16 images of a class are left; the three broken ones bring it under the floor.
+    configs = [{"data-path": few, "min-class-count": 15}, {"data-path": many, "min-class-count": 5}]
+    folder = simulate(tmp_path, node_configs=configs, **FAST)
+    seen = {line["num_examples"] for line in clients(folder)}
+    assert len(seen) == 2 and min(seen) < 20 < max(seen)
+    # A client whose weight is not that of its statistics would be left out.
+    assert [line["num_failed"] for line in rounds(folder, "fedncm-probe")] == [0, 0, 0, 0]
 
 
 class Killed(BaseException):

@@ -26,8 +26,9 @@ from fedstats_app.statistics import FeatureStatistics
 
 # Weights to choose from. 0 is the global head, so the choice can never score below it on the samples it is made on.
 MIXING_GRID = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-# Share of a client's own samples that the weight is chosen on.
-VALIDATION_SHARE = 0.25
+# The weight is chosen on every one of so many parts of a client's samples in turn. On one part of a few dozen samples
+# alone the choice is mostly luck.
+FOLDS = 4
 # Mixing weights are taken as fractions, so that mixed statistics have whole counts as all statistics do.
 LARGEST_DENOMINATOR = 1000
 MAX_COUNT = 2**62
@@ -82,16 +83,16 @@ class PersonalSolver:
 
 @dataclass(frozen=True)
 class MixingChoice:
-    """Which weight of the client's own statistics did best on its validation samples.
+    """Which weight of the client's own statistics did best on its samples, each predicted while it was held out.
 
     Attributes
     ----------
     mixing : float
         The smallest of the best weights; 0 where there was nothing to choose on.
     num_correct : tuple of int
-        Validation samples predicted right at each weight of the grid, ascending; empty where there were none.
+        Samples predicted right at each weight of the grid, ascending; empty where there was nothing to choose on.
     num_validation : int
-        How many there were.
+        How many samples were predicted: all, or none of too few.
     """
 
     mixing: float
@@ -172,9 +173,9 @@ def choose_mixing(
     key: Sequence[int],
     grid: Sequence[float] = MIXING_GRID,
 ) -> MixingChoice:
-    """Choose the weight of a client's own statistics on a share of its samples that is kept out of both sides.
+    """Choose the weight of a client's own statistics by cross-validation: samples that are in neither side decide.
 
-    The federation's statistics are sums, so the validation samples are taken out of them exactly; else the global head
+    The federation's statistics are sums, so the samples held out are taken out of them exactly; else the global head
     alone would have seen them.
 
     Parameters
@@ -190,7 +191,7 @@ def choose_mixing(
     in_global : Tensor
         (n,) bool: samples that are in the global statistics; a client may have kept back classes with few samples.
     key : sequence of int
-        Draws the validation samples.
+        Draws which samples are held out together.
     grid : sequence of float
         Weights to try, ascending from 0.
 
@@ -201,19 +202,20 @@ def choose_mixing(
     """
     if not grid or grid[0] != 0.0 or any(low >= high for low, high in itertools.pairwise(grid)):
         raise ValueError(f"the grid of mixing weights must ascend from 0, got {tuple(grid)}")
-    num_validation = int(VALIDATION_SHARE * len(labels))
-    if not num_validation:
+    if len(labels) < FOLDS:
         return MixingChoice(0.0, (), 0)
     order = torch.from_numpy(np.random.default_rng([*key]).permutation(len(labels)))
-    validation, rest = order[:num_validation], order[num_validation:]
-    taken_out = validation[in_global[validation]]
-    remaining = _difference(global_statistics, _statistics_of(features, labels, taken_out, global_statistics))
-    local = _statistics_of(features, labels, rest, global_statistics)
-    num_correct = []
-    for mixing in grid:
-        predicted = personal_head(remaining, local, mixing, solver).predict(features[validation])
-        num_correct.append(int((predicted == labels[validation]).sum()))
-    return MixingChoice(grid[num_correct.index(max(num_correct))], tuple(num_correct), num_validation)
+    num_correct = [0] * len(grid)
+    for fold in range(FOLDS):
+        held_out = torch.arange(len(order)) % FOLDS == fold
+        validation, rest = order[held_out], order[~held_out]
+        in_both = validation[in_global[validation]]
+        remaining = _difference(global_statistics, _statistics_of(features, labels, in_both, global_statistics))
+        local = _statistics_of(features, labels, rest, global_statistics)
+        for index, mixing in enumerate(grid):
+            predicted = personal_head(remaining, local, mixing, solver).predict(features[validation])
+            num_correct[index] += int((predicted == labels[validation]).sum())
+    return MixingChoice(grid[num_correct.index(max(num_correct))], tuple(num_correct), len(labels))
 
 
 def _statistics_of(features: Tensor, labels: Tensor, chosen: Tensor, like: FeatureStatistics) -> FeatureStatistics:

@@ -8,6 +8,7 @@ from fedstats_app.strategies.fed3r import Fed3R
 from fedstats_app.strategies.fedcgs import FedCGS
 from fedstats_app.strategies.fedcof import FedCOF
 from fedstats_app.strategies.fedncm import FedNCM
+from fedstats_app.strategies.fine_tuning import FineTuning
 from fedstats_app.strategies.one_pass import OnePass
 from fedstats_app.strategies.registry import METHODS, make_strategy
 
@@ -21,6 +22,7 @@ __all__ = [
     "FedCOF",
     "FedNCM",
     "Federation",
+    "FineTuning",
     "OnePass",
     "StatisticsStrategy",
     "TooFewClients",

@@ -8,6 +8,7 @@ a class counts; a node whose list conflicts with theirs takes no part, and the r
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -158,6 +159,7 @@ def _outvoted(name: str, votes: Counter[str]) -> bool:
     return votes[name] < max(votes.values())
 
 
+@functools.lru_cache(maxsize=200_000)
 def _form(name: str) -> str:
     """Return what a person sees of a name: compatible characters made one, and single spaces inside only."""
     return " ".join(unicodedata.normalize("NFKC", name).split())

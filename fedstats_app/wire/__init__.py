@@ -26,19 +26,31 @@ from fedstats_app.wire.statistics_request import (
     StatisticsRequest,
     read_statistics_request,
 )
+from fedstats_app.wire.training import (
+    EVALUATE_MODEL,
+    TRAIN,
+    TrainingRequest,
+    model_evaluation_reply,
+    read_training_task,
+    training_reply,
+)
 
 __all__ = [
     "EVALUATE_HEADS",
+    "EVALUATE_MODEL",
     "QUERY_CLIENTS",
     "QUERY_STATISTICS",
+    "TRAIN",
     "NodeInfo",
     "ReceivedStatistics",
     "RejectedReply",
     "RejectedRequest",
     "StatisticsRequest",
+    "TrainingRequest",
     "evaluation_content",
     "evaluation_reply",
     "guard",
+    "model_evaluation_reply",
     "node_info_reply",
     "per_client",
     "read_evaluation_reply",
@@ -46,5 +58,7 @@ __all__ = [
     "read_node_info",
     "read_statistics_reply",
     "read_statistics_request",
+    "read_training_task",
     "statistics_reply",
+    "training_reply",
 ]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedstats_app.heads import solve_gaussian, solve_ridge
 from fedstats_app.heads.personal import (
+    FOLDS,
     MIXING_GRID,
     PersonalSolver,
     choose_mixing,
@@ -117,7 +118,7 @@ def test_a_client_unlike_the_others_gets_a_head_of_its_own(solver: PersonalSolve
     features, labels = draw(160, 7, classes=2, shift=3.0)
     choice = choose(features, labels, solver)
     assert choice.mixing >= 0.1
-    assert choice.num_validation == 40 and len(choice.num_correct) == len(MIXING_GRID)
+    assert choice.num_validation == 160 and len(choice.num_correct) == len(MIXING_GRID)
     test_features, test_labels = draw(2000, 8, classes=2, shift=3.0)
     local, federation = statistics(features, labels), GLOBAL + statistics(features, labels)
     own, shared = (
@@ -130,7 +131,7 @@ def test_a_client_unlike_the_others_gets_a_head_of_its_own(solver: PersonalSolve
 @given(st.integers(0, 80), st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_the_choice_is_never_worse_than_the_global_head_where_it_is_made(n: int, seed: int, classes: int) -> None:
     choice = choose(*draw(n, seed, classes=classes), key=seed)
-    assert choice.num_validation == n // 4
+    assert choice.num_validation == (n if n >= FOLDS else 0)
     if choice.num_validation:
         best = max(choice.num_correct)
         assert choice.mixing == MIXING_GRID[choice.num_correct.index(best)]  # the smallest of the best
@@ -138,13 +139,17 @@ def test_the_choice_is_never_worse_than_the_global_head_where_it_is_made(n: int,
         assert choice.mixing == 0.0 and choice.num_correct == ()
 
 
-def test_validation_samples_are_in_neither_side() -> None:
-    features, labels = draw(80, 3)
-    order = np.random.default_rng([0]).permutation(80)
-    validation = torch.from_numpy(order[:20])
-    others = statistics(features[order[20:]], labels[order[20:]])
-    heads = [personal_head(GLOBAL + others, others, mixing, GAUSSIAN) for mixing in MIXING_GRID]
-    expected = [int((head.predict(features[validation]) == labels[validation]).sum()) for head in heads]
+def test_samples_are_predicted_from_what_they_are_not_in() -> None:
+    features, labels = draw(81, 3)
+    order = np.random.default_rng([0]).permutation(81)
+    expected = [0] * len(MIXING_GRID)
+    for fold in range(FOLDS):
+        validation = torch.from_numpy(order[fold::FOLDS])
+        others = torch.from_numpy(np.setdiff1d(order, validation))
+        own = statistics(features[others], labels[others])
+        for index, mixing in enumerate(MIXING_GRID):
+            predicted = personal_head(GLOBAL + own, own, mixing, GAUSSIAN).predict(features[validation])
+            expected[index] += int((predicted == labels[validation]).sum())
     assert list(choose(features, labels).num_correct) == expected
 
 
@@ -153,12 +158,12 @@ def test_what_a_client_kept_back_is_not_taken_out() -> None:
     sent = labels != 2  # it has too few samples of class 2 to send them
     federation = statistics(features[sent], labels[sent])
     choice = choose_mixing(federation, features, labels, GAUSSIAN, in_global=sent, key=(0,))
-    assert choice.num_validation == 20
+    assert choice.num_validation == 80
     with pytest.raises(ValueError, match="of class 2 they have 0, the client takes out"):
         choose_mixing(federation, features, labels, GAUSSIAN, in_global=torch.ones_like(sent), key=(0,))
 
 
-def test_another_key_draws_other_validation_samples() -> None:
+def test_another_key_draws_other_folds() -> None:
     features, labels = draw(80, 3, shift=1.0)
     chosen = {choose(features, labels, key=key).num_correct for key in range(4)}
     assert len(chosen) > 1

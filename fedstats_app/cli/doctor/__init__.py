@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,7 +13,6 @@ from typing import Any
 from fedstats_app.cli.doctor.finding import Finding
 from fedstats_app.cli.text import paragraph
 from fedstats_app.config import AppConfig, NodeConfig
-from fedstats_app.results.files import to_json
 
 __all__ = ["Finding", "examine", "run"]
 
@@ -38,7 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(_lines(finding), flush=True)
     failed = [finding for finding in findings if finding.level == "FAIL"]
     if arguments.json:
-        print(to_json({"ok": not failed, "findings": [asdict(finding) for finding in findings]}))
+        document = {"ok": not failed, "findings": [asdict(finding) for finding in findings]}
+        print(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         warnings = sum(finding.level == "warning" for finding in findings)
         print(f"{len(findings)} checks: {len(failed)} failed, {warnings} with a warning")

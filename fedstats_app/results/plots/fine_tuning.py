@@ -114,8 +114,9 @@ def _draw_stage(row: list[Axes], curves: Sequence[TrainingCurve], colours: dict[
     row[0].xaxis.set_major_locator(MaxNLocator(6, integer=True))
     for axes, (_, costs) in zip(row[1:], _PANELS[1:], strict=True):
         _limit_log_axis(axes, [cost for curve in curves for cost in costs(curve) if cost > 0])
-    if all(curve.forward_passes[-1] == curve.forward_passes[0] for curve in curves if curve.start not in _MADE):
-        note = "on cached features:\ntraining makes no passes"
+    solved = [curve for curve in curves if curve.start not in _MADE and len(curve.rounds) > 1]
+    if solved and all(curve.forward_passes[-1] == curve.forward_passes[0] for curve in solved):
+        note = "cached features:\ntraining makes\nno passes"
         row[-1].text(0.03, 0.04, note, transform=row[-1].transAxes, color=MUTED, fontsize=9)
 
 

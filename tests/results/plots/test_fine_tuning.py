@@ -89,6 +89,13 @@ def test_a_random_head_that_never_gets_near_is_still_seen() -> None:
     assert axes.get_ylim()[0] < random.get_ydata().max()
 
 
+def test_a_probe_on_cached_features_says_why_its_passes_stand_still() -> None:
+    for passes, expected in ((0, 1), (10, 0)):
+        panels = draw([rising("random", 0.1, 0.8), rising("fedcof", 0.8, 0.9, passes=passes)]).axes
+        assert [len(axes.texts) for axes in panels] == [0, 0, expected]
+    assert not draw([rising("random", 0.1, 0.8, passes=0)]).axes[2].texts
+
+
 def test_seeds_are_one_line_with_a_band_of_one_deviation() -> None:
     seeds = [make_training("fedcof", scores) for scores in ([0.7, 0.8], [0.8, 0.9], [0.9, 1.0])]
     axes = draw(seeds).axes[0]

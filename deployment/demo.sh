@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# A federation of three SuperNodes on this machine, as docs/deployment.md sets one up on several: TLS, SuperNode
+# authentication, a folder of images per site. Then a run, and a prediction.
+#
+#   deployment/demo.sh [--dir FOLDER] [--port PORT] [--keep]
+#
+#   --dir FOLDER   where certificates, keys, images and logs go; must not exist. Default: a temporary folder
+#   --port PORT    of the SuperLink; the SuperNodes take the three after it. Default: 8000
+#   --keep         leave the federation up after the run, until Ctrl-C, and keep the folder
+#
+# Needs an environment in which `pip install -e .` was run, openssl and ssh-keygen. Nothing leaves the machine.
+set -euo pipefail
+
+DIR="" PORT=8000 KEEP=false
+while (($#)); do
+  case "$1" in
+    --dir) DIR="$2"; shift 2 ;;
+    --port) PORT="$2"; shift 2 ;;
+    --keep) KEEP=true; shift ;;
+    *) echo "demo.sh: no such option: $1 (there are --dir FOLDER, --port PORT, --keep)" >&2; exit 2 ;;
+  esac
+done
+cd "$(dirname "$0")/.."
+if [[ -n "$DIR" ]]; then mkdir -p "$(dirname "$DIR")" && mkdir "$DIR" && DIR="$(cd "$DIR" && pwd)"; else DIR="$(mktemp -d)"; fi
+
+# --- What was started here is ended here, by its process id, whatever happens. -------------------------------------
+PIDS=()
+end() {
+  local status=$?
+  trap - EXIT INT TERM
+  for pid in "${PIDS[@]}"; do kill "$pid" 2>/dev/null || true; done
+  for pid in "${PIDS[@]}"; do wait "$pid" 2>/dev/null || true; done
+  if ((status)); then echo "demo.sh failed; logs are in $DIR" >&2; elif ! $KEEP; then rm -rf "$DIR"; fi
+  exit "$status"
+}
+trap end EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# Start a command in the background, with a log and a file for its process id.
+background() {
+  local name="$1"; shift
+  "$@" >"$DIR/$name.log" 2>&1 &
+  PIDS+=($!)
+  echo $! >"$DIR/$name.pid"
+}
+
+# Wait until a line of a log matches, at most 60 seconds, and not if the process has ended.
+wait_for() {
+  local name="$1" line="$2"
+  for _ in {1..300}; do
+    if grep -q "$line" "$DIR/$name.log"; then return; fi
+    if ! kill -0 "$(cat "$DIR/$name.pid")" 2>/dev/null; then break; fi
+    sleep 0.2
+  done
+  echo "demo.sh: $name did not say \"$line\":" >&2
+  tail -n 20 "$DIR/$name.log" >&2
+  exit 1
+}
+
+step() { echo; echo "== $*"; }
+
+# --- 1. Nothing leaves this machine --------------------------------------------------------------------------------
+export FLWR_HOME="$DIR/flwr"
+export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+export HF_HUB_OFFLINE=1
+# Whatever tries to reach the network all the same finds a proxy that is not there.
+unset http_proxy https_proxy all_proxy ALL_PROXY no_proxy
+export HTTP_PROXY=http://127.0.0.1:9 HTTPS_PROXY=http://127.0.0.1:9 NO_PROXY=127.0.0.1,localhost
+
+step "images of three sites"
+python deployment/make_sites.py "$DIR/images"
+
+step "certificates"
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-384 -sha256 -days 365 -nodes \
+  -keyout "$DIR/ca.key" -out "$DIR/ca.crt" -subj "/CN=Federation" \
+  -addext "basicConstraints=critical,CA:TRUE" -addext "keyUsage=critical,keyCertSign,cRLSign" 2>/dev/null
+openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-384 -nodes \
+  -keyout "$DIR/server.key" -out "$DIR/server.csr" -subj "/CN=localhost" 2>/dev/null
+printf '%s\n' "subjectAltName=DNS:localhost,IP:127.0.0.1" "authorityKeyIdentifier=keyid" \
+  "basicConstraints=CA:FALSE" "keyUsage=critical,digitalSignature" "extendedKeyUsage=serverAuth" >"$DIR/server.ext"
+openssl x509 -req -in "$DIR/server.csr" -CA "$DIR/ca.crt" -CAkey "$DIR/ca.key" -CAcreateserial -days 365 -sha256 \
+  -extfile "$DIR/server.ext" -out "$DIR/server.pem" 2>/dev/null
+
+step "SuperLink"
+background superlink \
+  flower-superlink --host 127.0.0.1 --port "$PORT" --database "$DIR/superlink.db" --enable-supernode-auth \
+  --ssl-ca-certfile "$DIR/ca.crt" --ssl-certfile "$DIR/server.pem" --ssl-keyfile "$DIR/server.key" \
+  --disable-runtime-dependency-installation
+wait_for superlink "Starting Flower SuperLink"
+printf '%s\n' "[superlink.demo]" "address = \"127.0.0.1:$PORT\"" "root-certificates = \"$DIR/ca.crt\"" \
+  >>"$FLWR_HOME/config.toml"
+
+step "SuperNodes"
+for site in site-a site-b site-c; do
+  ssh-keygen -q -t ecdsa -b 384 -N "" -C "" -f "$DIR/$site.key"
+  flwr supernode register "$DIR/$site.key.pub" demo --name "$site"
+done
+number=0
+for site in site-a site-b site-c; do
+  number=$((number + 1))
+  background "$site" \
+    flower-supernode --superlink "127.0.0.1:$PORT" --port $((PORT + number)) \
+    --root-certificates "$DIR/ca.crt" --auth-supernode-private-key "$DIR/$site.key" \
+    --node-config "data-path=\"$DIR/images/$site\" cache-dir=\"$DIR/cache/$site\""
+done
+flwr supernode list demo
+
+step "run"
+flwr run . demo --stream -c "input-size=64 min-clients=3 fine-tune='probe' num-server-rounds=3" | tee "$DIR/run.log"
+RUN="$(tail -n 1 "$DIR/run.log")"
+
+step "predict"
+fedstats predict "$RUN" "$DIR/images/new.png"
+
+if $KEEP; then
+  step "The federation is up: FLWR_HOME=$FLWR_HOME flwr run . demo --stream. Ctrl-C ends it."
+  while kill -0 "${PIDS[0]}" 2>/dev/null; do sleep 1; done
+fi

@@ -1,0 +1,56 @@
+"""Make three sites' folders of images, one folder per class, out of the sample that comes with the app.
+
+    python deployment/make_sites.py FOLDER
+
+FOLDER/site-a, site-b and site-c share some classes and have some to themselves. FOLDER/new.png is an image of an ankle
+boot that no site has.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from fedstats_app.data import Dataset, load_dataset
+
+# Images per class at each site. Three bags at site-c are too few to leave it (min-class-count is 5).
+SITES = {
+    "site-a": {"T-shirt": 60, "Trouser": 60, "Pullover": 60, "Dress": 60, "Coat": 40},
+    "site-b": {"Dress": 50, "Coat": 50, "Sandal": 60, "Shirt": 60, "Sneaker": 60, "Bag": 60},
+    "site-c": {"T-shirt": 40, "Shirt": 40, "Sneaker": 50, "Bag": 3, "Ankle boot": 60},
+}
+NEW_IMAGE = "Ankle boot"
+
+
+def folder_name(class_name: str) -> str:
+    """Return a class name that can be a folder's: the sample calls one class T-shirt/top."""
+    return class_name.partition("/")[0]
+
+
+def make_sites(root: Path) -> None:
+    """Write the folders below ``root``; no image goes to two sites."""
+    train, test = load_dataset("builtin", "train"), load_dataset("builtin", "test")
+    if test is None:
+        raise ValueError("the built-in sample must have a test split, it has none")
+    taken = dict.fromkeys(map(folder_name, train.class_names), 0)
+    for site, classes in SITES.items():
+        for name, count in classes.items():
+            target = root / site / name
+            target.mkdir(parents=True)
+            for number, index in enumerate(_indices(train, name)[taken[name] : taken[name] + count]):
+                train.sample(int(index)).save(target / f"{number:03d}.png")
+            taken[name] += count
+    test.sample(int(_indices(test, NEW_IMAGE)[0])).save(root / "new.png")
+
+
+def _indices(dataset: Dataset, name: str) -> np.ndarray:
+    label = [folder_name(class_name) for class_name in dataset.class_names].index(name)
+    return np.flatnonzero(dataset.labels == label)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where to make them; must not hold such folders yet")
+    make_sites(parser.parse_args().folder)
