@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
+from fedstats_app.own_data import hidden_classes, own_dataset
 from fedstats_app.privacy import NodePolicy, evaluable
-from fedstats_app.site import client_samples, hidden_classes, own_dataset, split_holdout
+from fedstats_app.site import client_samples, split_holdout
 
 logger = logging.getLogger("fedstats_app")
 
@@ -93,14 +94,3 @@ def client_split(
     kept, held_out = (part[allowed[labels[part]].numpy()] for part in (kept, held_out))
     held_out = held_out[evaluable(labels[held_out], num_classes, policy.min_class_count).numpy()]
     return ClientSplit(dataset, kept, held_out, tuple(sorted(few)))
-
-
-def listed_classes(config: AppConfig, node: NodeConfig) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
-    """Return the class names that a node with data of its own tells the server, and their numbers if they have any.
-
-    Those under the floor are left out; without a floor all are told, also of classes without samples.
-    """
-    dataset = own_dataset(node, config)
-    listed = np.setdiff1d(np.arange(len(dataset.class_names)), hidden_classes(dataset, node.class_floor(config)))
-    names = tuple(dataset.class_names[c] for c in listed)
-    return names, tuple(listed.tolist()) if dataset.numbered else None

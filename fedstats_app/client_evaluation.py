@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from flwr.app import Context, Message
 
-from fedstats_app.client_data import ClientSplit
+from fedstats_app.client_data import ClientSplit, client_split, node_policy
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
+from fedstats_app.node import configs, feature_reader
 from fedstats_app.privacy import confusion_above_floor
 from fedstats_app.site import FeatureReader
-from fedstats_app.wire import StatisticsRequest
+from fedstats_app.wire import StatisticsRequest, evaluation_reply, read_evaluation_request
+
+
+def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Score heads on the samples that the client kept for evaluation."""
+    request, heads = read_evaluation_request(msg)
+    config, node = configs(context)
+    floor = node_policy(config, node).min_class_count
+    split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
+    reader = feature_reader(config, node, request.backbone_fingerprint)
+    confusion, calibration = evaluate_heads(
+        reader, split, request, heads, min_class_count=floor, mask_absent=config.mask_absent
+    )
+    return evaluation_reply(msg, confusion, calibration)
+
 
 
 def evaluate_heads(

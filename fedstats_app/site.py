@@ -30,6 +30,7 @@ from fedstats_app.data import (
     load_dataset,
     partition,
 )
+from fedstats_app.own_data import hidden_classes, own_dataset
 
 logger = logging.getLogger("fedstats_app")
 
@@ -251,24 +252,6 @@ def _partitions(
     )
 
 
-def own_dataset(node: NodeConfig, config: AppConfig) -> Dataset:
-    """Return the data of a node with data of its own: a folder of images per class, or parquet files."""
-    path = Path(node.data_path).expanduser()
-    folders = (path, path / "data")
-    is_parquet = path.suffix == ".parquet" or any(any(folder.glob("*.parquet")) for folder in folders)
-    kind, columns = ("parquet", (config.image_column, config.label_column)) if is_parquet else ("folder", ("", ""))
-    return _training_split(f"{kind}:{node.data_path}", *columns)
-
-
-def hidden_classes(dataset: Dataset, floor: int) -> NDArray[np.int64]:
-    """Return the classes of a node's own data, by index, with fewer samples than its floor (and so than none).
-
-    Not even their names leave the node: a name alone would say that there is such a case.
-    """
-    counts = np.bincount(dataset.labels, minlength=len(dataset.class_names))
-    return np.flatnonzero(counts < floor)
-
-
 def _aligned(dataset: Dataset, class_names: tuple[str, ...], floor: int) -> Dataset:
     """Return the data with the federation's classes, without the samples of classes that it was not told of."""
     hidden = [c for c in hidden_classes(dataset, floor) if dataset.class_names[c] not in class_names]
@@ -327,8 +310,12 @@ def split_holdout(
 
 
 def cache_root(config: AppConfig, node: NodeConfig) -> Path | None:
-    """Return the feature cache's folder, or None: in simulation by default, on a node with its own data if asked."""
-    if config.feature_cache == "off" or (config.feature_cache == "auto" and node.data_path):
+    """Return the feature cache's folder, or None.
+
+    Unless the run switches it on or off, there is one in a simulation, and on a node with data of its own only if its
+    owner names a ``cache-dir``: features are as personal as the images.
+    """
+    if config.feature_cache == "off" or (config.feature_cache == "auto" and node.data_path and not node.cache_dir):
         return None
     return _cache_folder(config, node)
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from support.flower import COMPLETED, REPOSITORY, Finished, Simulation, simulation
+from support.flower import COMPLETED, REPOSITORY, Finished, Simulation, descendants, simulation, superlinks_of
 
 import fedstats_app
 from fedstats_app.data import load_dataset
@@ -47,7 +52,7 @@ def default_run(flower: Simulation) -> Finished:
 
 
 def heads(run: Finished) -> dict[str, bytes]:
-    return {path.stem: path.read_bytes() for path in sorted((run.folder / "heads").iterdir())}
+    return {path.stem: path.read_bytes() for path in sorted((run.folder / "heads").glob("*.safetensors"))}
 
 
 def test_the_readme_command_gives_the_readme_table(default_run: Finished, flower: Simulation) -> None:
@@ -155,3 +160,39 @@ def test_clients_that_raise_leave_the_head_of_the_others(tmp_path: Path) -> None
         assert bool(torch.isfinite(head.weight).all())
         outcomes = [json.loads(line) for line in (run.folder / "clients.jsonl").read_text().splitlines()]
         assert [one["client"] for one in outcomes if one["outcome"] == "failed"] == [3, 7]
+
+
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes(flower: Simulation) -> None:
+    settings = (
+        "method='fedncm,fedcof' backbone='random:tiny' input-size=16 num-clients=12 fine-tune='probe' "
+        "fraction-tune=0.5 start-head='random,fedcof' optimizer='fedadam-torch' num-server-rounds=40 "
+        "checkpoint-every=5 plots=false"
+    )
+    whole = flower.bash(f"flwr run . --stream -c \"{settings} output-dir='{flower.home}/whole'\"")
+    cut_runs = flower.home / "cut"
+    with subprocess.Popen(
+        ["bash", "-c", f"exec flwr run . --stream -c \"{settings} output-dir='{cut_runs}'\""],
+        cwd=REPOSITORY,
+        env=flower.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+    ) as command:
+        deadline = time.monotonic() + 300
+        while len(lines := [line for path in cut_runs.glob("*/rounds.jsonl") for line in path.open()]) < 53:
+            assert time.monotonic() < deadline, f"{len(lines)} rounds in 300 s"
+            time.sleep(0.02)
+        # In the second training, 41 records being those of the first: the ServerApp's process and its workers.
+        [superlink] = superlinks_of(flower.home)
+        for pid in descendants(superlink):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        command.kill()
+    [folder] = cut_runs.iterdir()
+    assert json.loads((folder / "status.json").read_text())["state"] == "running"
+    assert not (folder / "heads" / "fedcof-probe.safetensors").exists()
+    resumed = flower.bash(f"flwr run . --stream -c \"{settings} output-dir='{cut_runs}' resume='{folder}'\"")
+    assert resumed.folder == folder
+    assert any("fedcof-probe: going on after round" in line for line in resumed.said)
+    assert heads(resumed) == heads(whole)
+    assert json.loads((folder / "status.json").read_text())["state"] == "completed"

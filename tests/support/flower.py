@@ -112,3 +112,21 @@ def free_ports(number: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the ids of a process's children, their children and so on."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            # The name, in brackets, may hold anything; the parent is the second field after it.
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            continue  # it ended meanwhile
+        children.setdefault(parent, []).append(int(entry.name))
+    found, unseen = [], [pid]
+    while unseen:
+        below = children.get(unseen.pop(), [])
+        found += below
+        unseen += below
+    return found

@@ -12,7 +12,8 @@ from fedstats_app.cli.image_files import readable
 from fedstats_app.cli.text import printable
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
-from fedstats_app.site import own_dataset, training_set
+from fedstats_app.own_data import own_dataset
+from fedstats_app.site import training_set
 
 # Spread over all of them: damaged files often come together.
 IMAGES_READ = 200
