@@ -107,11 +107,12 @@ done
 flwr supernode list demo
 
 step "run"
-flwr run . demo --stream -c "input-size=64 min-clients=3 fine-tune='probe' num-server-rounds=3" | tee "$DIR/run.log"
+flwr run . demo --stream -c "input-size=64 min-clients=3 wait-timeout=300 fine-tune='probe' num-server-rounds=3" | tee "$DIR/run.log"
 RUN="$(tail -n 1 "$DIR/run.log")"
+[[ -d "$RUN" ]] || exit 1 # flwr run exits with 0 also when the run failed; then its last line says why
 
 step "predict"
-fedstats predict "$RUN" "$DIR/images/new.png"
+python -m fedstats_app.cli predict "$RUN" "$DIR/images/new.png"
 
 if $KEEP; then
   step "The federation is up: FLWR_HOME=$FLWR_HOME flwr run . demo --stream. Ctrl-C ends it."

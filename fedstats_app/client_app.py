@@ -49,31 +49,33 @@ def clients(msg: Message, context: Context) -> Message:
 @per_client
 def statistics(msg: Message, context: Context, client_id: int | None) -> Message:
     """Run the frozen backbone over the client's samples once and send their statistics."""
-    from fedstats_app import client_statistics
+    from fedstats_app.client_statistics import statistics
 
-    return client_statistics.statistics(msg, context, client_id)
+    return statistics(msg, context, client_id)
+
 
 @app.evaluate("heads")
 @per_client
 def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score heads on the samples that the client kept for evaluation."""
-    from fedstats_app import client_evaluation
+    from fedstats_app.client_evaluation import evaluate
 
-    return client_evaluation.evaluate(msg, context, client_id)
+    return evaluate(msg, context, client_id)
+
 
 @app.train()
 @per_client
 def train(msg: Message, context: Context, client_id: int | None) -> Message:
     """Train the model of a round on the client's samples and send what changed."""
-    from fedstats_app import client_training
+    from fedstats_app.client_training import train
 
-    return client_training.train(msg, context, client_id)
+    return train(msg, context, client_id)
 
 
 @app.evaluate("model")
 @per_client
 def evaluate_model(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score a model that is being trained on the samples that the client kept for evaluation."""
-    from fedstats_app import client_training
+    from fedstats_app.client_training import evaluate_model
 
-    return client_training.evaluate_model(msg, context, client_id)
+    return evaluate_model(msg, context, client_id)

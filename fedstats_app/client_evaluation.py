@@ -28,7 +28,6 @@ def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
     return evaluation_reply(msg, confusion, calibration)
 
 
-
 def evaluate_heads(
     reader: FeatureReader,
     split: ClientSplit,

@@ -46,4 +46,3 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
         num_suppressed_classes=len(suppressed),
         seconds=time.perf_counter() - started,
     )
-

@@ -18,12 +18,14 @@ from fedstats_app.site import FeatureReader, ImageSamples
 from fedstats_app.training import Samples, TensorSamples, TunedModel, evaluate, train_locally
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.training import (
-    EvaluationCounts,
     TrainingRequest,
     TrainingTask,
+    read_training_task,
+)
+from fedstats_app.wire.training_replies import (
+    EvaluationCounts,
     model_evaluation_reply,
     nothing_to_train_reply,
-    read_training_task,
     training_reply,
 )
 
@@ -67,9 +69,7 @@ def _prepare(
     request = task.request
     config, node = configs(context)
     partition = partition_of(node, client_id) or 0
-    split = client_split(
-        config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed
-    )
+    split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
     dataset = split.dataset
     if len(dataset.class_names) != request.num_classes:
         raise RejectedRequest(

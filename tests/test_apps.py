@@ -16,7 +16,7 @@ from PIL import Image
 from support.local_grid import Fault, LocalGrid
 
 import fedstats_app
-from fedstats_app import client_app, client_data, server_app
+from fedstats_app import client_app, client_data, client_evaluation, server_app
 from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.results.head_file import read_head
@@ -348,14 +348,14 @@ def test_what_was_not_evaluated_stands_in_the_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed) for seed, name in enumerate("abc")]
-    reads = client_app.read_evaluation_request
+    reads = client_evaluation.read_evaluation_request
 
     def failing(msg: Any) -> Any:
         if msg.metadata.dst_node_id == 1001:
             raise OSError("no disk")
         return reads(msg)
 
-    monkeypatch.setattr(client_app, "read_evaluation_request", failing)
+    monkeypatch.setattr(client_evaluation, "read_evaluation_request", failing)
     nodes = [{"data-path": site, "min-class-count": 0} for site in sites]
     folder = simulate(tmp_path, node_configs=nodes, method="fedncm")
     results = read_json(folder, "results.json")

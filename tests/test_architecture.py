@@ -31,7 +31,8 @@ ALLOWED: dict[str, set[str]] = {
     "privacy": {"statistics", "heads"},
     "node": {"config", "site", "wire"},
     "client_data": {"config", "data", "own_data", "privacy", "site"},
-    "client_evaluation": {"client_data", "heads", "privacy", "site", "wire"},
+    "client_evaluation": {"client_data", "heads", "node", "privacy", "site", "wire"},
+    "client_statistics": {"client_data", "node", "privacy", "wire"},
     "server_extension": {"config", "results", "statistics", "strategies"},
     "client_training": {"client_data", "data", "heads", "node", "site", "training", "wire"},
     "server_training": {
@@ -52,10 +53,11 @@ ALLOWED: dict[str, set[str]] = {
     "client_app": {
         "client_data",
         "client_evaluation",
+        "client_statistics",
         "client_training",
         "config",
         "node",
-        "privacy",
+        "own_data",
         "threads",
         "wire",
     },
@@ -77,7 +79,17 @@ ALLOWED: dict[str, set[str]] = {
     },
     "__init__": {"results"},
 }
-FLOWER = {"wire", "strategies", "node", "client_app", "client_training", "server_app", "server_training"}
+FLOWER = {
+    "wire",
+    "strategies",
+    "node",
+    "client_app",
+    "client_evaluation",
+    "client_statistics",
+    "client_training",
+    "server_app",
+    "server_training",
+}
 PUBLIC_FLOWER = {"flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy"}
 TORCH_ONLY = {"statistics", "heads", "training"}
 
@@ -132,7 +144,9 @@ def test_dependencies_point_one_way(part: str, path: Path) -> None:
         ("fedstats_app.cli", ("torch", "flwr", "numpy", "PIL", "cryptography")),
         ("fedstats_app.cli.predict", ("flwr", "ray", "torchvision", "datasets", "matplotlib")),
         ("fedstats_app.cli.doctor", ("torch", "flwr", "ray")),
-        ("fedstats_app.client_app", ("torchvision", "matplotlib", "datasets", "ray")),
+        ("fedstats_app.client_app", ("torch", "torchvision", "matplotlib", "datasets", "ray")),
+        ("fedstats_app.client_statistics", ("torchvision", "matplotlib", "datasets", "ray")),
+        ("fedstats_app.client_training", ("torchvision", "matplotlib", "datasets", "ray")),
     ],
 )
 def test_imports_are_light(module: str, absent: tuple[str, ...]) -> None:

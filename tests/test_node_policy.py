@@ -192,9 +192,9 @@ def test_who_does_not_allow_training_says_so(tmp_path: Path) -> None:
     grid = LocalGrid(client_app.app, nodes, AppConfig().to_run_config())
     messages = [Message(RecordDict(), dst_node_id=1000 + n, message_type="query.clients") for n in range(2)]
 
-    records = [reply.content["node"] for reply in grid.send_and_receive(messages)]
+    replies = {reply.metadata.src_node_id: reply.content["node"] for reply in grid.send_and_receive(messages)}
 
-    assert [record.get("trains", True) for record in records] == [False, True]  # type: ignore[union-attr]
+    assert {node: record.get("trains", True) for node, record in replies.items()} == {1000: False, 1001: True}  # type: ignore[union-attr]
 
 
 def test_an_evaluation_names_no_class_of_few_samples(tmp_path: Path) -> None:

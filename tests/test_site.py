@@ -137,10 +137,12 @@ def test_input_size_is_small_only_for_the_small_sample() -> None:
     assert input_size(AppConfig(input_size=96), own_data=False) == 96
 
 
-def test_the_cache_is_on_in_simulation_and_off_on_nodes_with_their_own_data(tmp_path: Path) -> None:
+def test_the_cache_is_on_in_simulation_and_where_a_node_s_owner_names_a_place(tmp_path: Path) -> None:
     simulated, own = NodeConfig("", 0, 2), NodeConfig("/data")
     config = AppConfig(cache_dir=str(tmp_path))
     assert cache_root(config, simulated) == tmp_path and cache_root(config, own) is None
     assert cache_root(replace(config, feature_cache="on"), own) == tmp_path
     assert cache_root(replace(config, feature_cache="off"), simulated) is None
-    assert cache_root(replace(config, feature_cache="on"), replace(own, cache_dir="/site/cache")) == Path("/site/cache")
+    named = replace(own, cache_dir="/site/cache")
+    assert cache_root(config, named) == cache_root(replace(config, feature_cache="on"), named) == Path("/site/cache")
+    assert cache_root(replace(config, feature_cache="off"), named) is None

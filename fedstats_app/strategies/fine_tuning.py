@@ -19,11 +19,13 @@ from fedstats_app.strategies.discovery import TooFewClients
 from fedstats_app.wire import RejectedReply
 from fedstats_app.wire.training import (
     EVALUATE_MODEL,
-    EvaluationCounts,
     TrainingRequest,
+    to_record,
+)
+from fedstats_app.wire.training_replies import (
+    EvaluationCounts,
     check_training_reply,
     read_model_evaluation_reply,
-    to_record,
 )
 
 logger = logging.getLogger("fedstats_app")

@@ -9,31 +9,57 @@ Somebody else's ClientApp answers our strategies with two calls::
     return statistics_reply(msg, request.statistics(features, labels))
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from fedstats_app.wire.errors import RejectedReply, RejectedRequest
-from fedstats_app.wire.evaluation import (
-    EVALUATE_HEADS,
-    evaluation_content,
-    evaluation_reply,
-    read_evaluation_reply,
-    read_evaluation_request,
-)
 from fedstats_app.wire.guard import guard
 from fedstats_app.wire.hosting import QUERY_CLIENTS, NodeInfo, node_info_reply, read_node_info
 from fedstats_app.wire.multiplex import per_client
-from fedstats_app.wire.statistics_reply import ReceivedStatistics, read_statistics_reply, statistics_reply
-from fedstats_app.wire.statistics_request import (
-    QUERY_STATISTICS,
-    StatisticsRequest,
-    read_statistics_request,
-)
-from fedstats_app.wire.training import (
-    EVALUATE_MODEL,
-    TRAIN,
-    TrainingRequest,
-    model_evaluation_reply,
-    read_training_task,
-    training_reply,
-)
+
+if TYPE_CHECKING:
+    from fedstats_app.wire.evaluation import (
+        EVALUATE_HEADS,
+        evaluation_content,
+        evaluation_reply,
+        read_evaluation_reply,
+        read_evaluation_request,
+    )
+    from fedstats_app.wire.statistics_replies import ReceivedStatistics, read_statistics_reply, statistics_reply
+    from fedstats_app.wire.statistics_request import (
+        QUERY_STATISTICS,
+        StatisticsRequest,
+        read_statistics_request,
+    )
+    from fedstats_app.wire.training import (
+        EVALUATE_MODEL,
+        TRAIN,
+        TrainingRequest,
+        read_training_task,
+    )
+    from fedstats_app.wire.training_replies import model_evaluation_reply, training_reply
+
+# Imported on first use, because they need torch, and a node says which clients it hosts without. None of these names
+# may be that of a module of this package: an import of the module would hide it.
+_NEED_TORCH = {
+    "EVALUATE_HEADS": "evaluation",
+    "EVALUATE_MODEL": "training",
+    "QUERY_STATISTICS": "statistics_request",
+    "TRAIN": "training",
+    "ReceivedStatistics": "statistics_replies",
+    "StatisticsRequest": "statistics_request",
+    "TrainingRequest": "training",
+    "evaluation_content": "evaluation",
+    "evaluation_reply": "evaluation",
+    "model_evaluation_reply": "training_replies",
+    "read_evaluation_reply": "evaluation",
+    "read_evaluation_request": "evaluation",
+    "read_statistics_reply": "statistics_replies",
+    "read_statistics_request": "statistics_request",
+    "read_training_task": "training",
+    "statistics_reply": "statistics_replies",
+    "training_reply": "training_replies",
+}
 
 __all__ = [
     "EVALUATE_HEADS",
@@ -62,3 +88,10 @@ __all__ = [
     "statistics_reply",
     "training_reply",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import one of the names that need torch on first use."""
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_NEED_TORCH[name]}"), name)

@@ -21,11 +21,13 @@ from fedstats_app.strategies.server_optimizers import (
 )
 from fedstats_app.wire import per_client
 from fedstats_app.wire.training import (
-    EvaluationCounts,
     TrainingRequest,
-    model_evaluation_reply,
     read_training_task,
     to_record,
+)
+from fedstats_app.wire.training_replies import (
+    EvaluationCounts,
+    model_evaluation_reply,
     training_reply,
 )
 

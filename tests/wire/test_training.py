@@ -14,15 +14,17 @@ from fedstats_app.statistics import RandomFourierFeatures
 from fedstats_app.training import LocalOptions
 from fedstats_app.wire import RejectedReply, RejectedRequest
 from fedstats_app.wire.training import (
+    TrainingRequest,
+    read_training_task,
+    to_record,
+)
+from fedstats_app.wire.training_replies import (
     EvaluationCounts,
     TrainingMetrics,
-    TrainingRequest,
     check_training_reply,
     model_evaluation_reply,
     nothing_to_train_reply,
     read_model_evaluation_reply,
-    read_training_task,
-    to_record,
     training_reply,
 )
 
