@@ -86,7 +86,7 @@ class FineTuningStage:
             training = _Training(self, name, start)
             results.append(training.run())
             self._save(results[-1], start.feature_map, training.model, start.head.present)
-        if self.config.plots:
+        if self.config.plots and any(result.final_accuracy is not None for result in results):
             from fedstats_app.results.plots.fine_tuning import plot_training
 
             self.folder.plots_path.mkdir(exist_ok=True)

@@ -32,7 +32,7 @@ def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def run_config(image_folder: Path) -> dict[str, str | int | float | bool]:
-    """A run of a second: six clients, the smallest backbone."""
+    """A run of a second: six clients, the smallest backbone, a few rounds of training."""
     return {
         "dataset": f"folder:{image_folder}",
         "num-clients": 6,
@@ -41,6 +41,9 @@ def run_config(image_folder: Path) -> dict[str, str | int | float | bool]:
         "device": "cpu",
         "feature-cache": "off",
         "plots": False,
+        "fine-tune": "probe",
+        "num-server-rounds": 3,
+        "checkpoint-every": 2,
     }
 
 

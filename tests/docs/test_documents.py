@@ -183,11 +183,11 @@ def test_a_wrong_key_would_be_seen() -> None:
 
 def test_run_folder_is_as_the_guide_says(finished_run: Path) -> None:
     described = {row[0]: row[1] for row in rows(DOCS / "guide.md", "file") if row[0].startswith("`")}
-    files = {
-        "heads/METHOD.safetensors" if path.suffix == ".safetensors" else path.relative_to(finished_run).as_posix()
-        for path in finished_run.rglob("*")
-        if path.is_file()
-    }
+    names = {"heads": "heads/METHOD.safetensors", "checkpoints": "checkpoints/"}
+    files = set()
+    for path in (path.relative_to(finished_run) for path in finished_run.rglob("*") if path.is_file()):
+        of_many = path.suffix == ".safetensors" and len(path.parts) > 1
+        files.add(names[path.parts[0]] if of_many else path.as_posix())
     assert {file.strip("`") for file in described} == files | {"plots/*.png"}
     results = json.loads((finished_run / "results.json").read_text())
     words = set(re.findall(r"`([a-z_]+)`", described["`results.json`"]))
