@@ -24,12 +24,14 @@ cd "$(dirname "$0")/.."
 if [[ -n "$DIR" ]]; then mkdir -p "$(dirname "$DIR")" && mkdir "$DIR" && DIR="$(cd "$DIR" && pwd)"; else DIR="$(mktemp -d)"; fi
 
 # --- What was started here is ended here, by its process id, whatever happens. -------------------------------------
-PIDS=()
 end() {
   local status=$?
   trap - EXIT INT TERM
-  for pid in "${PIDS[@]}"; do kill "$pid" 2>/dev/null || true; done
-  for pid in "${PIDS[@]}"; do wait "$pid" 2>/dev/null || true; done
+  local pids
+  pids="$(jobs -p)"
+  # shellcheck disable=SC2086  # one word per process
+  [[ -z "$pids" ]] || kill $pids 2>/dev/null || true
+  wait
   if ((status)); then echo "demo.sh failed; logs are in $DIR" >&2; elif ! $KEEP; then rm -rf "$DIR"; fi
   exit "$status"
 }
@@ -41,7 +43,6 @@ trap 'exit 143' TERM
 background() {
   local name="$1"; shift
   "$@" >"$DIR/$name.log" 2>&1 &
-  PIDS+=($!)
   echo $! >"$DIR/$name.pid"
 }
 
@@ -116,5 +117,6 @@ python -m fedstats_app.cli predict "$RUN" "$DIR/images/new.png"
 
 if $KEEP; then
   step "The federation is up: FLWR_HOME=$FLWR_HOME flwr run . demo --stream. Ctrl-C ends it."
-  while kill -0 "${PIDS[0]}" 2>/dev/null; do sleep 1; done
+  trap 'exit 0' INT TERM
+  while kill -0 "$(cat "$DIR/superlink.pid")" 2>/dev/null; do sleep 1; done
 fi

@@ -79,3 +79,39 @@ def evaluate_model(msg: Message, context: Context, client_id: int | None) -> Mes
     from fedstats_app.client_training import evaluate_model
 
     return evaluate_model(msg, context, client_id)
+
+
+@app.train("personalise")
+@per_client
+def personalise(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Train a model of the client's own and say how it scores; the model stays here."""
+    from fedstats_app.client_personal import personalise
+
+    return personalise(msg, context, client_id)
+
+
+@app.train("prototypes")
+@per_client
+def prototypes(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Train the client's own model toward the federation's prototypes and send its class means (FedProto)."""
+    from fedstats_app.client_personal import prototypes
+
+    return prototypes(msg, context, client_id)
+
+
+@app.train("personal_heads")
+@per_client
+def personal_heads(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Solve a head of the client's own from local and global statistics and say how it scores."""
+    from fedstats_app.client_personal import personal_heads
+
+    return personal_heads(msg, context, client_id)
+
+
+@app.evaluate("personal")
+@per_client
+def evaluate_personal(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Score the model that the client keeps from round to round."""
+    from fedstats_app.client_personal import evaluate_personal
+
+    return evaluate_personal(msg, context, client_id)

@@ -325,6 +325,8 @@ class AppConfig:
             problems.append(f"resume: must be the absolute path of a run folder (or start with ~), got {self.resume!r}")
         if self.extend and not _is_absolute(self.extend):
             problems.append(f"extend: must be the absolute path of a run folder (or start with ~), got {self.extend!r}")
+        if self.resume and self.personalise != "none":
+            problems.append(f"personalise: has no checkpoints to resume from, got {self.personalise!r} with resume")
         if self.output_dir and not _is_absolute(self.output_dir):
             problems.append(f"output-dir: must be an absolute path (or start with ~), got {self.output_dir!r}")
         return problems

@@ -20,6 +20,7 @@ from fedstats_app.console import LastWord, quiet_flower, say
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
 from fedstats_app.results import MethodResult, RunFolder, results_table, write_model_card
 from fedstats_app.results.disclosure import append_disclosure, policy_record
+from fedstats_app.results.personal_table import personal_table
 from fedstats_app.results.record import head_metadata, method_result, run_record, versions
 from fedstats_app.results.resume import ClosedFormStage, check_same_run, closed_form_stage
 from fedstats_app.results.statistics_file import save_statistics
@@ -32,6 +33,7 @@ from fedstats_app.statistics import FeatureMap
 from fedstats_app.strategies import ClientGrid, ClientOutcome, Federation, StatisticsStrategy, discover, make_strategy
 from fedstats_app.strategies.evaluation import evaluate_on_clients
 from fedstats_app.strategies.exchange import SERVER_SIDE_CODES
+from fedstats_app.strategies.personal import run_personal
 from fedstats_app.wire import ReceivedStatistics
 from fedstats_app.wire.disclosure import DisclosureLedger
 
@@ -132,7 +134,9 @@ class Run:
         test_set = self._test_set(federation, backbone, class_names)
         if "fed3r" in config.methods and config.fed3r_random_features and config.fed3r_kernel_width == "auto":
             config = replace(config, fed3r_kernel_width=self._kernel_width(test_set))
-        strategy = self._strategy(config, federation, backbone, class_names, holdout=test_set is None)
+        # Personal models are scored on each client's own samples, whatever the server has.
+        held_out = test_set is None or config.personalise != "none"
+        strategy = self._strategy(config, federation, backbone, class_names, holdout=held_out)
         extension.apply(strategy, class_names)
         clients = ClientGrid(
             grid,
@@ -160,8 +164,18 @@ class Run:
             confusion = self._evaluate(clients, strategy, test_set)
             self._write(config, strategy, backbone, class_names, confusion, federation, extension)
             solved = closed_form_stage(self.folder.path)
-        if config.fine_tune != "none" and solved is not None:
-            self._train(config, clients, federation, backbone, class_names, test_set, solved)
+        if solved is None:
+            return
+        trainable = {
+            client: number
+            for client, number in solved.clients.items()
+            if number and client in federation.hosts and client not in federation.statistics_only
+        }
+        if config.fine_tune != "none":
+            holdout = strategy.request.holdout
+            self._train(config, clients, trainable, backbone, class_names, test_set, solved, holdout)
+        if config.personalise != "none":
+            self._personalise(config, clients, trainable, strategy, backbone)
 
     def _elapsed(self) -> str:
         return f"{time.perf_counter() - self.started:.0f} s"
@@ -270,18 +284,14 @@ class Run:
         self,
         config: AppConfig,
         grid: ClientGrid,
-        federation: Federation,
+        clients: dict[int, int],
         backbone: Backbone,
         class_names: tuple[str, ...],
         test_set: ServerTestSet | None,
         solved: ClosedFormStage,
+        holdout: float,
     ) -> None:
         """Stage 2: train from the heads, on the clients that are in them."""
-        clients = {
-            client: number
-            for client, number in solved.clients.items()
-            if number and client in federation.hosts and client not in federation.statistics_only
-        }
         say(f"fine-tune {config.fine_tune} by {config.optimizer} on {len(clients)} clients, after {self._elapsed()}")
         stage = FineTuningStage(
             config,
@@ -301,6 +311,28 @@ class Run:
         write_model_card(self.folder.path)
         say(f"done after {self._elapsed()}")
         print(training_table(results), flush=True)
+
+    def _personalise(
+        self,
+        config: AppConfig,
+        grid: ClientGrid,
+        clients: dict[int, int],
+        strategy: StatisticsStrategy,
+        backbone: Backbone,
+    ) -> None:
+        """Make a model for every client by each of the approaches, scored on what the client kept."""
+        say(f"personalise {config.personalise} on {len(clients)} clients, after {self._elapsed()}")
+        with quiet_flower():
+            results = run_personal(grid, config, strategy, backbone.module, clients=clients, say=say)
+        self.folder.add_results("personal", {name: result.to_json() for name, result in results.items()})
+        if config.plots:
+            from fedstats_app.results.plots.personal import plot_personal_accuracies
+
+            accuracies = {name: list(result.accuracies.values()) for name, result in results.items()}
+            title = f"{self.data_name}, {config.backbone}, {len(clients)} clients"
+            plot_personal_accuracies(accuracies, self.folder.plots_path / "personal.png", title)
+        say(f"done after {self._elapsed()}")
+        print(personal_table(list(results.values())), flush=True)
 
     def _evaluate(
         self, grid: ClientGrid, strategy: StatisticsStrategy, test_set: ServerTestSet | None

@@ -171,9 +171,13 @@ class RunFolder:
 
     def add_training(self, name: str, entry: Mapping[str, object]) -> None:
         """Put a finished training into results.json, under `training`, beside what is there."""
+        self.add_results("training", {name: entry})
+
+    def add_results(self, section: str, entries: Mapping[str, object]) -> None:
+        """Put entries into a section of results.json, beside what is there."""
         path = self.path / "results.json"
         results = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        self.write_results({**results, "training": {**results.get("training", {}), name: entry}})
+        self.write_results({**results, section: {**results.get(section, {}), **entries}})
 
     def forget_clients(self) -> None:
         """Begin clients.jsonl anew: a first stage that was interrupted is done again as a whole."""

@@ -1,0 +1,145 @@
+"""What deployment/ and docs/deployment.md say is so: the same commands, versions of pyproject.toml, no Ray on a node."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from support.flower import REPOSITORY
+
+from tests.docs.markdown import blocks
+from tests.test_apps import site_folder
+
+DEPLOYMENT = REPOSITORY / "deployment"
+DOCUMENT = REPOSITORY / "docs" / "deployment.md"
+# What a node need not have. torchvision's networks need torchvision, parquet files need datasets; folders do not.
+ABSENT = (
+    "ray",
+    "matplotlib",
+    "flwr_datasets",
+    "datasets",
+    "pandas",
+    "pyarrow",
+    "torchvision",
+    "timm",
+    "sklearn",
+    "scipy",
+)
+
+
+def lines_of(text: str) -> list[str]:
+    """Return commands by line, without what only the script has around them."""
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+
+
+def test_the_document_shows_the_script_s_commands() -> None:
+    script = lines_of((DEPLOYMENT / "demo.sh").read_text())
+    shown = [
+        line
+        for block in blocks(DOCUMENT, "bash")
+        if not re.match(r"deployment/demo\.sh|DIR=|site=|pip |podman ", block.code)
+        for line in lines_of(block.code)
+    ]
+    assert [line for line in shown if line not in script] == []
+    # And none of the script's steps is left out.
+    for command in ("openssl x509", "flower-superlink", "ssh-keygen", "flwr supernode register", "flower-supernode"):
+        assert any(line.startswith(command) for line in shown), command
+    assert any(line.startswith("flwr run . demo") for line in shown)
+
+
+def test_the_script_is_well_formed() -> None:
+    subprocess.run(["bash", "-n", DEPLOYMENT / "demo.sh"], check=True)
+    wrong = subprocess.run([DEPLOYMENT / "demo.sh", "--prt", "1"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and "no such option: --prt" in wrong.stderr
+
+
+def requirements(lines: list[str]) -> dict[str, str]:
+    """Return version specifiers by name, extras left out."""
+    found = {}
+    for line in lines:
+        match = re.fullmatch(r"([A-Za-z0-9-]+)(?:\[\w+\])?(.*)", line)
+        assert match is not None, line
+        found[match[1]] = match[2]
+    return found
+
+
+def test_a_node_s_requirements_are_some_of_the_project_s() -> None:
+    project = requirements(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"])
+    node = requirements(lines_of((DEPLOYMENT / "requirements-node.txt").read_text()))
+    assert node.items() <= project.items()
+    assert set(project) - set(node) == {"flwr-datasets", "torchvision", "matplotlib"}
+
+
+NODE = """
+import importlib.abc, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from flwr.app import Context, RecordDict
+from support.local_grid import LocalGrid
+from fedstats_app import client_app, server_app
+from fedstats_app.config import AppConfig
+
+settings = {settings!r}
+run_config = {{**AppConfig().to_run_config(), **settings}}
+grid = LocalGrid(client_app.app, [{{"data-path": path}} for path in {sites!r}], run_config)
+server_app.app(grid, Context(7, 1, {{}}, RecordDict(), run_config))
+"""
+
+
+def test_a_node_works_without_ray_and_all_else_that_only_simulations_need(tmp_path: Path) -> None:
+    """The whole app, in fact: statistics, evaluation and fine-tuning, with the packages absent."""
+    sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20) for seed, name in enumerate("ab")]
+    settings = {
+        "backbone": "random:tiny",
+        "input-size": 16,
+        "plots": False,
+        "output-dir": str(tmp_path / "runs"),
+        "settle-seconds": 0.1,
+        "fine-tune": "full",
+        "num-server-rounds": 1,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", NODE.format(absent=set(ABSENT), settings=settings, sites=sites)],
+        env={"PYTHONPATH": f"{REPOSITORY / 'tests'}:{REPOSITORY}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[fedstats] completed; results are in" in done.stdout
+    assert not re.search(r"failed|did not evaluate|not in the average", done.stdout), done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    unit = (DEPLOYMENT / "fedstats-supernode.service").read_text()
+    program = "/opt/fedstats/bin/flower-supernode"
+    assert f"ExecStart={program} " in unit
+    here = tmp_path / "fedstats-supernode.service"
+    # It wants the program to be there.
+    here.write_text(unit.replace(f"ExecStart={program}", "ExecStart=/bin/true"))
+    done = subprocess.run(["systemd-analyze", "verify", here], capture_output=True, text=True)
+    assert done.returncode == 0 and "fedstats-supernode" not in done.stderr, done.stderr
+
+
+def test_unit_and_container_name_options_that_flower_has() -> None:
+    usage = subprocess.run(
+        [Path(sys.executable).parent / "flower-supernode", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    for file in (DEPLOYMENT / "fedstats-supernode.service", DOCUMENT):
+        text = file.read_text()
+        for command in re.findall(
+            r"(?:ExecStart=\S+|^flower-supernode|fedstats-supernode \\)((?:.*\\\n)*.*)", text, re.M
+        ):
+            for option in re.findall(r"(?<!\S)--[a-z-]+", command):
+                assert option in usage, (file.name, option)
