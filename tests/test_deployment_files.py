@@ -1,4 +1,4 @@
-"""What deployment/ and docs/deployment.md say is so: the same commands, versions of pyproject.toml, no Ray on a node."""
+"""What deployment/ and docs/deployment.md say is so: the commands, versions of pyproject.toml, no Ray on a node."""
 
 from __future__ import annotations
 
@@ -72,18 +72,23 @@ def test_a_node_s_requirements_are_some_of_the_project_s() -> None:
     project = requirements(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"])
     node = requirements(lines_of((DEPLOYMENT / "requirements-node.txt").read_text()))
     assert node.items() <= project.items()
-    assert set(project) - set(node) == {"flwr-datasets", "torchvision", "matplotlib"}
+    assert set(project) - set(node) == {"flwr-datasets", "torchvision", "matplotlib", "cryptography"}
 
 
 NODE = """
-import importlib.abc, sys
+import sys
 
-class Absent(importlib.abc.MetaPathFinder):
+class WithoutAbsent:
+    def __init__(self, finders):
+        self.finders = finders
+
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {absent!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+            return None
+        specs = (finder.find_spec(name, path, target) for finder in self.finders)
+        return next((spec for spec in specs if spec is not None), None)
 
-sys.meta_path.insert(0, Absent())
+sys.meta_path[:] = [WithoutAbsent(list(sys.meta_path))]
 from flwr.app import Context, RecordDict
 from support.local_grid import LocalGrid
 from fedstats_app import client_app, server_app

@@ -182,9 +182,9 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(flower: Simulation) -> 
         while len(lines := [line for path in cut_runs.glob("*/rounds.jsonl") for line in path.open()]) < 53:
             assert time.monotonic() < deadline, f"{len(lines)} rounds in 300 s"
             time.sleep(0.02)
-        # In the second training, 41 records being those of the first: the ServerApp's process and its workers.
+        # In the second training, 41 records being those of the first: SuperLink, ServerApp, workers, all at once.
         [superlink] = superlinks_of(flower.home)
-        for pid in descendants(superlink):
+        for pid in (superlink, *descendants(superlink)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         command.kill()
