@@ -155,7 +155,7 @@ def faulty_run(federation: Deployment, data: Path, tmp_path_factory: pytest.Temp
     before = set(run_folders(federation))
     running = federation.command(
         "flwr", "run", ".", "demo", "--stream", "-c",
-        f"input-size=64 min-clients=4 wait-timeout=600 settle-seconds=15 test-dataset='folder:{data}' plots=false "
+        f"input-size=64 min-clients=2 wait-timeout=600 settle-seconds=15 test-dataset='folder:{data}' plots=false "
         "fine-tune='probe' start-head='fed3r' num-server-rounds=5",
     )  # fmt: skip
     log = f"flwr-{federation.commands}"

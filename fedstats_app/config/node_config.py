@@ -1,0 +1,123 @@
+"""NodeConfig: the only reader of node-config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedstats_app.config.app_config import AppConfig
+from fedstats_app.config.checks import (
+    Check,
+    ConfigError,
+    whole,
+)
+from fedstats_app.config.names import (
+    METHOD_NAMES,
+)
+
+# What a node's owner can allow besides the closed-form methods: all that trains on the node.
+TRAINING = "training"
+# On a node with data of its own, unless its owner says otherwise.
+DEFAULT_MIN_CLASS_COUNT = 5
+
+
+def allowed_method_list(value: object) -> tuple[str, ...] | None:
+    """Return the methods that an owner allows; None for all."""
+    names = tuple(name.strip() for name in str(value).split(","))
+    allowed = (*METHOD_NAMES, TRAINING)
+    if value != "all" and (not set(names) <= set(allowed) or len(set(names)) != len(names)):
+        raise ValueError(f"must be all, or some of {', '.join(allowed)}, separated by commas")
+    return None if value == "all" else names
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """What a SuperNode's owner says in ``--node-config``, or what a simulation says of its virtual nodes.
+
+    Attributes
+    ----------
+    data_path : str
+        A folder of images per class, or of parquet files. It wins over a partition: the node is one client.
+    partition_id, num_partitions : int or None
+        The node hosts some partitions of the run's data set.
+    backbone_weights, cache_dir : str
+        Win over the run-config keys of the same names: where things lie is the node's business.
+    trains : bool
+        ``train``: false on a node that cannot train (memory, power); it is used for statistics and evaluation only.
+    min_class_count : int or None
+        A class with fewer samples does not leave the node; None for what is usual (:meth:`class_floor`).
+    min_gram_samples : int
+        A Gram matrix of fewer samples does not leave the node.
+    allowed_methods : tuple of str or None
+        The closed-form methods, and "training", that the node works for; None for all.
+    state_dir : str
+        Where a personal model lasts from round to round; "" for a folder beside the feature cache.
+    """
+
+    data_path: str = ""
+    partition_id: int | None = None
+    num_partitions: int | None = None
+    backbone_weights: str = ""
+    cache_dir: str = ""
+    trains: bool = True
+    min_class_count: int | None = None
+    min_gram_samples: int = 0
+    allowed_methods: tuple[str, ...] | None = None
+    state_dir: str = ""
+
+    def class_floor(self, config: AppConfig) -> int:
+        """Return how many samples a class must have to leave: the node's own floor, which a run can only raise.
+
+        By default 5 on a node with data of its own, none in a simulation.
+        """
+        usual = DEFAULT_MIN_CLASS_COUNT if self.data_path else 0
+        return max(usual if self.min_class_count is None else self.min_class_count, config.min_class_count)
+
+    @classmethod
+    def from_node_config(cls, node_config: Mapping[str, object]) -> NodeConfig:
+        """Check the keys that this app reads and return them.
+
+        Raises
+        ------
+        ConfigError
+            If there is neither data-path nor a partition, or a value is not allowed.
+        """
+        data_path = str(node_config.get("data-path", ""))
+        partition_id, num_partitions = node_config.get("partition-id"), node_config.get("num-partitions")
+        paths = {name: str(node_config.get(name, "")) for name in ("backbone-weights", "cache-dir", "state-dir")}
+        trains = node_config.get("train", True)
+        if not isinstance(trains, bool):
+            raise ConfigError(f"node-config: train must be true or false, got {trains!r}")
+        more = {**_node_policy(node_config), "state_dir": paths["state-dir"]}
+        if data_path:
+            return cls(data_path, None, None, paths["backbone-weights"], paths["cache-dir"], trains, **more)
+        if partition_id is None or num_partitions is None:
+            raise ConfigError(
+                "node-config: must name data-path (a folder of this node's own images), or partition-id and "
+                f"num-partitions, got the keys {sorted(node_config)}"
+            )
+        if not isinstance(partition_id, int) or not isinstance(num_partitions, int):
+            raise ConfigError(
+                f"node-config: partition-id and num-partitions must be whole numbers, "
+                f"got {partition_id!r} and {num_partitions!r}"
+            )
+        return cls("", partition_id, num_partitions, paths["backbone-weights"], paths["cache-dir"], trains, **more)
+
+
+def _node_policy(node_config: Mapping[str, object]) -> dict[str, Any]:
+    """Return what the owner says of what may leave the node."""
+    checks: dict[str, Check] = {
+        "min-class-count": whole(0, 1_000_000_000),
+        "min-gram-samples": whole(0, 1_000_000_000),
+        "allowed-methods": allowed_method_list,
+    }
+    policy = {}
+    for name, check in checks.items():
+        if name not in node_config:
+            continue
+        try:
+            policy[name.replace("-", "_")] = check(node_config[name])
+        except ValueError as error:
+            raise ConfigError(f"node-config: {name}: {error}, got {node_config[name]!r}") from error
+    return policy
