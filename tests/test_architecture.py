@@ -48,6 +48,18 @@ ALLOWED: dict[str, set[str]] = {
         "training",
         "wire",
     },
+    "server_closed_form": {
+        "backbones",
+        "config",
+        "console",
+        "heads",
+        "results",
+        "server_data",
+        "server_extension",
+        "statistics",
+        "strategies",
+        "wire",
+    },
     "server_training": {
         "backbones",
         "config",
@@ -81,6 +93,7 @@ ALLOWED: dict[str, set[str]] = {
         "console",
         "heads",
         "results",
+        "server_closed_form",
         "server_data",
         "server_extension",
         "server_training",
@@ -103,6 +116,7 @@ FLOWER = {
     "client_statistics",
     "client_training",
     "server_app",
+    "server_closed_form",
     "server_training",
 }
 PUBLIC_FLOWER = {"flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy"}

@@ -125,6 +125,8 @@ def head_metadata(
     backbone: Backbone,
     class_names: Sequence[str],
     library_versions: Mapping[str, str],
+    *,
+    evaluated_on: str,
 ) -> dict[str, str]:
     """Return what is needed to use a head, and where it came from, as strings for the file's header.
 
@@ -133,7 +135,7 @@ def head_metadata(
     feature_map = strategy.methods()[result.method].specification.feature_map
     calibration: dict[str, str] = {}
     if result.calibration is not None:
-        samples = "samples that clients kept" if strategy.request.holdout else "test samples of the server"
+        samples = "samples that clients kept" if evaluated_on == "clients" else "test samples of the server"
         calibration = {
             "temperature": str(result.calibration.temperature),
             "calibrated-on": f"{result.calibration.num_examples} {samples}",
