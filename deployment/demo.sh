@@ -50,7 +50,7 @@ background() {
 wait_for() {
   local name="$1" line="$2"
   for _ in {1..300}; do
-    if grep -q "$line" "$DIR/$name.log"; then return; fi
+    if grep -qs "$line" "$DIR/$name.log"; then return; fi
     if ! kill -0 "$(cat "$DIR/$name.pid")" 2>/dev/null; then break; fi
     sleep 0.2
   done
