@@ -137,11 +137,15 @@ def _to_random_heads(trainings: Sequence[TrainingResult]) -> dict[str, dict[str,
     for training in trainings:
         random = random_head_training(training.stage, trainings)
         target = None if random is None else random.final_accuracy
-        costs[training.name] = {} if target is None else {
-            "rounds_to_random_head": training.rounds_to(target),
-            "bytes_to_random_head": training.bytes_to(target),
-            "forward_passes_to_random_head": training.forward_passes_to(target),
-        }
+        costs[training.name] = (
+            {}
+            if target is None
+            else {
+                "rounds_to_random_head": training.rounds_to(target),
+                "bytes_to_random_head": training.bytes_to(target),
+                "forward_passes_to_random_head": training.forward_passes_to(target),
+            }
+        )
     return costs
 
 

@@ -94,9 +94,7 @@ class FineTuningStage:
             plot_training(results, self.folder.plots_path / "fine_tuning.png", title)
         return results
 
-    def _save(
-        self, result: TrainingResult, feature_map: FeatureMap, model: TunedModel, present: Tensor
-    ) -> None:
+    def _save(self, result: TrainingResult, feature_map: FeatureMap, model: TunedModel, present: Tensor) -> None:
         """Write the head, the backbone if it was tuned, and what the training achieved."""
         metadata = trained_head_metadata(
             self.config,

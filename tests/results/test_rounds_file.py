@@ -45,9 +45,7 @@ def test_a_run_that_goes_on_replaces_the_rounds_after_its_checkpoint(path: Path)
     assert len(path.read_text().splitlines()) == 8
 
 
-def test_a_cut_last_line_is_left_out_and_the_next_line_is_whole(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cut_last_line_is_left_out_and_the_next_line_is_whole(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     append(path, FEDCOF)
     path.write_bytes(path.read_bytes()[:-9])
     with caplog.at_level(logging.WARNING, logger="fedstats_app"):

@@ -94,9 +94,7 @@ def test_the_loaded_classifier_is_the_trained_model(run: RunFolder, base: Backbo
     assert (scores - untuned).abs().max() > 0.01  # else nothing was tuned
 
 
-def test_the_folder_can_be_moved_and_the_start_weights_lost(
-    run: RunFolder, base: Backbone, tmp_path: Path
-) -> None:
+def test_the_folder_can_be_moved_and_the_start_weights_lost(run: RunFolder, base: Backbone, tmp_path: Path) -> None:
     weights = tmp_path / "start.pth"
     torch.save(base.module.state_dict(), weights)
     started = load_backbone("tiny", weights=str(weights), input_size=16, batch_size=4, device="cpu")

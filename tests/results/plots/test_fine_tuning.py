@@ -41,9 +41,7 @@ def line_of(axes: Axes, colour: str) -> list[Any]:
 
 
 def stars(axes: Axes) -> list[tuple[float, float]]:
-    return [
-        (float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in axes.lines if line.get_marker() == "*"
-    ]
+    return [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in axes.lines if line.get_marker() == "*"]
 
 
 def test_three_panels_show_the_same_accuracies_over_rounds_megabytes_and_passes() -> None:
