@@ -71,8 +71,10 @@ def answer(data_path: str, backbone: str, weights: str, input_size: int) -> floa
     from fedstats_app.wire import StatisticsRequest, read_statistics_reply
     from tests.support.local_grid import instruction
 
-    settings = {"backbone": backbone, "backbone-weights": weights, "input-size": input_size, "device": "cpu"}
-    context = Context(1, 1, {"data-path": data_path}, RecordDict(), {**AppConfig().to_run_config(), **settings})
+    settings: dict[str, str | int] = {"backbone": backbone, "backbone-weights": weights, "input-size": input_size}
+    context = Context(
+        1, 1, {"data-path": data_path}, RecordDict(), {**AppConfig().to_run_config(), **settings, "device": "cpu"}
+    )
     request = StatisticsRequest(
         NUM_CLASSES,
         (StatisticsSpec(gram=True),),
