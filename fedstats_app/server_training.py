@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-from flwr.app import ArrayRecord
 from torch import Tensor
 
 from fedstats_app.backbones import Backbone
 from fedstats_app.config import AppConfig
-from fedstats_app.console import quiet_flower
 from fedstats_app.heads import LinearHead
 from fedstats_app.results import RunFolder
-from fedstats_app.results.checkpoint import latest_checkpoint, save_checkpoint
-from fedstats_app.results.compute import forward_passes, training_bytes
 from fedstats_app.results.record import trained_head_metadata, versions
 from fedstats_app.results.resume import SavedHead
-from fedstats_app.results.training_record import RoundRecord, TrainingResult
+from fedstats_app.results.training_record import TrainingResult
 from fedstats_app.results.tuned_backbone import Normalisation, with_module
 from fedstats_app.server_data import ServerTestSet
-from fedstats_app.site import ImageSamples
+from fedstats_app.server_head_training import HeadTraining
 from fedstats_app.statistics import FeatureMap, IdentityMap
 from fedstats_app.strategies import ClientGrid
-from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, evaluate_model_on_clients
-from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
-from fedstats_app.training import LocalOptions, Samples, TensorSamples, TunedModel, evaluate
+from fedstats_app.training import TunedModel
 from fedstats_app.training.start_heads import random_head, zero_head
-from fedstats_app.wire.training import TrainingRequest, to_record
-
-SECONDS_BETWEEN_LINES = 5.0
-# A plateau is left by a better accuracy than this; less is what single test samples do.
-MIN_IMPROVEMENT = 1e-4
-# Test features are scored in batches of this size; it changes no prediction but by rounding.
-PROBE_EVALUATION_BATCH = 1024
 
 
 @dataclass
@@ -83,7 +67,7 @@ class FineTuningStage:
         results = []
         for name in self._start_names():
             start = self._start_head(name)
-            training = _Training(self, name, start)
+            training = HeadTraining(self, name, start)
             results.append(training.run())
             self._save(results[-1], start.feature_map, training.model, start.head.present)
         if self.config.plots and any(result.final_accuracy is not None for result in results):
@@ -129,240 +113,3 @@ class FineTuningStage:
 
 def _made(head: LinearHead) -> SavedHead:
     return SavedHead(head, IdentityMap(), None, 0)
-
-
-class _Training:
-    """One training, from one head."""
-
-    def __init__(self, stage: FineTuningStage, start: str, head: SavedHead) -> None:
-        self.stage, self.start, self.head = stage, start, head
-        self.config = stage.config
-        self.made = start not in stage.heads
-        config = self.config
-        probe = config.fine_tune == "probe"
-        self.model = TunedModel(
-            head.head,
-            backbone=None if probe else stage.backbone.module,
-            feature_map=None if probe else head.feature_map,
-            tune=config.fine_tune,  # type: ignore[arg-type]  # "none" does not come here
-            tune_bias=config.tune_bias,
-            temperature=config.temperature,
-            batch_norm="frozen" if config.batch_norm == "groupnorm" else config.batch_norm,
-        ).to(stage.backbone.device)
-        self.request = TrainingRequest(
-            len(stage.class_names),
-            config.fine_tune,  # type: ignore[arg-type]
-            LocalOptions(
-                epochs=config.local_epochs,
-                batch_size=config.train_batch_size,
-                learning_rate=config.learning_rate,
-                momentum=config.momentum,
-                weight_decay=config.weight_decay,
-                flip=config.flip,
-            ),
-            temperature=config.temperature,
-            tune_bias=config.tune_bias,
-            batch_norm="frozen" if config.batch_norm == "groupnorm" else config.batch_norm,
-            feature_map=head.feature_map,
-            seed=config.seed,
-            holdout=stage.holdout,
-            backbone_fingerprint=stage.backbone.fingerprint,
-            class_names=stage.class_names if stage.align_names else (),
-        )
-        self.name = f"{start}-{config.fine_tune}"
-        self.rounds: list[RoundRecord] = []
-        self.stopped = ""
-        self.inner = make_optimizer(config, buffers=self.model.buffer_names)
-        self.strategy = FineTuning(
-            self.inner,
-            self.request,
-            stage.clients,
-            fixed=self._fixed(),
-            fraction=config.fraction_tune,
-            min_clients=config.min_clients,
-        )
-        self.samples = self._test_samples()
-        self.last_line = 0.0
-
-    def run(self) -> TrainingResult:
-        """Train, from the newest checkpoint if there is one; the model is then the last round's."""
-        config, stage = self.config, self.stage
-        inner, strategy = self.inner, self.strategy
-        arrays, done = to_record(self.model.trained_state()), 0
-        checkpoint = latest_checkpoint(self._checkpoints) if config.resume else None
-        if checkpoint is not None:
-            arrays, done = to_record(checkpoint.arrays), checkpoint.round
-            load_optimizer_state(inner, checkpoint.optimizer)
-            self.stopped = str(checkpoint.metadata["stopped"])
-            records = stage.folder.read_rounds()
-            own = [one for one in records if (one.start, one.stage) == (self.start, config.fine_tune)]
-            self.rounds = [record for record in own if record.round <= done]
-            strategy.first_round = done + 1
-            stage.say(f"{self.name}: going on after round {done}")
-        else:
-            self._record(0, arrays, None)
-        finished = {"arrays": arrays}
-
-        def after_round(outcome: TrainingRound) -> bool:
-            finished["arrays"] = outcome.arrays
-            return self._after_round(outcome)
-
-        strategy.on_round = after_round
-        if done < config.num_server_rounds and not self.stopped:
-            with quiet_flower():
-                strategy.start(stage.grid, arrays, config.num_server_rounds - done)
-        self._load(finished["arrays"])
-        return self._result()
-
-    def _result(self) -> TrainingResult:
-        stage, config = self.stage, self.config
-        num_examples = sum(stage.clients.values())
-        participants = len(self.strategy.participants(1))
-        num_rounds = self.rounds[-1].round
-        return TrainingResult(
-            name=self.name,
-            stage=config.fine_tune,
-            start=self.start,
-            rounds=self.rounds,
-            stopped=self.stopped or "rounds done",
-            start_bytes=0 if self.made else self.head.wire_bytes,
-            start_forward_passes=0 if self.made else num_examples,
-            formula_bytes=training_bytes(
-                num_rounds=num_rounds,
-                clients_per_round=participants,
-                num_parameters=sum(tensor.numel() for tensor in self.model.trained_state().values()),
-            ),
-            thesis_forward_passes=forward_passes(
-                config.fine_tune,
-                num_examples=num_examples * participants // len(stage.clients),
-                num_rounds=num_rounds,
-                local_epochs=config.local_epochs,
-            ),
-        )
-
-    def evaluate(self, arrays: ArrayRecord, server_round: int) -> tuple[float | None, float | None]:
-        """Return accuracy and mean loss of a round's model, on the server or on the clients."""
-        if self.samples is not None:
-            self._load(arrays)
-            batch = PROBE_EVALUATION_BATCH if self.config.fine_tune == "probe" else self.stage.backbone.batch_size
-            scores = evaluate(
-                self.model,
-                self.samples,
-                len(self.stage.class_names),
-                batch_size=batch,
-                present=self.head.head.present if self.config.mask_absent else None,
-            )
-            return scores.confusion.accuracy, scores.loss
-        if not self.stage.holdout:
-            return None, None
-        counts, failures = evaluate_model_on_clients(
-            self.stage.grid, self.request, self.stage.clients, arrays, self._fixed(), server_round
-        )
-        for client, reason in list(failures.items())[:3]:
-            self.stage.say(f"round {server_round}: client {client} did not evaluate: {reason}")
-        if not counts.num_examples:
-            return None, None
-        return counts.num_correct / counts.num_examples, counts.loss_sum / counts.num_examples
-
-    # What is recorded
-
-    def _after_round(self, outcome: TrainingRound) -> bool:
-        """Evaluate, record, write a checkpoint; return whether to stop."""
-        config, number = self.config, outcome.server_round
-        last = number == config.num_server_rounds
-        due = last or number % config.evaluate_every == 0
-        self._record(number, outcome.arrays if due else None, outcome)
-        if due and plateau(self.rounds, config.patience):
-            self.stopped = f"no better accuracy in {config.patience} evaluations"
-        stop = bool(self.stopped)
-        if config.checkpoint_every and (stop or last or number % config.checkpoint_every == 0):
-            save_checkpoint(
-                self._checkpoints,
-                number,
-                {name: torch.from_numpy(array.numpy()) for name, array in outcome.arrays.items()},
-                optimizer_state(self.inner),
-                {"name": self.name, "stopped": self.stopped},
-            )
-        return stop
-
-    def _record(self, number: int, arrays: ArrayRecord | None, outcome: TrainingRound | None) -> None:
-        accuracy, loss = (None, None) if arrays is None else self.evaluate(arrays, number)
-        record = RoundRecord(
-            stage=self.config.fine_tune,
-            start=self.start,
-            round=number,
-            accuracy=accuracy,
-            loss=loss,
-            train_loss=None if outcome is None else outcome.train_loss,
-            num_clients=0 if outcome is None else len(outcome.num_examples),
-            num_failed=0 if outcome is None else len(outcome.failures),
-            bytes_up=0 if outcome is None else outcome.bytes_up,
-            bytes_down=0 if outcome is None else outcome.bytes_down,
-            forward_passes=0 if outcome is None else self._forward_passes(outcome),
-            seconds=0.0 if outcome is None else outcome.seconds,
-        )
-        self.rounds.append(record)
-        self.stage.folder.append_round(record)
-        self._say(record, outcome)
-
-    def _say(self, record: RoundRecord, outcome: TrainingRound | None) -> None:
-        say, total = self.stage.say, self.config.num_server_rounds
-        for client, reason in (outcome.failures if outcome is not None else {}).items():
-            say(f"round {record.round}: client {client} is not in the average: {reason}")
-        now = time.perf_counter()
-        if record.round not in (0, total) and now - self.last_line < SECONDS_BETWEEN_LINES:
-            return
-        self.last_line = now
-        score = "" if record.accuracy is None else f"{100 * record.accuracy:.2f}%, "
-        loss = "" if record.loss is None else f"loss {record.loss:.4f}, "
-        megabytes = sum(one.bytes_up + one.bytes_down for one in self.rounds) / 1e6
-        say(f"{self.name} round {record.round} of {total}: {score}{loss}{megabytes:,.1f} MB")
-
-    def _forward_passes(self, outcome: TrainingRound) -> int:
-        """Return the backbone's passes over samples: a probe makes one, once, where stage 1 did not; a backward is two.
-
-        Whatever a cache may have saved besides is luck and does not count.
-        """
-        if self.config.fine_tune != "probe":
-            return 3 * self.config.local_epochs * sum(outcome.num_examples.values())
-        if not self.made:
-            return 0
-        number = outcome.server_round
-        before = {client for earlier in range(1, number) for client in self.strategy.participants(earlier)}
-        return sum(self.stage.clients[client] for client in set(self.strategy.participants(number)) - before)
-
-    @property
-    def _checkpoints(self):  # type: ignore[no-untyped-def]
-        return self.stage.folder.path / "checkpoints" / self.name
-
-    # The model
-
-    def _fixed(self) -> dict[str, Tensor]:
-        """Return what of the head clients need and is not trained."""
-        trained = self.model.trained_state()
-        whole = {"head.weight": self.head.head.weight, "head.bias": self.head.head.bias}
-        return {
-            name: torch.nan_to_num(tensor.detach().float(), neginf=0.0)
-            for name, tensor in whole.items()
-            if name not in trained
-        }
-
-    def _load(self, arrays: ArrayRecord) -> None:
-        self.model.load_trained_state({name: torch.from_numpy(array.numpy()) for name, array in arrays.items()})
-
-    def _test_samples(self) -> Samples | None:
-        test_set = self.stage.test_set
-        if test_set is None:
-            return None
-        if self.config.fine_tune != "probe":
-            return ImageSamples(test_set.dataset, np.arange(len(test_set.dataset)), self.stage.backbone)
-        features = torch.cat([self.head.feature_map(block).float() for block, _ in test_set.blocks])
-        return TensorSamples(features, torch.cat([labels for _, labels in test_set.blocks]))
-
-
-def plateau(rounds: list[RoundRecord], patience: int) -> bool:
-    """Return whether the last ``patience`` evaluations brought no better accuracy than those before them."""
-    accuracies = [record.accuracy for record in rounds if record.accuracy is not None]
-    if not patience or len(accuracies) <= patience:
-        return False
-    return max(accuracies[-patience:]) < max(accuracies[:-patience]) + MIN_IMPROVEMENT

@@ -60,6 +60,15 @@ ALLOWED: dict[str, set[str]] = {
         "strategies",
         "wire",
     },
+    "server_head_training": {
+        "console",
+        "results",
+        "server_training",
+        "site",
+        "strategies",
+        "training",
+        "wire",
+    },
     "server_training": {
         "backbones",
         "config",
@@ -67,6 +76,7 @@ ALLOWED: dict[str, set[str]] = {
         "heads",
         "results",
         "server_data",
+        "server_head_training",
         "site",
         "statistics",
         "strategies",
@@ -117,6 +127,7 @@ FLOWER = {
     "client_training",
     "server_app",
     "server_closed_form",
+    "server_head_training",
     "server_training",
 }
 PUBLIC_FLOWER = {"flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy"}
