@@ -18,7 +18,7 @@ from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.console import LastWord, quiet_flower, say
 from fedstats_app.results import RunFolder, write_model_card
 from fedstats_app.results.disclosure import append_disclosure
-from fedstats_app.results.personal_table import personal_table
+from fedstats_app.results.personal_table import approach_name, personal_table
 from fedstats_app.results.record import run_record
 from fedstats_app.results.resume import ClosedFormStage, check_same_run, closed_form_stage
 from fedstats_app.results.training_table import training_table
@@ -239,7 +239,7 @@ class Run:
         if config.plots:
             from fedstats_app.results.plots.personal import plot_personal_accuracies
 
-            accuracies = {name: list(result.accuracies.values()) for name, result in results.items()}
+            accuracies = {approach_name(name): list(one.accuracies.values()) for name, one in results.items()}
             title = f"{self.data_name}, {config.backbone}, {len(clients)} clients"
             plot_personal_accuracies(accuracies, self.folder.plots_path / "personal.png", title)
         say(f"done after {self._elapsed()}")
