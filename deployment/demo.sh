@@ -88,7 +88,7 @@ background superlink \
   flower-superlink --host 127.0.0.1 --port "$PORT" --database "$DIR/superlink.db" --enable-supernode-auth \
   --ssl-ca-certfile "$DIR/ca.crt" --ssl-certfile "$DIR/server.pem" --ssl-keyfile "$DIR/server.key" \
   --disable-runtime-dependency-installation
-wait_for superlink "Starting Flower SuperLink"
+wait_for superlink "Uvicorn running on"
 printf '%s\n' "[superlink.demo]" "address = \"127.0.0.1:$PORT\"" "root-certificates = \"$DIR/ca.crt\"" \
   >>"$FLWR_HOME/config.toml"
 
