@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,15 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Context, RecordDict
-from support.deployment import Deployment, demo, wait_until
+from support.deployment import (
+    PATIENCE,
+    SCRIPT,
+    Deployment,
+    demo,
+    processes_naming,
+    script_environment,
+    wait_until,
+)
 from support.local_grid import LocalGrid
 
 import fedstats_app
@@ -282,3 +291,18 @@ def test_outsiders_never_get_in_and_their_logs_say_why(federation: Deployment, t
     assert "CERTIFICATE_VERIFY_FAILED" in federation.log("wrong-certificate")
     for name in ("unregistered", "wrong-certificate"):
         assert "SuperNode ID: " not in federation.log(name)
+
+
+def test_a_script_that_fails_says_why_and_ends_what_it_started(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [SCRIPT, "--dir", tmp_path / "demo", "--port", str(port)],
+            env=script_environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    assert done.returncode == 1 and "superlink did not say" in done.stderr, done.stderr
+    assert f"demo.sh failed; logs are in {tmp_path}/demo" in done.stderr
+    wait_until(lambda: not processes_naming(str(tmp_path)), "nothing is left")
