@@ -147,7 +147,7 @@ def test_clients_that_raise_leave_the_head_of_the_others(tmp_path: Path) -> None
     site = app / "fedstats_app" / "site.py"
     # In the copy only: what a broken data folder would do.
     text = site.read_text()
-    marker = "    return training_set(config), parts[client_id]"
+    marker = "    return dataset.with_class_names(class_names) if class_names else dataset, parts[client_id]"
     assert text.count(marker) == 1
     failing = "    if client_id in (3, 7):\n        raise OSError(f'disk of client {client_id} is gone')\n"
     site.write_text(text.replace(marker, failing + marker))
