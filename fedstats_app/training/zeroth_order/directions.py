@@ -1,0 +1,160 @@
+"""Random directions from a counter-based generator: the same numbers on every platform, device and dtype.
+
+A direction is keyed by (round seed, number of the direction, parameter name): no draw depends on the order or the set
+of the parameters, on what was drawn before, or on how a tensor is cut into blocks. The bits are those of Philox4x64-10
+(Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), whose stream numpy keeps stable, and from bits to
+numbers everything is exact.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Distribution = Literal["rademacher", "gaussian"]
+
+# Numbers drawn at a time: a draw never costs more memory than this, and it pays to send more at once to a GPU. The
+# stream does not depend on it, for it is a multiple of the numbers that one word of the generator gives.
+CPU_BLOCK = 2**15
+DEVICE_BLOCK = 2**22
+
+# The quantiles of the normal distribution, in steps of this: float32 and float64 hold the table exactly, and the last
+# bits of a platform's logarithm are rounded away.
+_QUANTILE_STEP = 2.0**-12
+_QUANTILES_SHA256 = "22eff448358fb3c32080b3b524e32552f28ab50ed1bd11bee9ff39c7fb29c8a3"
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Where the model is probed.
+
+    Attributes
+    ----------
+    distribution : {"rademacher", "gaussian"}
+        Every coordinate is +1 or -1, by one bit; or one of 2^16 equally likely quantiles of the standard normal
+        distribution, in multiples of 2^-12 (variance 1 - 2e-5, at most 4.33 in size).
+
+    Raises
+    ------
+    ValueError
+        If the distribution is another one.
+    """
+
+    distribution: Distribution = "rademacher"
+
+    def __post_init__(self) -> None:
+        if self.distribution not in get_args(Distribution):
+            allowed = ", ".join(get_args(Distribution))
+            raise ValueError(f"distribution must be one of {allowed}, got {self.distribution!r}")
+
+    def blocks(
+        self, seed: int, index: int, name: str, size: int, device: torch.device | None = None
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Draw one parameter's part of a direction.
+
+        Parameters
+        ----------
+        seed : int
+            Of the round, in [0, 2^63).
+        index : int
+            Number of the direction in the round, from 0.
+        name : str
+            Of the parameter.
+        size : int
+            Its number of elements, in the order of a contiguous tensor.
+        device : torch.device, optional
+            Where the numbers are wanted; bits are drawn on the CPU.
+
+        Yields
+        ------
+        positions : slice
+            Of the block among the elements.
+        values : Tensor
+            (b,) float32, the caller's to change.
+        """
+        device = device or torch.device("cpu")
+        generator = _generator("direction", seed, index, name)
+        numbers_per_byte, table = (8, _signs(device)) if self.distribution == "rademacher" else (0.5, _normal(device))
+        for positions in _slices(size, device):
+            count = positions.stop - positions.start
+            raw = _bytes(generator, math.ceil(count / numbers_per_byte))
+            words = raw if self.distribution == "rademacher" else raw.view("<u2")
+            yield positions, _look_up(table, words, device).reshape(-1)[:count]
+
+
+def rounding_bits(
+    seed: int, index: int, name: str, size: int, device: torch.device | None = None
+) -> Iterator[tuple[slice, Tensor]]:
+    """Draw 16 random bits per element, for :func:`~fedstats_app.training.zeroth_order.rounding.round_stochastically`.
+
+    They are independent of the directions and cut into the same blocks; parameters as :meth:`Directions.blocks`.
+
+    Yields
+    ------
+    positions : slice
+        Of the block among the elements.
+    bits : Tensor
+        (b,) int32 in [0, 2^16).
+    """
+    device = device or torch.device("cpu")
+    generator = _generator("rounding", seed, index, name)
+    for positions in _slices(size, device):
+        count = positions.stop - positions.start
+        words = _bytes(generator, 2 * count).view("<u2")[:count]
+        yield positions, torch.from_numpy(words.astype(np.int32)).to(device)
+
+
+def _generator(stream: str, seed: int, index: int, name: str) -> np.random.Philox:
+    if not 0 <= seed < 2**63 or index < 0:
+        raise ValueError(f"seed must lie in [0, 2^63) and index be at least 0, got {seed} and {index}")
+    key = hashlib.sha256(f"{stream}\0{seed}\0{index}\0{name}".encode()).digest()[:16]
+    return np.random.Philox(key=np.frombuffer(key, dtype="<u8").astype(np.uint64))
+
+
+def _slices(size: int, device: torch.device) -> Iterator[slice]:
+    block = CPU_BLOCK if device.type == "cpu" else DEVICE_BLOCK
+    for start in range(0, size, block):
+        yield slice(start, min(start + block, size))
+
+
+def _bytes(generator: np.random.Philox, count: int) -> NDArray[np.uint8]:
+    """Return at least ``count`` bytes, whole words of the generator, the lowest byte of a word first."""
+    words: NDArray[np.uint64] = np.asarray(generator.random_raw(math.ceil(count / 8)), dtype=np.uint64)
+    return words.astype("<u8", copy=False).view(np.uint8)
+
+
+def _look_up(table: Tensor | NDArray[np.float32], words: NDArray[np.unsignedinteger], device: torch.device) -> Tensor:
+    if isinstance(table, Tensor):
+        return table[torch.from_numpy(words.astype(np.int32)).to(device)]
+    return torch.from_numpy(np.take(table, words, axis=0))  # numpy's, which is one pass of copying
+
+
+@functools.lru_cache(maxsize=4)
+def _signs(device: torch.device) -> Tensor | NDArray[np.float32]:
+    """(256, 8): the signs that a byte's bits stand for, the lowest bit first."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    table: NDArray[np.float32] = 2 * bits.astype(np.float32) - 1
+    return table if device.type == "cpu" else torch.from_numpy(table).to(device)
+
+
+@functools.lru_cache(maxsize=4)
+def _normal(device: torch.device) -> Tensor | NDArray[np.float32]:
+    """(65536,): the quantiles of the standard normal distribution at (i + 1/2) / 65536."""
+    probabilities = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
+    steps = (torch.special.ndtri(probabilities) / _QUANTILE_STEP).round()
+    table: NDArray[np.float32] = (steps * _QUANTILE_STEP + 0.0).numpy().astype("<f4")
+    if hashlib.sha256(table.tobytes()).hexdigest() != _QUANTILES_SHA256:
+        raise RuntimeError(
+            "this platform computes other normal quantiles than the rest of the federation would: "
+            "use rademacher directions, which need no arithmetic"
+        )
+    return table if device.type == "cpu" else torch.from_numpy(table).to(device)

@@ -1,0 +1,115 @@
+"""A parameter as the model sees it at theta + scale * z, computed in blocks and into a new tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedstats_app.training.zeroth_order.directions import Directions, rounding_bits
+from fedstats_app.training.zeroth_order.rounding import round_stochastically
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One direction of one round, and how far the model goes along it.
+
+    Attributes
+    ----------
+    seed : int
+        Of the round.
+    index : int
+        Number of the direction in the round.
+    epsilon : float
+        Distance, positive: the model is evaluated at theta + epsilon z and at theta - epsilon z.
+    directions : Directions
+        What z is drawn from.
+    """
+
+    seed: int
+    index: int
+    epsilon: float
+    directions: Directions = field(default_factory=Directions)
+
+    def perturbed(self, parameter: Tensor, name: str, sign: int) -> Tensor:
+        """Return theta + sign * epsilon * z; theta stays as it is.
+
+        Parameters
+        ----------
+        parameter : Tensor
+            Any shape, contiguous, float64, float32 or bfloat16.
+        name : str
+            Of the parameter in the model.
+        sign : {-1, 1}
+            Which side.
+
+        Returns
+        -------
+        Tensor
+            A new tensor of the same shape, dtype and device. Below float32 it is rounded up or down at random, by the
+            same bits on both sides and on every node: rounded to the nearest, most large weights would not be
+            perturbed at all.
+
+        Raises
+        ------
+        ValueError
+            If the dtype is another one or the tensor is not contiguous.
+        """
+        theta = flat(parameter)
+        result = torch.empty_like(theta)
+        for positions, probed in self._sides(theta, name, (sign,)):
+            result[positions] = probed[0]
+        return result.view(parameter.shape)
+
+    def blocks(self, parameter: Tensor, name: str) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the direction in which a parameter is probed: (theta+ - theta-) / (2 epsilon) of the rounded sides.
+
+        In float64 and float32 that is z, whose rounding there (1e-4 of it) does not matter; in bfloat16 the sides that
+        the model saw are taken, so that the update goes where the difference quotient was measured.
+
+        Yields
+        ------
+        positions : slice
+            Of the block among the parameter's elements.
+        values : Tensor
+            (b,), float32, or float64 for a float64 parameter.
+        """
+        theta = flat(parameter)
+        if theta.dtype == torch.bfloat16:
+            for positions, (plus, minus) in self._sides(theta, name, (1, -1)):
+                yield positions, (plus.float() - minus.float()).div_(2 * self.epsilon)
+            return
+        for positions, z in self.directions.blocks(self.seed, self.index, name, len(theta), theta.device):
+            yield positions, z.to(theta.dtype)
+
+    def _sides(self, theta: Tensor, name: str, signs: tuple[int, ...]) -> Iterator[tuple[slice, list[Tensor]]]:
+        draws = self.directions.blocks(self.seed, self.index, name, len(theta), theta.device)
+        if theta.dtype != torch.bfloat16:
+            for positions, z in draws:
+                shift = z.to(theta.dtype).mul_(self.epsilon)
+                yield positions, [theta[positions] + sign * shift for sign in signs]
+            return
+        bits = rounding_bits(self.seed, self.index, name, len(theta), theta.device)
+        for (positions, z), (_, dither) in zip(draws, bits, strict=True):
+            shift = z.mul_(self.epsilon)
+            yield positions, [round_stochastically(theta[positions].float() + sign * shift, dither) for sign in signs]
+
+
+def flat(parameter: Tensor) -> Tensor:
+    """Return a parameter's elements in one row, sharing its memory.
+
+    Raises
+    ------
+    ValueError
+        If it has a dtype that cannot be tuned, or is laid out in another order than a contiguous tensor.
+    """
+    if parameter.dtype not in DTYPES:
+        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise ValueError(f"a tuned parameter must be one of {allowed}, got {parameter.dtype}")
+    if not parameter.is_contiguous():
+        raise ValueError(f"a tuned parameter must be contiguous, got strides {parameter.stride()}")
+    return parameter.detach().view(-1)
