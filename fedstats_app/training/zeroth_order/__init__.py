@@ -1,1 +1,1 @@
-"""Zeroth-order tuning: directions, perturbed evaluations, replicas that follow a log of scalars (torch and numpy only)."""
+"""Zeroth-order tuning: directions, perturbed evaluations, replicas that follow a log of scalars."""

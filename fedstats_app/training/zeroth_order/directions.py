@@ -2,8 +2,8 @@
 
 A direction is keyed by (round seed, number of the direction, parameter name): no draw depends on the order or the set
 of the parameters, on what was drawn before, or on how a tensor is cut into blocks. The bits are those of Philox4x64-10
-(Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), whose stream numpy keeps stable, and from bits to
-numbers everything is exact.
+(Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), whose stream numpy keeps stable, and from bits
+to numbers everything is exact.
 """
 
 from __future__ import annotations

@@ -80,8 +80,9 @@ class Probe:
         """
         theta = flat(parameter)
         if theta.dtype == torch.bfloat16:
+            scale = 1 / (2 * self.epsilon)  # GPUs divide by a number by multiplying with its inverse, CPUs do not
             for positions, (plus, minus) in self._sides(theta, name, (1, -1)):
-                yield positions, (plus.float() - minus.float()).div_(2 * self.epsilon)
+                yield positions, (plus.float() - minus.float()).mul_(scale)
             return
         for positions, z in self.directions.blocks(self.seed, self.index, name, len(theta), theta.device):
             yield positions, z.to(theta.dtype)
