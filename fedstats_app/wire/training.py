@@ -148,36 +148,52 @@ def read_training_task(msg: Message) -> TrainingTask:
         config = msg.content["config"]
         if not isinstance(config, ConfigRecord):
             raise TypeError(f"config must be a ConfigRecord, got {type(config).__name__}")
-        values: dict[str, Any] = dict(config)
-        names = values["class-names"]
-        request = TrainingRequest(
-            num_classes=int(values["num-classes"]),
-            tune=values["tune"],
-            options=LocalOptions(
-                epochs=int(values["local-epochs"]),
-                batch_size=int(values["batch-size"]),
-                learning_rate=float(values["learning-rate"]),
-                momentum=float(values["momentum"]),
-                weight_decay=float(values["weight-decay"]),
-                proximal_mu=float(values.get(PROXIMAL_MU, 0.0)),
-                flip=bool(values["flip"]),
-            ),
-            temperature=float(values["temperature"]),
-            tune_bias=bool(values["tune-bias"]),
-            batch_norm=values["batch-norm"],
-            feature_map=feature_map_from_dict(json.loads(str(values["feature-map"]))),
-            seed=int(values["seed"]),
-            holdout=float(values["holdout"]),
-            backbone_fingerprint=str(values["backbone-fingerprint"]),
-            class_names=tuple(str(name) for name in names),
-        )
-        trained, fixed = (_tensors(msg.content, name) for name in ("arrays", "fixed"))
-        return TrainingTask(request, int(values["server-round"]), trained, fixed)
+        request = request_of(dict(config))
+        trained, fixed = (tensors_of(msg.content, name) for name in ("arrays", "fixed"))
+        return TrainingTask(request, int(str(config["server-round"])), trained, fixed)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise RejectedRequest(f"not a request to train: {type(error).__name__}: {error!s:.200}") from error
 
 
-def _tensors(content: RecordDict, name: str) -> dict[str, Tensor]:
+def request_of(values: Mapping[str, Any]) -> TrainingRequest:
+    """Return the request whose :meth:`TrainingRequest.to_config` is among some values.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, RecursionError
+        If one is missing or not allowed.
+    """
+    return TrainingRequest(
+        num_classes=int(values["num-classes"]),
+        tune=values["tune"],
+        options=LocalOptions(
+            epochs=int(values["local-epochs"]),
+            batch_size=int(values["batch-size"]),
+            learning_rate=float(values["learning-rate"]),
+            momentum=float(values["momentum"]),
+            weight_decay=float(values["weight-decay"]),
+            proximal_mu=float(values.get(PROXIMAL_MU, 0.0)),
+            flip=bool(values["flip"]),
+        ),
+        temperature=float(values["temperature"]),
+        tune_bias=bool(values["tune-bias"]),
+        batch_norm=values["batch-norm"],
+        feature_map=feature_map_from_dict(json.loads(str(values["feature-map"]))),
+        seed=int(values["seed"]),
+        holdout=float(values["holdout"]),
+        backbone_fingerprint=str(values["backbone-fingerprint"]),
+        class_names=tuple(str(name) for name in values["class-names"]),
+    )
+
+
+def tensors_of(content: RecordDict, name: str) -> dict[str, Tensor]:
+    """Return the tensors of an ArrayRecord of a message by name.
+
+    Raises
+    ------
+    KeyError, TypeError
+        If there is no such record, or it is of another kind.
+    """
     record = content[name]
     if not isinstance(record, ArrayRecord):
         raise TypeError(f"{name} must be an ArrayRecord, got {type(record).__name__}")
