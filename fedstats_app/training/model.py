@@ -24,14 +24,16 @@ class _Head(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
+        self.num_classes, self.num_features = weight.shape
         self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        return F.linear(features, self.weight, self.bias)
+        weight = self.weight
+        return F.linear(features.to(weight.dtype), weight, self.bias)  # feature maps give float32 whatever they get
 
 
 class TunedModel(nn.Module):
-    """Images or features in, logits out, in float32; some of its parameters are trained.
+    """Inputs or features in, logits out, in float32 (or what ``to`` makes of it); some of its parameters are trained.
 
     Beside BatchNorm (see ``batch_norm``) every layer runs as in evaluation, also while training: dropout and stochastic
     depth would draw from torch's global generator, which no key decides, and the head was solved on features without.
@@ -116,7 +118,7 @@ class TunedModel(nn.Module):
     @property
     def num_classes(self) -> int:
         """Number of classes C."""
-        return len(self.head.bias)
+        return self.head.num_classes
 
     @property
     def buffer_names(self) -> frozenset[str]:
@@ -151,7 +153,7 @@ class TunedModel(nn.Module):
             If they do not have the head's dimension.
         """
         features = inputs if self.backbone is None else self._extract(self.backbone, inputs)
-        expected = (len(inputs), self.head.weight.shape[1])
+        expected = (len(inputs), self.head.num_features)
         if tuple(features.shape) != expected:
             raise ValueError(f"the head takes features {expected}, got {tuple(features.shape)}")
         return features
