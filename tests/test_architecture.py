@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "fedstats_app"
 ALLOWED: dict[str, set[str]] = {
     "statistics": set(),
     "heads": {"statistics"},
-    "backbones": set(),
+    "backbones": {"training"},
     "data": set(),
     "config": set(),
     "results": {"statistics", "heads", "backbones", "data", "config", "__init__", "strategies"},
@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "client_evaluation": {"client_data", "heads", "node", "privacy", "site", "wire"},
     "client_statistics": {"client_data", "node", "privacy", "wire"},
     "server_extension": {"config", "results", "statistics", "strategies"},
-    "client_training": {"client_data", "data", "heads", "node", "site", "training", "wire"},
+    "client_training": {"client_data", "config", "data", "heads", "node", "site", "training", "wire"},
     "client_state": {"results", "training"},
     "client_personal": {
         "client_data",
