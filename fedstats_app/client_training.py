@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from flwr.app import Context, Message
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedstats_app.client_data import client_split, node_policy
+from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.heads import LinearHead
 from fedstats_app.node import configs, feature_reader, partition_of
 from fedstats_app.site import FeatureReader, ImageSamples
-from fedstats_app.training import Samples, TensorSamples, TunedModel, evaluate, train_locally
+from fedstats_app.training import Samples, SelectedSamples, TensorSamples, TunedModel, evaluate, train_locally
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.training import (
     TrainingRequest,
@@ -66,8 +66,20 @@ def _prepare(
     task: TrainingTask, context: Context, client_id: int | None, *, held_out: bool
 ) -> tuple[TunedModel, Samples, int]:
     """Return the model as sent, the client's samples for training or for evaluation, and its number."""
-    request = task.request
-    config, node = configs(context)
+    reader, samples, partition = prepare_samples(task.request, *configs(context), client_id, held_out=held_out)
+    return received_model(task, reader), samples, partition
+
+
+def prepare_samples(
+    request: TrainingRequest, config: AppConfig, node: NodeConfig, client_id: int | None, *, held_out: bool
+) -> tuple[FeatureReader, Samples, int]:
+    """Return the backbone that is asked for, the client's samples for training or for evaluation, and its number.
+
+    Raises
+    ------
+    RejectedRequest
+        If this node has other classes or another backbone.
+    """
     partition = partition_of(node, client_id) or 0
     split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
     dataset = split.dataset
@@ -76,24 +88,14 @@ def _prepare(
             f"this node's data has {len(dataset.class_names)} classes, the server's model {request.num_classes}"
         )
     reader = feature_reader(config, node, request.backbone_fingerprint)
-    model = received_model(task, reader)
     samples = training_samples(request, reader, dataset, split.held_out if held_out else split.kept)
     if held_out:
-        return model, samples, partition
+        return reader, samples, partition
     # Images that cannot be read may have left a class under its owner's floor: then it does not train either.
     allowed = node_policy(config, node).allowed_classes(samples.labels, request.num_classes)[samples.labels]
-    return model, samples if bool(allowed.all()) else _Selection(samples, allowed.nonzero().squeeze(1)), partition
-
-
-class _Selection:
-    """Some of other samples, by their positions (m,)."""
-
-    def __init__(self, samples: Samples, positions: Tensor) -> None:
-        self._samples, self._positions = samples, positions
-        self.labels = samples.labels[positions]
-
-    def inputs(self, indices: Tensor) -> Tensor:
-        return self._samples.inputs(self._positions[indices])
+    if not bool(allowed.all()):
+        samples = SelectedSamples(samples, allowed.nonzero().squeeze(1))
+    return reader, samples, partition
 
 
 def received_model(task: TrainingTask, reader: FeatureReader) -> TunedModel:

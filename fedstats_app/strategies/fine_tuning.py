@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from fedstats_app.strategies.client_grid import ClientGrid
 from fedstats_app.strategies.discovery import TooFewClients
+from fedstats_app.strategies.participants import draw_participants
 from fedstats_app.wire import RejectedReply
 from fedstats_app.wire.training import (
     EVALUATE_MODEL,
@@ -29,9 +29,6 @@ from fedstats_app.wire.training_replies import (
 )
 
 logger = logging.getLogger("fedstats_app")
-
-# Keeps the draw of a training round's clients apart from every other draw by (seed, number).
-SAMPLING_STREAM = 0x7EA1
 
 
 @dataclass(frozen=True)
@@ -184,12 +181,7 @@ class FineTuning(Strategy):
 
     def participants(self, absolute_round: int) -> list[int]:
         """Return the clients of a round, ascending, drawn without replacement by (seed, round)."""
-        clients = sorted(self.clients)
-        size = max(1, round(self.fraction * len(clients)))
-        if size >= len(clients):
-            return clients
-        draw = np.random.default_rng([self.request.seed, SAMPLING_STREAM, absolute_round])
-        return sorted(int(client) for client in draw.choice(np.array(clients, dtype=object), size, replace=False))
+        return draw_participants(self.clients, self.fraction, self.request.seed, absolute_round)
 
     # Flower's Strategy
 

@@ -8,7 +8,7 @@ from fedstats_app.training.alignment import ALIGNMENT_FORMS, alignment_loss, cla
 from fedstats_app.training.evaluation import Evaluation, evaluate
 from fedstats_app.training.local import Diverged, LocalOptions, LocalReport, train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.samples import Samples, TensorSamples, batch_order
+from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples, batch_order
 from fedstats_app.training.server_adam import ServerAdam
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "LocalOptions",
     "LocalReport",
     "Samples",
+    "SelectedSamples",
     "ServerAdam",
     "TensorSamples",
     "TunedModel",

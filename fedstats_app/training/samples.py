@@ -56,6 +56,31 @@ class TensorSamples:
         return self._inputs[indices.to(self._inputs.device)]
 
 
+class SelectedSamples:
+    """Some of other samples.
+
+    Parameters
+    ----------
+    samples : Samples
+        Those to choose from.
+    positions : Tensor
+        (m,) int64, which, in the order wanted.
+    """
+
+    def __init__(self, samples: Samples, positions: Tensor) -> None:
+        self._samples, self._positions = samples, positions
+        self._labels = samples.labels[positions]
+
+    @property
+    def labels(self) -> Tensor:
+        """(m,) int64 class ids on the CPU."""
+        return self._labels
+
+    def inputs(self, indices: Tensor) -> Tensor:
+        """Return (b, ...) float32 inputs of the samples at (b,) int64 positions among those selected."""
+        return self._samples.inputs(self._positions[indices])
+
+
 def batch_order(n: int, batch_size: int, key: Sequence[int], epoch: int) -> list[Tensor]:
     """Return the batches of one epoch: every sample once, in an order drawn from (key, epoch).
 

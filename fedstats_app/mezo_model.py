@@ -1,0 +1,78 @@
+"""The model of a FedMeZO training as every node and the server build it: from the same parts, to the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedstats_app.backbones import Backbone
+from fedstats_app.backbones.lora import inject_lora
+from fedstats_app.heads import LinearHead
+from fedstats_app.training import TunedModel
+from fedstats_app.training.zeroth_order.directions import Directions
+from fedstats_app.training.zeroth_order.replica import Replica
+from fedstats_app.training.zeroth_order.selection import tuned_names
+from fedstats_app.wire.mezo_setup import DTYPES, MezoSetup
+
+
+def build_model(setup: MezoSetup, start: Mapping[str, Tensor], backbone: Backbone) -> TunedModel:
+    """Return the model at the start, in the setup's dtype, on the backbone's device.
+
+    Parameters
+    ----------
+    setup : MezoSetup
+        Of the training.
+    start : mapping
+        ``head.weight`` (C, D) and ``head.bias`` (C,) float32.
+    backbone : Backbone
+        Copied where it is tuned, and left alone otherwise.
+
+    Raises
+    ------
+    ValueError
+        If the start does not fit the backbone and the number of classes.
+    """
+    request = setup.request
+    dim = request.feature_map.output_dim(backbone.feature_dim)
+    shapes = {"head.weight": (request.num_classes, dim), "head.bias": (request.num_classes,)}
+    for name, shape in shapes.items():
+        if name not in start or tuple(start[name].shape) != shape:
+            got = tuple(start[name].shape) if name in start else "none"
+            raise ValueError(f"{name}: must have shape {shape}, got {got}")
+    module = None if setup.tuned == "head" else backbone.module
+    if module is not None and setup.tuned == "lora":
+        module = inject_lora(module, rank=setup.lora_rank, alpha=setup.lora_alpha)
+    model = TunedModel(
+        LinearHead(start["head.weight"], start["head.bias"]),
+        backbone=module,
+        feature_map=None if module is None else request.feature_map,
+        tune=request.tune,
+        tune_bias=request.tune_bias,
+        temperature=request.temperature,
+        batch_norm="frozen",
+    )
+    # In one layout: a direction's numbers belong to the elements in the order of a contiguous tensor.
+    return model.to(backbone.device, DTYPES[setup.dtype]).to(memory_format=torch.contiguous_format)
+
+
+def make_replica(setup: MezoSetup, model: TunedModel) -> Replica:
+    """Return the replica that a model at the start is, with what is tuned of it.
+
+    Raises
+    ------
+    ValueError
+        If nothing of the model fits what is to be tuned.
+    """
+    names = tuned_names(model, setup.tuned)
+    if not setup.request.tune_bias:
+        names = tuple(name for name in names if name != "head.bias")
+    return Replica(
+        model,
+        names,
+        num_directions=setup.num_directions,
+        epsilon=setup.epsilon,
+        directions=Directions(setup.distribution),
+        pool=setup.pool,
+    )
