@@ -22,6 +22,7 @@ from torch import Tensor
 from fedstats_app.results.files import write_atomically
 from fedstats_app.results.tensor_file import read_tensors, tensors_to_bytes
 from fedstats_app.training.zeroth_order.log import Update, pack_updates, unpack_updates
+from fedstats_app.training.zeroth_order.perturbation import How
 from fedstats_app.training.zeroth_order.replica import Replica
 
 logger = logging.getLogger("fedstats_app")
@@ -29,7 +30,7 @@ logger = logging.getLogger("fedstats_app")
 PREFIX = "mezo-"
 # What simulated clients share stays behind when a run ends (no client knows which of them is the last), for so long.
 KEPT_SECONDS = 7 * 24 * 3600.0
-_SETUP, _LOG, _REPLICA = "start.safetensors", "log.bin", "replica.safetensors"
+_SETUP, _LOG, _REPLICA, _HOW = "start.safetensors", "log.bin", "replica.safetensors", "perturbed"
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,6 @@ class MezoState:
         self._make_folder()
         write_atomically(self.folder / _LOG, pack_updates(known) + pack_updates(missing))
 
-    def replace_log(self, updates: Sequence[Update]) -> None:
-        """Keep these updates, from round 1 on, instead of those that are there."""
-        self._make_folder()
-        write_atomically(self.folder / _LOG, pack_updates(updates))
-
     def load_log(self, num_directions: int) -> list[Update]:
         """Return the updates of rounds 1, 2, ... that are known; none where the file is missing or damaged."""
         path = self.folder / _LOG
@@ -105,13 +101,23 @@ class MezoState:
         metadata = {"round": str(replica.round), "digest": replica.digest().hex()}
         write_atomically(self.folder / _REPLICA, tensors_to_bytes(replica.state(), metadata, digest=True))
 
-    def load_replica(self, replica: Replica) -> bool:
-        """Turn a replica at the start into the one that is kept, and return whether there is a sound one."""
+    def load_replica(self, replica: Replica, before: int) -> bool:
+        """Turn a replica at the start into the one that is kept, and return whether there is a sound one.
+
+        Parameters
+        ----------
+        replica : Replica
+            At the start. If the file turns out to be damaged, it may have changed; its round is then not 0.
+        before : int
+            A replica of this round or a later one is of no use.
+        """
         path = self.folder / _REPLICA
         if not path.is_file():
             return False
         try:
             tensors, metadata = read_tensors(path)
+            if int(metadata["round"]) >= before:
+                return False
             replica.load(tensors, int(metadata["round"]))
             if replica.digest().hex() != metadata["digest"]:
                 raise ValueError("its parameters have another digest")
@@ -120,14 +126,19 @@ class MezoState:
             return False
         return True
 
+    # How the model is perturbed
+
     @property
-    def saved_round(self) -> int:
-        """Round of the replica that is kept, -1 without one."""
-        path = self.folder / _REPLICA
-        try:
-            return int(read_tensors(path)[1]["round"]) if path.is_file() else -1
-        except (ValueError, KeyError):
-            return -1
+    def how(self) -> How:
+        """What was found to work when the training began; "auto" before that."""
+        path = self.folder / _HOW
+        found = path.read_text() if path.is_file() else ""
+        return "read" if found == "read" else "copy" if found == "copy" else "auto"
+
+    def save_how(self, how: How) -> None:
+        """Keep it for the messages to come: in deployment each of them is a new process."""
+        self._make_folder()
+        write_atomically(self.folder / _HOW, how.encode())
 
     def forget(self) -> None:
         """Delete everything that is kept of the training."""
