@@ -200,15 +200,16 @@ class Perturbation:
 
     @contextlib.contextmanager
     def _copied(self) -> Iterator[None]:
-        kept = [(parameter, parameter.data) for parameter in self._parameters.values()]
+        kept = [(parameter, parameter.data, parameter.requires_grad) for parameter in self._parameters.values()]
         try:
             for name, parameter in self._parameters.items():
                 parameter.data = self._perturb(parameter, name)
+                parameter.requires_grad_(False)  # as in "read": torch chooses other kernels for what requires one
             yield
         finally:
-            for parameter, theta in kept:
+            for parameter, theta, requires_grad in kept:
                 parameter.data = theta
-            torch.clear_autocast_cache()  # it goes by Parameter objects
+                parameter.requires_grad_(requires_grad)
 
     def _read(self, parameter: nn.Parameter, name: str) -> Tensor:
         # Code that reads a parameter twice while it uses it gets the same tensor.
