@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ridge
+from fedstats_app.own_data import named_columns
 from fedstats_app.site import FeatureReader, backbone_for, cache_root, partitions, test_split, training_set
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 
@@ -29,7 +30,7 @@ def measure(config: AppConfig) -> dict[str, dict[str, float]]:
     """Return accuracies in per cent, by method and regulariser."""
     reader = FeatureReader(backbone_for(config, own_data=False), cache_root(config, NodeConfig("", 0, 1)))
     train = training_set(config)
-    test = test_split(config.dataset, config.image_column, config.label_column)
+    test = test_split(config.dataset, named_columns(config))
     if test is None:
         raise ValueError(f"dataset {config.dataset!r} must have a test split, got none")
     features, test_features = (

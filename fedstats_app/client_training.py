@@ -14,7 +14,8 @@ from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.heads import LinearHead
 from fedstats_app.node import configs, feature_reader, partition_of
-from fedstats_app.site import FeatureReader, ImageSamples
+from fedstats_app.samples import samples_for
+from fedstats_app.site import FeatureReader
 from fedstats_app.training import Samples, SelectedSamples, TensorSamples, TunedModel, evaluate, train_locally
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.training import (
@@ -133,9 +134,9 @@ def received_model(task: TrainingTask, reader: FeatureReader) -> TunedModel:
 def training_samples(
     request: TrainingRequest, reader: FeatureReader, dataset: Dataset, indices: NDArray[np.int64]
 ) -> Samples:
-    """Return samples as the model takes them: images, or for a probe the frozen backbone's features of them."""
+    """Return samples as the model takes them: images or tokens, or for a probe the frozen backbone's features."""
     if request.tune != "probe":
-        return ImageSamples(dataset, indices, reader.backbone)
+        return samples_for(dataset, indices, reader.backbone)
     dim = request.feature_map.output_dim(reader.backbone.feature_dim)
     features, positions = [torch.empty(0, dim)], [torch.empty(0, dtype=torch.int64)]
     for block, found in reader.blocks(dataset, indices):

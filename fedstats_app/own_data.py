@@ -15,16 +15,36 @@ from numpy.typing import NDArray
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset, load_dataset
 
+# Pairs of an argument of `load_dataset` and the user's choice of a column: hashable, as caches need it.
+NamedColumns = tuple[tuple[str, str], ...]
+
 
 @functools.lru_cache(maxsize=2)
 def own_dataset(node: NodeConfig, config: AppConfig) -> Dataset:
-    """Return the data of a node with data of its own: a folder of images per class, or parquet files."""
-    path = Path(node.data_path).expanduser()
-    folders = (path, path / "data")
-    if path.suffix == ".parquet" or any(any(folder.glob("*.parquet")) for folder in folders):
-        columns = {"image_column": config.image_column, "label_column": config.label_column}
-        return load_dataset(f"parquet:{node.data_path}", "train", **columns)
-    return load_dataset(f"folder:{node.data_path}", "train")
+    """Return the data of a node with data of its own, all of it training data."""
+    spec = data_spec(node.data_path)
+    return load_dataset(spec, "train", **(dict(named_columns(config)) if is_table(spec) else {}))
+
+
+def data_spec(path: str) -> str:
+    """Return the spec of data at a path: parquet or CSV files where there are any, else a folder per class."""
+    place = Path(path).expanduser()
+    for suffix in ("parquet", "csv"):
+        folders = (place, place / "data")
+        if place.suffix == f".{suffix}" or any(any(folder.glob(f"*.{suffix}")) for folder in folders):
+            return f"{suffix}:{path}"
+    return f"folder:{path}"
+
+
+def is_table(spec: str) -> bool:
+    """Return whether a data set has columns to choose from."""
+    return spec.startswith(("hub:", "parquet:", "csv:"))
+
+
+def named_columns(config: AppConfig) -> NamedColumns:
+    """Return the columns that a run's configuration names."""
+    named = {name: getattr(config, name) for name in ("image_column", "text_column", "label_column")}
+    return tuple((name, column) for name, column in named.items() if column)
 
 
 def hidden_classes(dataset: Dataset, floor: int) -> NDArray[np.int64]:

@@ -16,12 +16,14 @@ from flwr.serverapp import Grid, ServerApp
 from fedstats_app.backbones import Backbone
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.console import LastWord, quiet_flower, say
+from fedstats_app.own_data import named_columns
 from fedstats_app.results import RunFolder, write_model_card
 from fedstats_app.results.disclosure import append_disclosure
 from fedstats_app.results.personal_table import approach_name, personal_table
 from fedstats_app.results.record import run_record
 from fedstats_app.results.resume import ClosedFormStage, check_same_run, closed_form_stage
 from fedstats_app.results.training_table import training_table
+from fedstats_app.samples import check_kind
 from fedstats_app.server_closed_form import ClosedForm
 from fedstats_app.server_data import ServerTestSet
 from fedstats_app.server_extension import Extension
@@ -115,6 +117,8 @@ class Run:
             partitions(config)  # a split that cannot be made is one error here, not one on every client
         backbone = backbone_for(config, own_data=not federation.simulated)
         own_names = training_set(config).class_names if federation.simulated else federation.class_names
+        if federation.simulated:
+            check_kind(training_set(config), backbone)
         class_names = extension.with_earlier_classes(own_names)
         self.align_names = not federation.simulated or class_names != own_names
         test_set = self._test_set(federation, backbone, class_names)
@@ -173,8 +177,7 @@ class Run:
     ) -> ServerTestSet | None:
         config = self.config
         spec = config.test_dataset or (config.dataset if federation.simulated else "")
-        columns = (config.image_column, config.label_column) if spec.startswith(("hub:", "parquet:")) else ("", "")
-        dataset = test_split(spec, *columns) if spec else None
+        dataset = test_split(spec, named_columns(config)) if spec else None
         if dataset is None and config.test_dataset:
             raise ValueError(f"test-dataset must have a test split, got {config.test_dataset!r} without one")
         if dataset is None:

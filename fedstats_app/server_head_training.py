@@ -16,7 +16,7 @@ from fedstats_app.results.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.results.compute import forward_passes, training_bytes
 from fedstats_app.results.resume import SavedHead
 from fedstats_app.results.training_record import RoundRecord, TrainingResult
-from fedstats_app.site import ImageSamples
+from fedstats_app.samples import samples_for
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, evaluate_model_on_clients
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.training import LocalOptions, Samples, TensorSamples, TunedModel, evaluate
@@ -273,7 +273,7 @@ class HeadTraining:
         if test_set is None:
             return None
         if self.config.fine_tune != "probe":
-            return ImageSamples(test_set.dataset, np.arange(len(test_set.dataset)), self.stage.backbone)
+            return samples_for(test_set.dataset, np.arange(len(test_set.dataset)), self.stage.backbone)
         features = torch.cat([self.head.feature_map(block).float() for block, _ in test_set.blocks])
         return TensorSamples(features, torch.cat([labels for _, labels in test_set.blocks]))
 

@@ -17,20 +17,21 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
-from fedstats_app.backbones import Backbone, load_backbone
+from fedstats_app.backbones import Backbone, TextOptions, load_backbone
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import (
     Dataset,
     FeatureCache,
+    Sample,
     UnreadableSampleError,
     default_cache_root,
     load_dataset,
     partition,
 )
-from fedstats_app.own_data import hidden_classes, own_dataset
+from fedstats_app.own_data import NamedColumns, hidden_classes, is_table, named_columns, own_dataset
+from fedstats_app.samples import check_kind
 
 logger = logging.getLogger("fedstats_app")
 
@@ -38,8 +39,6 @@ BUILTIN_INPUT_SIZE = 64
 # Features are handed on in blocks of this size whether they were computed or read from the cache: the order of
 # additions, and so the last bits of the statistics, are the same either way.
 BLOCK_SIZE = 1024
-# Transformed images of one client are kept in memory while it trains if they take no more than this.
-MEMORY_FOR_IMAGES = 2**30
 STATE_FOLDER = "state"
 
 
@@ -77,7 +76,13 @@ class FeatureReader:
             (b, d) float32 on the backbone's device, b at most ``BLOCK_SIZE``.
         positions : Tensor
             (b,) int64 into ``indices``.
+
+        Raises
+        ------
+        ValueError
+            If the data are of another kind than the backbone takes.
         """
+        check_kind(dataset, self.backbone)
         cache = self._cache(dataset)
         for start in range(0, len(indices), BLOCK_SIZE):
             block = indices[start : start + BLOCK_SIZE]
@@ -95,7 +100,7 @@ class FeatureReader:
         missing = np.flatnonzero(~known)
         read: list[int] = []
         done = 0
-        for batch in self.backbone.extract(self._images(dataset, indices, missing, read)):
+        for batch in self.backbone.extract(self._samples(dataset, indices, missing, read)):
             features[torch.tensor(read[done : done + len(batch)])] = batch
             done += len(batch)
         if cache is not None and read:
@@ -104,20 +109,20 @@ class FeatureReader:
         positions = torch.from_numpy(np.flatnonzero(known))
         return features[positions.to(features.device)], positions
 
-    def _images(
+    def _samples(
         self, dataset: Dataset, indices: NDArray[np.int64], missing: NDArray[np.int64], read: list[int]
-    ) -> Iterator[Image.Image]:
-        """Yield the images that can be read and append their positions to ``read``."""
+    ) -> Iterator[Sample]:
+        """Yield the samples that can be read and append their positions to ``read``."""
         for position in missing.tolist():
             try:
-                image = dataset.sample(int(indices[position]))
+                sample = dataset.sample(int(indices[position]))
             except UnreadableSampleError as error:
                 self.num_unreadable += 1
                 # The name stays in this site's own log: file names can be personal data.
                 logger.warning("left out: %s", error)
                 continue
             read.append(position)
-            yield image
+            yield sample
 
     def _cache(self, dataset: Dataset) -> FeatureCache | None:
         if self.cache_root is None:
@@ -143,6 +148,8 @@ def _open_cache(root: Path, key: str) -> FeatureCache:
 
 def input_size(config: AppConfig, *, own_data: bool) -> int:
     """Return the input size to load the backbone with: the built-in sample's 28 pixels need not become 224."""
+    if config.takes_text:
+        return config.text_max_length
     return config.input_size or (BUILTIN_INPUT_SIZE if config.dataset == "builtin" and not own_data else 0)
 
 
@@ -167,6 +174,7 @@ def backbone_for(config: AppConfig, *, own_data: bool, weights: str = "") -> Bac
         config.autocast,
         config.channels_last,
         "group" if config.batch_norm == "groupnorm" else "batch",
+        TextOptions(config.text_pooling, config.text_template),
     )
 
 
@@ -180,6 +188,7 @@ def _load_backbone(
     autocast: str,
     channels_last: bool,
     norm: Literal["batch", "group"],
+    text: TextOptions,
 ) -> Backbone:
     started = time.perf_counter()
     backbone = load_backbone(
@@ -191,6 +200,7 @@ def _load_backbone(
         autocast=autocast,
         channels_last=channels_last,
         norm=norm,
+        text=text,
     )
     logger.info("loaded %r in %.1f s", backbone, time.perf_counter() - started)
     return backbone
@@ -198,25 +208,24 @@ def _load_backbone(
 
 def training_set(config: AppConfig) -> Dataset:
     """Return the data set that clients are partitions of."""
-    return _training_split(config.dataset, config.image_column, config.label_column)
+    return _training_split(config.dataset, named_columns(config))
 
 
 @functools.lru_cache(maxsize=2)
-def _training_split(spec: str, image_column: str, label_column: str) -> Dataset:
-    return load_dataset(spec, "train", image_column=image_column, label_column=label_column)
+def _training_split(spec: str, columns: NamedColumns) -> Dataset:
+    return load_dataset(spec, "train", **dict(columns))
 
 
-def test_split(spec: str, image_column: str, label_column: str) -> Dataset | None:
-    """Return the test split of a data set, or None if it has none."""
-    return load_dataset(spec, "test", image_column=image_column, label_column=label_column)
+def test_split(spec: str, columns: NamedColumns = ()) -> Dataset | None:
+    """Return the test split of a data set, or None if it has none; of tables, with the columns that are named."""
+    return load_dataset(spec, "test", **(dict(columns) if is_table(spec) else {}))
 
 
 def partitions(config: AppConfig) -> list[NDArray[np.int64]]:
     """Return the samples of every client of a simulation, drawn once per process."""
     return _partitions(
         config.dataset,
-        config.image_column,
-        config.label_column,
+        named_columns(config),
         config.partitioner,
         config.num_clients,
         config.dirichlet_alpha,
@@ -230,8 +239,7 @@ def partitions(config: AppConfig) -> list[NDArray[np.int64]]:
 @functools.lru_cache(maxsize=2)
 def _partitions(
     spec: str,
-    image_column: str,
-    label_column: str,
+    columns: NamedColumns,
     partitioner: str,
     num_clients: int,
     alpha: float,
@@ -241,7 +249,7 @@ def _partitions(
     seed: int,
 ) -> list[NDArray[np.int64]]:
     return partition(
-        _training_split(spec, image_column, label_column),
+        _training_split(spec, columns),
         partitioner=partitioner,
         num_clients=num_clients,
         alpha=alpha,
@@ -328,56 +336,3 @@ def state_root(config: AppConfig, node: NodeConfig) -> Path:
 def _cache_folder(config: AppConfig, node: NodeConfig) -> Path:
     folder = node.cache_dir or config.cache_dir
     return Path(folder).expanduser() if folder else default_cache_root()
-
-
-class ImageSamples:
-    """Images and labels as training takes them; what cannot be read is counted, named in the log and left out.
-
-    Images that fit into ``MEMORY_FOR_IMAGES`` together are read once; others whenever they are asked for.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        Where the samples are.
-    indices : ndarray
-        (n,) which ones.
-    backbone : Backbone
-        Whose transform they go through.
-
-    Attributes
-    ----------
-    labels : Tensor
-        (m,) int64, of the readable ones, in their order.
-    num_unreadable : int
-        n - m.
-    """
-
-    def __init__(self, dataset: Dataset, indices: NDArray[np.int64], backbone: Backbone) -> None:
-        self._dataset, self._backbone = dataset, backbone
-        keep = len(indices) * 3 * backbone.input_size**2 * 4 <= MEMORY_FOR_IMAGES
-        readable, images = [], []
-        for index in indices.tolist():
-            try:
-                image = self._read(index)
-            except UnreadableSampleError as error:
-                logger.warning("left out: %s", error)
-                continue
-            readable.append(index)
-            if keep:
-                images.append(image)
-        self._indices = np.array(readable, dtype=np.int64)
-        self._images = torch.stack(images) if images else None
-        self.labels = torch.from_numpy(np.array(dataset.labels[self._indices], dtype=np.int64))
-        self.num_unreadable = len(indices) - len(readable)
-
-    def inputs(self, indices: Tensor) -> Tensor:
-        """Return (b, 3, H, W) float32 images by their positions (b,), in the backbone's memory layout."""
-        if self._images is not None:
-            images = self._images[indices]
-        else:
-            images = torch.stack([self._read(index) for index in self._indices[indices.numpy()].tolist()])
-        layout = torch.channels_last if self._backbone.channels_last else torch.contiguous_format
-        return images.contiguous(memory_format=layout)
-
-    def _read(self, index: int) -> Tensor:
-        return self._backbone.transform(self._dataset.sample(index))

@@ -243,7 +243,7 @@ def test_random_features_travel_as_a_seed(tmp_path: Path) -> None:
     assert (fourier.feature_dim, projected.feature_dim) == (64, 48)
     assert json.loads(metadata["feature-map"])["kind"] == "random-fourier"
     classifier = fedstats_app.load(folder, "fed3r")
-    test = server_app.test_split("builtin", "", "")
+    test = server_app.test_split("builtin")
     assert test is not None
     predicted = classifier.predict([test.sample(index) for index in range(200)])
     right = np.mean([name == test.class_names[label] for name, label in zip(predicted, test.labels[:200], strict=True)])

@@ -107,7 +107,7 @@ def test_a_tuned_backbone_predicts_again(tmp_path: Path, tune: str) -> None:
     assert any(not torch.equal(state[key].float(), before[key].float()) for key in state)
     classifier = fedstats_app.load(folder, name, batch_size=64)
     dataset = training_set(AppConfig())
-    test = server_app.test_split("builtin", "", "")
+    test = server_app.test_split("builtin")
     assert test is not None
     images = [test.sample(index) for index in range(200)]
     accuracy = np.mean(

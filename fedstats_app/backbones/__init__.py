@@ -1,15 +1,17 @@
-"""Frozen pre-trained networks, each with its own transform and fingerprint: images in, features out."""
+"""Frozen pre-trained networks, each with its own transform and fingerprint: images or texts in, features out."""
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.lora import add_lora
 from fedstats_app.backbones.normalisation import group_norm
 from fedstats_app.backbones.registry import available_backbones, load_backbone
+from fedstats_app.backbones.text import TextOptions
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.backbones.weights import WeightsError
 
 __all__ = [
     "Backbone",
     "ImageTransform",
+    "TextOptions",
     "WeightsError",
     "add_lora",
     "available_backbones",

@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import Architecture
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
+from fedstats_app.backbones.initialisation import random_initialisation
 from fedstats_app.backbones.normalisation import group_norm
+from fedstats_app.backbones.text import MINILM, TINY_TEXT, TextOptions, is_text_backbone
 from fedstats_app.backbones.timm_models import timm_architecture
 from fedstats_app.backbones.torchvision_models import TORCHVISION_NAMES, torchvision_architecture
 from fedstats_app.backbones.transform import ImageTransform
@@ -52,8 +51,8 @@ _ARCHITECTURES: dict[str, Callable[[], Architecture]] = {
 
 
 def available_backbones() -> tuple[str, ...]:
-    """List the names that :func:`load_backbone` takes, besides ``timm:<name>`` and ``random:<name>``."""
-    return (*(name for name in _ARCHITECTURES if name != "tiny"), f"{_RANDOM}tiny")
+    """List the names that :func:`load_backbone` takes, besides those that are a prefix and another name."""
+    return (*(name for name in _ARCHITECTURES if name != "tiny"), MINILM, f"{_RANDOM}tiny", f"{_RANDOM}{TINY_TEXT}")
 
 
 def load_backbone(
@@ -66,23 +65,29 @@ def load_backbone(
     autocast: str = "none",
     channels_last: bool = False,
     norm: Literal["batch", "group"] = "batch",
+    text: TextOptions | None = None,
 ) -> Backbone:
     """Load a frozen backbone.
 
     Parameters
     ----------
     name : str
-        One of :func:`available_backbones`; ``timm:<name>`` for any of timm's; or ``random:<name>``, which is the same
-        as that name with ``weights="random"``.
+        One of :func:`available_backbones`; ``timm:<name>`` for any of timm's; ``sentence:<name>`` and
+        ``transformers:<name>`` for text (:func:`fedstats_app.backbones.text.load_text_backbone`); or ``random:<name>``,
+        which is the same as that name with ``weights="random"``.
     weights : str
         "" for the official ones; "random" for a random initialisation that depends on the name alone, the same in every
-        process; else the path of a local file (.pth, .pt, .safetensors), of the network with or without its classifier.
+        process; else the path of a local file (.pth, .pt, .safetensors), of the network with or without its classifier,
+        or for text of the folder that holds the model.
     input_size : int
-        Side in pixels to which images are resized; 0 for the size that the network was trained for.
+        Side in pixels to which images are resized, or the most tokens of a text; 0 for the size that the network was
+        trained for.
     batch_size, device, autocast, channels_last
         See :class:`Backbone`. They do not enter the fingerprint.
     norm : {"batch", "group"}
         "group" puts GroupNorm in place of every BatchNorm (:func:`group_norm`); the weights may be of either network.
+    text : TextOptions, optional
+        How the vectors of a text's tokens become its features; for text only.
 
     Returns
     -------
@@ -96,7 +101,7 @@ def load_backbone(
     WeightsError
         If the weights are missing, cannot be downloaded, or do not fit.
     ModuleNotFoundError
-        If a ``timm:`` backbone is asked for and timm is not installed.
+        If a backbone needs timm or transformers, and they are not installed.
     """
     base_name = name.removeprefix(_RANDOM)
     if name.startswith(_RANDOM):
@@ -107,8 +112,22 @@ def load_backbone(
         raise ValueError(f"input_size must be at least 1 pixel, or 0 for the backbone's own; got {input_size}")
     if norm not in ("batch", "group"):
         raise ValueError(f"norm must be batch or group, got {norm!r}")
+    if is_text_backbone(base_name):
+        from fedstats_app.backbones.text.loading import load_text_backbone
+
+        return load_text_backbone(
+            base_name,
+            weights=weights,
+            max_length=input_size,
+            options=text or TextOptions(),
+            batch_size=batch_size,
+            device=device,
+            autocast=autocast,
+        )
+    if text not in (None, TextOptions()):
+        raise ValueError(f"backbone {name!r} takes images: it has no pooling or template of texts, got {text}")
     architecture = _find(base_name)
-    with _random_initialisation(base_name):
+    with random_initialisation(base_name):
         module = architecture.build()
     state, weights_source = _weights(architecture, base_name, weights)
     has_statistics = state is None or any(key.endswith("running_mean") for key in state)
@@ -138,7 +157,8 @@ def _find(name: str) -> Architecture:
         close = difflib.get_close_matches(name, _ARCHITECTURES, n=1)
         hint = f", did you mean {close[0]!r}?" if close else "."
         known = ", ".join(available_backbones())
-        raise ValueError(f"unknown backbone {name!r}{hint} Known: {known}, timm:<name>, random:<name>")
+        prefixes = "timm:<name>, sentence:<name>, transformers:<name>, random:<name>"
+        raise ValueError(f"unknown backbone {name!r}{hint} Known: {known}, {prefixes}")
     return _ARCHITECTURES[name]()
 
 
@@ -151,12 +171,3 @@ def _weights(architecture: Architecture, name: str, weights: str) -> tuple[Mappi
     if architecture.official_weights is None:
         raise WeightsError(f"backbone {name!r} has no official weights: use '{_RANDOM}{name}', or name a file")
     return architecture.official_weights()
-
-
-@contextmanager
-def _random_initialisation(name: str) -> Iterator[None]:
-    """Draw initial weights from a stream that depends on the name alone, and leave the caller's stream untouched."""
-    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)
-        yield

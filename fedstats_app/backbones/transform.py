@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -46,6 +48,29 @@ class ImageTransform:
             raise ValueError(f"interpolation must be one of {', '.join(filters)}, got {self.interpolation!r}")
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise ValueError(f"mean and std need 3 values each, std above 0; got mean {self.mean}, std {self.std}")
+
+    @property
+    def kind(self) -> Literal["image"]:
+        """It takes images."""
+        return "image"
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The one shape that comes out."""
+        return ((3, self.input_size, self.input_size),)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what comes out."""
+        return torch.float32
+
+    def blank(self) -> Tensor:
+        """Return zeros (3, input_size, input_size): an image of the mean colour."""
+        return torch.zeros(self.shapes[0])
+
+    def stack(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Return (b, 3, input_size, input_size) of b images."""
+        return torch.stack(tuple(inputs))
 
     @property
     def spec(self) -> dict[str, object]:

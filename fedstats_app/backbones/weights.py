@@ -101,8 +101,19 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor], architecture: 
     # A plain dict carries no version, so that modules accept the layouts of their older files too (BatchNorm without a
     # step counter, torchvision's first vision transformers).
     trunk = {architecture.rename_key(key): value for key, value in state.items() if not key.startswith(dropped)}
+    load_exactly(module, trunk, source=source)
+
+
+def load_exactly(module: nn.Module, state: Mapping[str, Tensor], *, source: str) -> None:
+    """Load a state dict of which every key must fit, and none may be missing.
+
+    Raises
+    ------
+    WeightsError
+        Naming missing keys, unexpected keys or tensors of another shape.
+    """
     try:
-        missing, unexpected = module.load_state_dict(trunk, strict=False)
+        missing, unexpected = module.load_state_dict(dict(state), strict=False)
     except RuntimeError as error:  # tensors of another shape
         raise WeightsError(f"weights from {source} do not fit the backbone: {error}") from error
     problems = {"missing": missing, "unexpected": unexpected}

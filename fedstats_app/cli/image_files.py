@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedstats_app.data import Dataset, UnreadableSampleError
+from fedstats_app.data import Dataset, Sample, UnreadableSampleError
 from fedstats_app.data.folder import IMAGE_SUFFIXES
 
 
@@ -78,8 +78,8 @@ def _images_below(folder: Path) -> Iterator[Path]:
 
 def readable(
     dataset: Dataset, indices: Sequence[int], read: list[int], unreadable: dict[str, str]
-) -> Iterator[Image.Image]:
-    """Yield the images that can be read, one in memory at a time.
+) -> Iterator[Sample]:
+    """Yield the samples that can be read, one in memory at a time.
 
     Parameters
     ----------
@@ -88,15 +88,15 @@ def readable(
     indices : sequence of int
         Which ones.
     read : list of int
-        The index of every image yielded is appended.
+        The index of every sample yielded is appended.
     unreadable : dict
         Gets the name and the reason of every other.
     """
     for index in indices:
         try:
-            image = dataset.sample(index)
+            sample = dataset.sample(index)
         except UnreadableSampleError as error:
             unreadable[error.name] = error.reason
             continue
         read.append(index)
-        yield image
+        yield sample

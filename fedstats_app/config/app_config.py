@@ -22,7 +22,9 @@ from fedstats_app.config.checks import (
     one_of,
     start_head_list,
     text,
+    text_template,
     whole,
+    word_list,
 )
 from fedstats_app.config.names import (
     AUTO_SERVER_RATE,
@@ -31,6 +33,8 @@ from fedstats_app.config.names import (
     OPTIMIZER_NAMES,
     PARTITIONERS,
     PERSONAL_APPROACHES,
+    TEXT_BACKBONES,
+    TEXT_PREFIXES,
 )
 
 
@@ -49,6 +53,7 @@ class AppConfig:
     dataset: str = key("builtin", dataset_spec)
     test_dataset: str = key("", empty_or(dataset_spec))
     image_column: str = key("", text)
+    text_column: str = key("", text)
     label_column: str = key("", text)
     holdout_fraction: float = key(0.2, number(0.0, 0.9, open_low=True))
     num_clients: int = key(100, whole(1, 1_000_000))
@@ -61,6 +66,10 @@ class AppConfig:
     backbone: str = key("efficientnet_lite0", backbone_name)
     backbone_weights: str = key("", text)
     input_size: int = key(0, whole(0, 4096))
+    text_max_length: int = key(0, whole(0, 1_000_000))
+    text_pooling: Literal["auto", "mean", "first"] = key("auto", one_of("auto", "mean", "first"))
+    text_template: str = key("", text_template)
+    label_words: str = key("", word_list)
     batch_size: int = key(16, whole(1, 4096))
     device: str = key("auto", device_name)
     autocast: str = key("none", one_of("none", "bf16", "fp16"))
@@ -136,6 +145,17 @@ class AppConfig:
         return METHOD_NAMES if self.method == "all" else tuple(self.method.split(","))
 
     @property
+    def takes_text(self) -> bool:
+        """Whether the backbone is a language model."""
+        name = self.backbone.removeprefix("random:")
+        return name in TEXT_BACKBONES or name.startswith(TEXT_PREFIXES)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The label words, one per class; none where there are none."""
+        return tuple(self.label_words.split(",")) if self.label_words else ()
+
+    @property
     def start_heads(self) -> tuple[str, ...]:
         """The heads that stage 2 starts from, in the order asked for; ("best",) for the most accurate one."""
         return (*self.methods, "random") if self.start_head == "all" else tuple(self.start_head.split(","))
@@ -198,6 +218,7 @@ class AppConfig:
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, "best")]
         if self.fine_tune != "none" and unsolved:
             problems.append(f"start-head: method must name {', '.join(unsolved)} too, got method {self.method!r}")
+        problems += self._text_contradictions()
         if self.optimizer in ("fedavg", "fedprox") and self.server_rate != 1.0:
             problems.append(
                 f"server-learning-rate: {self.optimizer} averages, which is rate 1 (fedavgm has one), "
@@ -213,4 +234,26 @@ class AppConfig:
             problems.append(f"personalise: has no checkpoints to resume from, got {self.personalise!r} with resume")
         if self.output_dir and not is_absolute(self.output_dir):
             problems.append(f"output-dir: must be an absolute path (or start with ~), got {self.output_dir!r}")
+        return problems
+
+    def _text_contradictions(self) -> list[str]:
+        problems = []
+        given = {
+            "text-max-length": self.text_max_length,
+            "text-pooling": "" if self.text_pooling == "auto" else self.text_pooling,
+            "text-template": self.text_template,
+        }
+        for name, value in given.items():
+            if value and not self.takes_text:
+                problems.append(f"{name}: is for text backbones, got {value!r} with backbone {self.backbone!r}")
+        if self.text_template and self.text_pooling != "auto":
+            problems.append(f"text-pooling: must be auto with text-template, got {self.text_pooling!r}")
+        if self.takes_text and self.input_size:
+            problems.append(f"input-size: is for images, text-max-length for texts, got {self.input_size}")
+        if self.takes_text and self.flip:
+            problems.append(f"flip: is for images, got true with backbone {self.backbone!r}")
+        if self.label_words and not self.text_template:
+            problems.append(f"label-words: need a text-template, got {self.label_words!r} without")
+        if "label-words" in self.start_heads and not self.label_words:
+            problems.append("start-head: label-words needs the words in label-words, got none")
         return problems

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable
 
-from fedstats_app.config.names import BACKBONES, MADE_HEADS, METHOD_NAMES, PERSONAL_APPROACHES
+from fedstats_app.config.names import BACKBONES, MADE_HEADS, METHOD_NAMES, PERSONAL_APPROACHES, TEXT_PREFIXES
 
 # A check returns the value in its final type, or raises ValueError saying what is allowed.
 Check = Callable[[object], object]
@@ -107,9 +107,9 @@ def start_head_list(value: object) -> object:
 def dataset_spec(value: object) -> object:
     """Check for where a data set is."""
     kind, _, where = str(value).partition(":")
-    if not (value == "builtin" or (kind in ("hub", "folder", "parquet") and where)):
-        raise ValueError("must be builtin, hub:NAME, folder:/PATH or parquet:/PATH")
-    if kind in ("folder", "parquet") and not is_absolute(where):
+    if not (value == "builtin" or (kind in ("hub", "folder", "parquet", "csv") and where)):
+        raise ValueError("must be builtin, hub:NAME, folder:/PATH, parquet:/PATH or csv:/PATH")
+    if kind in ("folder", "parquet", "csv") and not is_absolute(where):
         # The app does not run in the user's folder, so a relative path would lead somewhere else.
         raise ValueError("must name an absolute path (or one that starts with ~)")
     return value
@@ -125,6 +125,21 @@ def empty_or(check: Check) -> Check:
     return lambda value: value if value == "" else check(value)
 
 
+def text_template(value: object) -> object:
+    """Check for a prompt around a text, or the empty text."""
+    if not isinstance(value, str) or (value and (value.count("{text}") != 1 or value.count("{mask}") > 1)):
+        raise ValueError("must hold {text} once and {mask} at most once, or be empty")
+    return value
+
+
+def word_list(value: object) -> object:
+    """Check for different words, separated by commas, or the empty text."""
+    words = [word.strip() for word in value.split(",")] if isinstance(value, str) and value else []
+    if not isinstance(value, str) or "" in words or len(set(words)) < len(words):
+        raise ValueError("must be different words, separated by commas, or empty")
+    return ",".join(words)
+
+
 def device_name(value: object) -> object:
     """Check for a device as torch names them, or auto."""
     if not isinstance(value, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value):
@@ -135,8 +150,10 @@ def device_name(value: object) -> object:
 def backbone_name(value: object) -> object:
     """Check for a network that can be loaded."""
     name = str(value).removeprefix("random:")
-    if not (name in BACKBONES or (name.startswith("timm:") and name != "timm:")):
+    prefixes = ("timm:", *TEXT_PREFIXES)
+    if not (name in BACKBONES or (name.startswith(prefixes) and name not in prefixes)):
         close = difflib.get_close_matches(name, BACKBONES, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        raise ValueError(f"must be one of {', '.join(BACKBONES)}, timm:NAME or random:NAME{hint}")
+        with_prefix = ", ".join(f"{prefix}NAME" for prefix in prefixes)
+        raise ValueError(f"must be one of {', '.join(BACKBONES)}, {with_prefix} or random:NAME{hint}")
     return value

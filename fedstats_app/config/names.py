@@ -13,9 +13,14 @@ BACKBONES = (
     "vit_b_16",
     "vit_b_32",
     "tiny",
+    "all-MiniLM-L6-v2",
+    "tiny-text",
 )
+# Those of them that take texts, besides what begins with one of the prefixes.
+TEXT_BACKBONES = ("all-MiniLM-L6-v2", "tiny-text")
+TEXT_PREFIXES = ("sentence:", "transformers:")
 # Heads to start from that no statistics are needed for.
-MADE_HEADS = ("random", "zero")
+MADE_HEADS = ("random", "zero", "label-words")
 OPTIMIZER_NAMES = ("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadam-torch")
 # Server learning rates where "auto" stands; 1, plain averaging, for the others.
 AUTO_SERVER_RATE = {"fedadam": 0.01, "fedyogi": 0.01, "fedadam-torch": 0.001}

@@ -1,6 +1,6 @@
 """Where samples come from, which client has which, and where their features are kept."""
 
-from fedstats_app.data.dataset import Dataset, DatasetError, SampleSource, UnreadableSampleError
+from fedstats_app.data.dataset import Dataset, DatasetError, Sample, SampleSource, UnreadableSampleError
 from fedstats_app.data.feature_cache import FeatureCache
 from fedstats_app.data.feature_cache_files import cache_size, clear_cache, default_cache_root
 from fedstats_app.data.images import to_rgb
@@ -12,6 +12,7 @@ __all__ = [
     "Dataset",
     "DatasetError",
     "FeatureCache",
+    "Sample",
     "SampleSource",
     "UnreadableSampleError",
     "cache_size",

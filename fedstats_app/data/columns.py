@@ -1,4 +1,4 @@
-"""Which column of a table is the image, which the label, and what the classes are called."""
+"""Which column of a table is the image or the text, which the label, and what the classes are called."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstats_app.data.dataset import DatasetError
+from fedstats_app.data.dataset import DatasetError, Kind
 
 if TYPE_CHECKING:
     import datasets
 
 IMAGE_COLUMNS = ("image", "img", "images", "pixel_values")
+TEXT_COLUMNS = ("text", "sentence", "content", "question", "title", "review", "document")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "category")
 
 
@@ -27,7 +28,7 @@ def choose_column(wanted: str, columns: Sequence[str], candidates: Collection[st
     candidates : collection of str
         The usual names.
     role : str
-        ``image`` or ``label``, which is also what the run-config key begins with.
+        ``image``, ``text`` or ``label``, which is also what the run-config key begins with.
     owner : str
         The data set, to begin the error with.
 
@@ -45,6 +46,52 @@ def choose_column(wanted: str, columns: Sequence[str], candidates: Collection[st
         what = f"several columns may be the {role}: {found}" if found else f"no column has a usual name for the {role}"
         raise DatasetError(f"{owner}: {what}; name one of {list(columns)} with {role}-column")
     return found[0]
+
+
+def choose_samples(
+    table: "datasets.Dataset", image_column: str, text_column: str, *, owner: str
+) -> tuple[Kind, tuple[str, ...]]:
+    """Return what the samples of a table are, and the columns that hold them.
+
+    Where the user names no column, a column with a usual name for images comes before one with a usual name for texts.
+
+    Parameters
+    ----------
+    table : datasets.Dataset
+        The training split.
+    image_column, text_column : str
+        The user's choice, at most one of them; empty to detect it. Several text columns are separated by commas.
+    owner : str
+        The data set, to begin the error with.
+
+    Returns
+    -------
+    kind : {"image", "text"}
+        What they are.
+    columns : tuple of str
+        One for images, one or several for texts.
+
+    Raises
+    ------
+    DatasetError
+        If both are named, or for what `choose_column` refuses.
+    """
+    names = table.column_names
+    if image_column and text_column:
+        raise DatasetError(f"{owner}: name image-column or text-column, got {image_column!r} and {text_column!r}")
+    if text_column:
+        wanted = tuple(name.strip() for name in text_column.split(","))
+        return "text", tuple(choose_column(name, names, (), role="text", owner=owner) for name in wanted)
+    usual = [name for name in names if name in TEXT_COLUMNS and is_string(table.features[name])]
+    has_images = bool(image_column) or not set(names).isdisjoint(IMAGE_COLUMNS)
+    if usual and not has_images:
+        return "text", (choose_column("", names, usual, role="text", owner=owner),)
+    if not has_images:
+        raise DatasetError(
+            f"{owner}: no column has a usual name for the image, nor one of strings for the text; name one of "
+            f"{names} with image-column or text-column"
+        )
+    return "image", (choose_column(image_column, names, IMAGE_COLUMNS, role="image", owner=owner),)
 
 
 class ScalarColumns(Mapping[str, NDArray[Any]]):
@@ -128,5 +175,10 @@ def is_integer(feature: Any) -> bool:
     return str(getattr(feature, "dtype", "")).startswith(("int", "uint"))
 
 
+def is_string(feature: Any) -> bool:
+    """Return whether a column of this kind holds strings."""
+    return str(getattr(feature, "dtype", "")) in {"string", "large_string"}
+
+
 def _is_scalar(feature: Any) -> bool:
-    return is_integer(feature) or str(getattr(feature, "dtype", "")) in {"string", "large_string", "bool"}
+    return is_integer(feature) or is_string(feature) or str(getattr(feature, "dtype", "")) == "bool"

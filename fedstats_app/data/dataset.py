@@ -1,4 +1,4 @@
-"""`Dataset`: labelled images from any source, in one shape."""
+"""`Dataset`: labelled images or texts from any source, in one shape."""
 
 import dataclasses
 import hashlib
@@ -6,7 +6,7 @@ import struct
 import types
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ _UNREADABLE = (
     Image.DecompressionBombWarning,
 )
 _NAMED_IN_ERRORS = 5
+Kind = Literal["image", "text"]
+Sample = Image.Image | str
 
 
 class DatasetError(ValueError):
@@ -37,7 +39,7 @@ class DatasetError(ValueError):
 
 
 class UnreadableSampleError(Exception):
-    """One sample's image cannot be read.
+    """One sample's image or text cannot be read.
 
     Attributes
     ----------
@@ -47,17 +49,17 @@ class UnreadableSampleError(Exception):
         What went wrong, in words.
     """
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"image {name!r} cannot be read: {reason}")
+    def __init__(self, name: str, reason: str, kind: Kind = "image") -> None:
+        super().__init__(f"{kind} {name!r} cannot be read: {reason}")
         self.name = name
         self.reason = reason
 
 
 class SampleSource(Protocol):
-    """Where a data set's images come from."""
+    """Where a data set's images or texts come from."""
 
-    def open(self, index: int) -> Image.Image:
-        """Return the image at a valid index, in any mode; it may still be unread."""
+    def open(self, index: int) -> Sample:
+        """Return the image at a valid index, in any mode and maybe still unread; or the text."""
 
     def name(self, index: int) -> str:
         """Return a name by which a person finds the sample at a valid index."""
@@ -69,7 +71,7 @@ class _SubsetSource:
     def __init__(self, source: SampleSource, indices: NDArray[np.int64]) -> None:
         self._source, self._indices = source, indices
 
-    def open(self, index: int) -> Image.Image:
+    def open(self, index: int) -> Sample:
         return self._source.open(int(self._indices[index]))
 
     def name(self, index: int) -> str:
@@ -78,9 +80,9 @@ class _SubsetSource:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """One split of a labelled image data set.
+    """One split of a labelled data set of images or texts.
 
-    Images are read one at a time, when asked for; labels are in memory.
+    Samples are read one at a time, when asked for; labels are in memory.
 
     Attributes
     ----------
@@ -92,14 +94,16 @@ class Dataset:
         ``(n,)`` int64 in ``[0, C)``; read-only.
     fingerprint : str
         64 hex digits that identify the split's content, found without reading all of it: two data sets with the same
-        one have the same images at the same indices.
+        one have the same samples at the same indices.
     source : SampleSource
-        Where the images come from.
+        Where the samples come from.
     columns : Mapping of str to numpy.ndarray
         Other columns of n scalars, by which to partition: a domain, a user.
     numbered : bool
         Whether the source itself numbers its classes (labels are integers there), so that other sources of the same
         data should give a number the same meaning. Folders and columns of strings have names only.
+    kind : {"image", "text"}
+        What the samples are.
 
     Raises
     ------
@@ -117,6 +121,7 @@ class Dataset:
         default_factory=lambda: types.MappingProxyType({}), repr=False
     )
     numbered: bool = False
+    kind: Kind = "image"
 
     def __post_init__(self) -> None:
         """Check the labels against the classes, and make them read-only."""
@@ -148,8 +153,8 @@ class Dataset:
         """Return the number of samples n."""
         return len(self.labels)
 
-    def sample(self, index: int) -> Image.Image:
-        """Read one image, as 8-bit RGB by the rule of `to_rgb`.
+    def sample(self, index: int) -> Sample:
+        """Read one image, as 8-bit RGB by the rule of `to_rgb`, or one text.
 
         Parameters
         ----------
@@ -158,8 +163,8 @@ class Dataset:
 
         Returns
         -------
-        PIL.Image.Image
-            In mode ``RGB``, of its own size.
+        PIL.Image.Image or str
+            An image in mode ``RGB``, of its own size; or a text.
 
         Raises
         ------
@@ -167,14 +172,18 @@ class Dataset:
             If the index is out of range.
         UnreadableSampleError
             If the image is damaged, missing, of an unknown format or larger than Pillow's limit against decompression
-            bombs.
+            bombs; if the text is missing or not UTF-8.
         """
         self._check_index(index)
         try:
-            with self.source.open(index) as image:
+            opened = self.source.open(index)
+            if isinstance(opened, str):
+                return opened
+            with opened as image:
                 return to_rgb(image)
         except _UNREADABLE as error:
-            raise UnreadableSampleError(self.sample_name(index), f"{type(error).__name__}: {error}") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise UnreadableSampleError(self.sample_name(index), reason, self.kind) from error
 
     def sample_name(self, index: int) -> str:
         """Return a name by which a person finds a sample (a relative path, a row number).
@@ -207,6 +216,7 @@ class Dataset:
             fingerprint=digest.hexdigest(),
             source=_SubsetSource(self.source, indices),
             numbered=self.numbered,
+            kind=self.kind,
         )
 
     def with_class_names(self, class_names: Sequence[str]) -> "Dataset":

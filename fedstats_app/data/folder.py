@@ -1,4 +1,4 @@
-"""Images in folders, one per class."""
+"""Images or texts in folders, one per class."""
 
 import hashlib
 import logging
@@ -11,24 +11,39 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedstats_app.data.dataset import Dataset, DatasetError
+from fedstats_app.data.dataset import Dataset, DatasetError, Kind, Sample
 from fedstats_app.data.paths import existing_path
 
 logger = logging.getLogger(__name__)
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+TEXT_SUFFIXES = frozenset({".txt"})
+SUFFIXES: Mapping[Kind, frozenset[str]] = {"image": IMAGE_SUFFIXES, "text": TEXT_SUFFIXES}
+
+
+def open_file(path: Path, kind: Kind) -> Sample:
+    """Open an image file, whose pixels are read later, or read a text file.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened.
+    ValueError
+        If a text is not UTF-8.
+    """
+    return Image.open(path) if kind == "image" else path.read_text(encoding="utf-8")
 
 
 class FolderSource:
-    """The image files of a folder, by their paths relative to it."""
+    """The files of a folder, by their paths relative to it."""
 
-    def __init__(self, root: Path, relative_paths: list[str]) -> None:
-        self._root = root
+    def __init__(self, root: Path, relative_paths: list[str], kind: Kind) -> None:
+        self._root, self._kind = root, kind
         self._relative_paths = relative_paths
 
-    def open(self, index: int) -> Image.Image:
-        """Open the file of a sample; its pixels are read later."""
-        return Image.open(self._root / self._relative_paths[index])
+    def open(self, index: int) -> Sample:
+        """Open the file of a sample."""
+        return open_file(self._root / self._relative_paths[index], self._kind)
 
     def name(self, index: int) -> str:
         """Return the path of a sample, relative to the folder and with forward slashes."""
@@ -36,12 +51,13 @@ class FolderSource:
 
 
 def load_folder(path: str, split: str) -> Dataset | None:
-    """Load a folder that holds one folder of images per class.
+    """Load a folder that holds one folder of images, or of text files, per class.
 
     Either ``<path>/train/<class>/...`` with ``<path>/test/<class>/...`` beside it or not, or ``<path>/<class>/...``,
     which has no test split. Classes are the names of the class folders in sorted order (of the training split), empty
-    ones included. Images may lie deeper; then the column ``subfolder`` holds the first folder below the class, such as
-    a domain or a user. Hidden files and folders are passed over, and so are files without a suffix of `IMAGE_SUFFIXES`.
+    ones included. Files may lie deeper; then the column ``subfolder`` holds the first folder below the class, such as
+    a domain or a user. Hidden files and folders are passed over, and so are files without a suffix of `IMAGE_SUFFIXES`;
+    where no file has one, the samples are the files with one of `TEXT_SUFFIXES`, each of them one text in UTF-8.
 
     Parameters
     ----------
@@ -58,8 +74,8 @@ def load_folder(path: str, split: str) -> Dataset | None:
     Raises
     ------
     DatasetError
-        If the path is relative or missing, if there are no class folders or no images, or if the test split has images
-        of a class that the training split has no folder for.
+        If the path is relative or missing, if there are no class folders or no samples, or if the test split has
+        samples of a class that the training split has no folder for.
     """
     spec = f"folder:{path}"
     root = existing_path(path, owner=spec)
@@ -84,38 +100,52 @@ def _class_folders(spec: str, folder: Path) -> list[str]:
 
 def _load_split(spec: str, split: str, folder: Path) -> Dataset:
     class_names = _class_folders(spec, folder)
+    files = [sorted(_visible_files(folder, class_name)) for class_name in class_names]
+    kind = _kind_of(files)
     paths: list[str] = []
     labels: list[int] = []
-    for label, class_name in enumerate(class_names):
-        of_class = sorted(_image_paths(folder, class_name))
-        paths.extend(of_class)
-        labels.extend([label] * len(of_class))
+    for label, (class_name, of_class) in enumerate(zip(class_names, files, strict=True)):
+        found = [path for path in of_class if _suffix(path) in SUFFIXES[kind]]
+        _tell_passed_over(len(of_class) - len(found), kind, folder / class_name)
+        paths.extend(found)
+        labels.extend([label] * len(found))
     if not paths:
-        raise DatasetError(f"{spec}: no image in the folders of {folder}; images end in {sorted(IMAGE_SUFFIXES)}")
+        raise DatasetError(
+            f"{spec}: no image in the folders of {folder}; images end in {sorted(IMAGE_SUFFIXES)}, "
+            f"texts in {sorted(TEXT_SUFFIXES)}"
+        )
     return Dataset(
         name=f"{spec} ({split})",
         class_names=tuple(class_names),
         labels=np.array(labels, dtype=np.int64),
         fingerprint=_fingerprint(split, folder, paths),
-        source=FolderSource(folder, paths),
+        source=FolderSource(folder, paths, kind),
         columns=_subfolder_column(paths),
+        kind=kind,
     )
 
 
-def _image_paths(folder: Path, class_name: str) -> Iterator[str]:
-    passed_over = 0
+def _kind_of(files: list[list[str]]) -> Kind:
+    """Return "image" if there is any, else "text" if there is any; "image" where there is nothing."""
+    suffixes = {_suffix(path) for of_class in files for path in of_class}
+    return "text" if suffixes & TEXT_SUFFIXES and not suffixes & IMAGE_SUFFIXES else "image"
+
+
+def _suffix(path: str) -> str:
+    return Path(path).suffix.lower()
+
+
+def _visible_files(folder: Path, class_name: str) -> Iterator[str]:
     for directory, subdirectories, files in os.walk(folder / class_name):
         subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
         for name in files:
-            if name.startswith("."):
-                continue
-            path = Path(directory, name)
-            if path.suffix.lower() in IMAGE_SUFFIXES:
-                yield path.relative_to(folder).as_posix()
-            else:
-                passed_over += 1
-    if passed_over:
-        logger.warning("%d files in %s do not end as images do and were passed over", passed_over, folder / class_name)
+            if not name.startswith("."):
+                yield Path(directory, name).relative_to(folder).as_posix()
+
+
+def _tell_passed_over(number: int, kind: Kind, folder: Path) -> None:
+    if number:
+        logger.warning("%d files in %s do not end as %ss do and were passed over", number, folder, kind)
 
 
 def _fingerprint(split: str, folder: Path, paths: list[str]) -> str:

@@ -1,28 +1,28 @@
-"""Tables of images: parquet files, and data sets of the Hugging Face hub."""
+"""Tables of images or texts: parquet and CSV files, and data sets of the Hugging Face hub."""
 
 import hashlib
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from PIL import Image
+from typing import TYPE_CHECKING, Literal
 
 from fedstats_app.data.columns import (
-    IMAGE_COLUMNS,
     LABEL_COLUMNS,
     ScalarColumns,
     choose_column,
+    choose_samples,
     is_integer,
     read_labels,
 )
-from fedstats_app.data.dataset import Dataset, DatasetError
+from fedstats_app.data.dataset import Dataset, DatasetError, SampleSource
 from fedstats_app.data.paths import existing_path
+from fedstats_app.data.table_sources import ImageColumn, TextColumns
 
 if TYPE_CHECKING:
     import datasets
 
+Suffix = Literal["parquet", "csv"]
 _HUB_TIMEOUT_SECONDS = 20.0
 _EDGE_BYTES = 1 << 20
 _SPLITS = ("train", "test")
@@ -32,53 +32,39 @@ _OFFLINE_HELP = (
 )
 
 
-class TableSource:
-    """The image column of a table; an image is its file's bytes, or the absolute path of the file."""
+@dataclass(frozen=True)
+class ColumnChoice:
+    """The columns that a user names, each "" to take the only one with a usual name.
 
-    def __init__(self, table: "datasets.Dataset", image_column: str, label: str) -> None:
-        self._table = table
-        self._image_column = image_column
-        self._label = label
+    Attributes
+    ----------
+    image, label : str
+        One column.
+    text : str
+        One column, or several separated by commas.
+    """
 
-    def open(self, index: int) -> Image.Image:
-        """Open the image of a row; its pixels are read later.
-
-        Raises
-        ------
-        ValueError
-            If the row holds no image.
-        """
-        value = self._table[index][self._image_column]
-        content, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
-        if isinstance(content, str):
-            content, path = None, content
-        if isinstance(content, bytes):
-            return Image.open(io.BytesIO(content))
-        if not isinstance(path, str):
-            raise ValueError(f"the row holds no image in {self._image_column!r}")
-        if not Path(path).is_absolute():
-            raise ValueError(f"the row holds a relative path ({path}) and no bytes")
-        return Image.open(path)
-
-    def name(self, index: int) -> str:
-        """Return the split and row number of a sample."""
-        return f"{self._label}[{index}]"
+    image: str = ""
+    text: str = ""
+    label: str = ""
 
 
-def load_parquet(path: str, split: str, *, image_column: str = "", label_column: str = "") -> Dataset | None:
-    """Load parquet files of images.
+def load_files(suffix: Suffix, path: str, split: str, columns: ColumnChoice) -> Dataset | None:
+    """Load parquet or CSV files of images or texts.
 
     A folder, in it or in its sub-folder ``data`` the files ``train-*.parquet`` (or ``train.parquet``) and, for the test
-    split if there is one, ``test-*.parquet``; or a single file, all of it training data.
+    split if there is one, ``test-*.parquet``; or a single file, all of it training data. Likewise for CSV.
 
     Parameters
     ----------
+    suffix : {"parquet", "csv"}
+        Of the files.
     path : str
         Absolute, or starting with ``~``.
     split : {"train", "test"}
         Which part.
-    image_column, label_column : str
-        The columns; empty to take the only one with a usual name.
+    columns : ColumnChoice
+        The user's.
 
     Returns
     -------
@@ -91,16 +77,16 @@ def load_parquet(path: str, split: str, *, image_column: str = "", label_column:
         If the path is relative or missing, if it has no such files or they cannot be read, or for what `choose_column`
         and `read_labels` refuse.
     """
-    spec = f"parquet:{path}"
-    files = _parquet_files(existing_path(path, owner=spec), spec)
+    spec = f"{suffix}:{path}"
+    files = _table_files(existing_path(path, owner=spec), suffix, spec)
     if not files[split]:
         return None
-    tables = {part: _read_parquet(files[part], spec) for part in dict.fromkeys(("train", split))}
-    return _dataset(spec, split, tables, image_column, label_column, _files_fingerprint(split, files[split]))
+    tables = {part: _read_files(suffix, files[part], spec) for part in dict.fromkeys(("train", split))}
+    return _dataset(spec, split, tables, columns, _files_fingerprint(suffix, split, files[split]))
 
 
-def load_hub(name: str, split: str, *, image_column: str = "", label_column: str = "") -> Dataset | None:
-    """Load a data set of images from the Hugging Face hub through flwr-datasets, in the hub's order.
+def load_hub(name: str, split: str, columns: ColumnChoice) -> Dataset | None:
+    """Load a data set of images or texts from the Hugging Face hub through flwr-datasets, in the hub's order.
 
     The splits are those called ``train`` and ``test`` on the hub. With ``HF_HUB_OFFLINE=1`` in the environment only
     what was downloaded before is used, and nothing is asked of the network; without it, the hub is asked once for the
@@ -112,8 +98,8 @@ def load_hub(name: str, split: str, *, image_column: str = "", label_column: str
         The data set's name on the hub, such as ``uoft-cs/cifar10``.
     split : {"train", "test"}
         Which part.
-    image_column, label_column : str
-        The columns; empty to take the only one with a usual name.
+    columns : ColumnChoice
+        The user's.
 
     Returns
     -------
@@ -142,7 +128,7 @@ def load_hub(name: str, split: str, *, image_column: str = "", label_column: str
         raise DatasetError(f"{spec}: cannot be loaded ({type(error).__name__}: {error})") from error
     # The fingerprint that the library itself names its cache files by: it changes with the revision on the hub.
     fingerprint = hashlib.sha256(f"hub {name} {split} {tables[split]._fingerprint}".encode()).hexdigest()
-    return _dataset(spec, split, tables, image_column, label_column, fingerprint)
+    return _dataset(spec, split, tables, columns, fingerprint)
 
 
 def _ask_hub(name: str, spec: str) -> None:
@@ -161,19 +147,20 @@ def _ask_hub(name: str, spec: str) -> None:
         ) from error
 
 
-def _parquet_files(path: Path, spec: str) -> dict[str, list[Path]]:
+def _table_files(path: Path, suffix: Suffix, spec: str) -> dict[str, list[Path]]:
     if path.is_file():
         return {"train": [path], "test": []}
     for folder in (path, path / "data"):
-        files = {part: sorted({*folder.glob(f"{part}-*.parquet"), *folder.glob(f"{part}.parquet")}) for part in _SPLITS}
+        patterns = {part: (f"{part}-*.{suffix}", f"{part}.{suffix}") for part in _SPLITS}
+        files = {part: sorted({file for glob in patterns[part] for file in folder.glob(glob)}) for part in _SPLITS}
         if files["train"]:
             return files
-    raise DatasetError(f"{spec}: no train-*.parquet in {path} or {path / 'data'}; a single file may also be given")
+    raise DatasetError(f"{spec}: no train-*.{suffix} in {path} or {path / 'data'}; a single file may also be given")
 
 
-def _files_fingerprint(split: str, files: list[Path]) -> str:
+def _files_fingerprint(suffix: Suffix, split: str, files: list[Path]) -> str:
     """Hash names, sizes and the first and last MiB of files (a parquet file ends with its table of contents)."""
-    digest = hashlib.sha256(f"parquet {split}\n".encode())
+    digest = hashlib.sha256(f"{suffix} {split}\n".encode())
     for file in files:
         size = file.stat().st_size
         digest.update(f"{file.name}\0{size}\n".encode())
@@ -184,13 +171,13 @@ def _files_fingerprint(split: str, files: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def _read_parquet(files: list[Path], spec: str) -> "datasets.Dataset":
+def _read_files(suffix: Suffix, files: list[Path], spec: str) -> "datasets.Dataset":
     import datasets
     from datasets.exceptions import DatasetsError
 
     try:
         with _quiet_progress():
-            return datasets.load_dataset("parquet", data_files=[str(file) for file in files], split="train")
+            return datasets.load_dataset(suffix, data_files=[str(file) for file in files], split="train")
     except (OSError, ValueError, DatasetsError) as error:
         cause = error.__cause__ or error
         names = [file.name for file in files]
@@ -198,28 +185,28 @@ def _read_parquet(files: list[Path], spec: str) -> "datasets.Dataset":
 
 
 def _dataset(
-    spec: str, split: str, tables: dict[str, "datasets.Dataset"], image_column: str, label_column: str, fingerprint: str
+    spec: str, split: str, tables: dict[str, "datasets.Dataset"], columns: ColumnChoice, fingerprint: str
 ) -> Dataset:
-    import datasets
-
     train, table = tables["train"], tables[split]
-    image_column = choose_column(image_column, train.column_names, IMAGE_COLUMNS, role="image", owner=spec)
-    label_column = choose_column(label_column, train.column_names, LABEL_COLUMNS, role="label", owner=spec)
-    for column, role in ((image_column, "image"), (label_column, "label")):
+    kind, held_in = choose_samples(train, columns.image, columns.text, owner=spec)
+    label_column = choose_column(columns.label, train.column_names, LABEL_COLUMNS, role="label", owner=spec)
+    for column, role in (*((column, kind) for column in held_in), (label_column, "label")):
         choose_column(column, table.column_names, (), role=role, owner=f"{spec} ({split})")
     labels, class_names = read_labels(table, label_column, owner=f"{spec} ({split})")
-    images = table.select_columns([image_column])
-    if isinstance(images.features[image_column], datasets.Image):
-        # Undecoded: the one rule of `to_rgb` decides about orientation, not the library's version.
-        images = images.cast_column(image_column, datasets.Image(decode=False))
+    source: SampleSource = (
+        TextColumns(table, held_in, split) if kind == "text" else ImageColumn(table, held_in[0], split)
+    )
+    # Which columns were meant decides what a sample is: features of others must not be taken for theirs.
+    chosen = hashlib.sha256(f"{fingerprint} {held_in}".encode()).hexdigest() if kind == "text" else fingerprint
     dataset = Dataset(
         name=f"{spec} ({split})",
         class_names=class_names,
         labels=labels,
-        fingerprint=fingerprint,
-        source=TableSource(images, image_column, split),
-        columns=ScalarColumns(table, excluded={image_column, label_column}),
+        fingerprint=chosen,
+        source=source,
+        columns=ScalarColumns(table, excluded={*held_in, label_column}),
         numbered=is_integer(table.features[label_column]),
+        kind=kind,
     )
     if split == "train":
         return dataset

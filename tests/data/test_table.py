@@ -145,7 +145,7 @@ def test_columns_are_detected_only_if_there_is_one_choice(tmp_path: Path) -> Non
 
 
 def test_no_image_column(tmp_path: Path) -> None:
-    write(tmp_path / "train.parquet", text=["a"], label=[0])
+    write(tmp_path / "train.parquet", colour=["a"], label=[0])
     with pytest.raises(DatasetError, match="no column has a usual name for the image"):
         load_dataset(f"parquet:{tmp_path}", "train")
 

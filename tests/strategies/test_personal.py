@@ -16,7 +16,8 @@ from fedstats_app import client_personal, client_training
 from fedstats_app.config import PERSONAL_APPROACHES
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import PersonalSolver, choose_mixing, personal_head
-from fedstats_app.site import FeatureReader, ImageSamples, partitions, split_holdout, training_set
+from fedstats_app.samples import ImageSamples
+from fedstats_app.site import FeatureReader, partitions, split_holdout, training_set
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies import personal
 from fedstats_app.strategies.personal_result import PersonalResult

@@ -10,7 +10,8 @@ from flwr.app import Context, Message
 from flwr.serverapp.strategy import FedAvg
 
 from fedstats_app import client_personal
-from fedstats_app.site import ImageSamples, partitions, split_holdout, training_set
+from fedstats_app.samples import ImageSamples
+from fedstats_app.site import partitions, split_holdout, training_set
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies.fine_tuning import FineTuning
 from fedstats_app.strategies.personal_rounds import mean_prototypes

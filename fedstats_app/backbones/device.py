@@ -1,0 +1,54 @@
+"""Where a backbone runs and in what precision: the options checked against this machine."""
+
+from __future__ import annotations
+
+import torch
+
+_AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def resolve_device(device: str) -> torch.device:
+    """Return the device that an option names.
+
+    Parameters
+    ----------
+    device : str
+        "cpu", "cuda", "cuda:N", "mps", or "auto" (cuda where there is one, else cpu).
+
+    Raises
+    ------
+    ValueError
+        If it is none of these, or not on this machine.
+    """
+    allowed = "auto, cpu, cuda, cuda:N, mps"
+    if device == "auto":
+        # Not mps: it has no float64, in which statistics are accumulated on the backbone's device.
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device must be one of {allowed}; got {device!r}") from error
+    if resolved.type not in ("cpu", "cuda", "mps"):
+        raise ValueError(f"device must be one of {allowed}; got {device!r}")
+    num_devices = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if (resolved.index or 0) >= num_devices[resolved.type]:
+        found = num_devices[resolved.type]
+        raise ValueError(f"device {device!r} is not on this machine: {resolved.type} devices found: {found}")
+    return resolved
+
+
+def resolve_autocast(autocast: str, device: torch.device) -> torch.dtype | None:
+    """Return the dtype of an autocast option on a device; None for none.
+
+    Raises
+    ------
+    ValueError
+        If there is no such option, or not on such a device.
+    """
+    if autocast == "none":
+        return None
+    if autocast not in _AUTOCAST_DTYPES:
+        raise ValueError(f"autocast must be one of none, {', '.join(_AUTOCAST_DTYPES)}; got {autocast!r}")
+    if device.type == "mps" or (device.type == "cpu" and autocast == "fp16"):
+        raise ValueError(f"autocast {autocast!r} is not available on {device.type}: cpu takes bf16, cuda bf16 and fp16")
+    return _AUTOCAST_DTYPES[autocast]

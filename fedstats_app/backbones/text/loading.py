@@ -1,0 +1,239 @@
+"""Loading a text backbone: tokenizer, network and what makes one vector of a text, from one folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.initialisation import random_initialisation
+from fedstats_app.backbones.text.encoders import PooledEncoder, PromptEncoder
+from fedstats_app.backbones.text.language_head import LanguageHead, take_language_head
+from fedstats_app.backbones.text.names import MASK_SLOT, SENTENCE, TEXT_SLOT, TINY_TEXT, TextOptions
+from fedstats_app.backbones.text.sentence import read_layout
+from fedstats_app.backbones.text.sources import model_folder
+from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
+from fedstats_app.backbones.text.transform import TextTransform
+from fedstats_app.backbones.weights import WeightsError, load_exactly, read_state_file
+
+# Where neither the user nor the model's folder says how long a text may be.
+LONGEST_BY_DEFAULT = 512
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model before its network is made.
+
+    Attributes
+    ----------
+    tokenizer, config
+        Of transformers.
+    folder : Path or None
+        Of its weights; None where it has none but random ones.
+    source : str
+        Where it came from, in words.
+    pooling : str
+        One of `POOLINGS`.
+    normalise : bool
+        Whether vectors are divided by their lengths.
+    usual_length : int or None
+        Most tokens of a text, where the folder says so.
+    """
+
+    tokenizer: Any
+    config: Any
+    folder: Path | None
+    source: str
+    pooling: str = "mean"
+    normalise: bool = False
+    usual_length: int | None = None
+
+
+def load_text_backbone(
+    name: str,
+    *,
+    weights: str = "",
+    max_length: int = 0,
+    options: TextOptions | None = None,
+    batch_size: int = 32,
+    device: str = "auto",
+    autocast: str = "none",
+) -> Backbone:
+    """Load a frozen language model.
+
+    Attention is computed step by step ("eager"): the faster kernels are chosen by what else is in a batch.
+
+    Parameters
+    ----------
+    name : str
+        ``sentence:NAME``, a folder or hub name in the layout of sentence-transformers, pooled and normalised as it
+        says; ``transformers:NAME``, any model of transformers that is not an encoder-decoder; ``all-MiniLM-L6-v2``, the
+        sentence encoder that comes with pip; ``tiny-text``, which has random weights only.
+    weights : str
+        "" for the model's own; "random" for an initialisation that depends on the name alone; the path of a folder that
+        holds the model, in place of what the name says; or that of a file with a state dict of the whole network.
+    max_length : int
+        Most tokens of a text; 0 for what the folder says.
+    options : TextOptions, optional
+        Pooling or template.
+    batch_size, device, autocast
+        See :class:`Backbone`.
+
+    Returns
+    -------
+    Backbone
+        Its module takes (B, 2, T) int64.
+
+    Raises
+    ------
+    ValueError
+        If an option has a value that is not allowed or does not suit the model.
+    WeightsError
+        If something is missing, cannot be downloaded or does not fit.
+    ModuleNotFoundError
+        If transformers is not installed.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise ModuleNotFoundError(f"backbone {name} needs transformers: pip install 'fedstats-app[text]'")
+    options = TextOptions() if options is None else options
+    random, file = weights == "random", weights if Path(weights).expanduser().is_file() else ""
+    with _quiet(), random_initialisation(name):
+        model = _tiny() if name == TINY_TEXT else _from_folder(name, "" if random or file else weights)
+        if model.folder is None and not (random or file):
+            raise WeightsError(f"backbone {name!r} has no weights of its own: use 'random:{name}'")
+        if options.pooling != "auto":
+            if name != TINY_TEXT and model.usual_length is not None:
+                raise ValueError(f"text-pooling must be auto for {name}, whose folder says how, got {options.pooling}")
+            model = dataclasses.replace(model, pooling=options.pooling)
+        transform = TextTransform(model.tokenizer, _length(model, name, max_length), options.template)
+        network = _network(model, options.template, random=random or model.folder is None)
+        module, head = _encoder(network, model, transform)
+    if file:
+        load_exactly(module, read_state_file(file), source=f"file {Path(file).name}")
+    form = "prompt" if options.template else f"{model.pooling}{', normalised' if model.normalise else ''}"
+    source = "random initialisation seeded by the name" if random else model.source
+    return Backbone(
+        f"random:{name}" if random else name,
+        module,
+        transform,
+        weights_source=f"file {Path(file).name}" if file else source,
+        batch_size=batch_size,
+        device=device,
+        autocast=autocast,
+        identity=f"{type(network).__name__}: {form}",
+        language_head=head,
+    )
+
+
+def _tiny() -> _Model:
+    tokenizer = tiny_tokenizer()
+    return _Model(tokenizer, tiny_config(len(tokenizer)), None, "made in code")
+
+
+def _from_folder(name: str, given: str) -> _Model:
+    from transformers import AutoConfig, AutoTokenizer
+
+    folder, source = model_folder(name, given)
+    is_sentence = name.startswith(SENTENCE) or not name.startswith("transformers:")
+    layout = read_layout(folder) if is_sentence else None
+    folder = layout.transformer if layout else folder
+    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(folder, **local)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **local)
+    except (OSError, ValueError, KeyError) as error:
+        raise WeightsError(f"{folder.name}: configuration or tokenizer cannot be loaded: {error}") from error
+    if not tokenizer.is_fast:
+        raise WeightsError(f"{folder.name}: the tokenizer must be one of the library tokenizers (a tokenizer.json)")
+    if config.is_encoder_decoder:
+        raise ValueError(f"{name}: an encoder-decoder has no features of a text; name an encoder or a causal model")
+    if layout is None:
+        return _Model(tokenizer, config, folder, source)
+    return _Model(tokenizer, config, folder, source, layout.pooling, layout.normalise, layout.max_length)
+
+
+def _length(model: _Model, name: str, wanted: int) -> int:
+    limits = (model.tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
+    limit = min(limit for limit in limits if limit is not None)
+    if wanted > limit:
+        raise ValueError(f"text-max-length must be at most {limit}, the most tokens that {name} takes, got {wanted}")
+    return wanted or model.usual_length or min(limit, LONGEST_BY_DEFAULT)
+
+
+def _network(model: _Model, template: str, *, random: bool) -> nn.Module:
+    """Make the model of transformers, with its language head if there is a template."""
+    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+
+    plain = not template
+    factory = AutoModel if plain else AutoModelForMaskedLM if MASK_SLOT in template else AutoModelForCausalLM
+    # One batch, one shape: nothing is to be kept for a next token.
+    model.config.use_cache = False
+    how: dict[str, Any] = {"attn_implementation": "eager", "trust_remote_code": False}
+    missing: set[str] = set()
+    try:
+        if random:
+            network = factory.from_config(model.config, **how)
+        else:
+            network, info = factory.from_pretrained(
+                model.folder,
+                config=model.config,
+                dtype=torch.float32,
+                local_files_only=True,
+                output_loading_info=True,
+                **how,
+            )
+            missing = {key for key in info["missing_keys"] if not (plain and key.startswith("pooler."))}
+    except (OSError, ValueError, RuntimeError) as error:
+        raise WeightsError(f"{model.source}: the model cannot be loaded: {error}") from error
+    if missing:
+        what = "its file has no weights for" if plain else "it has no language head: its file has no weights for"
+        raise WeightsError(f"{model.source}: {what} {', '.join(sorted(missing)[:4])}")
+    if plain and getattr(network, "pooler", None) is not None:
+        network.pooler = None  # BERT's; nothing here reads what it gives, and it would be trained and sent for nothing
+    made: nn.Module = network.float().eval()
+    return made
+
+
+def _encoder(network: nn.Module, model: _Model, transform: TextTransform) -> tuple[nn.Module, LanguageHead | None]:
+    if transform.template:
+        return _prompt_encoder(network, transform)
+    return PooledEncoder(network, model.pooling, normalise=model.normalise), None
+
+
+def _prompt_encoder(network: nn.Module, transform: TextTransform) -> tuple[PromptEncoder, LanguageHead]:
+    """Take the language head off, and make sure that putting it on again gives what the model gave."""
+    template = transform.template
+    tokenizer = transform.tokenizer
+    encoder = PromptEncoder(network, tokenizer.mask_token_id if MASK_SLOT in template else None)
+    tokens = transform(TEXT_SLOT)[None]
+    with torch.no_grad():
+        before = encoder(tokens)
+        weight, bias = take_language_head(network)
+        after = F.linear(encoder(tokens), weight, bias)
+    if after.shape != before.shape or not torch.allclose(after, before, rtol=1e-3, atol=1e-3):
+        raise WeightsError(f"{type(network).__name__}: its language head is more than one linear layer")
+    return encoder, LanguageHead(weight, bias, tokenizer, template)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Switch the library's progress bars off: many worker processes write into one log."""
+    from transformers.utils import logging
+
+    if not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()

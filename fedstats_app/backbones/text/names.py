@@ -1,0 +1,54 @@
+"""Which names stand for text backbones, and the options that only they have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+# The sentence encoder whose weights come with pip, and one of two small layers for tests.
+MINILM = "all-MiniLM-L6-v2"
+TINY_TEXT = "tiny-text"
+SENTENCE, TRANSFORMERS = "sentence:", "transformers:"
+Pooling = Literal["auto", "mean", "first"]
+TEXT_SLOT, MASK_SLOT = "{text}", "{mask}"
+
+
+def is_text_backbone(name: str) -> bool:
+    """Return whether a backbone of this name, ``random:`` before it or not, takes texts."""
+    plain = name.removeprefix("random:")
+    return plain in (MINILM, TINY_TEXT) or plain.startswith((SENTENCE, TRANSFORMERS))
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How the vectors of a text's tokens become its features.
+
+    Attributes
+    ----------
+    pooling : {"auto", "mean", "first"}
+        Their mean, or the first one. "auto" is what a sentence encoder's folder says, and the mean for other models.
+    template : str
+        "" for none; else a prompt around ``{text}``: features are then the vector from which the language model would
+        tell the word at ``{mask}`` (masked models), or the word that comes next where there is no ``{mask}`` (causal).
+
+    Raises
+    ------
+    ValueError
+        If the pooling is another, the template does not hold ``{text}`` once and ``{mask}`` at most once, or both are
+        given.
+    """
+
+    pooling: Pooling = "auto"
+    template: str = ""
+
+    def __post_init__(self) -> None:
+        if self.pooling not in get_args(Pooling):
+            raise ValueError(f"text pooling must be one of {', '.join(get_args(Pooling))}, got {self.pooling!r}")
+        if not self.template:
+            return
+        if self.template.count(TEXT_SLOT) != 1 or self.template.count(MASK_SLOT) > 1:
+            raise ValueError(
+                f"a text template must hold {TEXT_SLOT} once and {MASK_SLOT} at most once, got {self.template!r}"
+            )
+        if self.pooling != "auto":
+            raise ValueError(f"with a template the features are one token's: pooling must be auto, got {self.pooling}")

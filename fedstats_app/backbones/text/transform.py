@@ -1,0 +1,173 @@
+"""From a text to the tokens that a language model was trained to see."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedstats_app.backbones.text.names import MASK_SLOT, TEXT_SLOT
+
+SHORTEST = 16
+# Tokens of the texts seen are remembered up to so many bytes: training asks for the same texts in every round.
+CACHE_BYTES = 64 * 2**20
+
+
+def bucket_lengths(max_length: int) -> tuple[int, ...]:
+    """Return the lengths that texts are padded to: 16, 32, 64, ... below max_length, and max_length itself."""
+    lengths, length = [], SHORTEST
+    while length < max_length:
+        lengths.append(length)
+        length *= 2
+    return (*lengths, max_length)
+
+
+class TextTransform:
+    """Tokenise a text and pad it to the shortest of a few lengths that holds it.
+
+    The length depends on the text alone, never on its neighbours, and so do its features. Of a text that is too long
+    the end is cut off; the rest of a template stays.
+
+    Parameters
+    ----------
+    tokenizer : transformers.PreTrainedTokenizerFast
+        The model's own. It is told to neither pad nor truncate by itself.
+    max_length : int
+        Most tokens T, those that the tokenizer adds included.
+    template : str
+        A prompt around ``{text}``, with ``{mask}`` where the model's mask token goes; "" for the text alone.
+
+    Raises
+    ------
+    ValueError
+        If there is no room for a text in max_length tokens, or the template has a mask and the tokenizer none.
+    """
+
+    def __init__(self, tokenizer: Any, max_length: int, template: str = "") -> None:
+        self.tokenizer, self._max_length, self._template = tokenizer, max_length, template
+        if MASK_SLOT in template and tokenizer.mask_token is None:
+            raise ValueError(f"the template {template!r} has {MASK_SLOT}, but the model's tokenizer has no mask token")
+        tokenizer.backend_tokenizer.no_padding()
+        tokenizer.backend_tokenizer.no_truncation()
+        self._tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+        pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+        self._pad_id = next(token for token in pads if token is not None)
+        self._cached: dict[str, Tensor] = {}
+        self._cached_bytes = 0
+        added = len(self._encode(self._prompt("")))
+        if added >= max_length:
+            raise ValueError(
+                f"{max_length} tokens leave no room for a text: the tokenizer and the template {template!r} add {added}"
+            )
+
+    @property
+    def kind(self) -> Literal["text"]:
+        """It takes texts."""
+        return "text"
+
+    @property
+    def input_size(self) -> int:
+        """The most tokens of a text."""
+        return self._max_length
+
+    @property
+    def template(self) -> str:
+        """The prompt around a text; "" for none."""
+        return self._template
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Token ids and attention mask, at each of the lengths."""
+        return tuple((2, length) for length in bucket_lengths(self._max_length))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what comes out."""
+        return torch.int64
+
+    @property
+    def spec(self) -> dict[str, object]:
+        """All that determines the result, as values that JSON can hold."""
+        return {
+            "max_length": self._max_length,
+            "lengths": list(bucket_lengths(self._max_length)),
+            "template": self._template,
+            "tokenizer": self._tokenizer_digest,
+        }
+
+    def blank(self) -> Tensor:
+        """Return the tokens of the empty text (2, T), T the shortest length."""
+        return self("")
+
+    def __call__(self, text: str) -> Tensor:
+        """Turn one text into a model's input.
+
+        Parameters
+        ----------
+        text : str
+            Of any length.
+
+        Returns
+        -------
+        Tensor
+            (2, T) int64 on the CPU, T one of the lengths: token ids, and 1 where there is a token, 0 where there is
+            padding. To be read only: it may be asked for again.
+
+        Raises
+        ------
+        TypeError
+            If it is no text.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"a text must be a str, got {type(text).__name__}")
+        tokens = self._cached.get(text)
+        if tokens is None:
+            tokens = self._tokenise(text)
+            size = tokens.numel() * tokens.element_size() + len(text)
+            if self._cached_bytes + size <= CACHE_BYTES:
+                self._cached[text] = tokens
+                self._cached_bytes += size
+        return tokens
+
+    def stack(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Return (b, 2, T) of b texts' tokens, T that of the longest one."""
+        longest = max(tokens.shape[1] for tokens in inputs)
+        return torch.stack([self._pad(tokens, longest) for tokens in inputs])
+
+    def _pad(self, tokens: Tensor, length: int) -> Tensor:
+        ids, mask = tokens
+        free = (0, length - tokens.shape[1])
+        return torch.stack([F.pad(ids, free, value=self._pad_id), F.pad(mask, free)])
+
+    def _tokenise(self, text: str) -> Tensor:
+        # A text that spells the mask token must not become one.
+        plain = text.replace(self.tokenizer.mask_token, " ") if MASK_SLOT in self._template else text
+        ids = self._within_limit(plain) or [self._pad_id]  # some tokenizers make nothing of the empty text
+        tokens = torch.tensor([ids, [1] * len(ids)], dtype=torch.int64)
+        return self._pad(tokens, next(n for n in bucket_lengths(self._max_length) if n >= len(ids)))
+
+    def _within_limit(self, text: str) -> list[int]:
+        """Return the token ids of the prompt around as much of the text as fits."""
+        if not self._template:
+            encoded = self.tokenizer(text, truncation=True, max_length=self._max_length)["input_ids"]
+            return [int(token) for token in encoded]
+        ids = self._encode(self._prompt(text))
+        while (excess := len(ids) - self._max_length) > 0:
+            offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+            kept = max(len(offsets) - excess, 0)
+            text = text[: offsets[kept][0]] if kept < len(offsets) else text[:-1]
+            ids = self._encode(self._prompt(text))
+        return ids
+
+    def _prompt(self, text: str) -> str:
+        if not self._template:
+            return text
+        prompt = self._template.replace(MASK_SLOT, self.tokenizer.mask_token or "")
+        return prompt.replace(TEXT_SLOT, text)
+
+    def _encode(self, text: str) -> list[int]:
+        return [int(token) for token in self.tokenizer(text)["input_ids"]]

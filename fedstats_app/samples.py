@@ -1,0 +1,128 @@
+"""A client's samples as training takes them: read through the backbone's transform, a batch at a time."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedstats_app.backbones import Backbone
+from fedstats_app.data import Dataset, UnreadableSampleError
+
+logger = logging.getLogger("fedstats_app")
+
+# Transformed samples of one client are kept in memory while it trains if they take no more than this.
+MEMORY_FOR_SAMPLES = 2**30
+
+
+def check_kind(dataset: Dataset, backbone: Backbone) -> None:
+    """Refuse images for a language model, and texts for an image network.
+
+    Raises
+    ------
+    ValueError
+        If the data are of another kind than the backbone takes.
+    """
+    if dataset.kind != backbone.kind:
+        raise ValueError(
+            f"backbone {backbone.name} takes {backbone.kind}s, but {dataset.name} holds {dataset.kind}s: "
+            "name another backbone or another dataset"
+        )
+
+
+def samples_for(dataset: Dataset, indices: NDArray[np.int64], backbone: Backbone) -> TextSamples | ImageSamples:
+    """Return samples of either kind for training.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Where the samples are.
+    indices : ndarray
+        (n,) which ones.
+    backbone : Backbone
+        Whose transform they go through.
+
+    Raises
+    ------
+    ValueError
+        If the data are of another kind than the backbone takes.
+    """
+    check_kind(dataset, backbone)
+    kind = TextSamples if backbone.kind == "text" else ImageSamples
+    return kind(dataset, indices, backbone)
+
+
+class _TransformedSamples:
+    """Samples whose transformed inputs are read once if all of them are small, else whenever they are asked for."""
+
+    def __init__(self, dataset: Dataset, indices: NDArray[np.int64], backbone: Backbone) -> None:
+        self._dataset, self._backbone = dataset, backbone
+        largest = max(int(np.prod(shape)) for shape in backbone.transform.shapes) * backbone.transform.dtype.itemsize
+        keep = len(indices) * largest <= MEMORY_FOR_SAMPLES
+        readable: list[int] = []
+        inputs: list[Tensor] = []
+        for index in indices.tolist():
+            try:
+                one = self._read(index)
+            except UnreadableSampleError as error:
+                logger.warning("left out: %s", error)
+                continue
+            readable.append(index)
+            if keep:
+                inputs.append(one)
+        self._indices = np.array(readable, dtype=np.int64)
+        self._inputs = inputs if keep else None
+        self.labels = torch.from_numpy(np.array(dataset.labels[self._indices], dtype=np.int64))
+        self.num_unreadable = len(indices) - len(readable)
+
+    def _stacked(self, indices: Tensor) -> Tensor:
+        if self._inputs is not None:
+            chosen = [self._inputs[position] for position in indices.tolist()]
+        else:
+            chosen = [self._read(index) for index in self._indices[indices.numpy()].tolist()]
+        return self._backbone.transform.stack(chosen)
+
+    def _read(self, index: int) -> Tensor:
+        return self._backbone.transform(self._dataset.sample(index))
+
+
+class ImageSamples(_TransformedSamples):
+    """Images and labels; what cannot be read is counted, named in the log and left out.
+
+    Images that fit into ``MEMORY_FOR_SAMPLES`` together are read once; others whenever they are asked for.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Where the samples are.
+    indices : ndarray
+        (n,) which ones.
+    backbone : Backbone
+        Whose transform they go through.
+
+    Attributes
+    ----------
+    labels : Tensor
+        (m,) int64, of the readable ones, in their order.
+    num_unreadable : int
+        n - m.
+    """
+
+    def inputs(self, indices: Tensor) -> Tensor:
+        """Return (b, 3, H, W) float32 images by their positions (b,), in the backbone's memory layout."""
+        layout = torch.channels_last if self._backbone.channels_last else torch.contiguous_format
+        return self._stacked(indices).contiguous(memory_format=layout)
+
+
+class TextSamples(_TransformedSamples):
+    """Texts as tokens, and labels; what cannot be read is counted, named in the log and left out.
+
+    Parameters and attributes are those of :class:`ImageSamples`. The tokens of a text are found once in a process.
+    """
+
+    def inputs(self, indices: Tensor) -> Tensor:
+        """Return (b, 2, T) int64 token ids and attention masks by their positions (b,), T that of the longest text."""
+        return self._stacked(indices)
