@@ -75,10 +75,7 @@ def test_golden_projected_gradients() -> None:
             mine = golden["clients"] == client
             samples = Exact(golden["X"][mine], golden["labels"][mine])
             made = projected_gradients(Perturbation(model, ["weight", "bias"]), samples, 4, probes)
-            worst = max(
-                worst,
-                float((torch.tensor(made, dtype=torch.float64) - golden["g_weighted"][number, client]).abs().max()),
-            )
+            worst = max(worst, absolute_difference(made, golden["g_weighted"][number, client]))
     assert worst < 1e-11
 
 
