@@ -61,8 +61,13 @@ class Probe:
         """
         theta = flat(parameter)
         result = torch.empty_like(theta)
-        for positions, probed in self._sides(theta, name, (sign,)):
-            result[positions] = probed[0]
+        if theta.dtype == torch.bfloat16:
+            for positions, probed in self._rounded_sides(theta, name, (sign,)):
+                result[positions] = probed[0]
+        else:
+            for positions, z in self._draws(theta, name):
+                # The product with a sign is exact: fused or not, the sum is rounded once.
+                torch.add(theta[positions], z.to(theta.dtype).mul_(self.epsilon), alpha=sign, out=result[positions])
         return result.view(parameter.shape)
 
     def blocks(self, parameter: Tensor, name: str) -> Iterator[tuple[slice, Tensor]]:
@@ -79,25 +84,24 @@ class Probe:
             (b,), float32, or float64 for a float64 parameter.
         """
         theta = flat(parameter)
-        if theta.dtype == torch.bfloat16:
-            scale = 1 / (2 * self.epsilon)  # GPUs divide by a number by multiplying with its inverse, CPUs do not
-            for positions, (plus, minus) in self._sides(theta, name, (1, -1)):
-                yield positions, (plus.float() - minus.float()).mul_(scale)
-            return
-        for positions, z in self.directions.blocks(self.seed, self.index, name, len(theta), theta.device):
-            yield positions, z.to(theta.dtype)
-
-    def _sides(self, theta: Tensor, name: str, signs: tuple[int, ...]) -> Iterator[tuple[slice, list[Tensor]]]:
-        draws = self.directions.blocks(self.seed, self.index, name, len(theta), theta.device)
         if theta.dtype != torch.bfloat16:
-            for positions, z in draws:
-                shift = z.to(theta.dtype).mul_(self.epsilon)
-                yield positions, [theta[positions] + sign * shift for sign in signs]
+            for positions, z in self._draws(theta, name):
+                yield positions, z.to(theta.dtype)
             return
-        bits = rounding_bits(self.seed, self.index, name, len(theta), theta.device)
-        for (positions, z), (_, dither) in zip(draws, bits, strict=True):
+        scale = 1 / (2 * self.epsilon)  # GPUs divide by a number by multiplying with its inverse, CPUs do not
+        for positions, (plus, minus) in self._rounded_sides(theta, name, (1, -1)):
+            yield positions, (plus.float() - minus.float()).mul_(scale)
+
+    def _draws(self, theta: Tensor, name: str) -> Iterator[tuple[slice, Tensor]]:
+        return self.directions.blocks(self.seed, self.index, name, len(theta), theta.device)
+
+    def _rounded_sides(self, theta: Tensor, name: str, signs: tuple[int, ...]) -> Iterator[tuple[slice, list[Tensor]]]:
+        """Yield the sides in bfloat16, rounded by the same bits."""
+        dither = rounding_bits(self.seed, self.index, name, len(theta), theta.device)
+        for (positions, z), (_, bits) in zip(self._draws(theta, name), dither, strict=True):
             shift = z.mul_(self.epsilon)
-            yield positions, [round_stochastically(theta[positions].float() + sign * shift, dither) for sign in signs]
+            sides = [theta[positions].float().add_(shift, alpha=sign) for sign in signs]
+            yield positions, [round_stochastically(side, bits) for side in sides]
 
 
 def flat(parameter: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# The bits of a float32 that a bfloat16 does not have.
-_DROPPED = 16
+# The bits of a float32 that a bfloat16 has: all but the lowest 16.
+_KEPT = -(2**16)
 
 
 def round_stochastically(values: Tensor, bits: Tensor) -> Tensor:
@@ -27,5 +27,5 @@ def round_stochastically(values: Tensor, bits: Tensor) -> Tensor:
     Tensor
         (n,) bfloat16; integer arithmetic, so the same on every platform.
     """
-    kept = (values.view(torch.int32) + bits) >> _DROPPED << _DROPPED
+    kept = (values.view(torch.int32) + bits).bitwise_and_(_KEPT)
     return kept.view(torch.float32).to(torch.bfloat16)
