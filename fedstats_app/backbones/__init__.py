@@ -4,7 +4,7 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.lora import add_lora
 from fedstats_app.backbones.normalisation import group_norm
 from fedstats_app.backbones.registry import available_backbones, load_backbone
-from fedstats_app.backbones.text import TextOptions
+from fedstats_app.backbones.text import TextOptions, with_folder
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.backbones.weights import WeightsError
 
@@ -17,4 +17,5 @@ __all__ = [
     "available_backbones",
     "group_norm",
     "load_backbone",
+    "with_folder",
 ]

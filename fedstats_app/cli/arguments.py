@@ -15,18 +15,21 @@ def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="fedstats", description="Use the classifier of a run, and prepare runs.")
     root.add_argument("--version", action="version", version=f"fedstats-app {__version__}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _predict(commands.add_parser("predict", help="classify image files", description=_PREDICT, epilog=_EXIT))
+    _predict(commands.add_parser("predict", help="classify images or texts", description=_PREDICT, epilog=_EXIT))
     _evaluate(
-        commands.add_parser("evaluate", help="score a head on labelled images", description=_EVALUATE, epilog=_EXIT)
+        commands.add_parser(
+            "evaluate", help="score a head on labelled images or texts", description=_EVALUATE, epilog=_EXIT
+        )
     )
     _doctor(commands.add_parser("doctor", help="check a machine before a run", description=_DOCTOR, epilog=_EXIT))
     return root
 
 
-_PREDICT = "Name the likeliest classes of images, with their probabilities."
+_PREDICT = "Name the likeliest classes of images or texts, with their probabilities."
 _EVALUATE = (
     "Accuracy, accuracy per class, confusion matrix and calibration of a head on a folder that holds one folder of "
-    "images per class (of its part `test`, where it has folders train and test)."
+    "images, or of text files, per class (of its part `test`, where it has folders train and test), or on parquet or "
+    "CSV files (test-*.parquet, where there are such)."
 )
 _DOCTOR = (
     "Check versions, weights, data, certificates, SuperLink and disk, and say what a run would send, hold in memory "
@@ -37,14 +40,20 @@ _DOCTOR = (
 def _predict(command: argparse.ArgumentParser) -> None:
     _add_head(command)
     command.add_argument(
-        "paths", nargs="+", metavar="PATH", help="image file, or folder of them, searched at all depths"
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="image file (of a head for texts: text file, one text), or folder of them, searched at all depths",
     )
-    command.add_argument("--top", type=_at_least_one, default=5, metavar="K", help="classes per image (default: 5)")
+    command.add_argument(
+        "--text", action="append", default=[], metavar="TEXT", help="a text itself; may be given several times"
+    )
+    command.add_argument("--top", type=_at_least_one, default=5, metavar="K", help="classes per sample (default: 5)")
 
 
 def _evaluate(command: argparse.ArgumentParser) -> None:
     _add_head(command)
-    command.add_argument("folder", metavar="FOLDER", help="folder with one folder of images per class")
+    command.add_argument("folder", metavar="FOLDER", help="folder with one folder per class, or parquet or CSV files")
 
 
 def _add_head(command: argparse.ArgumentParser) -> None:
@@ -54,18 +63,20 @@ def _add_head(command: argparse.ArgumentParser) -> None:
         "--method", metavar="NAME", help="whose head, such as fed3r (default: the most accurate one's)"
     )
     command.add_argument(
-        "--weights", metavar="FILE", help="the network's weights, where they are not where the run had them"
+        "--weights",
+        metavar="PATH",
+        help="the network's weights, or a language model's folder, where they are not where the run had them",
     )
     command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     command.add_argument(
-        "--batch-size", type=_at_least_one, default=8, metavar="N", help="images per forward pass (default: 8)"
+        "--batch-size", type=_at_least_one, default=8, metavar="N", help="samples per forward pass (default: 8)"
     )
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
 
 
 def _doctor(command: argparse.ArgumentParser) -> None:
     command.add_argument("--run-config", metavar="FILE", help="TOML file as for `flwr run . --run-config FILE`")
-    command.add_argument("--data-path", metavar="PATH", help="this node's own images, as data-path of its node-config")
+    command.add_argument("--data-path", metavar="PATH", help="this node's own data, as data-path of its node-config")
     command.add_argument(
         "--backbone-weights", default="", metavar="FILE", help="as backbone-weights of the node-config"
     )

@@ -1,4 +1,4 @@
-"""`fedstats evaluate`: accuracy, confusion matrix and calibration of a head on a folder of labelled images."""
+"""`fedstats evaluate`: accuracy, confusion matrix and calibration of a head on labelled images or texts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import torch
 
 from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
-from fedstats_app.cli.image_files import readable
+from fedstats_app.cli.sample_files import readable
 from fedstats_app.cli.text import WIDTH, percent, printable, table
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix
+from fedstats_app.own_data import data_spec
 from fedstats_app.results import Classifier
 from fedstats_app.results.files import to_json
 
@@ -38,22 +39,29 @@ class Evaluation:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the evaluation; 1 if an image could not be read.
+    """Print the evaluation; 1 if a sample could not be read.
 
     Raises
     ------
     CommandError
-        If the folder's classes are not among the head's, no image can be read, or the head cannot be loaded.
+        If the data are of another kind than the head's or their classes not among it, if no sample can be read, or the
+        head cannot be loaded.
     FileNotFoundError, ValueError
         As `fedstats_app.load` and `fedstats_app.data.load_dataset`.
     """
-    dataset = _labelled_images(arguments.folder)
+    dataset = _labelled(arguments.folder)
     classifier = load_classifier(arguments)
+    if dataset.kind != classifier.kind:
+        raise CommandError(
+            f"head {classifier.method} classifies {classifier.kind}s, {dataset.name} has {dataset.kind}s"
+        )
     aligned = align_classes(dataset, classifier.class_names)
     evaluation = evaluate(classifier, aligned)
     if evaluation.confusion.num_examples == 0:
         name, reason = next(iter(evaluation.unreadable.items()))
-        raise CommandError(f"none of {len(dataset)} images can be read; {printable(name)}: {printable(reason, 1000)}")
+        raise CommandError(
+            f"none of {len(dataset)} {dataset.kind}s can be read; {printable(name)}: {printable(reason, 1000)}"
+        )
     if arguments.json:
         print(to_json(_document(arguments, classifier, aligned, evaluation)))
     else:
@@ -63,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if evaluation.unreadable else 0
 
 
-def _labelled_images(folder: str) -> Dataset:
-    spec = f"folder:{Path(folder).expanduser().absolute()}"
+def _labelled(path: str) -> Dataset:
+    spec = data_spec(str(Path(path).expanduser().absolute()))
     test = load_dataset(spec, "test")
     return load_dataset(spec, "train") if test is None else test
 
@@ -75,18 +83,18 @@ def align_classes(dataset: Dataset, class_names: Sequence[str]) -> Dataset:
     Raises
     ------
     CommandError
-        If there are images of a class that the head does not have; the message shows both lists.
+        If there are samples of a class that the head does not have; the message shows both lists.
     """
-    with_images = [dataset.class_names[index] for index in sorted({int(label) for label in dataset.labels})]
-    only_here = [name for name in with_images if name not in set(class_names)]
+    present = [dataset.class_names[index] for index in sorted({int(label) for label in dataset.labels})]
+    only_here = [name for name in present if name not in set(class_names)]
     if only_here:
-        only_head = [name for name in class_names if name not in set(with_images)]
+        only_head = [name for name in class_names if name not in set(present)]
         folded = {name.casefold().strip(): name for name in class_names}
         close = [(name, folded[key]) for name in only_here if (key := name.casefold().strip()) in folded]
         hint = "".join(f"; {here!r} may be the head's {head!r}" for here, head in close[:3])
         raise CommandError(
-            f"{dataset.name} has images of {len(only_here)} classes that the head does not know{hint}. Folders must be "
-            f"named as the head's classes are.\n  only in the folder: {_listed(only_here)}\n"
+            f"{dataset.name} has {dataset.kind}s of {len(only_here)} classes that the head does not know{hint}. "
+            f"Folders must be named as the head's classes are.\n  only in the folder: {_listed(only_here)}\n"
             f"  only in the head:   {_listed(only_head)}"
         )
     return dataset.with_class_names(class_names)
@@ -135,17 +143,19 @@ def _sections(classifier: Classifier, dataset: Dataset, evaluation: Evaluation) 
     confusion, calibration = evaluation.confusion, evaluation.calibration
     unreadable = f", {len(evaluation.unreadable)} could not be read" if evaluation.unreadable else ""
     yield (
-        f"head {classifier.method} on {confusion.num_examples} images of {printable(dataset.name, 1000)}{unreadable}\n"
+        f"head {classifier.method} on {confusion.num_examples} {dataset.kind}s of {printable(dataset.name, 1000)}"
+        f"{unreadable}\n"
         f"accuracy {percent(confusion.accuracy)}; mean of the classes' accuracies {percent(confusion.macro_accuracy)}\n"
         f"expected calibration error {calibration.expected_calibration_error(1.0):.4f}; negative log-likelihood "
         f"{calibration.mean_nll(1.0):.4f}\n{calibration_note(classifier)}"
     )
     names = [printable(name, _NAME_WIDTH) for name in classifier.class_names]
-    images, accuracy = confusion.matrix.sum(dim=1).tolist(), confusion.per_class_accuracy.tolist()
-    rows = [(name, str(number), percent(share)) for name, number, share in zip(names, images, accuracy, strict=True)]
-    yield table(("class", "images", "accuracy"), [row for row in rows if row[1] != "0"])
-    if absent := [name for name, number in zip(names, images, strict=True) if not number]:
-        yield f"no image of {len(absent)} of the head's classes: {printable(', '.join(absent[:10]), WIDTH - 50)}"
+    numbers, accuracy = confusion.matrix.sum(dim=1).tolist(), confusion.per_class_accuracy.tolist()
+    rows = [(name, str(number), percent(share)) for name, number, share in zip(names, numbers, accuracy, strict=True)]
+    yield table(("class", f"{dataset.kind}s", "accuracy"), [row for row in rows if row[1] != "0"])
+    if absent := [name for name, number in zip(names, numbers, strict=True) if not number]:
+        listed = printable(", ".join(absent[:10]), WIDTH - 50)
+        yield f"no {dataset.kind} of {len(absent)} of the head's classes: {listed}"
     yield _matrix(names, confusion) if len(names) <= MATRIX_CLASSES else _pairs(names, confusion)
 
 
@@ -158,9 +168,9 @@ def _matrix(names: Sequence[str], confusion: ConfusionMatrix) -> str:
 def _pairs(names: Sequence[str], confusion: ConfusionMatrix) -> str:
     pairs = list(confused_pairs(confusion))
     if not pairs:
-        return "no image was taken for another class"
+        return "nothing was taken for another class"
     rows = [(names[true], names[other], str(count)) for true, other, count in pairs[:PAIRS_SHOWN]]
-    return f"confused most often, of {len(pairs)} pairs\n" + table(("true class", "taken for", "images"), rows, left=2)
+    return f"confused most often, of {len(pairs)} pairs\n" + table(("true class", "taken for", "times"), rows, left=2)
 
 
 def _document(
@@ -168,7 +178,7 @@ def _document(
 ) -> dict[str, object]:
     confusion, names = evaluation.confusion, classifier.class_names
     cells = confusion.matrix.nonzero().tolist()
-    images, accuracy = confusion.matrix.sum(dim=1).tolist(), confusion.per_class_accuracy.tolist()
+    numbers, accuracy = confusion.matrix.sum(dim=1).tolist(), confusion.per_class_accuracy.tolist()
     return {
         "run_folder": arguments.run_folder,
         "method": classifier.method,
@@ -183,7 +193,7 @@ def _document(
         "negative_log_likelihood": evaluation.calibration.mean_nll(1.0),
         "classes": [
             {"class": name, "num_examples": number, "accuracy": share}
-            for name, number, share in zip(names, images, accuracy, strict=True)
+            for name, number, share in zip(names, numbers, accuracy, strict=True)
         ],
         "confusion": [
             {"true": names[true], "predicted": names[other], "count": int(confusion.matrix[true, other])}

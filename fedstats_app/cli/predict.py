@@ -1,19 +1,21 @@
-"""`fedstats predict`: the likeliest classes of image files."""
+"""`fedstats predict`: the likeliest classes of image files, text files or texts."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator
 
 from fedstats_app.cli.classifier import calibration_note, load_classifier
-from fedstats_app.cli.image_files import as_dataset, find_images, readable
+from fedstats_app.cli.errors import CommandError
+from fedstats_app.cli.sample_files import as_dataset, find_files, readable, texts_as_dataset
 from fedstats_app.cli.text import WIDTH, percent, printable
 from fedstats_app.data import Dataset
 from fedstats_app.results import Classifier
 from fedstats_app.results.files import to_json
 
-# So many images at a time, so that results appear early; in memory there is one image and a batch of small ones.
+# So many samples at a time, so that results appear early; in memory there is one image and a batch of small ones.
 CHUNK = 256
 _CLASS_WIDTH = 40
 _PERCENT_WIDTH = 8
@@ -22,16 +24,23 @@ Ranking = list[tuple[str, float]]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the classes of every image; 1 if a file could not be read.
+    """Print the classes of every sample; 1 if a file could not be read.
 
     Raises
     ------
     CommandError, FileNotFoundError, ValueError
-        If the head cannot be loaded.
+        If the head cannot be loaded, nothing is named to classify, or texts are given to a head for images.
     """
-    paths, unreadable = find_images(arguments.paths)
+    if not (arguments.paths or arguments.text):
+        raise CommandError("name at least one PATH or --text")
     classifier = load_classifier(arguments)
-    predictions = _predictions(classifier, as_dataset(paths), arguments.top, unreadable)
+    if arguments.text and classifier.kind == "image":
+        raise CommandError(f"head {classifier.method} is for images: --text is for heads that classify texts")
+    paths, unreadable = find_files(arguments.paths, classifier.kind)
+    predictions = itertools.chain(
+        _predictions(classifier, as_dataset(paths, classifier.kind), arguments.top, unreadable),
+        _predictions(classifier, texts_as_dataset(arguments.text), arguments.top, unreadable),
+    )
     if arguments.json:
         print(_document(arguments, classifier, list(predictions), unreadable))
     else:

@@ -1,25 +1,21 @@
-"""Load a head from a run folder and classify images with it."""
+"""Load a head from a run folder and classify images or texts with it."""
 
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import overload
+from typing import Literal, overload
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from fedstats_app.backbones import Backbone
-from fedstats_app.data import to_rgb
 from fedstats_app.heads import LinearHead
 from fedstats_app.results.head_file import read_head
+from fedstats_app.results.sample_inputs import SampleLike, is_one, read_samples
 from fedstats_app.results.tuned_backbone import SUFFIX, load_backbone_of
 from fedstats_app.statistics import FeatureMap, feature_map_from_dict
-
-ImageLike = str | os.PathLike[str] | Image.Image
-_ONE_IMAGE = (str, os.PathLike, Image.Image)
 
 
 class Classifier:
@@ -78,45 +74,51 @@ class Classifier:
         self._feature_map = feature_map
         self._head = head
 
+    @property
+    def kind(self) -> Literal["image", "text"]:
+        """What it classifies."""
+        return self._backbone.kind
+
     # To a type checker a `str` is also an iterable of strings; at run time the first overload wins.
     @overload
-    def predict(self, images: ImageLike) -> str: ...  # type: ignore[overload-overlap]
+    def predict(self, samples: SampleLike) -> str: ...  # type: ignore[overload-overlap]
 
     @overload
-    def predict(self, images: Iterable[ImageLike]) -> list[str]: ...
+    def predict(self, samples: Iterable[SampleLike]) -> list[str]: ...
 
-    def predict(self, images: ImageLike | Iterable[ImageLike]) -> str | list[str]:
-        """Name the class of one image, or of each of several.
+    def predict(self, samples: SampleLike | Iterable[SampleLike]) -> str | list[str]:
+        """Name the class of one sample, or of each of several.
 
         Parameters
         ----------
-        images : path or PIL image, or iterable of them
-            Any mode and size; they are treated as the training images were.
+        samples : path, PIL image or text, or iterable of them
+            Images of any mode and size; they are treated as the training samples were. Of a head for texts a str is a
+            text, and a `pathlib.Path` a text file.
 
         Returns
         -------
         str or list of str
-            A name for one image, a list of names for an iterable.
+            A name for one sample, a list of names for an iterable.
 
         Raises
         ------
         FileNotFoundError, ValueError
-            If a file does not exist or is no readable image; the message names it.
+            If a file does not exist or cannot be read; the message names it.
         TypeError
-            If something is neither a path nor a PIL image.
+            If something is of another type.
         """
-        names = [self.class_names[index] for index in self.scores(images).argmax(dim=1).tolist()]
-        return names[0] if isinstance(images, _ONE_IMAGE) else names
+        names = [self.class_names[index] for index in self.scores(samples).argmax(dim=1).tolist()]
+        return names[0] if is_one(samples) else names
 
-    def scores(self, images: ImageLike | Iterable[ImageLike]) -> Tensor:
+    def scores(self, samples: SampleLike | Iterable[SampleLike]) -> Tensor:
         """Score every class; the highest wins.
 
-        The scores order the classes of one image. They are no probabilities and their scale differs between methods, so
+        They order the classes of one sample. They are no probabilities and their scale differs between methods, so
         that a softmax of them would look like a confidence without being one: see `probabilities`.
 
         Parameters
         ----------
-        images : path or PIL image, or iterable of them
+        samples : path, PIL image or text, or iterable of them
             As for `predict`.
 
         Returns
@@ -129,11 +131,11 @@ class Classifier:
         FileNotFoundError, ValueError, TypeError
             As `predict`.
         """
-        features = self._backbone.extract(_rgb_images(_as_several(images)))
+        features = self._backbone.extract(read_samples(samples, self._backbone))
         batches = [self._head.logits(self._feature_map(batch.cpu())) for batch in features]
         return torch.cat([torch.empty(0, len(self.class_names), dtype=torch.float64), *batches])
 
-    def probabilities(self, images: ImageLike | Iterable[ImageLike]) -> Tensor:
+    def probabilities(self, samples: SampleLike | Iterable[SampleLike]) -> Tensor:
         """Give every class a probability: the softmax of the scores divided by the head's temperature.
 
         They can be taken at their word as far as the head was calibrated (`calibrated_on` says on what) on samples like
@@ -141,7 +143,7 @@ class Classifier:
 
         Parameters
         ----------
-        images : path or PIL image, or iterable of them
+        samples : path, PIL image or text, or iterable of them
             As for `predict`.
 
         Returns
@@ -154,22 +156,22 @@ class Classifier:
         FileNotFoundError, ValueError, TypeError
             As `predict`.
         """
-        return torch.softmax(self.scores(images) / self.temperature, dim=1)
+        return torch.softmax(self.scores(samples) / self.temperature, dim=1)
 
     @overload
-    def top(self, images: ImageLike, k: int = 5) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
+    def top(self, samples: SampleLike, k: int = 5) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
 
     @overload
-    def top(self, images: Iterable[ImageLike], k: int = 5) -> list[list[tuple[str, float]]]: ...
+    def top(self, samples: Iterable[SampleLike], k: int = 5) -> list[list[tuple[str, float]]]: ...
 
     def top(
-        self, images: ImageLike | Iterable[ImageLike], k: int = 5
+        self, samples: SampleLike | Iterable[SampleLike], k: int = 5
     ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
-        """Name the likeliest classes of one image, or of each of several, with their probabilities.
+        """Name the likeliest classes of one sample, or of each of several, with their probabilities.
 
         Parameters
         ----------
-        images : path or PIL image, or iterable of them
+        samples : path, PIL image or text, or iterable of them
             As for `predict`.
         k : int
             How many classes; all where there are fewer.
@@ -188,12 +190,12 @@ class Classifier:
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        values, classes = self.probabilities(images).topk(min(k, len(self.class_names)), dim=1)
+        values, classes = self.probabilities(samples).topk(min(k, len(self.class_names)), dim=1)
         ranked = [
             [(self.class_names[index], value) for index, value in zip(row, of_row, strict=True)]
             for row, of_row in zip(classes.tolist(), values.tolist(), strict=True)
         ]
-        return ranked[0] if isinstance(images, _ONE_IMAGE) else ranked
+        return ranked[0] if is_one(samples) else ranked
 
 
 def load(
@@ -214,11 +216,11 @@ def load(
         Whose head to take, such as `fed3r`, or which training's, such as `fed3r-full`; by default the most accurate
         one's in results.json.
     weights : path, optional
-        The backbone's weight file, where it is not (any more) where the run had it.
+        The backbone's weight file, or a language model's folder, where it is not (any more) where the run had it.
     device : str
         `auto`, `cpu`, `cuda`, ...
     batch_size : int
-        Images per forward pass. A single image costs as much as a whole batch, many images are faster in larger ones.
+        Samples per forward pass. A single one costs as much as a whole batch, many are faster in larger ones.
 
     Returns
     -------
@@ -303,28 +305,3 @@ def _entry(metadata: dict[str, str], key: str, method: str) -> str:
     if key not in metadata:
         raise ValueError(f"head {method!r}: its metadata must have {key!r}, got only {', '.join(sorted(metadata))}")
     return metadata[key]
-
-
-def _as_several(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]:
-    return [images] if isinstance(images, _ONE_IMAGE) else images
-
-
-def _rgb_images(images: Iterable[ImageLike]) -> Iterator[Image.Image]:
-    """Open images one by one, so that many fit in memory."""
-    for image in images:
-        if isinstance(image, Image.Image):
-            yield to_rgb(image)
-        elif isinstance(image, (str, os.PathLike)):
-            yield _read_image(Path(image))
-        else:
-            raise TypeError(f"an image must be a path or a PIL image, got {type(image).__name__}")
-
-
-def _read_image(path: Path) -> Image.Image:
-    if not path.is_file():
-        raise FileNotFoundError(f"no image at {path}")
-    try:
-        with Image.open(path) as image:
-            return to_rgb(image)
-    except (OSError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} is not a readable image: {error}") from error

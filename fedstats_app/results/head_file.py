@@ -36,6 +36,10 @@ METADATA_KEYS = (
     # Whether the backbone has its BatchNorm or GroupNorm for it; the file of its weights where training changed them.
     "batch-norm",
     "tuned-backbone",
+    # "image" or "text"; and how a language model's features come about.
+    "sample-kind",
+    "text-pooling",
+    "text-template",
 )
 _DTYPES = {"weight": torch.float32, "bias": torch.float32, "present": torch.uint8}
 

@@ -79,7 +79,7 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
     parts = [
         _front_matter(heads, first, scores, results),
         _introduction(first),
-        _how_to_use(best),
+        _how_to_use(first, best),
         _data(first, results),
         _training(heads, scores),
         _evaluation(heads, scores, results),
@@ -88,6 +88,11 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         _limits(first),
     ]
     return "\n".join(parts)
+
+
+def _kind(first: Mapping[str, str]) -> str:
+    """Return what is classified, "image" or "text"."""
+    return first.get("sample-kind", "image")
 
 
 def _most_accurate(heads: Mapping[str, object], scores: Mapping[str, Mapping[str, Any]]) -> str:
@@ -103,21 +108,21 @@ def _front_matter(
     data = first.get("dataset", "")
     lines = [
         "library_name: fedstats-app",
-        "pipeline_tag: image-classification",
+        f"pipeline_tag: {_kind(first)}-classification",
         "tags:",
-        *(f"- {tag}" for tag in ("federated-learning", "flower", "image-classification", "training-free")),
+        *(f"- {tag}" for tag in ("federated-learning", "flower", f"{_kind(first)}-classification", "training-free")),
     ]
     if data.startswith("hub:"):
         lines += ["datasets:", f"- {json.dumps(data.removeprefix('hub:'))}"]
     evaluated = [(name, scores.get(name, {}).get("accuracy")) for name in heads]
     if any(accuracy is not None for _, accuracy in evaluated):
-        where = _evaluated_on(results)
+        where = _evaluated_on(first, results)
         lines += ["model-index:"]
         for name, accuracy in evaluated:
             if accuracy is not None:
                 # JSON is YAML, and quotes whatever a name may hold.
                 entry = {
-                    "task": {"type": "image-classification"},
+                    "task": {"type": f"{_kind(first)}-classification"},
                     "dataset": {"name": f"{data}: {where}", "type": data.removeprefix("hub:")},
                     "metrics": [{"type": "accuracy", "value": round(accuracy, 6)}],
                 }
@@ -129,27 +134,32 @@ def _introduction(first: Mapping[str, str]) -> str:
     classes: list[str] = json.loads(first.get("class-names", "[]"))
     listed = ", ".join(_text(name) for name in classes[:_CLASSES_LISTED])
     more = f" and {len(classes) - _CLASSES_LISTED} more" if len(classes) > _CLASSES_LISTED else ""
-    size, clients = first.get("input-size", "?"), first.get("num-clients", "?")
-    return f"""# Image classifier of {len(classes)} classes, from federated statistics
+    kind, size, clients = _kind(first), first.get("input-size", "?"), first.get("num-clients", "?")
+    seen = f"at {size} x {size} pixels" if kind == "image" else f"which reads up to {size} tokens of a text"
+    return f"""# {kind.capitalize()} classifier of {len(classes)} classes, from federated statistics
 
-Linear heads on the features of a pre-trained network, `{_text(first.get("backbone", "?"))}`, at {size} x {size} pixels.
-{clients} clients sent statistics of the features of their images, and no image; the server solved for the heads in
+Linear heads on the features of a pre-trained network, `{_text(first.get("backbone", "?"))}`, {seen}.
+{clients} clients sent statistics of the features of their {kind}s, and no {kind}; the server solved for the heads in
 closed form.
 
 Classes: {listed}{more}.
 """
 
 
-def _how_to_use(best: str) -> str:
+def _how_to_use(first: Mapping[str, str], best: str) -> str:
+    given, argument = {
+        "image": ('"picture.png"', "picture.png"),
+        "text": ('"a text"', '--text "a text"'),
+    }[_kind(first)]
     return f"""## How to use it
 
 ```python
 import fedstats_app
 classifier = fedstats_app.load("/path/to/the/run/folder", {best!r})
-print(classifier.top("picture.png", k=3))
+print(classifier.top({given}, k=3))
 ```
 
-Or in a shell: `fedstats predict /path/to/the/run/folder picture.png`. The run folder is the one that holds `heads`. The
+Or in a shell: `fedstats predict /path/to/the/run/folder {argument}`. The run folder is the one that holds `heads`. The
 network's weights are not in it; their fingerprint is, and other weights are refused.
 """
 
@@ -161,10 +171,10 @@ def _data(first: Mapping[str, str], results: Mapping[str, Any]) -> str:
         results.get("num_clients_merged", first.get("num-clients", "?")),
         results.get("num_clients_asked", "?"),
     )
-    data, images = _text(first.get("dataset", "?")), first.get("num-examples", "?")
+    data, samples = _text(first.get("dataset", "?")), first.get("num-examples", "?")
     return f"""## Data
 
-`{data}`: {images} labelled images for training, of {merged} clients; {asked} were asked.{left_out}
+`{data}`: {samples} labelled {_kind(first)}s for training, of {merged} clients; {asked} were asked.{left_out}
 """
 
 
@@ -192,8 +202,9 @@ def _training(heads: Mapping[str, Mapping[str, str]], scores: Mapping[str, Mappi
 
 
 def _evaluation(
-    heads: Mapping[str, object], scores: Mapping[str, Mapping[str, Any]], results: Mapping[str, Any]
+    heads: Mapping[str, Mapping[str, str]], scores: Mapping[str, Mapping[str, Any]], results: Mapping[str, Any]
 ) -> str:
+    first = next(iter(heads.values()))
     rows = [
         (
             f"`{name}`",
@@ -203,19 +214,20 @@ def _evaluation(
         for name in heads
     ]
     table = _table(("head", "accuracy", "mean of the classes' accuracies"), rows)
-    return f"## Evaluation\n\nOn {_evaluated_on(results)}.\n\n{table}"
+    return f"## Evaluation\n\nOn {_evaluated_on(first, results)}.\n\n{table}"
 
 
-def _evaluated_on(results: Mapping[str, Any]) -> str:
+def _evaluated_on(first: Mapping[str, str], results: Mapping[str, Any]) -> str:
     number = results.get("num_test_examples", 0)
     if not number:
         return "nothing: no test data were there"
-    return f"{number} " + (
-        "images that clients kept for it" if results.get("evaluated_on") == "clients" else "test images of the server"
-    )
+    kind = _kind(first)
+    if results.get("evaluated_on") == "clients":
+        return f"{number} {kind}s that clients kept for it"
+    return f"{number} test {kind}s of the server"
 
 
-def _calibration(heads: Mapping[str, object], scores: Mapping[str, Mapping[str, Any]]) -> str:
+def _calibration(heads: Mapping[str, Mapping[str, str]], scores: Mapping[str, Mapping[str, Any]]) -> str:
     rows = []
     for name in heads:
         fitted = scores.get(name, {}).get("calibration")
@@ -231,15 +243,17 @@ def _calibration(heads: Mapping[str, object], scores: Mapping[str, Mapping[str, 
             )
         )
     table = _table(("head", "temperature", "negative log-likelihood", "expected calibration error"), rows)
+    kind = _kind(next(iter(heads.values())))
     return f"""## Calibration
 
-Scores divided by the temperature, then a softmax, give the probabilities. The temperature was chosen on the images of
+Scores divided by the temperature, then a softmax, give the probabilities. The temperature was chosen on the {kind}s of
 the evaluation themselves: one number, which changes no prediction, but the errors after it are a little too good.
 
 {table}"""
 
 
 def _privacy(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any]) -> str:
+    kind = _kind(next(iter(heads.values())))
     lines = []
     for name, metadata in heads.items():
         method = metadata.get("method", name)
@@ -251,28 +265,28 @@ def _privacy(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any])
             )
     if results.get("evaluated_on") == "clients":
         lines.append(
-            "- Evaluation: every client sent how often it saw which class taken for which, and sums over its images of "
-            "how sure the heads were."
+            "- Evaluation: every client sent how often it saw which class taken for which, and sums over its "
+            f"{kind}s of how sure the heads were."
         )
     sent = "\n".join(lines)
     return f"""## Privacy
 
-Images stayed where they were. What left each site:
+{kind.capitalize()}s stayed where they were. What left each site:
 
 {sent}
 
-These are exact statistics, without noise: no differential privacy is claimed. The mean of a single image is that
-image's features, so they say most about classes with few images at a site. How many bytes each client sent stands in
+These are exact statistics, without noise: no differential privacy is claimed. The mean of a single {kind} is that
+{kind}'s features, so they say most about classes with few {kind}s at a site. How many bytes each client sent stands in
 `clients.jsonl` of the run folder.
 """
 
 
 def _limits(first: Mapping[str, str]) -> str:
-    present = json.loads(first.get("class-names", "[]"))
+    kind, present = _kind(first), json.loads(first.get("class-names", "[]"))
     return f"""## Limits
 
-- Every image gets one of the {len(present)} classes, also one that shows none of them; a low probability is no alarm.
-- Images unlike those it was made from and evaluated on can score worse, and their probabilities can be off.
+- Every {kind} gets one of the {len(present)} classes, also one of none of them; a low probability is no alarm.
+- {kind.capitalize()}s unlike those it was made from and evaluated on can score worse, with probabilities that are off.
 - The licences of the network's weights and of the data apply to what is made from them.
 """
 

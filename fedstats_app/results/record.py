@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     # Only names the type: results must not depend on Flower.
     from fedstats_app.strategies import StatisticsStrategy
 
-VERSIONED = ("flwr", "flwr-datasets", "ray", "torch", "torchvision", "numpy", "safetensors")
+VERSIONED = ("flwr", "flwr-datasets", "ray", "torch", "torchvision", "transformers", "numpy", "safetensors")
 
 
 def versions() -> dict[str, str]:
@@ -192,6 +192,9 @@ def common_metadata(
         "backbone-fingerprint": backbone.fingerprint,
         "batch-norm": "groupnorm" if config.batch_norm == "groupnorm" else "batch",
         "input-size": str(backbone.input_size),
+        "sample-kind": backbone.kind,
+        "text-pooling": config.text_pooling,
+        "text-template": config.text_template,
         "transform": json.dumps(backbone.transform_spec),
         "feature-map": json.dumps(feature_map.to_dict()),
         "class-names": json.dumps(list(class_names)),

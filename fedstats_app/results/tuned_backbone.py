@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
-from fedstats_app.backbones import Backbone, ImageTransform, load_backbone
+from fedstats_app.backbones import Backbone, TextOptions, load_backbone, with_folder
 
 Normalisation = Literal["batch", "groupnorm"]
 
 SUFFIX = ".backbone.safetensors"
 FILE_KEY = "tuned-backbone"
 NORMALISATION_KEY = "batch-norm"
+POOLING_KEY, TEMPLATE_KEY = "text-pooling", "text-template"
 # From the metadata's word, which is that of the run's configuration, to load_backbone's.
 _NORMS: dict[str, Literal["batch", "group"]] = {"batch": "batch", "groupnorm": "group"}
 
@@ -39,16 +40,17 @@ def with_module(base: Backbone, module: nn.Module, weights_source: str) -> Backb
     Backbone
         With a fingerprint of its own; under the architecture's name, also where training started from random weights.
     """
-    spec: dict[str, Any] = base.transform_spec
     return Backbone(
         base.name.removeprefix("random:"),
         module,
-        ImageTransform(spec["input_size"], tuple(spec["mean"]), tuple(spec["std"]), spec["interpolation"]),
+        base.transform,
         weights_source=weights_source,
         batch_size=base.batch_size,
         device=str(base.device),
         autocast=base.autocast,
         channels_last=base.channels_last,
+        identity=base.identity,
+        language_head=base.language_head,
     )
 
 
@@ -89,9 +91,10 @@ def load_backbone_of(
     head : Path
         The head's file.
     metadata : mapping of str to str
-        With `backbone` and `input-size`; maybe with `backbone-weights`, `tuned-backbone` and `batch-norm`.
+        With `backbone` and `input-size`; maybe with `backbone-weights`, `tuned-backbone`, `batch-norm`,
+        `text-pooling` and `text-template`.
     weights : str or None
-        A weight file to take instead of the one named there.
+        A weight file, or a language model's folder, to take instead of what is named there.
     batch_size, device
         As for `fedstats_app.backbones.load_backbone`.
 
@@ -105,14 +108,18 @@ def load_backbone_of(
     tuned = metadata.get(FILE_KEY, "")
     if tuned and Path(tuned).name != tuned:
         raise ValueError(f"{head}: {FILE_KEY} must be a file name without a folder, got {tuned!r}")
-    recorded = str(head.with_name(tuned)) if tuned else metadata.get("backbone-weights", "")
+    name, recorded = metadata["backbone"], str(head.with_name(tuned)) if tuned else metadata.get("backbone-weights", "")
+    if tuned and weights is not None and Path(weights).is_dir():
+        # A language model's folder: its tokenizer is not in the run folder, the tuned weights are.
+        name, weights = with_folder(name, Path(weights)), None
     return load_backbone(
-        metadata["backbone"],
+        name,
         weights=recorded if weights is None else weights,
         input_size=int(metadata["input-size"]),
         batch_size=batch_size,
         device=device,
         norm=_norm(metadata.get(NORMALISATION_KEY, "batch")),
+        text=TextOptions(metadata.get(POOLING_KEY, "auto"), metadata.get(TEMPLATE_KEY, "")),  # type: ignore[arg-type]  # checked there
     )
 
 

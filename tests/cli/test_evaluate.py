@@ -85,7 +85,7 @@ def test_many_classes_show_the_pairs_confused_most(
     shutil.rmtree(mixed / "blue")
     assert main(["evaluate", str(run_folder), str(mixed)]) == 0
     out = capsys.readouterr().out
-    assert "no image was taken for another class" in out and "no image of 1 of the head's classes: blue" in out
+    assert "nothing was taken for another class" in out and "no image of 1 of the head's classes: blue" in out
 
 
 def test_pairs_come_by_their_number() -> None:

@@ -51,7 +51,6 @@ def test_the_entry_point_is_the_function_and_the_module_runs_it() -> None:
     [
         [],
         ["train"],
-        ["predict", "folder"],
         ["predict", "folder", "a.png", "--top", "0"],
         ["predict", "folder", "a.png", "--top", "many"],
         ["evaluate", "folder", "pictures", "--batch-size", "-1"],
@@ -69,6 +68,7 @@ def test_wrong_words_end_with_code_2(words: list[str], capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["predict", "folder"], "fedstats predict: name at least one PATH or --text"),
         (["predict", "/no/such/run", "a.png"], "fedstats predict: /no/such/run/results.json does not exist"),
         (["evaluate", "/no/such/run", "/no/such/pictures"], "fedstats evaluate: folder:/no/such/pictures"),
         (["doctor", "--superlink", "nowhere"], "fedstats doctor: --superlink must be HOST:PORT"),

@@ -18,7 +18,7 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.initialisation import random_initialisation
 from fedstats_app.backbones.text.encoders import PooledEncoder, PromptEncoder
 from fedstats_app.backbones.text.language_head import LanguageHead, take_language_head
-from fedstats_app.backbones.text.names import MASK_SLOT, SENTENCE, TEXT_SLOT, TINY_TEXT, TextOptions
+from fedstats_app.backbones.text.names import MASK_SLOT, SENTENCE, TEXT_SLOT, TINY_TEXT, TextOptions, with_folder
 from fedstats_app.backbones.text.sentence import read_layout
 from fedstats_app.backbones.text.sources import model_folder
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
@@ -107,7 +107,9 @@ def load_text_backbone(
     options = TextOptions() if options is None else options
     random, file = weights == "random", weights if Path(weights).expanduser().is_file() else ""
     with _quiet(), random_initialisation(name):
-        model = _tiny() if name == TINY_TEXT else _from_folder(name, "" if random or file else weights)
+        if weights and not (random or file):
+            name, weights = with_folder(name, Path(weights)), ""
+        model = _tiny() if name == TINY_TEXT else _from_folder(name)
         if model.folder is None and not (random or file):
             raise WeightsError(f"backbone {name!r} has no weights of its own: use 'random:{name}'")
         if options.pooling != "auto":
@@ -139,10 +141,10 @@ def _tiny() -> _Model:
     return _Model(tokenizer, tiny_config(len(tokenizer)), None, "made in code")
 
 
-def _from_folder(name: str, given: str) -> _Model:
+def _from_folder(name: str) -> _Model:
     from transformers import AutoConfig, AutoTokenizer
 
-    folder, source = model_folder(name, given)
+    folder, source = model_folder(name)
     is_sentence = name.startswith(SENTENCE) or not name.startswith("transformers:")
     layout = read_layout(folder) if is_sentence else None
     folder = layout.transformer if layout else folder

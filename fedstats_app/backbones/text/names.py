@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 # The sentence encoder whose weights come with pip, and one of two small layers for tests.
@@ -11,6 +12,12 @@ TINY_TEXT = "tiny-text"
 SENTENCE, TRANSFORMERS = "sentence:", "transformers:"
 Pooling = Literal["auto", "mean", "first"]
 TEXT_SLOT, MASK_SLOT = "{text}", "{mask}"
+
+
+def with_folder(name: str, folder: Path) -> str:
+    """Return the name of the same model in a folder of this machine."""
+    prefix = TRANSFORMERS if name.startswith(TRANSFORMERS) else SENTENCE
+    return f"{prefix}{folder.expanduser().absolute()}"
 
 
 def is_text_backbone(name: str) -> bool:

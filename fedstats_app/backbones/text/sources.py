@@ -16,7 +16,7 @@ _TORCH_FILES = [*_FILES[:-1], "pytorch_model*.bin"]
 _NOT = ["onnx/*", "openvino/*"]
 
 
-def model_folder(name: str, given: str = "") -> tuple[Path, str]:
+def model_folder(name: str) -> tuple[Path, str]:
     """Find the folder of a model, downloading it from the hub if it is nowhere else.
 
     Parameters
@@ -24,8 +24,6 @@ def model_folder(name: str, given: str = "") -> tuple[Path, str]:
     name : str
         ``all-MiniLM-L6-v2``, ``sentence:NAME`` or ``transformers:NAME``, NAME being the absolute path of a folder (or
         one that starts with ~) or a name on the hub.
-    given : str
-        The folder where this machine has the model, in place of what NAME says; "" for none.
 
     Returns
     -------
@@ -39,8 +37,6 @@ def model_folder(name: str, given: str = "") -> tuple[Path, str]:
     WeightsError
         If it is not there, and cannot be downloaded: the message names what to put where.
     """
-    if given:
-        return _checked(Path(given).expanduser()), f"folder {Path(given).name}"
     if name == MINILM:
         return _packaged()
     plain = name.removeprefix(SENTENCE).removeprefix(TRANSFORMERS)

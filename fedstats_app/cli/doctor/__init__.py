@@ -129,7 +129,7 @@ def _node(arguments: argparse.Namespace) -> NodeConfig | None:
 def _work(config: AppConfig, node: NodeConfig | None, weights: str) -> Iterator[Finding]:
     """Check what a run works with: network, data, disk; then what it costs."""
     from fedstats_app.cli.doctor.cost import check_cost, check_disk, sizes_of
-    from fedstats_app.cli.doctor.images import check_class_counts, check_images, load_data
+    from fedstats_app.cli.doctor.samples import check_class_counts, check_kind, check_samples, load_data
     from fedstats_app.cli.doctor.weights import check_weights
 
     own_data = node is not None
@@ -139,7 +139,9 @@ def _work(config: AppConfig, node: NodeConfig | None, weights: str) -> Iterator[
     yield finding
     sizes = None
     if dataset is not None:
-        yield check_images(dataset)
+        yield check_samples(dataset)
+        if backbone is not None:
+            yield from check_kind(dataset, backbone)
         if node is not None:
             yield from check_class_counts(dataset, config, node)
         try:
@@ -147,8 +149,8 @@ def _work(config: AppConfig, node: NodeConfig | None, weights: str) -> Iterator[
         except ValueError as error:
             yield Finding("partitions", "FAIL", str(error), "change num-clients or the partitioner")
     yield from check_disk(config, node, sizes, backbone.feature_dim if backbone else 0)
-    if backbone is not None and sizes is not None:
-        yield from check_cost(sizes, backbone, config, own_data=own_data)
+    if backbone is not None and dataset is not None and sizes is not None and dataset.kind == backbone.kind:
+        yield from check_cost(sizes, backbone, config, dataset, own_data=own_data)
 
 
 def _lines(finding: Finding) -> str:

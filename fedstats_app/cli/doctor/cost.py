@@ -15,6 +15,8 @@ import torch
 
 from fedstats_app.backbones import Backbone
 from fedstats_app.cli.doctor.finding import Finding, Level
+from fedstats_app.cli.doctor.samples import some_of
+from fedstats_app.cli.sample_files import readable
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.results.run_folder import DEFAULT_OUTPUT_DIR
@@ -36,7 +38,7 @@ class Sizes:
 
     Attributes
     ----------
-    num_images : int
+    num_samples : int
         N, of this node or of the whole simulation.
     num_clients : int
         K.
@@ -46,7 +48,7 @@ class Sizes:
         C.
     """
 
-    num_images: int
+    num_samples: int
     num_clients: int
     num_rows: int
     num_classes: int
@@ -93,20 +95,23 @@ def server_bytes(sizes: Sizes, feature_dim: int, config: AppConfig) -> int:
     return config.window_megabytes * 2**20 + 8 * (solve + 2 * rows * dim + 4 * sizes.num_classes * dim)
 
 
-def check_cost(sizes: Sizes, backbone: Backbone, config: AppConfig, *, own_data: bool) -> Iterator[Finding]:
+def check_cost(
+    sizes: Sizes, backbone: Backbone, config: AppConfig, dataset: Dataset, *, own_data: bool
+) -> Iterator[Finding]:
     """Tell expected bytes, memory and time of a run; memory is compared with this machine's."""
     who = "this node" if own_data else f"all {sizes.num_clients} clients"
     parts = [f"{name} {megabytes(bytes_up(name, sizes, backbone.feature_dim, config))}" for name in config.methods]
     yield Finding("bytes up", "ok", f"from {who}, each method alone: {', '.join(parts)}")
     if not own_data:
         yield _memory(sizes, backbone, config)
-    seconds = seconds_per_image(backbone)
-    total = seconds * sizes.num_images
+    seconds = seconds_per_sample(backbone, typical_input(dataset, backbone))
+    total = seconds * sizes.num_samples
     yield Finding(
         "time",
         "ok",
-        f"{1000 * seconds:.1f} ms per image in the network ({backbone.device}, {torch.get_num_threads()} threads), "
-        f"so about {_duration(total)} for {sizes.num_images:,} images on this machine, and the time to read them",
+        f"{1000 * seconds:.1f} ms per {dataset.kind} in the network ({backbone.device}, {torch.get_num_threads()} "
+        f"threads), so about {_duration(total)} for {sizes.num_samples:,} {dataset.kind}s on this machine, and the "
+        "time to read them",
     )
 
 
@@ -124,9 +129,26 @@ def _memory(sizes: Sizes, backbone: Backbone, config: AppConfig) -> Finding:
     return Finding("memory", level, message, "" if level == "ok" else "a simulation's clients need memory too")
 
 
-def seconds_per_image(backbone: Backbone) -> float:
-    """Time full batches through the network for half a second, at least one, after one that is not counted."""
-    batch = torch.zeros(backbone.batch_size, 3, backbone.input_size, backbone.input_size)
+def typical_input(dataset: Dataset, backbone: Backbone) -> torch.Tensor:
+    """Return what a sample of the usual size becomes: of texts the one of median length among some of them."""
+    if backbone.kind == "image":
+        return backbone.transform.blank()
+    found = readable(dataset, some_of(dataset), [], {})
+    inputs = sorted((backbone.transform(sample) for sample in found), key=lambda one: one.shape[-1])
+    return inputs[len(inputs) // 2] if inputs else backbone.transform.blank()
+
+
+def seconds_per_sample(backbone: Backbone, inputs: torch.Tensor) -> float:
+    """Time full batches through the network for half a second, at least one, after one that is not counted.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        Whose network it is.
+    inputs : Tensor
+        What one sample becomes; the batch repeats it.
+    """
+    batch = torch.stack([inputs] * backbone.batch_size)
     backbone.forward_batch(batch)
     started, passes = time.perf_counter(), 0
     while passes == 0 or time.perf_counter() - started < _TIMED_SECONDS:
@@ -140,7 +162,7 @@ def check_disk(config: AppConfig, node: NodeConfig | None, sizes: Sizes | None, 
     yield _free("results", Path(config.output_dir or DEFAULT_OUTPUT_DIR).expanduser(), 0)
     cache = cache_root(config, node or NodeConfig())
     if cache is not None:
-        yield _free("feature cache", cache, 4 * feature_dim * sizes.num_images if sizes else 0)
+        yield _free("feature cache", cache, 4 * feature_dim * sizes.num_samples if sizes else 0)
 
 
 def _free(what: str, folder: Path, needed: int) -> Finding:

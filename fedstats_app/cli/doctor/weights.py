@@ -34,8 +34,9 @@ def check_weights(config: AppConfig, *, own_data: bool, weights: str) -> tuple[F
         advice = "name a local file in backbone-weights, or start a run once where downloads are possible"
         return Finding("backbone", "FAIL", str(error), advice), None
     seconds = time.perf_counter() - started
+    size = f"at {backbone.input_size} pixels" if backbone.kind == "image" else f"up to {backbone.input_size} tokens"
     message = (
-        f"{backbone.name} at {backbone.input_size} pixels, {backbone.feature_dim} features, on {backbone.device}; "
+        f"{backbone.name} {size}, {backbone.feature_dim} features, on {backbone.device}; "
         f"weights: {backbone.weights_source}; fingerprint {backbone.fingerprint[:16]}; loaded in {seconds:.1f} s"
     )
     return Finding("backbone", "ok", message), backbone

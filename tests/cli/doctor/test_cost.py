@@ -78,8 +78,8 @@ def findings(machine: int | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     monkeypatch.setattr(cost, "machine_bytes", lambda: machine)
     monkeypatch.setattr(cost, "process_bytes", lambda: 10**9)
     backbone = load_backbone("random:tiny", input_size=16, device="cpu", batch_size=4)
-    sizes = Sizes(3000, 10, 50, 10)
-    return {finding.check: finding for finding in check_cost(sizes, backbone, AppConfig(), own_data=False)}
+    sizes, dataset = Sizes(3000, 10, 50, 10), load_dataset("builtin", "train")
+    return {finding.check: finding for finding in check_cost(sizes, backbone, AppConfig(), dataset, own_data=False)}
 
 
 @pytest.mark.parametrize(("machine", "level"), [(10**8, "FAIL"), (13 * 10**8, "warning"), (10**11, "ok"), (None, "ok")])
@@ -98,7 +98,7 @@ def test_time_is_that_of_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(np.arange(0, 100, 0.3))
     monkeypatch.setattr(cost.time, "perf_counter", lambda: float(next(clock)))
     # Read at 0.0 (start), 0.3 after one pass, 0.6 after two, which ends it, 0.9 for the total: two passes of four.
-    assert cost.seconds_per_image(backbone) == pytest.approx(0.9 / 8)
+    assert cost.seconds_per_sample(backbone, backbone.transform.blank()) == pytest.approx(0.9 / 8)
 
 
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

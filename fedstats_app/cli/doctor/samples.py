@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fedstats_app.backbones import Backbone
 from fedstats_app.cli.doctor.finding import Finding
 from fedstats_app.cli.doctor.weights import offline
-from fedstats_app.cli.image_files import readable
+from fedstats_app.cli.sample_files import readable
 from fedstats_app.cli.text import printable
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
@@ -16,7 +17,7 @@ from fedstats_app.own_data import own_dataset
 from fedstats_app.site import training_set
 
 # Spread over all of them: damaged files often come together.
-IMAGES_READ = 200
+SAMPLES_READ = 200
 CLASSES_LISTED = 20
 
 
@@ -31,28 +32,41 @@ def load_data(config: AppConfig, node: NodeConfig | None) -> tuple[Finding, Data
     names = dataset.class_names
     listed = ", ".join(printable(name, 40) for name in names[:CLASSES_LISTED])
     more = f" and {len(names) - CLASSES_LISTED} more" if len(names) > CLASSES_LISTED else ""
-    message = f"{dataset.name}: {len(dataset):,} images of {len(names)} classes ({listed}{more})"
+    message = f"{dataset.name}: {len(dataset):,} {dataset.kind}s of {len(names)} classes ({listed}{more})"
     return Finding("data", "ok", message), dataset
 
 
-def check_images(dataset: Dataset) -> Finding:
-    """Read some of the images, spread over all."""
-    indices = np.unique(np.linspace(0, len(dataset) - 1, min(IMAGES_READ, len(dataset))).astype(int)).tolist()
+def check_kind(dataset: Dataset, backbone: Backbone) -> Iterator[Finding]:
+    """Tell where the data are of another kind than the network takes."""
+    if dataset.kind != backbone.kind:
+        message = f"{backbone.name} takes {backbone.kind}s, the data are {dataset.kind}s"
+        yield Finding("backbone and data", "FAIL", message, "name another backbone, or other data")
+
+
+def some_of(dataset: Dataset) -> list[int]:
+    """Return the indices of some samples, spread over all."""
+    spread = np.linspace(0, len(dataset) - 1, min(SAMPLES_READ, len(dataset)))
+    return [int(index) for index in np.unique(spread.astype(int))]
+
+
+def check_samples(dataset: Dataset) -> Finding:
+    """Read some of the samples, spread over all."""
+    indices, what = some_of(dataset), f"{dataset.kind}s"
     unreadable: dict[str, str] = {}
     read: list[int] = []
     for _ in readable(dataset, indices, read, unreadable):
         pass
     if not unreadable:
-        return Finding("images", "ok", f"{len(read)} of {len(dataset):,} read, all readable")
+        return Finding(what, "ok", f"{len(read)} of {len(dataset):,} read, all readable")
     named = "; ".join(f"{printable(name)}: {printable(reason, 200)}" for name, reason in list(unreadable.items())[:3])
     message = f"{len(unreadable)} of {len(indices)} that were tried cannot be read, such as {named}"
     if not read:
-        return Finding("images", "FAIL", message, "are these images, and may this user read them?")
-    return Finding("images", "warning", message, "a run leaves such images out and counts them; repair or remove them")
+        return Finding(what, "FAIL", message, f"are these {what}, and may this user read them?")
+    return Finding(what, "warning", message, f"a run leaves such {what} out and counts them; repair or remove them")
 
 
 def check_class_counts(dataset: Dataset, config: AppConfig, node: NodeConfig) -> Iterator[Finding]:
-    """Tell which classes have too few images to leave a node."""
+    """Tell which classes have too few samples to leave a node."""
     floor = node.class_floor(config)
     counts = np.bincount(dataset.labels, minlength=len(dataset.class_names))
     few = [
@@ -63,11 +77,16 @@ def check_class_counts(dataset: Dataset, config: AppConfig, node: NodeConfig) ->
     if few:
         shown = ", ".join(few[:CLASSES_LISTED])
         message = (
-            f"{len(few)} of {len(counts)} classes have fewer than {floor} images and do not leave this node: {shown}"
+            f"{len(few)} of {len(counts)} classes have fewer than {floor} {dataset.kind}s and do not leave this node: "
+            f"{shown}"
         )
-        yield Finding("class counts", "warning", message, "add images, or set min-class-count in the node-config")
+        yield Finding(
+            "class counts", "warning", message, f"add {dataset.kind}s, or set min-class-count in the node-config"
+        )
     else:
         least = int(counts.min())
         yield Finding(
-            "class counts", "ok", f"{least} to {int(counts.max())} images per class; {floor} must be there to leave"
+            "class counts",
+            "ok",
+            f"{least} to {int(counts.max())} {dataset.kind}s per class; {floor} must be there to leave",
         )

@@ -1,0 +1,128 @@
+"""Samples named on the command line - image or text files, or texts - read by the one rule for all data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedstats_app.data import Dataset, Sample, SampleSource, UnreadableSampleError
+from fedstats_app.data.folder import SUFFIXES, open_file
+
+Kind = Literal["image", "text"]
+
+
+class SampleFiles:
+    """A source of samples: files by their paths."""
+
+    def __init__(self, paths: Sequence[Path], kind: Kind) -> None:
+        self._paths, self._kind = paths, kind
+
+    def open(self, index: int) -> Sample:
+        """Open a file."""
+        return open_file(self._paths[index], self._kind)
+
+    def name(self, index: int) -> str:
+        """Return the path as it was found."""
+        return str(self._paths[index])
+
+
+class Texts:
+    """A source of samples: texts that are their own names."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+
+    def open(self, index: int) -> str:
+        """Return a text."""
+        return self._texts[index]
+
+    def name(self, index: int) -> str:
+        """Return the text."""
+        return self._texts[index]
+
+
+def as_dataset(paths: Sequence[Path], kind: Kind) -> Dataset:
+    """Return files as samples of one class, which nobody asks for."""
+    return _unlabelled(SampleFiles(paths, kind), len(paths), kind)
+
+
+def texts_as_dataset(texts: Sequence[str]) -> Dataset:
+    """Return texts as samples of one class, which nobody asks for."""
+    return _unlabelled(Texts(texts), len(texts), "text")
+
+
+def _unlabelled(source: SampleSource, number: int, kind: Kind) -> Dataset:
+    labels = np.zeros(number, dtype=np.int64)
+    return Dataset("the samples named", ("unknown",), labels, fingerprint="", source=source, kind=kind)
+
+
+def find_files(names: Sequence[str], kind: Kind) -> tuple[list[Path], dict[str, str]]:
+    """Find the image or text files that names stand for.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Files, taken whatever their suffix, and folders, searched at all depths for files that end as images, or texts,
+        do. Hidden files and folders in them are passed over.
+    kind : {"image", "text"}
+        What is wanted.
+
+    Returns
+    -------
+    paths : list of Path
+        In the order of the names, sorted within a folder.
+    problems : dict
+        From a name that stands for no such file to the reason.
+    """
+    paths: list[Path] = []
+    problems: dict[str, str] = {}
+    for name in names:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            found = sorted(_files_below(path, kind))
+            paths += found
+            if not found:
+                problems[name] = f"no {kind} in this folder; {kind}s end in {', '.join(sorted(SUFFIXES[kind]))}"
+        elif path.is_file():
+            paths.append(path)
+        else:
+            # Not opened to find out: a pipe would be waited for.
+            problems[name] = "not a file" if path.exists() else "no such file or folder"
+    return paths, problems
+
+
+def _files_below(folder: Path, kind: Kind) -> Iterator[Path]:
+    for directory, subdirectories, files in os.walk(folder):
+        subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
+        for name in files:
+            path = Path(directory, name)
+            if not name.startswith(".") and path.suffix.lower() in SUFFIXES[kind]:
+                yield path
+
+
+def readable(dataset: Dataset, indices: Sequence[int], read: list[int], unreadable: dict[str, str]) -> Iterator[Sample]:
+    """Yield the samples that can be read, one in memory at a time.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Where they are.
+    indices : sequence of int
+        Which ones.
+    read : list of int
+        The index of every sample yielded is appended.
+    unreadable : dict
+        Gets the name and the reason of every other.
+    """
+    for index in indices:
+        try:
+            sample = dataset.sample(index)
+        except UnreadableSampleError as error:
+            unreadable[error.name] = error.reason
+            continue
+        read.append(index)
+        yield sample
