@@ -27,7 +27,7 @@ from fedstats_app.samples import check_kind
 from fedstats_app.server_closed_form import ClosedForm
 from fedstats_app.server_data import ServerTestSet
 from fedstats_app.server_extension import Extension
-from fedstats_app.server_training import FineTuningStage
+from fedstats_app.server_training import FineTuningStage, label_word_head
 from fedstats_app.site import FeatureReader, backbone_for, cache_root, partitions, test_split, training_set
 from fedstats_app.strategies import ClientGrid, Federation, StatisticsStrategy, discover
 from fedstats_app.strategies.exchange import SERVER_SIDE_CODES
@@ -121,6 +121,8 @@ class Run:
             check_kind(training_set(config), backbone)
         class_names = extension.with_earlier_classes(own_names)
         self.align_names = not federation.simulated or class_names != own_names
+        if config.fine_tune != "none" and "label-words" in config.start_heads:
+            label_word_head(config, backbone, class_names)  # words that do not suit are an error now, not after stage 1
         test_set = self._test_set(federation, backbone, class_names)
         if "fed3r" in config.methods and config.fed3r_random_features and config.fed3r_kernel_width == "auto":
             config = replace(config, fed3r_kernel_width=self._kernel_width(test_set))

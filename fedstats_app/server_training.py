@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedstats_app.backbones import Backbone
 from fedstats_app.config import AppConfig
-from fedstats_app.heads import LinearHead
+from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.results import RunFolder
 from fedstats_app.results.record import trained_head_metadata, versions
 from fedstats_app.results.resume import SavedHead
@@ -108,7 +108,28 @@ class FineTuningStage:
         num_classes, dim = len(self.class_names), self.backbone.feature_dim
         if name == "random":
             return _made(random_head(num_classes, dim, self.config.seed, bias=self.config.tune_bias))
+        if name == "label-words":
+            return _made(label_word_head(self.config, self.backbone, self.class_names))
         return _made(zero_head(num_classes, dim)) if name == "zero" else self.heads[name]
+
+
+def label_word_head(config: AppConfig, backbone: Backbone, class_names: Sequence[str]) -> LinearHead:
+    """Return the head that scores each class by the language model's score for the class's word.
+
+    Raises
+    ------
+    ValueError
+        If there is not one word per class, a word is not one token, or the backbone has no language head.
+    """
+    words = config.words
+    if len(words) != len(class_names):
+        raise ValueError(
+            f"label-words must be one word per class, for {', '.join(class_names[:20])}; got {', '.join(words)}"
+        )
+    if backbone.language_head is None:
+        raise ValueError(f"label-words: backbone {backbone.name} has no language head without a text-template")
+    weight, bias = backbone.language_head.rows(words)
+    return LinearHead(weight, bias, report=SolveReport(regulariser=f"label words {', '.join(words)}"))
 
 
 def _made(head: LinearHead) -> SavedHead:
