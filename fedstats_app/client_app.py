@@ -81,6 +81,24 @@ def evaluate_model(msg: Message, context: Context, client_id: int | None) -> Mes
     return evaluate_model(msg, context, client_id)
 
 
+@app.train("mezo")
+@per_client
+def mezo(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Bring the client's replica up to date and send difference quotients of its loss (FedMeZO)."""
+    from fedstats_app.client_mezo import mezo
+
+    return mezo(msg, context, client_id)
+
+
+@app.evaluate("mezo")
+@per_client
+def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Score the client's replica on the samples that it kept for evaluation."""
+    from fedstats_app.client_mezo import evaluate_mezo
+
+    return evaluate_mezo(msg, context, client_id)
+
+
 @app.train("personalise")
 @per_client
 def personalise(msg: Message, context: Context, client_id: int | None) -> Message:

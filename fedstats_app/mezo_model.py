@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from fedstats_app.backbones import Backbone
-from fedstats_app.backbones.lora import inject_lora
+from fedstats_app.backbones.lora import add_lora
 from fedstats_app.heads import LinearHead
 from fedstats_app.training import TunedModel
 from fedstats_app.training.zeroth_order.directions import Directions
@@ -43,7 +44,8 @@ def build_model(setup: MezoSetup, start: Mapping[str, Tensor], backbone: Backbon
             raise ValueError(f"{name}: must have shape {shape}, got {got}")
     module = None if setup.tuned == "head" else backbone.module
     if module is not None and setup.tuned == "lora":
-        module = inject_lora(module, rank=setup.lora_rank, alpha=setup.lora_alpha)
+        module = copy.deepcopy(module)
+        add_lora(module, rank=setup.lora_rank, alpha=setup.lora_alpha)
     model = TunedModel(
         LinearHead(start["head.weight"], start["head.bias"]),
         backbone=module,

@@ -84,6 +84,11 @@ class MezoState:
         self._make_folder()
         write_atomically(self.folder / _LOG, pack_updates(known) + pack_updates(missing))
 
+    def replace_log(self, updates: Sequence[Update]) -> None:
+        """Keep these updates, from round 1 on, instead of those that are there."""
+        self._make_folder()
+        write_atomically(self.folder / _LOG, pack_updates(updates))
+
     def load_log(self, num_directions: int) -> list[Update]:
         """Return the updates of rounds 1, 2, ... that are known; none where the file is missing or damaged."""
         path = self.folder / _LOG

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
@@ -16,20 +14,14 @@ from fedstats_app.results.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.results.compute import forward_passes, training_bytes
 from fedstats_app.results.resume import SavedHead
 from fedstats_app.results.training_record import RoundRecord, TrainingResult
-from fedstats_app.samples import samples_for
+from fedstats_app.server_training_journal import TrainingJournal
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, evaluate_model_on_clients
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
-from fedstats_app.training import LocalOptions, Samples, TensorSamples, TunedModel, evaluate
+from fedstats_app.training import LocalOptions, TunedModel
 from fedstats_app.wire.training import TrainingRequest, to_record
 
 if TYPE_CHECKING:
     from fedstats_app.server_training import FineTuningStage
-
-SECONDS_BETWEEN_LINES = 5.0
-# A plateau is left by a better accuracy than this; less is what single test samples do.
-MIN_IMPROVEMENT = 1e-4
-# Test features are scored in batches of this size; it changes no prediction but by rounding.
-PROBE_EVALUATION_BATCH = 1024
 
 
 class HeadTraining:
@@ -46,8 +38,8 @@ class HeadTraining:
 
     Attributes
     ----------
-    name : str
-        Such as "fedcof-probe".
+    journal : TrainingJournal
+        Of its rounds.
     model : TunedModel
         After :meth:`run` that of the last round.
     """
@@ -87,9 +79,7 @@ class HeadTraining:
             backbone_fingerprint=stage.backbone.fingerprint,
             class_names=stage.class_names if stage.align_names else (),
         )
-        self.name = f"{start}-{config.fine_tune}"
-        self.rounds: list[RoundRecord] = []
-        self.stopped = ""
+        self.journal = TrainingJournal(stage, start, head, on_features=probe)
         self.inner = make_optimizer(config, buffers=self.model.buffer_names)
         self.strategy = FineTuning(
             self.inner,
@@ -99,8 +89,6 @@ class HeadTraining:
             fraction=config.fraction_tune,
             min_clients=config.min_clients,
         )
-        self.samples = self._test_samples()
-        self.last_line = 0.0
 
     def run(self) -> TrainingResult:
         """Train, from the newest checkpoint if there is one; the model is then the last round's."""
@@ -111,12 +99,10 @@ class HeadTraining:
         if checkpoint is not None:
             arrays, done = to_record(checkpoint.arrays), checkpoint.round
             load_optimizer_state(inner, checkpoint.optimizer)
-            self.stopped = str(checkpoint.metadata["stopped"])
-            records = stage.folder.read_rounds()
-            own = [one for one in records if (one.start, one.stage) == (self.start, config.fine_tune)]
-            self.rounds = [record for record in own if record.round <= done]
+            self.journal.stopped = str(checkpoint.metadata["stopped"])
+            self.journal.take_up(done)
             strategy.first_round = done + 1
-            stage.say(f"{self.name}: going on after round {done}")
+            stage.say(f"{self.journal.name}: going on after round {done}")
         else:
             self._record(0, arrays, None)
         finished = {"arrays": arrays}
@@ -126,7 +112,7 @@ class HeadTraining:
             return self._after_round(outcome)
 
         strategy.on_round = after_round
-        if done < config.num_server_rounds and not self.stopped:
+        if done < config.num_server_rounds and not self.journal.stopped:
             with quiet_flower():
                 strategy.start(stage.grid, arrays, config.num_server_rounds - done)
         self._load(finished["arrays"])
@@ -136,13 +122,13 @@ class HeadTraining:
         stage, config = self.stage, self.config
         num_examples = sum(stage.clients.values())
         participants = len(self.strategy.participants(1))
-        num_rounds = self.rounds[-1].round
+        num_rounds = self.journal.rounds[-1].round
         return TrainingResult(
-            name=self.name,
+            name=self.journal.name,
             stage=config.fine_tune,
             start=self.start,
-            rounds=self.rounds,
-            stopped=self.stopped or "rounds done",
+            rounds=self.journal.rounds,
+            stopped=self.journal.stopped or "rounds done",
             start_bytes=0 if self.made else self.head.wire_bytes,
             start_forward_passes=0 if self.made else num_examples,
             formula_bytes=training_bytes(
@@ -160,17 +146,9 @@ class HeadTraining:
 
     def evaluate(self, arrays: ArrayRecord, server_round: int) -> tuple[float | None, float | None]:
         """Return accuracy and mean loss of a round's model, on the server or on the clients."""
-        if self.samples is not None:
+        if self.journal.has_test_set:
             self._load(arrays)
-            batch = PROBE_EVALUATION_BATCH if self.config.fine_tune == "probe" else self.stage.backbone.batch_size
-            scores = evaluate(
-                self.model,
-                self.samples,
-                len(self.stage.class_names),
-                batch_size=batch,
-                present=self.head.head.present if self.config.mask_absent else None,
-            )
-            return scores.confusion.accuracy, scores.loss
+            return self.journal.score(self.model)
         if not self.stage.holdout:
             return None, None
         counts, failures = evaluate_model_on_clients(
@@ -188,18 +166,16 @@ class HeadTraining:
         """Evaluate, record, write a checkpoint; return whether to stop."""
         config, number = self.config, outcome.server_round
         last = number == config.num_server_rounds
-        due = last or number % config.evaluate_every == 0
+        due = self.journal.is_due(number)
         self._record(number, outcome.arrays if due else None, outcome)
-        if due and plateau(self.rounds, config.patience):
-            self.stopped = f"no better accuracy in {config.patience} evaluations"
-        stop = bool(self.stopped)
+        stop = due and self.journal.stop_at_plateau()
         if config.checkpoint_every and (stop or last or number % config.checkpoint_every == 0):
             save_checkpoint(
                 self._checkpoints,
                 number,
                 {name: torch.from_numpy(array.numpy()) for name, array in outcome.arrays.items()},
                 optimizer_state(self.inner),
-                {"name": self.name, "stopped": self.stopped},
+                {"name": self.journal.name, "stopped": self.journal.stopped},
             )
         return stop
 
@@ -219,22 +195,7 @@ class HeadTraining:
             forward_passes=0 if outcome is None else self._forward_passes(outcome),
             seconds=0.0 if outcome is None else outcome.seconds,
         )
-        self.rounds.append(record)
-        self.stage.folder.append_round(record)
-        self._say(record, outcome)
-
-    def _say(self, record: RoundRecord, outcome: TrainingRound | None) -> None:
-        say, total = self.stage.say, self.config.num_server_rounds
-        for client, reason in (outcome.failures if outcome is not None else {}).items():
-            say(f"round {record.round}: client {client} is not in the average: {reason}")
-        now = time.perf_counter()
-        if record.round not in (0, total) and now - self.last_line < SECONDS_BETWEEN_LINES:
-            return
-        self.last_line = now
-        score = "" if record.accuracy is None else f"{100 * record.accuracy:.2f}%, "
-        loss = "" if record.loss is None else f"loss {record.loss:.4f}, "
-        megabytes = sum(one.bytes_up + one.bytes_down for one in self.rounds) / 1e6
-        say(f"{self.name} round {record.round} of {total}: {score}{loss}{megabytes:,.1f} MB")
+        self.journal.add(record, outcome.failures if outcome is not None else {}, "is not in the average")
 
     def _forward_passes(self, outcome: TrainingRound) -> int:
         """Return the backbone's passes over samples: a probe makes one, once, where stage 1 did not; a backward is two.
@@ -251,7 +212,7 @@ class HeadTraining:
 
     @property
     def _checkpoints(self) -> Path:
-        return self.stage.folder.path / "checkpoints" / self.name
+        return self.stage.folder.path / "checkpoints" / self.journal.name
 
     # The model
 
@@ -267,20 +228,3 @@ class HeadTraining:
 
     def _load(self, arrays: ArrayRecord) -> None:
         self.model.load_trained_state({name: torch.from_numpy(array.numpy()) for name, array in arrays.items()})
-
-    def _test_samples(self) -> Samples | None:
-        test_set = self.stage.test_set
-        if test_set is None:
-            return None
-        if self.config.fine_tune != "probe":
-            return samples_for(test_set.dataset, np.arange(len(test_set.dataset)), self.stage.backbone)
-        features = torch.cat([self.head.feature_map(block).float() for block, _ in test_set.blocks])
-        return TensorSamples(features, torch.cat([labels for _, labels in test_set.blocks]))
-
-
-def plateau(rounds: list[RoundRecord], patience: int) -> bool:
-    """Return whether the last ``patience`` evaluations brought no better accuracy than those before them."""
-    accuracies = [record.accuracy for record in rounds if record.accuracy is not None]
-    if not patience or len(accuracies) <= patience:
-        return False
-    return max(accuracies[-patience:]) < max(accuracies[:-patience]) + MIN_IMPROVEMENT

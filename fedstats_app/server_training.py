@@ -17,6 +17,7 @@ from fedstats_app.results.training_record import TrainingResult
 from fedstats_app.results.tuned_backbone import Normalisation, with_module
 from fedstats_app.server_data import ServerTestSet
 from fedstats_app.server_head_training import HeadTraining
+from fedstats_app.server_mezo import MezoTraining
 from fedstats_app.statistics import FeatureMap, IdentityMap
 from fedstats_app.strategies import ClientGrid
 from fedstats_app.training import TunedModel
@@ -65,9 +66,10 @@ class FineTuningStage:
     def run(self) -> list[TrainingResult]:
         """Train from each head in turn; every finished training is saved before the next begins."""
         results = []
-        for name in self._start_names():
+        for number, name in enumerate(self._start_names()):
             start = self._start_head(name)
-            training = HeadTraining(self, name, start)
+            mezo = self.config.fine_tune == "fedmezo"
+            training = MezoTraining(self, name, start, number) if mezo else HeadTraining(self, name, start)
             results.append(training.run())
             self._save(results[-1], start.feature_map, training.model, start.head.present)
         if self.config.plots and any(result.final_accuracy is not None for result in results):

@@ -65,6 +65,21 @@ def add_lora(
     return names
 
 
+def merge_lora(module: nn.Module) -> None:
+    """Add the adapters to the weights of their layers and take them out, in place: the plain architecture is left.
+
+    Parameters
+    ----------
+    module : nn.Module
+        With adapters of :func:`add_lora`, or without.
+    """
+    for name, layer in list(module.named_modules()):
+        if hasattr(layer, "base_layer") and hasattr(layer, "merge"):
+            layer.merge()
+            parent, _, child = name.rpartition(".")
+            setattr(module.get_submodule(parent), child, layer.get_base_layer())
+
+
 def _peft() -> Any:
     try:
         return importlib.import_module("peft")

@@ -23,6 +23,7 @@ from fedstats_app.config.checks import (
     start_head_list,
     text,
     text_template,
+    tuned_part,
     whole,
     word_list,
 )
@@ -102,7 +103,9 @@ class AppConfig:
     min_class_count: int = key(0, whole(0, 1_000_000))
     extend: str = key("", text)
     # Stage 2: training from the head
-    fine_tune: Literal["none", "full", "probe", "features"] = key("none", one_of("none", "full", "probe", "features"))
+    fine_tune: Literal["none", "full", "probe", "features", "fedmezo"] = key(
+        "none", one_of("none", "full", "probe", "features", "fedmezo")
+    )
     start_head: str = key("best", start_head_list)
     optimizer: str = key("fedavg", one_of(*OPTIMIZER_NAMES))
     num_server_rounds: int = key(20, whole(1, 1_000_000))
@@ -125,6 +128,19 @@ class AppConfig:
     patience: int = key(0, whole(0, 1_000_000))
     checkpoint_every: int = key(10, whole(0, 1_000_000))
     resume: str = key("", text)
+    # Stage 2 by FedMeZO
+    fedmezo_tune: str = key("head", tuned_part)
+    fedmezo_learning_rate: float | Literal["auto"] = key("auto", number(0.0, open_low=True, word="auto"))
+    fedmezo_epsilon: float = key(1e-3, number(0.0, 1.0, open_low=True))
+    fedmezo_num_z: int = key(1, whole(1, 1024))
+    fedmezo_directions: Literal["rademacher", "gaussian"] = key("rademacher", one_of("rademacher", "gaussian"))
+    fedmezo_dtype: Literal["float32", "float64", "bfloat16"] = key("float32", one_of("float32", "float64", "bfloat16"))
+    fedmezo_weighting: Literal["examples", "uniform"] = key("examples", one_of("examples", "uniform"))
+    fedmezo_batch_size: int = key(0, whole(0, 1_000_000))
+    fedmezo_pool: int = key(0, whole(0, 2**20))
+    fedmezo_clip: float = key(100.0, number(0.0))
+    fedmezo_lora_rank: int = key(8, whole(1, 4096))
+    fedmezo_lora_alpha: float = key(16.0, number(0.0, open_low=True))
     # Personalisation: a model of its own for every client
     personalise: str = key("none", approach_list)
     personal_epochs: int = key(20, whole(1, 100_000))
@@ -224,6 +240,10 @@ class AppConfig:
                 f"server-learning-rate: {self.optimizer} averages, which is rate 1 (fedavgm has one), "
                 f"got {self.server_rate:g}"
             )
+        if self.fedmezo_pool and self.fedmezo_dtype == "bfloat16":
+            problems.append("fedmezo-pool: needs fedmezo-dtype float32 or float64, got bfloat16")
+        if self.fine_tune == "fedmezo" and self.batch_norm != "frozen":
+            problems.append(f"batch-norm: fedmezo needs frozen running statistics, got {self.batch_norm!r}")
         if self.personalise != "none" and not {"fed3r", "fedcgs"} & set(self.methods):
             problems.append(f"personalise: method must name fed3r or fedcgs, got method {self.method!r}")
         if self.resume and not is_absolute(self.resume):

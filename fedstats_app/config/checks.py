@@ -7,7 +7,14 @@ import math
 import re
 from collections.abc import Callable
 
-from fedstats_app.config.names import BACKBONES, MADE_HEADS, METHOD_NAMES, PERSONAL_APPROACHES, TEXT_PREFIXES
+from fedstats_app.config.names import (
+    BACKBONES,
+    MADE_HEADS,
+    METHOD_NAMES,
+    PERSONAL_APPROACHES,
+    TEXT_PREFIXES,
+    TUNED_PARTS,
+)
 
 # A check returns the value in its final type, or raises ValueError saying what is allowed.
 Check = Callable[[object], object]
@@ -102,6 +109,15 @@ def start_head_list(value: object) -> object:
     if value not in ("best", "all") and (not set(names) <= set(allowed) or len(set(names)) != len(names)):
         raise ValueError(f"must be best, all, or some of {', '.join(allowed)}, separated by commas")
     return ",".join(names)
+
+
+def tuned_part(value: object) -> object:
+    """Check for what FedMeZO is to tune."""
+    patterns = [one.strip() for one in str(value).removeprefix("names:").split(",")]
+    by_name = str(value).startswith("names:") and all(patterns)
+    if value not in TUNED_PARTS and not by_name:
+        raise ValueError(f"must be one of {', '.join(TUNED_PARTS)}, or names:PATTERN,PATTERN,...")
+    return value
 
 
 def dataset_spec(value: object) -> object:

@@ -27,3 +27,5 @@ AUTO_SERVER_RATE = {"fedadam": 0.01, "fedyogi": 0.01, "fedadam-torch": 0.001}
 # Ways to a model of one's own for every client, and what they are compared with.
 PERSONAL_APPROACHES = ("global", "local-only", "one-shot", "one-shot-sum", "fedavg-ft", "fedproto", "closed-form")
 PARTITIONERS = ("iid", "dirichlet", "pathological", "natural-id", "domain", "fedcof", "fedcgs", "fedpac")
+# What FedMeZO can tune, besides names:PATTERN,...
+TUNED_PARTS = ("head", "full", "bias", "norm", "lora")

@@ -40,6 +40,8 @@ class RoundRecord:
         Passes of one sample through the backbone; the backward pass counts as two.
     seconds : float
         Wall-clock time.
+    bytes_catch_up : int
+        To clients besides, for what they have missed or to begin with (FedMeZO).
     """
 
     stage: str
@@ -54,12 +56,19 @@ class RoundRecord:
     bytes_down: int = 0
     forward_passes: int = 0
     seconds: float = 0.0
+    bytes_catch_up: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """All bytes of the round."""
+        return self.bytes_up + self.bytes_down + self.bytes_catch_up
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
         if self.accuracy is not None and not 0.0 <= self.accuracy <= 1.0:
             raise ValueError(f"{self._who()}: accuracy must be between 0 and 1 or None, got {self.accuracy}")
-        for name in ("round", "num_clients", "num_failed", "bytes_up", "bytes_down", "forward_passes", "seconds"):
+        counted = ("round", "num_clients", "num_failed", "bytes_up", "bytes_down", "bytes_catch_up", "forward_passes")
+        for name in (*counted, "seconds"):
             amount = getattr(self, name)
             if not amount >= 0:
                 raise ValueError(f"{self._who()}: {name} must be at least 0, got {amount}")
@@ -83,6 +92,8 @@ class RoundRecord:
             If a field is missing or unknown, or a value is outside its range.
         """
         expected = [item.name for item in fields(cls)]
+        # Runs of versions that had no FedMeZO lack this one.
+        line = {"bytes_catch_up": 0, **line}
         if set(line) != set(expected):
             raise ValueError(f"a round must have {', '.join(expected)}, got {', '.join(sorted(line))}")
         losses = {name: None if line[name] is None else float(line[name]) for name in ("loss", "train_loss")}
@@ -184,7 +195,7 @@ class TrainingResult:
 
     def cumulative_bytes(self) -> list[int]:
         """Bytes up and down until after each round, the start's included."""
-        costs = (one.bytes_up + one.bytes_down for one in self.rounds)
+        costs = (one.num_bytes for one in self.rounds)
         return [self.start_bytes + total for total in itertools.accumulate(costs)]
 
     def cumulative_forward_passes(self) -> list[int]:

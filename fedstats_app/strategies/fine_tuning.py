@@ -304,8 +304,14 @@ def evaluate_model_on_clients(
     """
     config = ConfigRecord({**request.to_config(), "server-round": server_round})
     content = RecordDict({"arrays": arrays, "fixed": to_record(fixed), "config": config})
+    return sum_evaluations(
+        grid, [Message(content, dst_node_id=client, message_type=EVALUATE_MODEL) for client in sorted(clients)]
+    )
+
+
+def sum_evaluations(grid: ClientGrid, messages: Iterable[Message]) -> tuple[EvaluationCounts, dict[int, str]]:
+    """Send requests to evaluate, and return the sum of what clients counted and the reasons of those that did not."""
     total, failures = EvaluationCounts(), {}
-    messages = [Message(content, dst_node_id=client, message_type=EVALUATE_MODEL) for client in sorted(clients)]
     for reply in grid.send_and_receive(messages):
         try:
             total += read_model_evaluation_reply(reply)

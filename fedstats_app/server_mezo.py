@@ -1,0 +1,251 @@
+"""One training of stage 2 by FedMeZO: the log in the run folder, the server's own replica, what it all cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fedstats_app.backbones.lora import merge_lora
+from fedstats_app.config import AppConfig
+from fedstats_app.console import quiet_flower
+from fedstats_app.mezo_model import build_model, make_replica
+from fedstats_app.mezo_state import MezoState
+from fedstats_app.results.compute import mezo_bytes
+from fedstats_app.results.resume import SavedHead
+from fedstats_app.results.training_record import RoundRecord, TrainingResult
+from fedstats_app.server_training_journal import TrainingJournal
+from fedstats_app.strategies.fedmezo import FedMeZO, MezoRound
+from fedstats_app.strategies.fine_tuning import sum_evaluations
+from fedstats_app.strategies.mezo_exchange import SEED_STREAM, Asked
+from fedstats_app.training.zeroth_order.log import SEED_LIMIT, SeedPool, UpdateLog
+from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
+from fedstats_app.wire.mezo_setup import MezoSetup
+from fedstats_app.wire.training import TrainingRequest
+
+if TYPE_CHECKING:
+    from fedstats_app.server_training import FineTuningStage
+
+FOLDER = "mezo"
+# Beside the setup, in what the training starts from.
+_RATE = "learning-rate"
+
+
+class MezoTraining:
+    """One training, from one head.
+
+    Parameters
+    ----------
+    stage : FineTuningStage
+        What all trainings of a run share.
+    start : str
+        Name of the head to start from.
+    head : SavedHead
+        That head.
+    number : int
+        Of the training in the run.
+
+    Attributes
+    ----------
+    journal : TrainingJournal
+        Of its rounds.
+    model : TunedModel
+        After :meth:`run` the tuned model, in float32 and without adapters.
+    """
+
+    def __init__(self, stage: FineTuningStage, start: str, head: SavedHead, number: int) -> None:
+        self.stage, self.start, self.head, self.number = stage, start, head, number
+        config = self.config = stage.config
+        self.made = start not in stage.heads
+        self.on_features = config.fedmezo_tune == "head"
+        self.journal = TrainingJournal(stage, start, head, on_features=self.on_features)
+        self.setup = _setup(config, stage, head, number)
+        self.begin = {
+            "head.weight": head.head.weight.float(),
+            "head.bias": torch.nan_to_num(head.head.bias.float(), neginf=0.0),
+        }
+        self.model = build_model(self.setup, self.begin, stage.backbone)
+        self.replica = make_replica(self.setup, self.model)
+        self.state = MezoState(stage.folder.path / FOLDER / self.journal.name)
+        self.notes: list[str] = []
+
+    def run(self) -> TrainingResult:
+        """Train, going on after the last round in the log if there is one; :attr:`model` is then the tuned one."""
+        config, stage, journal = self.config, self.stage, self.journal
+        kept = self._kept() if config.resume else None
+        given = None if config.fedmezo_learning_rate == "auto" else config.fedmezo_learning_rate
+        strategy = FedMeZO(
+            self.setup,
+            self.begin,
+            stage.clients,
+            learning_rate=given if kept is None else kept[1],
+            replica=self.replica,
+            log=None if kept is None else kept[0],
+            fraction=config.fraction_tune,
+            min_clients=config.min_clients,
+            weighting=config.fedmezo_weighting,
+            clip=config.fedmezo_clip,
+            training=self.number,
+        )
+        strategy.on_round = lambda outcome: self._after_round(outcome, strategy)
+        with quiet_flower():
+            if kept is None:
+                self._begin(strategy)
+            else:
+                journal.take_up(len(strategy.log))
+                stage.say(f"{journal.name}: going on after round {len(strategy.log)}")
+            left = config.num_server_rounds - len(strategy.log)
+            if left > 0 and not journal.stop_at_plateau():
+                strategy.start(stage.grid, num_rounds=left)
+            self._synchronise(strategy)
+        self.model = self.model.float()
+        if self.model.backbone is not None:
+            merge_lora(self.model.backbone)
+        return self._result()
+
+    # Before the first round and after the last one
+
+    def _begin(self, strategy: FedMeZO) -> None:
+        """Find the learning rate if it is to be found, keep what the training starts from, and record the start."""
+        stage, asked, passes = self.stage, Asked(), 0
+        if strategy.learning_rate is None:
+            asked = strategy.measure_learning_rate(stage.grid)
+            passes = 4 * CURVATURE_DIRECTIONS * sum(one.num_examples for one in asked.answers.values())
+            stage.say(f"{self.journal.name}: fedmezo-learning-rate {strategy.learning_rate:.4g}, from the curvature")
+        self.state.save_start({**self.setup.to_config(), _RATE: strategy.learning_rate}, self.begin)
+        self._record(0, asked, strategy, passes=passes)
+
+    def _kept(self) -> tuple[UpdateLog, float] | None:
+        """Return log and learning rate of a training that was interrupted, None where it had not begun."""
+        kept = self.state.load_start()
+        if kept is None:
+            return None
+        last = max((one.round for one in self._recorded()), default=0)
+        updates = self.state.load_log(self.setup.num_directions)[:last]
+        self.state.replace_log(updates)
+        return UpdateLog(self.setup.num_directions, updates), float(kept[0][_RATE])
+
+    def _recorded(self) -> list[RoundRecord]:
+        rounds = self.stage.folder.read_rounds()
+        return [one for one in rounds if (one.start, one.stage) == (self.start, self.config.fine_tune)]
+
+    def _synchronise(self, strategy: FedMeZO) -> None:
+        """Bring every replica to the end, and say how many are there."""
+        asked = strategy.synchronise(self.stage.grid)
+        confirmed, total = len(asked.answers), len(self.stage.clients)
+        digest = self.replica.digest().hex()
+        note = f"{confirmed} of {total} replicas are bit-identical in the end, digest {digest}"
+        self.stage.say(f"{self.journal.name}: {note}")
+        for client, reason in list(asked.failures.items())[:3]:
+            self.stage.say(f"{self.journal.name}: client {client} is not among them: {reason}")
+        num_bytes = asked.bytes_down + asked.bytes_up + asked.bytes_catch_up
+        self.notes.append(f"{note}; telling them took {num_bytes} bytes, which are not in the rounds")
+
+    # A round
+
+    def _after_round(self, outcome: MezoRound, strategy: FedMeZO) -> bool:
+        """Evaluate, record, write the log; return whether to stop."""
+        number = outcome.server_round
+        for client, reason in outcome.asked.replayed.items():
+            self.stage.say(f"round {number}: client {client} was brought up to date by the log: {reason}")
+        for client in outcome.clipped:
+            self.stage.say(f"round {number}: scalars of client {client} were cut (fedmezo-clip)")
+        self._record(
+            number,
+            outcome.asked,
+            strategy,
+            passes=2 * self.setup.num_directions * sum(self._samples_used(n) for n in outcome.num_examples.values()),
+            num_clients=len(outcome.num_examples),
+            seconds=outcome.seconds,
+        )
+        self.state.extend_log([outcome.update], number)
+        return self.journal.is_due(number) and self.journal.stop_at_plateau()
+
+    def _samples_used(self, num_examples: int) -> int:
+        return min(self.setup.batch_size or num_examples, num_examples)
+
+    def _record(
+        self, number: int, asked: Asked, strategy: FedMeZO, *, passes: int, num_clients: int = 0, seconds: float = 0.0
+    ) -> None:
+        due = number == 0 or self.journal.is_due(number)
+        accuracy, loss = self._score(number, strategy) if due else (None, None)
+        record = RoundRecord(
+            stage=self.config.fine_tune,
+            start=self.start,
+            round=number,
+            accuracy=accuracy,
+            loss=loss,
+            num_clients=num_clients,
+            num_failed=len(asked.failures),
+            bytes_up=asked.bytes_up,
+            bytes_down=asked.bytes_down,
+            # The head alone takes the features that stage 1 has computed, or that are computed now, once.
+            forward_passes=passes if not self.on_features else self._feature_passes(number),
+            seconds=seconds,
+            bytes_catch_up=asked.bytes_catch_up,
+        )
+        self.journal.add(record, asked.failures, "is not in the average")
+
+    def _feature_passes(self, number: int) -> int:
+        return sum(self.stage.clients.values()) if self.made and number == 0 else 0
+
+    def _score(self, number: int, strategy: FedMeZO) -> tuple[float | None, float | None]:
+        """Return accuracy and mean loss of the replica, on the server or on the clients."""
+        if self.journal.has_test_set or not self.stage.holdout:
+            return self.journal.score(self.model)
+        messages, _ = strategy.evaluation_messages(EVALUATE_MEZO)
+        counts, failures = sum_evaluations(self.stage.grid, messages)
+        for client, reason in list(failures.items())[:3]:
+            self.stage.say(f"round {number}: client {client} did not evaluate: {reason}")
+        if not counts.num_examples:
+            return None, None
+        return counts.num_correct / counts.num_examples, counts.loss_sum / counts.num_examples
+
+    def _result(self) -> TrainingResult:
+        stage, config, rounds = self.stage, self.config, self.journal.rounds
+        num_examples, clients = sum(stage.clients.values()), len(stage.clients)
+        participants = max(1, round(config.fraction_tune * clients))
+        num_rounds, directions = rounds[-1].round, self.setup.num_directions
+        return TrainingResult(
+            name=self.journal.name,
+            stage=config.fine_tune,
+            start=self.start,
+            rounds=rounds,
+            stopped=self.journal.stopped or "rounds done",
+            start_bytes=0 if self.made else self.head.wire_bytes,
+            start_forward_passes=0 if self.made else num_examples,
+            formula_bytes=mezo_bytes(num_rounds=num_rounds, clients_per_round=participants, num_directions=directions),
+            thesis_forward_passes=2 * directions * num_rounds * (num_examples * participants // clients),
+            notes=self.notes,
+        )
+
+
+def _setup(config: AppConfig, stage: FineTuningStage, head: SavedHead, number: int) -> MezoSetup:
+    pool = None
+    if config.fedmezo_pool:
+        draw = np.random.default_rng([config.seed, SEED_STREAM, number])
+        pool = SeedPool(int(draw.integers(SEED_LIMIT - config.fedmezo_pool)), config.fedmezo_pool)
+    request = TrainingRequest(
+        len(stage.class_names),
+        "probe" if config.fedmezo_tune == "head" else "full",
+        temperature=config.temperature,
+        tune_bias=config.tune_bias,
+        feature_map=head.feature_map,
+        seed=config.seed,
+        holdout=stage.holdout,
+        backbone_fingerprint=stage.backbone.fingerprint,
+        class_names=stage.class_names if stage.align_names else (),
+    )
+    return MezoSetup(
+        request,
+        tuned=config.fedmezo_tune,
+        epsilon=config.fedmezo_epsilon,
+        num_directions=config.fedmezo_num_z,
+        distribution=config.fedmezo_directions,
+        dtype=config.fedmezo_dtype,
+        batch_size=config.fedmezo_batch_size,
+        lora_rank=config.fedmezo_lora_rank,
+        lora_alpha=config.fedmezo_lora_alpha,
+        pool=pool,
+    )

@@ -1,0 +1,92 @@
+"""The clients' scalars as one: averaged, cut where one is out of all proportion, watched for divergence."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from fedstats_app.wire.mezo import MezoReply
+
+Weighting = Literal["examples", "uniform"]
+
+# Scalars whose median size is the measure for those to come.
+SCALARS_REMEMBERED = 1000
+# Training has diverged when for so many rounds the median size is so many times that of the first rounds.
+EXPLOSION, EXPLODED_ROUNDS, FIRST_ROUNDS = 1e4, 5, 10
+
+
+class TrainingDiverged(RuntimeError):
+    """The parameters or the difference quotients have grown beyond use."""
+
+
+class ScalarAverage:
+    """Averages one round's scalars after another.
+
+    Parameters
+    ----------
+    weighting : {"examples", "uniform"}
+        Weights n_k, with which the average does not depend on the partition, or the plain average.
+    clip : float
+        A scalar larger than this times the median size of the last thousand (those of its own round included) is cut to
+        that; 0 for never.
+
+    Raises
+    ------
+    ValueError
+        If an option has another value.
+    """
+
+    def __init__(self, weighting: Weighting = "examples", clip: float = 100.0) -> None:
+        if weighting not in get_args(Weighting) or not 0.0 <= clip < math.inf:
+            raise ValueError(
+                f"weighting must be one of {', '.join(get_args(Weighting))} and clip at least 0, "
+                f"got {weighting!r} and {clip}"
+            )
+        self.weighting, self.clip = weighting, clip
+        self._sizes: deque[float] = deque(maxlen=SCALARS_REMEMBERED)
+        self._first: list[float] = []
+        self._exploded = 0
+
+    def mean(self, answers: Mapping[int, MezoReply]) -> list[float]:
+        """Return the weighted mean of every scalar, summed exactly: the order of the clients does not matter."""
+        weights = [float(one.num_examples) if self.weighting == "examples" else 1.0 for one in answers.values()]
+        total = math.fsum(weights)
+        columns = zip(*(answer.scalars for answer in answers.values()), strict=True)
+        return [
+            math.fsum(weight * value for weight, value in zip(weights, column, strict=True)) / total
+            for column in columns
+        ]
+
+    def take(self, answers: Mapping[int, MezoReply]) -> tuple[list[float], tuple[int, ...]]:
+        """Return the mean of a round's scalars, and the clients of which some were cut.
+
+        Raises
+        ------
+        TrainingDiverged
+            If they have been far larger than in the first rounds for some rounds now.
+        """
+        sizes = [abs(value) for answer in answers.values() for value in answer.scalars]
+        limit = self.clip * statistics.median([*self._sizes, *sizes]) if self.clip else math.inf
+        self._watch(statistics.median(sizes))
+        self._sizes.extend(min(size, limit) for size in sizes)
+        within = {
+            client: MezoReply(
+                tuple(max(-limit, min(limit, value)) for value in answer.scalars), answer.num_examples, answer.digest
+            )
+            for client, answer in answers.items()
+        }
+        return self.mean(within), tuple(client for client in answers if within[client] != answers[client])
+
+    def _watch(self, size: float) -> None:
+        if len(self._first) < FIRST_ROUNDS:
+            self._first.append(size)
+            return
+        self._exploded = self._exploded + 1 if size > EXPLOSION * statistics.median(self._first) else 0
+        if self._exploded >= EXPLODED_ROUNDS:
+            raise TrainingDiverged(
+                f"for {EXPLODED_ROUNDS} rounds the clients' difference quotients were over {EXPLOSION:g} times those "
+                "of the first rounds; choose a smaller learning rate"
+            )

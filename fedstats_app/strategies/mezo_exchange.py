@@ -1,0 +1,261 @@
+"""FedMeZO's questions to clients: what each one lacks goes along, and a replica that differs is brought back."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedstats_app.training.zeroth_order.log import SEED_LIMIT, UpdateLog
+from fedstats_app.training.zeroth_order.replica import Replica
+from fedstats_app.wire import RejectedReply
+from fedstats_app.wire.mezo import MEZO, Behind, MezoReply, MezoRequest, Wanted, read_mezo_reply
+from fedstats_app.wire.mezo_setup import MezoSetup
+
+# Keeps the rounds' seeds apart from every other draw by (seed, number).
+SEED_STREAM = 0x3E20
+
+
+class ReplicasDiffer(RuntimeError):
+    """No digest has a majority, and the server has no replica of its own to say which is right."""
+
+
+@dataclass
+class Asked:
+    """One question to clients and what came of it.
+
+    Attributes
+    ----------
+    answers : dict
+        From every client whose replica is right to its answer, in the order of the clients.
+    failures : dict
+        From every other client that was asked to the reason.
+    replayed : dict
+        From every client that had to be sent more than the question, after it said so or its digest was wrong, to the
+        reason.
+    bytes_down, bytes_up : int
+        Payload: training, round, seed and last update; scalars, count and digest.
+    bytes_catch_up : int
+        What nodes lacked besides, the start included.
+    """
+
+    answers: dict[int, MezoReply] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    replayed: dict[int, str] = field(default_factory=dict)
+    bytes_down: int = 0
+    bytes_up: int = 0
+    bytes_catch_up: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def with_samples(self) -> dict[int, MezoReply]:
+        """The answers that are means over something."""
+        return {client: answer for client, answer in self.answers.items() if answer.num_examples}
+
+    def reasons(self) -> str:
+        """Return the first failures in words."""
+        shown = "; ".join(f"client {client}: {reason}" for client, reason in list(self.failures.items())[:3])
+        return shown + (f"; and {len(self.failures) - 3} more" if len(self.failures) > 3 else "")
+
+
+class MezoExchange:
+    """Asks clients, keeping track of the round that each one's replica is known to have reached.
+
+    Parameters
+    ----------
+    setup, start
+        Of the training; sent to clients that lack them.
+    clients : mapping
+        From client to its number of samples, None where it is not known.
+    log : UpdateLog
+        All updates so far, appended to by whoever holds it too.
+    replica : Replica or None
+        The server's own; without one the digest of most nodes counts.
+    training : int
+        Number of the training in the run.
+    """
+
+    def __init__(
+        self,
+        setup: MezoSetup,
+        start: Mapping[str, Tensor],
+        clients: Mapping[int, int | None],
+        log: UpdateLog,
+        replica: Replica | None,
+        training: int,
+    ) -> None:
+        self.setup, self.start, self.clients, self.log = setup, dict(start), dict(clients), log
+        self.replica, self.training = replica, training
+        self._known: dict[int, int] = {}
+
+    def seed(self, server_round: int) -> int:
+        """Return the seed of a round: a fresh one, or one of the pool's."""
+        draw = np.random.default_rng([self.setup.request.seed, SEED_STREAM, self.training, server_round])
+        pool = self.setup.pool
+        return int(draw.integers(SEED_LIMIT)) if pool is None else pool.first + int(draw.integers(pool.size))
+
+    def messages(
+        self, asked: Asked, clients: Iterable[int], wanted: Wanted = "", message_type: str = MEZO
+    ) -> list[Message]:
+        """Return a message to each client, with what it is thought to lack."""
+        return self._to_clients(
+            asked, {client: self._known.get(client, -1) for client in clients}, wanted, message_type
+        )
+
+    def ask(self, grid: Grid, clients: Iterable[int], wanted: Wanted, num_scalars: int, timeout: float | None) -> Asked:
+        """Ask clients and return what they answered.
+
+        Raises
+        ------
+        ReplicasDiffer
+            If nobody can say which digest is right.
+        """
+        asked = Asked()
+        replies = grid.send_and_receive(self.messages(asked, clients, wanted), timeout=timeout)
+        self.collect(asked, replies, grid, wanted, num_scalars, timeout)
+        return asked
+
+    def collect(
+        self,
+        asked: Asked,
+        replies: Iterable[Message],
+        grid: Grid | None,
+        wanted: Wanted,
+        num_scalars: int,
+        timeout: float | None = None,
+    ) -> None:
+        """Read the replies to a question, and ask those again that could not follow or whose replica differs.
+
+        Parameters
+        ----------
+        asked : Asked
+            The question, which is filled in.
+        replies : iterable of Message
+            From anybody.
+        grid : Grid or None
+            To ask again; None for not.
+        wanted : str
+            What the question was.
+        num_scalars : int
+            How many scalars it asked for.
+        timeout : float, optional
+            Seconds for asking again.
+
+        Raises
+        ------
+        ReplicasDiffer
+            If nobody can say which digest is right.
+        """
+        end = len(self.log)
+        answers, behind = self._read(asked, replies, num_scalars)
+        expected = self._digest(answers)
+        wrong = [client for client, answer in answers.items() if answer.digest != expected]
+        following = {client: last for client, last in behind.items() if last <= end}
+        restarting = dict.fromkeys(sorted({*wrong, *(behind.keys() - following.keys())}), -1)
+        asked.answers = {client: answer for client, answer in answers.items() if answer.digest == expected}
+        asked.replayed.update({client: f"it knew {_round_in_words(last)}" for client, last in following.items()})
+        asked.replayed.update(dict.fromkeys(restarting, f"its replica of round {end} differed"))
+        again = self._to_clients(asked, following, wanted) + self._to_clients(asked, restarting, wanted, restart=True)
+        if again and grid is not None:
+            answers, behind = self._read(asked, grid.send_and_receive(again, timeout=timeout), num_scalars)
+            expected = expected or self._digest(answers)
+            for client, answer in answers.items():
+                if answer.digest == expected:
+                    asked.answers[client] = answer
+                else:
+                    asked.failures[client] = f"its replica of round {end} differs, also after a replay"
+            for client, last in behind.items():
+                asked.failures[client] = f"it cannot follow: it knows {_round_in_words(last)}, not round {end}"
+        asked.answers = dict(sorted(asked.answers.items()))
+        self._known.update(dict.fromkeys(asked.answers, end))
+        for client in asked.failures:
+            self._known.pop(client, None)
+
+    def note_following(self, clients: Iterable[int]) -> None:
+        """Note that clients have answered a message of another type, and so are at the end of the log."""
+        self._known.update(dict.fromkeys(clients, len(self.log)))
+
+    def _to_clients(
+        self,
+        asked: Asked,
+        known: Mapping[int, int],
+        wanted: Wanted,
+        message_type: str = MEZO,
+        *,
+        restart: bool = False,
+    ) -> list[Message]:
+        """Return a message to each client, given the last round it knows; the same content where that is the same."""
+        contents: dict[int, tuple[MezoRequest, RecordDict]] = {}
+        messages = []
+        for client, last in known.items():
+            if last not in contents:
+                request = self._request(last, wanted, restart)
+                contents[last] = (request, request.to_content())
+            request, content = contents[last]
+            asked.bytes_down += request.round_bytes
+            asked.bytes_catch_up += request.catch_up_bytes
+            group = str(len(self.log) + 1)
+            messages.append(Message(content, dst_node_id=client, message_type=message_type, group_id=group))
+        return messages
+
+    def _request(self, last: int, wanted: Wanted, restart: bool) -> MezoRequest:
+        number, pool = len(self.log) + 1, self.setup.pool
+        missed, coefficients = self.log[max(last, 0) :], None
+        if pool is not None and len(missed) > pool.size:
+            missed, coefficients = [], np.zeros((pool.size, self.setup.num_directions))
+            for update in self.log:
+                coefficients[pool.index(update.seed)] += update.steps
+        return MezoRequest(
+            self.training,
+            number,
+            self.seed(number),
+            tuple(missed),
+            wanted,
+            restart,
+            coefficients,
+            self.setup if last < 0 else None,
+            self.start if last < 0 else {},
+        )
+
+    def _read(
+        self, asked: Asked, replies: Iterable[Message], num_scalars: int
+    ) -> tuple[dict[int, MezoReply], dict[int, int]]:
+        answers: dict[int, MezoReply] = {}
+        behind: dict[int, int] = {}
+        for reply in replies:
+            client = int(reply.metadata.src_node_id)
+            try:
+                if client not in self.clients:
+                    raise RejectedReply("it was not asked")
+                answer = read_mezo_reply(reply, num_scalars, self.clients[client] if num_scalars else None)
+            except RejectedReply as error:
+                asked.failures[client] = str(error)
+                continue
+            if isinstance(answer, Behind):
+                behind[client] = answer.round
+            else:
+                answers[client] = answer
+                asked.bytes_up += answer.num_bytes
+        return answers, behind
+
+    def _digest(self, answers: Mapping[int, MezoReply]) -> bytes:
+        """Return the digest that every replica must have: the server's, or that of most nodes; b"" without any."""
+        if self.replica is not None:
+            return self.replica.digest()
+        votes = Counter(answer.digest for answer in answers.values()).most_common(2)
+        if len(votes) > 1 and votes[0][1] == votes[1][1]:
+            raise ReplicasDiffer(
+                f"round {len(self.log) + 1}: two digests of the replicas have {votes[0][1]} nodes each, and the server "
+                "has no replica of its own: nobody can say which is right"
+            )
+        return votes[0][0] if votes else b""
+
+
+def _round_in_words(last: int) -> str:
+    return "nothing of it" if last < 0 else f"round {last}"
