@@ -24,6 +24,7 @@ from fedstats_app.training.zeroth_order.objective import projected_gradients
 from fedstats_app.training.zeroth_order.perturbation import Perturbation
 from fedstats_app.training.zeroth_order.perturbed import Probe
 from fedstats_app.training.zeroth_order.replica import Replica
+from fedstats_app.training.zeroth_order.temperature import losses_by_temperature
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.mezo import (
     CURVATURE_DIRECTIONS,
@@ -121,8 +122,8 @@ def _follow(
     state = MezoState.of(root, context.run_id, training_number(msg), owner)
     held = _held.get(state)
     request = read_mezo_request(msg, None if held is None else held.setup.num_directions)
-    # A replica may also be ahead, where the server goes on from an earlier round: it is then made anew.
-    fresh = request.restart or (held is not None and held.replica.round >= request.round)
+    # A replica is also made anew where the server goes on from an earlier round, or has changed the setup.
+    fresh = request.restart or (held is not None and _is_of_another_start(held, request))
     if held is None or (fresh and request.setup is not None):
         held = _begin(request, state, config, node, fresh=fresh)
         if held is None:
@@ -152,6 +153,14 @@ def _begin(request: MezoRequest, state: MezoState, config: AppConfig, node: Node
     _held.clear()
     _held[state] = held
     return held
+
+
+def _is_of_another_start(held: _Held, request: MezoRequest) -> bool:
+    if request.setup is None:
+        return held.replica.round >= request.round
+    kept = held.state.load_start()
+    same = kept is not None and _is_same_start(kept, (dict(request.setup.to_config()), dict(request.start)))
+    return not same or held.replica.round >= request.round
 
 
 def _is_same_start(
@@ -203,6 +212,8 @@ def _catch_up(held: _Held, request: MezoRequest) -> int | None:
 
 def _scalars(held: _Held, request: MezoRequest, samples: Samples, partition: int) -> tuple[float, ...]:
     batch = _batch_size(held)
+    if request.wanted == "temperature":
+        return losses_by_temperature(held.model, samples, batch)
     if request.wanted == "curvature":
         directions = held.replica.directions
         probes = [Probe(request.seed, i, held.setup.epsilon, directions) for i in range(CURVATURE_DIRECTIONS)]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedstats_app.backbones.lora import merge_lora
 from fedstats_app.config import AppConfig
@@ -19,7 +20,9 @@ from fedstats_app.server_training_journal import TrainingJournal
 from fedstats_app.strategies.fedmezo import FedMeZO, MezoRound
 from fedstats_app.strategies.fine_tuning import sum_evaluations
 from fedstats_app.strategies.mezo_exchange import SEED_STREAM, Asked
+from fedstats_app.training import TunedModel
 from fedstats_app.training.zeroth_order.log import SEED_LIMIT, SeedPool, UpdateLog
+from fedstats_app.training.zeroth_order.replica import Replica
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
 from fedstats_app.wire.mezo_setup import MezoSetup
 from fedstats_app.wire.training import TrainingRequest
@@ -54,6 +57,10 @@ class MezoTraining:
         After :meth:`run` the tuned model, in float32 and without adapters.
     """
 
+    model: TunedModel
+    replica: Replica
+    start_tensors: dict[str, Tensor]
+
     def __init__(self, stage: FineTuningStage, start: str, head: SavedHead, number: int) -> None:
         self.stage, self.start, self.head, self.number = stage, start, head, number
         config = self.config = stage.config
@@ -61,41 +68,22 @@ class MezoTraining:
         self.on_features = config.fedmezo_tune == "head"
         self.journal = TrainingJournal(stage, start, head, on_features=self.on_features)
         self.setup = _setup(config, stage, head, number)
-        self.begin = {
-            "head.weight": head.head.weight.float(),
-            "head.bias": torch.nan_to_num(head.head.bias.float(), neginf=0.0),
-        }
-        self.model = build_model(self.setup, self.begin, stage.backbone)
-        self.replica = make_replica(self.setup, self.model)
         self.state = MezoState(stage.folder.path / FOLDER / self.journal.name)
         self.notes: list[str] = []
+        self._take_start(
+            {
+                "head.weight": head.head.weight.float(),
+                "head.bias": torch.nan_to_num(head.head.bias.float(), neginf=0.0),
+            }
+        )
 
     def run(self) -> TrainingResult:
         """Train, going on after the last round in the log if there is one; :attr:`model` is then the tuned one."""
-        config, stage, journal = self.config, self.stage, self.journal
-        kept = self._kept() if config.resume else None
-        given = None if config.fedmezo_learning_rate == "auto" else config.fedmezo_learning_rate
-        strategy = FedMeZO(
-            self.setup,
-            self.begin,
-            stage.clients,
-            learning_rate=given if kept is None else kept[1],
-            replica=self.replica,
-            log=None if kept is None else kept[0],
-            fraction=config.fraction_tune,
-            min_clients=config.min_clients,
-            weighting=config.fedmezo_weighting,
-            clip=config.fedmezo_clip,
-            training=self.number,
-        )
-        strategy.on_round = lambda outcome: self._after_round(outcome, strategy)
+        stage, journal = self.stage, self.journal
         with quiet_flower():
-            if kept is None:
-                self._begin(strategy)
-            else:
-                journal.take_up(len(strategy.log))
-                stage.say(f"{journal.name}: going on after round {len(strategy.log)}")
-            left = config.num_server_rounds - len(strategy.log)
+            strategy = (self._resumed() if self.config.resume else None) or self._begun()
+            strategy.on_round = lambda outcome: self._after_round(outcome, strategy)
+            left = self.config.num_server_rounds - len(strategy.log)
             if left > 0 and not journal.stop_at_plateau():
                 strategy.start(stage.grid, num_rounds=left)
             self._synchronise(strategy)
@@ -106,25 +94,61 @@ class MezoTraining:
 
     # Before the first round and after the last one
 
-    def _begin(self, strategy: FedMeZO) -> None:
-        """Find the learning rate if it is to be found, keep what the training starts from, and record the start."""
-        stage, asked, passes = self.stage, Asked(), 0
-        if strategy.learning_rate is None:
-            asked = strategy.measure_learning_rate(stage.grid)
-            passes = 4 * CURVATURE_DIRECTIONS * sum(one.num_examples for one in asked.answers.values())
-            stage.say(f"{self.journal.name}: fedmezo-learning-rate {strategy.learning_rate:.4g}, from the curvature")
-        self.state.save_start({**self.setup.to_config(), _RATE: strategy.learning_rate}, self.begin)
-        self._record(0, asked, strategy, passes=passes)
+    def _take_start(self, start: dict[str, Tensor]) -> None:
+        """Build the server's replica of a start."""
+        self.start_tensors = start
+        self.model = build_model(self.setup, start, self.stage.backbone)
+        self.replica = make_replica(self.setup, self.model)
 
-    def _kept(self) -> tuple[UpdateLog, float] | None:
-        """Return log and learning rate of a training that was interrupted, None where it had not begun."""
+    def _strategy(self, log: UpdateLog | None = None, rate: float | None = None) -> FedMeZO:
+        config = self.config
+        given = None if config.fedmezo_learning_rate == "auto" else config.fedmezo_learning_rate
+        return FedMeZO(
+            self.setup,
+            self.start_tensors,
+            self.stage.clients,
+            learning_rate=given if rate is None else rate,
+            replica=self.replica,
+            log=log,
+            fraction=config.fraction_tune,
+            min_clients=config.min_clients,
+            weighting=config.fedmezo_weighting,
+            clip=config.fedmezo_clip,
+            training=self.number,
+        )
+
+    def _begun(self) -> FedMeZO:
+        """Find temperature and learning rate if they are to be found, keep the start, record it as round 0."""
+        stage, name, asked = self.stage, self.journal.name, []
+        strategy = self._strategy()
+        temperature = 1.0 if self.made else self.config.fedmezo_temperature
+        if temperature == "auto":
+            temperature, answers = strategy.measure_temperature(stage.grid)
+            asked.append((1, answers))
+            stage.say(f"{name}: the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
+        if temperature != 1.0:
+            self._take_start({key: tensor / temperature for key, tensor in self.start_tensors.items()})
+            strategy = self._strategy()
+        if strategy.learning_rate is None:
+            asked.append((4 * CURVATURE_DIRECTIONS, strategy.measure_learning_rate(stage.grid)))
+            stage.say(f"{name}: fedmezo-learning-rate {strategy.learning_rate:.4g}, from the loss's curvature")
+        self.state.save_start({**self.setup.to_config(), _RATE: strategy.learning_rate}, self.start_tensors)
+        passes = sum(times * sum(one.num_examples for one in answers.answers.values()) for times, answers in asked)
+        self._record(0, _together([answers for _, answers in asked]), strategy, passes=passes)
+        return strategy
+
+    def _resumed(self) -> FedMeZO | None:
+        """Return the training that was interrupted as its log has it, None where it had not begun."""
         kept = self.state.load_start()
         if kept is None:
             return None
         last = max((one.round for one in self._recorded()), default=0)
         updates = self.state.load_log(self.setup.num_directions)[:last]
         self.state.replace_log(updates)
-        return UpdateLog(self.setup.num_directions, updates), float(kept[0][_RATE])
+        self.journal.take_up(len(updates))
+        self._take_start(kept[1])
+        self.stage.say(f"{self.journal.name}: going on after round {len(updates)}")
+        return self._strategy(UpdateLog(self.setup.num_directions, updates), float(kept[0][_RATE]))
 
     def _recorded(self) -> list[RoundRecord]:
         rounds = self.stage.folder.read_rounds()
@@ -219,6 +243,17 @@ class MezoTraining:
             thesis_forward_passes=2 * directions * num_rounds * (num_examples * participants // clients),
             notes=self.notes,
         )
+
+
+def _together(asked: list[Asked]) -> Asked:
+    """Return several questions as one, with all their bytes and failures."""
+    total = Asked()
+    for one in asked:
+        total.bytes_down += one.bytes_down
+        total.bytes_up += one.bytes_up
+        total.bytes_catch_up += one.bytes_catch_up
+        total.failures.update(one.failures)
+    return total
 
 
 def _setup(config: AppConfig, stage: FineTuningStage, head: SavedHead, number: int) -> MezoSetup:

@@ -131,6 +131,7 @@ class AppConfig:
     # Stage 2 by FedMeZO
     fedmezo_tune: str = key("head", tuned_part)
     fedmezo_learning_rate: float | Literal["auto"] = key("auto", number(0.0, open_low=True, word="auto"))
+    fedmezo_temperature: float | Literal["auto"] = key("auto", number(0.0, open_low=True, word="auto"))
     fedmezo_epsilon: float = key(1e-3, number(0.0, 1.0, open_low=True))
     fedmezo_num_z: int = key(1, whole(1, 1024))
     fedmezo_directions: Literal["rademacher", "gaussian"] = key("rademacher", one_of("rademacher", "gaussian"))

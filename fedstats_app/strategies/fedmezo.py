@@ -27,6 +27,7 @@ from fedstats_app.strategies.mezo_exchange import Asked, MezoExchange
 from fedstats_app.strategies.participants import draw_participants
 from fedstats_app.training.zeroth_order.log import Update, UpdateLog
 from fedstats_app.training.zeroth_order.replica import Replica
+from fedstats_app.training.zeroth_order.temperature import TEMPERATURES, best_temperature
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, Wanted
 from fedstats_app.wire.mezo_setup import MezoSetup
 from fedstats_app.wire.training import to_record
@@ -276,10 +277,8 @@ class FedMeZO(Strategy):
             If the loss is flat, or falls away, along all of them.
         """
         asked = self._ask(grid, "curvature", CURVATURE_DIRECTIONS, timeout)
-        usable = asked.with_samples
-        if len(usable) < max(1, min(self.min_clients, len(self.clients))):
-            raise TooFewClients(f"the loss's curvature could not be measured: {asked.reasons()}")
-        curvature = statistics.fmean(self._average.mean(usable))
+        self._require_enough(asked, "the loss's curvature")
+        curvature = statistics.fmean(self._average.mean(asked.with_samples))
         if not curvature > 0.0:
             raise TrainingDiverged(
                 f"the loss's curvature along {CURVATURE_DIRECTIONS} directions is {curvature:g}, from which no "
@@ -287,6 +286,18 @@ class FedMeZO(Strategy):
             )
         self.learning_rate = CURVATURE_SAFETY / curvature
         return asked
+
+    def measure_temperature(self, grid: Grid, timeout: float | None = None) -> tuple[float, Asked]:
+        """Ask every client for its loss with the start's logits divided by some temperatures, and return the best.
+
+        Raises
+        ------
+        TooFewClients
+            If too few answer.
+        """
+        asked = self._ask(grid, "temperature", len(TEMPERATURES), timeout)
+        self._require_enough(asked, "losses by temperature")
+        return best_temperature(self._average.mean(asked.with_samples)), asked
 
     def synchronise(self, grid: Grid, timeout: float | None = None) -> Asked:
         """Bring the replica of every client to the end of the log; those in ``answers`` have the right digest."""
@@ -302,6 +313,14 @@ class FedMeZO(Strategy):
     def _ask(self, grid: Grid, wanted: Wanted, num_scalars: int, timeout: float | None) -> Asked:
         grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)
         return self._exchange.ask(grid, sorted(self.clients), wanted, num_scalars, timeout)
+
+    def _require_enough(self, asked: Asked, what: str) -> None:
+        needed = max(1, min(self.min_clients, len(self.clients)))
+        if len(asked.with_samples) < needed:
+            raise TooFewClients(
+                f"{len(asked.with_samples)} of {len(self.clients)} clients measured {what}, {needed} are needed "
+                f"(min-clients); {asked.reasons()}"
+            )
 
     def _rate(self) -> float:
         if self.learning_rate is None:

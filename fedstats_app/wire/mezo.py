@@ -34,8 +34,8 @@ RECORD = "m"
 # Directions along which the curvature is measured, before the first round.
 CURVATURE_DIRECTIONS = 8
 
-# Difference quotients; second differences; the digest alone, once all is done.
-Wanted = Literal["", "curvature", "sync"]
+# Difference quotients; losses by temperature; second differences; the digest alone, once all is done.
+Wanted = Literal["", "temperature", "curvature", "sync"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class MezoRequest:
         Of its directions.
     updates : tuple of Update
         Of the rounds just before it; as many as the node is thought to lack.
-    wanted : {"", "curvature", "sync"}
+    wanted : {"", "temperature", "curvature", "sync"}
         The round's difference quotients by default.
     restart : bool
         The replica is wrong: begin again from the start.
@@ -165,7 +165,7 @@ class MezoReply:
     Attributes
     ----------
     scalars : tuple of float
-        Difference quotients (or second differences), one per direction; empty without samples and for "sync".
+        Difference quotients, one per direction, or losses, or second differences; empty without samples and for "sync".
     num_examples : int
         Samples that they are means over.
     digest : bytes

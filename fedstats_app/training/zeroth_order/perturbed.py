@@ -62,19 +62,23 @@ class Probe:
         theta = flat(parameter)
         result = torch.empty_like(theta)
         if theta.dtype == torch.bfloat16:
-            for positions, probed in self._rounded_sides(theta, name, (sign,)):
-                result[positions] = probed[0]
-        else:
-            for positions, z in self._draws(theta, name):
-                # The product with a sign is exact: fused or not, the sum is rounded once.
-                torch.add(theta[positions], z.to(theta.dtype).mul_(self.epsilon), alpha=sign, out=result[positions])
+            dither = rounding_bits(self.seed, self.index, name, len(theta), theta.device)
+            for (positions, z), (_, bits) in zip(self._draws(theta, name), dither, strict=True):
+                side = theta[positions].float().add_(z.mul_(self.epsilon), alpha=sign)
+                result[positions] = round_stochastically(side, bits)
+            return result.view(parameter.shape)
+        for positions, z in self._draws(theta, name):
+            # The product with a sign is exact: fused or not, the sum is rounded once.
+            torch.add(theta[positions], z.to(theta.dtype).mul_(self.epsilon), alpha=sign, out=result[positions])
         return result.view(parameter.shape)
 
     def blocks(self, parameter: Tensor, name: str) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the direction in which a parameter is probed: (theta+ - theta-) / (2 epsilon) of the rounded sides.
+        """Yield the direction z in which a parameter is moved: the same in every dtype.
 
-        In float64 and float32 that is z, whose rounding there (1e-4 of it) does not matter; in bfloat16 the sides that
-        the model saw are taken, so that the update goes where the difference quotient was measured.
+        In bfloat16 the model saw other sides than theta +- epsilon z. But they were that in expectation: so the
+        difference quotient times z estimates the slope without a bias, where times (theta+ - theta-) / (2 epsilon) of
+        the rounded sides it is too large by that number's second moment, 4 for weights from 1 to 2 and an epsilon of
+        0.001.
 
         Yields
         ------
@@ -84,24 +88,12 @@ class Probe:
             (b,), float32, or float64 for a float64 parameter.
         """
         theta = flat(parameter)
-        if theta.dtype != torch.bfloat16:
-            for positions, z in self._draws(theta, name):
-                yield positions, z.to(theta.dtype)
-            return
-        scale = 1 / (2 * self.epsilon)  # GPUs divide by a number by multiplying with its inverse, CPUs do not
-        for positions, (plus, minus) in self._rounded_sides(theta, name, (1, -1)):
-            yield positions, (plus.float() - minus.float()).mul_(scale)
+        dtype = torch.promote_types(theta.dtype, torch.float32)
+        for positions, z in self._draws(theta, name):
+            yield positions, z.to(dtype)
 
     def _draws(self, theta: Tensor, name: str) -> Iterator[tuple[slice, Tensor]]:
         return self.directions.blocks(self.seed, self.index, name, len(theta), theta.device)
-
-    def _rounded_sides(self, theta: Tensor, name: str, signs: tuple[int, ...]) -> Iterator[tuple[slice, list[Tensor]]]:
-        """Yield the sides in bfloat16, rounded by the same bits."""
-        dither = rounding_bits(self.seed, self.index, name, len(theta), theta.device)
-        for (positions, z), (_, bits) in zip(self._draws(theta, name), dither, strict=True):
-            shift = z.mul_(self.epsilon)
-            sides = [theta[positions].float().add_(shift, alpha=sign) for sign in signs]
-            yield positions, [round_stochastically(side, bits) for side in sides]
 
 
 def flat(parameter: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class Replica:
     num_directions : int
         Directions of a round.
     epsilon : float
-        Of the probes: in bfloat16 the update goes along the direction as it was rounded.
+        Of the probes.
     directions : Directions, optional
         Rademacher by default.
     pool : SeedPool, optional
@@ -51,8 +51,8 @@ class Replica:
     Raises
     ------
     ValueError
-        If a name is unknown, a parameter cannot be tuned, or a pool is to be used with bfloat16, where the direction
-        depends on where the model was at the time.
+        If a name is unknown, a parameter cannot be tuned, or a pool is to be used with bfloat16, in which the
+        sum of many small terms is not the model that they led to.
     """
 
     def __init__(
@@ -178,7 +178,6 @@ class Replica:
         streams = [probe.blocks(parameter, name) for probe in self.probes(update.seed)]
         low = theta.dtype == torch.bfloat16
         bits = rounding_bits(update.seed, self.num_directions, name, len(theta), theta.device) if low else None
-        # All directions of a block are drawn before it changes: in bfloat16 they depend on where it was.
         for parts in zip(*streams, strict=True):
             positions = parts[0][0]
             value = theta[positions].float() if low else theta[positions]
