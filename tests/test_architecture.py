@@ -203,14 +203,14 @@ def test_dependencies_point_one_way(part: str, path: Path) -> None:
         ("fedstats_app", ("torch", "flwr", "numpy")),
         ("fedstats_app.statistics", ("flwr", "torchvision", "datasets", "PIL")),
         ("fedstats_app.heads", ("flwr", "torchvision", "datasets", "PIL")),
-        ("fedstats_app.backbones", ("flwr", "torchvision", "datasets")),
+        ("fedstats_app.backbones", ("flwr", "torchvision", "datasets", "transformers")),
         ("fedstats_app.results", ("flwr", "torchvision", "datasets", "matplotlib")),
         ("fedstats_app.cli", ("torch", "flwr", "numpy", "PIL", "cryptography")),
         ("fedstats_app.cli.predict", ("flwr", "ray", "torchvision", "datasets", "matplotlib")),
         ("fedstats_app.cli.doctor", ("torch", "flwr", "ray")),
         ("fedstats_app.client_app", ("torch", "torchvision", "matplotlib", "datasets", "ray")),
         ("fedstats_app.client_statistics", ("torchvision", "matplotlib", "datasets", "ray")),
-        ("fedstats_app.client_training", ("torchvision", "matplotlib", "datasets", "ray")),
+        ("fedstats_app.client_training", ("torchvision", "transformers", "matplotlib", "datasets", "ray")),
     ],
 )
 def test_imports_are_light(module: str, absent: tuple[str, ...]) -> None:

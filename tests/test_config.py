@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.backbones.text import is_text_backbone
 from fedstats_app.config import BACKBONES, AppConfig, ConfigError, NodeConfig
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
@@ -200,3 +201,34 @@ def test_the_floor_is_the_owners_and_a_run_can_only_raise_it(node: dict[str, obj
 def test_an_owners_mistake_is_an_error_and_no_silent_default(key: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"node-config: {key}: must be"):
         NodeConfig.from_node_config({"data-path": "/d", key: value})
+
+
+def test_what_is_for_texts_only_is_refused_for_images_and_the_other_way_round() -> None:
+    image = {"text-max-length": 64, "text-pooling": "first", "text-template": "{text}!"}
+    with pytest.raises(ConfigError, match="4 problem") as caught:
+        AppConfig.from_run_config(image)
+    assert all(f"{name}: is for text backbones" in str(caught.value) for name in image)
+    assert "text-pooling: must be auto with text-template" in str(caught.value)
+    with pytest.raises(ConfigError, match="2 problem") as caught:
+        AppConfig.from_run_config({"backbone": "sentence:some/model", "flip": True, "input-size": 64})
+    assert "flip: is for images" in str(caught.value) and "input-size: is for images" in str(caught.value)
+
+
+def test_label_words_need_a_prompt_and_a_place() -> None:
+    text = {"backbone": "transformers:some/model", "fine-tune": "probe"}
+    with pytest.raises(ConfigError, match="label-words: need a text-template"):
+        AppConfig.from_run_config({**text, "label-words": "bad,good"})
+    with pytest.raises(ConfigError, match="start-head: label-words needs the words"):
+        AppConfig.from_run_config({**text, "start-head": "label-words", "text-template": "{text} {mask}"})
+    for words in ("bad,,good", "bad,bad"):
+        with pytest.raises(ConfigError, match="label-words: must be different words"):
+            AppConfig.from_run_config({"label-words": words})
+    with pytest.raises(ConfigError, match=r"text-template: must hold \{text\} once"):
+        AppConfig.from_run_config({"text-template": "It was {mask}."})
+    both = {**text, "text-template": "{text} {mask}", "start-head": "label-words", "label-words": "bad, good"}
+    assert AppConfig.from_run_config(both).words == ("bad", "good")
+
+
+@pytest.mark.parametrize("name", [*BACKBONES, "sentence:a", "transformers:a", "random:tiny-text", "timm:a"])
+def test_the_configuration_and_the_backbones_agree_what_takes_texts(name: str) -> None:
+    assert AppConfig(backbone=name).takes_text == is_text_backbone(name)

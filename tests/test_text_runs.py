@@ -1,0 +1,156 @@
+"""Runs of the whole app on texts, without Ray: statistics, training, and using what they leave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from support.local_grid import LocalGrid
+from support.sentences import BAD, GOOD, text_folder
+
+import fedstats_app
+from fedstats_app import client_app, server_app
+from fedstats_app.cli import main
+from fedstats_app.config import AppConfig
+
+pytest.importorskip("transformers", reason="needs the extra `text`")
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("reviews")
+    text_folder(root / "train", each=30)
+    text_folder(root / "test", each=10)
+    return root
+
+
+def run(tmp_path: Path, reviews: Path, *, nodes: list[Mapping[str, object]] | None = None, **settings: object) -> Path:
+    run_config: dict[str, Any] = {
+        **AppConfig().to_run_config(),
+        "backbone": "random:tiny-text",
+        "dataset": f"folder:{reviews}",
+        "num-clients": 4,
+        "partitioner": "iid",
+        "plots": False,
+        "output-dir": str(tmp_path / "runs"),
+        "cache-dir": str(tmp_path / "cache"),
+        "settle-seconds": 0.1,
+        "wait-timeout": 5.0,
+        **{name.replace("_", "-"): value for name, value in settings.items()},
+    }
+    configs = nodes or [{"partition-id": node, "num-partitions": 2} for node in range(2)]
+    server_app.app(LocalGrid(client_app.app, configs, run_config), Context(7, 1, {}, RecordDict(), run_config))
+    (folder,) = (tmp_path / "runs").iterdir()
+    return folder
+
+
+def read_json(folder: Path, name: str) -> Any:
+    return json.loads((folder / name).read_text())
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory, reviews: Path) -> Path:
+    settings = {"method": "fedncm,fed3r", "fine_tune": "full", "start_head": "zero", "num_server_rounds": 8}
+    return run(tmp_path_factory.mktemp("tuned"), reviews, **settings, learning_rate=0.05, local_epochs=3)
+
+
+def test_all_methods_give_the_same_heads_however_the_texts_are_split(tmp_path: Path, reviews: Path) -> None:
+    one = run(tmp_path / "one", reviews, num_clients=1, min_clients=1, wire_dtype="float64")
+    many = run(tmp_path / "many", reviews, num_clients=6, wire_dtype="float64", feature_cache="off")
+    scores = [read_json(folder, "results.json")["methods"] for folder in (one, many)]
+    for method in ("fedncm", "fed3r", "fedcgs"):
+        heads = [fedstats_app.load(folder, method)._head.weight for folder in (one, many)]
+        torch.testing.assert_close(heads[0], heads[1], rtol=1e-5, atol=1e-5)
+        assert scores[0][method]["accuracy"] == scores[1][method]["accuracy"]
+    assert scores[1]["fed3r"]["accuracy"] > 0.8  # bags of words suffice to tell these apart
+
+
+def test_full_fine_tuning_moves_the_network_and_the_run_folder_predicts_with_it(tuned: Path, reviews: Path) -> None:
+    rounds = [json.loads(line) for line in (tuned / "rounds.jsonl").read_text().splitlines()]
+    assert rounds[-1]["loss"] < 0.8 * rounds[0]["loss"]
+    classifier = fedstats_app.load(tuned, "zero-full")
+    test = sorted((reviews / "test").rglob("*.txt"))
+    predicted = classifier.predict(test)
+    correct = sum(name == path.parent.name for name, path in zip(predicted, test, strict=True)) / len(test)
+    assert correct == pytest.approx(rounds[-1]["accuracy"])
+    assert predicted == classifier.predict([path.read_text() for path in test])
+    assert classifier._backbone.fingerprint != fedstats_app.load(tuned, "fed3r")._backbone.fingerprint
+
+
+def test_predict_takes_sentences_and_text_files(tuned: Path, reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = reviews / "test" / "good" / "00.txt"
+    assert main(["predict", str(tuned), str(file), "--text", BAD[0], "--text", GOOD[0], "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [one["path"] for one in document["predictions"]] == [str(file), BAD[0], GOOD[0]]
+    expected = fedstats_app.load(tuned).top([file, BAD[0], GOOD[0]])
+    for one, ranking in zip(document["predictions"], expected, strict=True):
+        assert [pair["class"] for pair in one["top"]] == [name for name, _ in ranking]
+        assert [pair["probability"] for pair in one["top"]] == pytest.approx([value for _, value in ranking])
+
+
+def test_evaluate_agrees_with_the_run(tuned: Path, reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(tuned), str(reviews), "--method", "fed3r", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["accuracy"] == read_json(tuned, "results.json")["methods"]["fed3r"]["accuracy"]
+    assert document["num_examples"] == 20
+    assert main(["evaluate", str(tuned), str(reviews), "--method", "fed3r"]) == 0
+    assert "on 20 texts of folder:" in capsys.readouterr().out
+
+
+def test_the_card_and_the_record_speak_of_texts(tuned: Path) -> None:
+    card = (tuned / "heads" / "README.md").read_text()
+    assert "pipeline_tag: text-classification" in card and "# Text classifier of 2 classes" in card
+    assert "60 labelled texts for training" in card and 'load("/path/to/the/run/folder"' in card
+    assert "image" not in card
+    assert read_json(tuned, "config.json")["versions"]["transformers"] != "not installed"
+
+
+def test_nodes_with_texts_of_their_own(tmp_path: Path, reviews: Path) -> None:
+    sites = [text_folder(tmp_path / name, each=number) for name, number in (("a", 8), ("b", 12))]
+    settings = {"nodes": [{"data-path": str(site)} for site in sites], "test_dataset": f"folder:{reviews}"}
+    folder = run(tmp_path, reviews, **settings, method="fedncm,fedcof")  # type: ignore[arg-type]
+    assert read_json(folder, "results.json")["num_clients_merged"] == 2
+    assert "0 of them" not in (folder / "heads" / "README.md").read_text()
+
+
+def test_training_starts_from_label_words(tmp_path: Path, reviews: Path) -> None:
+    settings = {"text_template": "{text} it was {mask}.", "label_words": "terrible,great", "start_head": "label-words"}
+    folder = run(tmp_path, reviews, method="fed3r", fine_tune="probe", num_server_rounds=2, **settings)
+    training = read_json(folder, "results.json")["training"]
+    assert list(training) == ["label-words-probe"] and training["label-words-probe"]["start"] == "label-words"
+    assert fedstats_app.load(folder, "label-words-probe").predict(GOOD[0]) in ("bad", "good")
+
+
+def test_data_of_the_wrong_kind_stop_the_run_at_once(tmp_path: Path, reviews: Path) -> None:
+    with pytest.raises(ValueError, match=r"backbone random:tiny takes images, but folder:.* holds texts"):
+        run(tmp_path, reviews, backbone="random:tiny")
+
+
+def test_texts_are_refused_by_a_head_for_images(
+    tmp_path: Path, reviews: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"backbone": "random:tiny", "dataset": "builtin", "input_size": 16, "method": "fedncm"}
+    folder = run(tmp_path, reviews, **settings)
+    assert main(["predict", str(folder), "--text", "a text"]) == 2
+    assert "head fedncm is for images: --text is for heads that classify texts" in capsys.readouterr().err
+    assert main(["evaluate", str(folder), str(reviews)]) == 2
+    assert "head fedncm classifies images" in capsys.readouterr().err
+
+
+def test_the_doctor_knows_texts(tmp_path: Path, reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "run.toml"
+    lines = [f'output-dir = "{tmp_path}"', f'cache-dir = "{tmp_path}"', 'device = "cpu"', "num-clients = 4"]
+    config.write_text("\n".join(['backbone = "random:tiny-text"', f'dataset = "folder:{reviews}"', *lines]))
+    assert main(["doctor", "--run-config", str(config), "--json"]) == 0
+    found = {one["check"]: one["message"] for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert "up to 128 tokens, 32 features" in found["backbone"] and "60 texts of 2 classes" in found["data"]
+    assert found["texts"] == "60 of 60 read, all readable" and "ms per text" in found["time"]
+    config.write_text("\n".join(['backbone = "random:tiny"', f'dataset = "folder:{reviews}"', *lines]))
+    assert main(["doctor", "--run-config", str(config), "--json"]) == 1
+    failed = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["level"] == "FAIL"]
+    assert [one["message"] for one in failed] == ["random:tiny takes images, the data are texts"]
