@@ -24,7 +24,7 @@ Distribution = Literal["rademacher", "gaussian"]
 
 # Numbers drawn at a time: a draw never costs more memory than this, and it pays to send more at once to a GPU. The
 # stream does not depend on it, for it is a multiple of the numbers that one word of the generator gives.
-CPU_BLOCK = 2**15
+CPU_BLOCK = 2**16
 DEVICE_BLOCK = 2**22
 
 # The quantiles of the normal distribution, in steps of this: float32 and float64 hold the table exactly, and the last

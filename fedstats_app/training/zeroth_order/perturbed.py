@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,10 @@ from fedstats_app.training.zeroth_order.directions import Directions, rounding_b
 from fedstats_app.training.zeroth_order.rounding import round_stochastically
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+
+# Bytes from which numpy does so. Getting the memory of a large embedding takes four times as long in pages of 4 KB,
+# and longer than all the arithmetic on it.
+_HUGE_PAGES_FROM = 2**22
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Probe:
             If the dtype is another one or the tensor is not contiguous.
         """
         theta = flat(parameter)
-        result = torch.empty_like(theta)
+        result = _new_like(theta)
         if theta.dtype == torch.bfloat16:
             dither = rounding_bits(self.seed, self.index, name, len(theta), theta.device)
             for (positions, z), (_, bits) in zip(self._draws(theta, name), dither, strict=True):
@@ -94,6 +99,14 @@ class Probe:
 
     def _draws(self, theta: Tensor, name: str) -> Iterator[tuple[slice, Tensor]]:
         return self.directions.blocks(self.seed, self.index, name, len(theta), theta.device)
+
+
+def _new_like(theta: Tensor) -> Tensor:
+    """Return memory for a result; that of large ones comes from numpy, which asks Linux for huge pages."""
+    size = theta.numel() * theta.element_size()
+    if theta.device.type != "cpu" or size < _HUGE_PAGES_FROM:
+        return torch.empty_like(theta)
+    return torch.from_numpy(np.empty(size, dtype=np.uint8)).view(theta.dtype)
 
 
 def flat(parameter: Tensor) -> Tensor:

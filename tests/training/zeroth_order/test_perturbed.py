@@ -10,7 +10,7 @@ from fedstats_app.training.zeroth_order.rounding import round_stochastically
 from tests.support.compare import same_bits
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
-SIZE = 40_000  # more than a block
+SIZE = 80_000  # more than a block
 
 
 def theta(dtype: torch.dtype, *shape: int) -> Tensor:
