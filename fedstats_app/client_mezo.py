@@ -33,7 +33,6 @@ from fedstats_app.wire.mezo import (
     MezoRequest,
     mezo_reply,
     read_mezo_request,
-    training_number,
 )
 from fedstats_app.wire.mezo_setup import MezoSetup, read_setup
 from fedstats_app.wire.training_replies import EvaluationCounts, model_evaluation_reply
@@ -116,19 +115,18 @@ def _follow(
     msg: Message, context: Context, config: AppConfig, node: NodeConfig, client_id: int | None
 ) -> tuple[MezoRequest, _Held | Behind]:
     """Return what is asked and the training with its replica at the round that is asked for, or what is known of it."""
+    request = read_mezo_request(msg)
     root = state_root(config, node)
     # Flower may draw a node's id anew when it comes back, so its data say which node it is.
     owner = hashlib.sha256(node.data_path.encode()).hexdigest()[:16] if node.data_path else "shared"
-    state = MezoState.of(root, context.run_id, training_number(msg), owner)
+    state = MezoState.of(root, context.run_id, request.training, owner)
     held = _held.get(state)
-    request = read_mezo_request(msg, None if held is None else held.setup.num_directions)
     # A replica is also made anew where the server goes on from an earlier round, or has changed the setup.
     fresh = request.restart or (held is not None and _is_of_another_start(held, request))
     if held is None or (fresh and request.setup is not None):
         held = _begin(request, state, config, node, fresh=fresh)
         if held is None:
             return request, Behind(-1)
-        request = read_mezo_request(msg, held.setup.num_directions)
     last = _catch_up(held, request)
     return request, held if last is None else Behind(last)
 

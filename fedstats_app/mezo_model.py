@@ -26,7 +26,7 @@ def build_model(setup: MezoSetup, start: Mapping[str, Tensor], backbone: Backbon
     setup : MezoSetup
         Of the training.
     start : mapping
-        ``head.weight`` (C, D) and ``head.bias`` (C,) float32.
+        ``head.weight`` (C, D) and ``head.bias`` (C,), float32 or float64, finite.
     backbone : Backbone
         Copied where it is tuned, and left alone otherwise.
 
@@ -56,7 +56,11 @@ def build_model(setup: MezoSetup, start: Mapping[str, Tensor], backbone: Backbon
         batch_norm="frozen",
     )
     # In one layout: a direction's numbers belong to the elements in the order of a contiguous tensor.
-    return model.to(backbone.device, DTYPES[setup.dtype]).to(memory_format=torch.contiguous_format)
+    model = model.to(backbone.device, DTYPES[setup.dtype]).to(memory_format=torch.contiguous_format)
+    with torch.no_grad():  # a float64 start keeps all its digits, which TunedModel rounds to float32
+        model.head.weight.copy_(start["head.weight"])
+        model.head.bias.copy_(start["head.bias"])
+    return model
 
 
 def make_replica(setup: MezoSetup, model: TunedModel) -> Replica:

@@ -17,7 +17,7 @@ from fedstats_app.results.compute import mezo_bytes
 from fedstats_app.results.resume import SavedHead
 from fedstats_app.results.training_record import RoundRecord, TrainingResult
 from fedstats_app.server_training_journal import TrainingJournal
-from fedstats_app.strategies.fedmezo import FedMeZO, MezoRound
+from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO, MezoRound
 from fedstats_app.strategies.fine_tuning import sum_evaluations
 from fedstats_app.strategies.mezo_exchange import SEED_STREAM, Asked
 from fedstats_app.training import TunedModel
@@ -70,12 +70,9 @@ class MezoTraining:
         self.setup = _setup(config, stage, head, number)
         self.state = MezoState(stage.folder.path / FOLDER / self.journal.name)
         self.notes: list[str] = []
-        self._take_start(
-            {
-                "head.weight": head.head.weight.float(),
-                "head.bias": torch.nan_to_num(head.head.bias.float(), neginf=0.0),
-            }
-        )
+        dtype = torch.float64 if config.fedmezo_dtype == "float64" else torch.float32
+        start_of = {"head.weight": head.head.weight, "head.bias": torch.nan_to_num(head.head.bias, neginf=0.0)}
+        self._take_start({key: tensor.to(dtype) for key, tensor in start_of.items()})
 
     def run(self) -> TrainingResult:
         """Train, going on after the last round in the log if there is one; :attr:`model` is then the tuned one."""
@@ -86,6 +83,8 @@ class MezoTraining:
             left = self.config.num_server_rounds - len(strategy.log)
             if left > 0 and not journal.stop_at_plateau():
                 strategy.start(stage.grid, num_rounds=left)
+                if strategy.stalled_rounds >= STALLED_ROUNDS:
+                    journal.stopped = "the loss no longer changes along any direction"
             self._synchronise(strategy)
         self.model = self.model.float()
         if self.model.backbone is not None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -36,6 +37,8 @@ logger = logging.getLogger("fedstats_app")
 
 # Rounds without enough usable scalars, one after another, after which training ends.
 MAX_VOID_ROUNDS = 10
+# Rounds, one after another, in which every scalar is 0 (a network without active units, a loss of 0): it ends there.
+STALLED_ROUNDS = 5
 # Of 1 / (trace of the Hessian): a quadratic loss falls for steps up to 2 / (tr H + 2 lambda_max), which is less than
 # that wherever one direction bends much more than the others.
 CURVATURE_SAFETY = 0.5
@@ -77,7 +80,7 @@ class FedMeZO(Strategy):
     setup : MezoSetup
         The model, what of it is tuned, how it is probed.
     start : mapping
-        ``head.weight`` (C, D) and ``head.bias`` (C,) float32 to start from; a node that lacks them is sent them.
+        ``head.weight`` (C, D) and ``head.bias`` (C,), float32 or float64, to start from; a node that lacks them is sent them.
     clients : mapping
         From the clients that can take part to their number of samples, None where it is not known.
     learning_rate : float, optional
@@ -106,6 +109,8 @@ class FedMeZO(Strategy):
         All updates so far.
     on_round : callable or None
         Called after every round with a :class:`MezoRound`; training ends early if it returns True.
+    stalled_rounds : int
+        Rounds up to now in which every scalar was 0; after five, training ends.
 
     Raises
     ------
@@ -146,6 +151,7 @@ class FedMeZO(Strategy):
         self._exchange = MezoExchange(setup, start, clients, self.log, replica, training)
         self._asked, self._void = Asked(), 0
         self._grid: Grid | None = None
+        self.stalled_rounds = 0
         self._last: MezoRound | None = None
 
     # The rounds
@@ -197,13 +203,15 @@ class FedMeZO(Strategy):
             if metrics is not None:
                 result.train_metrics_clientapp[number] = metrics
             if evaluate_fn is not None and self.replica is not None:
-                scores = evaluate_fn(number, to_record(self.replica.state()))
+                scores = evaluate_fn(number, self._arrays())
                 if scores is not None:
                     result.evaluate_metrics_serverapp[number] = scores
             if self.on_round is not None and self._last is not None and self.on_round(self._last):
                 break
-        if self.replica is not None:
-            result.arrays = to_record(self.replica.state())
+            if self.stalled_rounds >= STALLED_ROUNDS:
+                logger.warning("FedMeZO ends after round %d: the loss no longer changes along any direction", number)
+                break
+        result.arrays = self._arrays()
         return result
 
     def participants(self, server_round: int) -> list[int]:
@@ -236,6 +244,8 @@ class FedMeZO(Strategy):
         clipped: tuple[int, ...] = ()
         if enough:
             means, clipped = self._average.take(usable)
+            moved = any(value for answer in usable.values() for value in answer.scalars)
+            self.stalled_rounds = 0 if moved else self.stalled_rounds + 1
             steps = tuple(self._rate() / self.setup.num_directions * mean for mean in means)
         update = Update(self._exchange.seed(server_round), steps)
         self.log.append(update)
@@ -321,6 +331,13 @@ class FedMeZO(Strategy):
                 f"{len(asked.with_samples)} of {len(self.clients)} clients measured {what}, {needed} are needed "
                 f"(min-clients); {asked.reasons()}"
             )
+
+    def _arrays(self) -> ArrayRecord:
+        """Return the tuned parameters of the server's replica; numpy, and so Flower, has no bfloat16."""
+        if self.replica is None:
+            return ArrayRecord()
+        tensors = {name: parameter.detach() for name, parameter in self.replica.parameters.items()}
+        return to_record({name: one.float() if one.dtype == torch.bfloat16 else one for name, one in tensors.items()})
 
     def _rate(self) -> float:
         if self.learning_rate is None:

@@ -1,11 +1,12 @@
 """FedMeZO's messages: a round takes some forty bytes down and thirty-two up, besides what a node has missed.
 
 Requests are one ConfigRecord ``m`` with keys of one letter: ``t`` the training (a run may hold several), ``r`` the
-round, ``s`` its seed, ``u`` the updates of the rounds just before it, ``w`` what is wanted if it is not the round's
-difference quotients, ``x`` to begin again from the start. A node that lacks the start gets it as ``setup`` and
-``start`` besides, and one that was away longer than a finite pool of seeds is large gets the pool's sums of steps ``k``
-instead of updates. The reply is one record ``m``: the scalars ``g``, the number of samples ``n`` and the digest ``d``
-of the replica; or ``b``, the last round that a node knows where it cannot do the one that it is asked for.
+round, ``s`` its seed, ``u`` the updates of the rounds just before it, ``p`` how many steps an update has if not one,
+``w`` what is wanted if it is not the round's difference quotients, ``x`` to begin again from the start. A node that
+lacks the start gets it as ``setup`` and ``start`` besides, and one that was away longer than a finite pool of seeds is
+large gets the pool's sums of steps ``k`` instead of updates. The reply is one record ``m``: the scalars ``g``, the
+number of samples ``n`` and the digest ``d`` of the replica; or ``b``, the last round that a node knows where it cannot
+do the one that it is asked for.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class MezoRequest:
     def to_content(self) -> RecordDict:
         """Return the records of a message."""
         record = ConfigRecord({"t": self.training, "r": self.round, "s": self.seed, "u": pack_updates(self.updates)})
+        if self.num_directions != 1:
+            record["p"] = self.num_directions
         if self.wanted:
             record["w"] = self.wanted
         if self.restart:
@@ -90,28 +93,36 @@ class MezoRequest:
         return content
 
     @property
+    def num_directions(self) -> int:
+        """Steps of an update."""
+        if self.coefficients is not None:
+            return int(self.coefficients.shape[1])
+        return len(self.updates[-1].steps) if self.updates else 1
+
+    @property
     def round_bytes(self) -> int:
         """Bytes of the question itself and of the last round's update: training, round, seed, seed and steps."""
-        return 24 + (8 + 8 * len(self.updates[-1].steps) if self.updates else 0)
+        return 24 + (8 if self.num_directions != 1 else 0) + (self._update_bytes if self.updates else 0)
 
     @property
     def catch_up_bytes(self) -> int:
         """Bytes of what the node has missed: the start, earlier updates, a pool's sums."""
-        entry = 8 + 8 * len(self.updates[-1].steps) if self.updates else 0
         coefficients = 0 if self.coefficients is None else 8 * self.coefficients.size
         start = sum(tensor.numel() * tensor.element_size() for tensor in self.start.values())
-        return max(len(self.updates) - 1, 0) * entry + coefficients + start
+        return max(len(self.updates) - 1, 0) * self._update_bytes + coefficients + start
+
+    @property
+    def _update_bytes(self) -> int:
+        return 8 + 8 * self.num_directions
 
 
-def read_mezo_request(msg: Message, num_directions: int | None = None) -> MezoRequest:
+def read_mezo_request(msg: Message) -> MezoRequest:
     """Return what a message asks for.
 
     Parameters
     ----------
     msg : Message
         Of type ``train.mezo`` or ``evaluate.mezo``.
-    num_directions : int, optional
-        Of the training, as the node knows it; needed where the message does not bring the setup.
 
     Raises
     ------
@@ -121,7 +132,7 @@ def read_mezo_request(msg: Message, num_directions: int | None = None) -> MezoRe
     try:
         record = _record(msg.content, RECORD)
         setup = read_setup(_record(msg.content, "setup")) if "setup" in msg.content else None
-        directions = setup.num_directions if setup is not None else num_directions or 1
+        directions = _whole(record, "p", 1) if "p" in record else 1
         wanted, packed = str(record.get("w", "")), record.get("k")
         if wanted not in get_args(Wanted):
             raise ValueError(f"w must be one of {get_args(Wanted)}, got {wanted!r:.40}")
@@ -140,20 +151,6 @@ def read_mezo_request(msg: Message, num_directions: int | None = None) -> MezoRe
             setup=setup,
             start=tensors_of(msg.content, "start") if setup is not None else {},
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise RejectedRequest(f"not a request of FedMeZO: {type(error).__name__}: {error!s:.200}") from error
-
-
-def training_number(msg: Message) -> int:
-    """Return which training a request is about, before the rest of it can be read.
-
-    Raises
-    ------
-    RejectedRequest
-        If it does not say.
-    """
-    try:
-        return _whole(_record(msg.content, RECORD), "t", 0)
     except (KeyError, TypeError, ValueError) as error:
         raise RejectedRequest(f"not a request of FedMeZO: {type(error).__name__}: {error!s:.200}") from error
 

@@ -15,6 +15,9 @@ from fedstats_app.training.samples import Samples
 # 2^-8, 2^-7.5, ..., 2^8.
 TEMPERATURES: tuple[float, ...] = tuple(math.pow(2.0, step / 2) for step in range(-16, 17))
 
+# Nats: what is given up for a loss that still bends, where the least loss is that of the lowest temperature.
+SURE_ENOUGH = 0.01
+
 
 def losses_by_temperature(model: TunedModel, samples: Samples, batch_size: int) -> tuple[float, ...]:
     """Return the mean loss with the logits divided by each of ``TEMPERATURES``, by one forward pass.
@@ -79,7 +82,10 @@ def best_temperature(losses: Sequence[float]) -> float:
     best = min(range(len(losses)), key=losses.__getitem__)
     if max(losses) - losses[best] <= 1e-12 * max(losses):
         return 1.0
-    if best in (0, len(losses) - 1):
+    if best == 0:
+        # All samples are right, and the surer the better: beyond this there would be nothing left to see.
+        return max(t for t, loss in zip(TEMPERATURES, losses, strict=True) if loss <= losses[0] + SURE_ENOUGH)
+    if best == len(losses) - 1:
         return TEMPERATURES[best]
     before, at, after = losses[best - 1 : best + 2]
     bend = before - 2 * at + after
