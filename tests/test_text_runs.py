@@ -118,6 +118,14 @@ def test_nodes_with_texts_of_their_own(tmp_path: Path, reviews: Path) -> None:
     assert "0 of them" not in (folder / "heads" / "README.md").read_text()
 
 
+def test_every_client_gets_a_model_of_its_own(tmp_path: Path, reviews: Path) -> None:
+    settings = {"personal_epochs": 1, "personal_rounds": 1, "personal_batch_size": 8}
+    folder = run(tmp_path, reviews, method="fed3r,fedcgs", personalise="all", holdout_fraction=0.3, **settings)
+    personal = read_json(folder, "results.json")["personal"]
+    assert set(personal) >= {"global-fed3r", "local-only", "one-shot", "fedavg-ft", "fedproto"}
+    assert all(entry["num_clients"] == 4 for entry in personal.values())
+
+
 def test_training_starts_from_label_words(tmp_path: Path, reviews: Path) -> None:
     settings = {"text_template": "{text} it was {mask}.", "label_words": "terrible,great", "start_head": "label-words"}
     folder = run(tmp_path, reviews, method="fed3r", fine_tune="probe", num_server_rounds=2, **settings)

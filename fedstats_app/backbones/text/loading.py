@@ -18,7 +18,7 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.initialisation import random_initialisation
 from fedstats_app.backbones.text.encoders import PooledEncoder, PromptEncoder
 from fedstats_app.backbones.text.language_head import LanguageHead, take_language_head
-from fedstats_app.backbones.text.names import MASK_SLOT, SENTENCE, TEXT_SLOT, TINY_TEXT, TextOptions, with_folder
+from fedstats_app.backbones.text.names import MASK_SLOT, TEXT_SLOT, TINY_TEXT, TRANSFORMERS, TextOptions, with_folder
 from fedstats_app.backbones.text.sentence import read_layout
 from fedstats_app.backbones.text.sources import model_folder
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
@@ -35,25 +35,31 @@ class _Model:
 
     Attributes
     ----------
+    name : str
+        By which it is found again.
     tokenizer, config
         Of transformers.
     folder : Path or None
-        Of its weights; None where it has none but random ones.
+        Of its weights; None where they are drawn.
     source : str
-        Where it came from, in words.
+        Where the weights come from, in words.
+    file : str
+        Of a state dict that is put over those weights; "" for none.
     pooling : str
-        One of `POOLINGS`.
+        One of `POOLINGS` where the folder says how; "" where it does not.
     normalise : bool
         Whether vectors are divided by their lengths.
     usual_length : int or None
         Most tokens of a text, where the folder says so.
     """
 
+    name: str
     tokenizer: Any
     config: Any
     folder: Path | None
     source: str
-    pooling: str = "mean"
+    file: str = ""
+    pooling: str = ""
     normalise: bool = False
     usual_length: int | None = None
 
@@ -105,29 +111,18 @@ def load_text_backbone(
     if importlib.util.find_spec("transformers") is None:
         raise ModuleNotFoundError(f"backbone {name} needs transformers: pip install 'fedstats-app[text]'")
     options = TextOptions() if options is None else options
-    random, file = weights == "random", weights if Path(weights).expanduser().is_file() else ""
     with _quiet(), random_initialisation(name):
-        if weights and not (random or file):
-            name, weights = with_folder(name, Path(weights)), ""
-        model = _tiny() if name == TINY_TEXT else _from_folder(name)
-        if model.folder is None and not (random or file):
-            raise WeightsError(f"backbone {name!r} has no weights of its own: use 'random:{name}'")
-        if options.pooling != "auto":
-            if name != TINY_TEXT and model.usual_length is not None:
-                raise ValueError(f"text-pooling must be auto for {name}, whose folder says how, got {options.pooling}")
-            model = dataclasses.replace(model, pooling=options.pooling)
-        transform = TextTransform(model.tokenizer, _length(model, name, max_length), options.template)
-        network = _network(model, options.template, random=random or model.folder is None)
-        module, head = _encoder(network, model, transform)
-    if file:
-        load_exactly(module, read_state_file(file), source=f"file {Path(file).name}")
-    form = "prompt" if options.template else f"{model.pooling}{', normalised' if model.normalise else ''}"
-    source = "random initialisation seeded by the name" if random else model.source
+        model = _model_of(name, weights)
+        transform = TextTransform(model.tokenizer, _length(model, max_length), options.template)
+        network = _network(model, options.template)
+        module, head, form = _encoder(network, model, transform, options)
+    if model.file:
+        load_exactly(module, read_state_file(model.file), source=model.source)
     return Backbone(
-        f"random:{name}" if random else name,
+        model.name,
         module,
         transform,
-        weights_source=f"file {Path(file).name}" if file else source,
+        weights_source=model.source,
         batch_size=batch_size,
         device=device,
         autocast=autocast,
@@ -136,17 +131,33 @@ def load_text_backbone(
     )
 
 
+def _model_of(name: str, weights: str) -> _Model:
+    """Find the model that name and weights stand for; both may name a folder, and weights wins."""
+    path = Path(weights).expanduser()
+    file = weights not in ("", "random") and path.is_file()
+    if weights not in ("", "random") and not file:
+        if not path.is_dir():
+            raise WeightsError(f"there is no weights file and no folder of a model at {weights!r}")
+        return _from_folder(with_folder(name, path))
+    if name == TINY_TEXT and not weights:
+        raise WeightsError(f"backbone {name!r} has no weights of its own: use 'random:{name}'")
+    model = _tiny() if name == TINY_TEXT else _from_folder(name)
+    if weights == "random":
+        source = "random initialisation seeded by the name"
+        return dataclasses.replace(model, name=f"random:{name}", folder=None, source=source)
+    return dataclasses.replace(model, file=str(path), source=f"file {path.name}") if file else model
+
+
 def _tiny() -> _Model:
     tokenizer = tiny_tokenizer()
-    return _Model(tokenizer, tiny_config(len(tokenizer)), None, "made in code")
+    return _Model(TINY_TEXT, tokenizer, tiny_config(len(tokenizer)), None, "made in code")
 
 
 def _from_folder(name: str) -> _Model:
     from transformers import AutoConfig, AutoTokenizer
 
     folder, source = model_folder(name)
-    is_sentence = name.startswith(SENTENCE) or not name.startswith("transformers:")
-    layout = read_layout(folder) if is_sentence else None
+    layout = None if name.startswith(TRANSFORMERS) else read_layout(folder)
     folder = layout.transformer if layout else folder
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
@@ -159,19 +170,30 @@ def _from_folder(name: str) -> _Model:
     if config.is_encoder_decoder:
         raise ValueError(f"{name}: an encoder-decoder has no features of a text; name an encoder or a causal model")
     if layout is None:
-        return _Model(tokenizer, config, folder, source)
-    return _Model(tokenizer, config, folder, source, layout.pooling, layout.normalise, layout.max_length)
+        return _Model(name, tokenizer, config, folder, source)
+    return _Model(
+        name,
+        tokenizer,
+        config,
+        folder,
+        source,
+        pooling=layout.pooling,
+        normalise=layout.normalise,
+        usual_length=layout.max_length,
+    )
 
 
-def _length(model: _Model, name: str, wanted: int) -> int:
+def _length(model: _Model, wanted: int) -> int:
     limits = (model.tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
     limit = min(limit for limit in limits if limit is not None)
     if wanted > limit:
-        raise ValueError(f"text-max-length must be at most {limit}, the most tokens that {name} takes, got {wanted}")
+        raise ValueError(
+            f"text-max-length must be at most {limit}, the most tokens that {model.name} takes, got {wanted}"
+        )
     return wanted or model.usual_length or min(limit, LONGEST_BY_DEFAULT)
 
 
-def _network(model: _Model, template: str, *, random: bool) -> nn.Module:
+def _network(model: _Model, template: str) -> nn.Module:
     """Make the model of transformers, with its language head if there is a template."""
     from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -182,7 +204,7 @@ def _network(model: _Model, template: str, *, random: bool) -> nn.Module:
     how: dict[str, Any] = {"attn_implementation": "eager", "trust_remote_code": False}
     missing: set[str] = set()
     try:
-        if random:
+        if model.folder is None:
             network = factory.from_config(model.config, **how)
         else:
             network, info = factory.from_pretrained(
@@ -205,10 +227,17 @@ def _network(model: _Model, template: str, *, random: bool) -> nn.Module:
     return made
 
 
-def _encoder(network: nn.Module, model: _Model, transform: TextTransform) -> tuple[nn.Module, LanguageHead | None]:
-    if transform.template:
-        return _prompt_encoder(network, transform)
-    return PooledEncoder(network, model.pooling, normalise=model.normalise), None
+def _encoder(
+    network: nn.Module, model: _Model, transform: TextTransform, options: TextOptions
+) -> tuple[nn.Module, LanguageHead | None, str]:
+    """Return the backbone's module, its language head if there is a template, and in words what it makes of a text."""
+    if options.template:
+        return *_prompt_encoder(network, transform), "prompt"
+    if model.pooling and options.pooling != "auto":
+        raise ValueError(f"text-pooling must be auto for {model.name}, whose folder says how, got {options.pooling}")
+    pooling = model.pooling or ("mean" if options.pooling == "auto" else options.pooling)
+    module = PooledEncoder(network, pooling, normalise=model.normalise)
+    return module, None, f"{pooling}{', normalised' if model.normalise else ''}"
 
 
 def _prompt_encoder(network: nn.Module, transform: TextTransform) -> tuple[PromptEncoder, LanguageHead]:

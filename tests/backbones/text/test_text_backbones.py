@@ -183,6 +183,8 @@ def test_what_is_not_there_or_not_allowed_is_said(bert: Path, tmp_path: Path, mo
         load_backbone("tiny-text")
     with pytest.raises(ValueError, match="text-pooling must be auto for all-MiniLM-L6-v2"):
         load_backbone(MINILM, text=TextOptions("first"))
+    with pytest.raises(WeightsError, match="no weights file and no folder of a model at '/no/such'"):
+        load_backbone(MINILM, weights="/no/such")
     with pytest.raises(ValueError, match="takes images: it has no pooling or template"):
         load_backbone("random:tiny", text=TextOptions("first"))
     with pytest.raises(ValueError, match="must be one of auto, mean, first, got 'last'"):
