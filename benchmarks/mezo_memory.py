@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import get_args
 
 import torch
@@ -207,14 +207,14 @@ def resident_megabytes(case: Case, kind: str) -> float:
 
 
 def processor_seconds(works: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    """Return the shortest time of each, in turns."""
-    best = dict.fromkeys(works, math.inf)
+    """Return the median time of each, in turns: other programs slow all of them down alike."""
+    times: dict[str, list[float]] = {kind: [] for kind in works}
     for _ in range(repeats):
         for kind, work in works.items():
             started = time.process_time()
             work()
-            best[kind] = min(best[kind], time.process_time() - started)
-    return best
+            times[kind].append(time.process_time() - started)
+    return {kind: median(measured) for kind, measured in times.items()}
 
 
 def measure(case: Case, repeats: int) -> Measurement:
@@ -254,7 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=0, help="tokens or pixels, 0 for the backbone's own")
     parser.add_argument("--how", default="auto", choices=get_args(How))
     parser.add_argument("--distribution", default="rademacher", choices=get_args(Distribution))
-    parser.add_argument("--repeats", type=int, default=5, help="of which the fastest counts")
+    parser.add_argument("--repeats", type=int, default=7, help="of which the median counts")
     parser.add_argument("--threads", type=int, default=0, help="of torch, 0 for its own choice")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import Context, Message
 from torch import Tensor
 
 from fedstats_app.client_training import prepare_samples
@@ -139,7 +139,7 @@ def _begin(request: MezoRequest, state: MezoState, config: AppConfig, node: Node
         if fresh or kept is None or not _is_same_start(kept, (dict(setup.to_config()), start)):
             state.save_start(dict(setup.to_config()), start)
     elif kept is not None:
-        setup, start = read_setup(ConfigRecord(kept[0])), kept[1]
+        setup, start = read_setup(kept[0]), kept[1]
     else:
         return None
     if not node.data_path:

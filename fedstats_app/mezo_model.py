@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -11,11 +12,12 @@ from torch import Tensor
 from fedstats_app.backbones import Backbone
 from fedstats_app.backbones.lora import add_lora
 from fedstats_app.heads import LinearHead
+from fedstats_app.mezo_state import MezoState
 from fedstats_app.training import TunedModel
 from fedstats_app.training.zeroth_order.directions import Directions
 from fedstats_app.training.zeroth_order.replica import Replica
 from fedstats_app.training.zeroth_order.selection import tuned_names
-from fedstats_app.wire.mezo_setup import DTYPES, MezoSetup
+from fedstats_app.wire.mezo_setup import DTYPES, MezoSetup, read_setup
 
 
 def build_model(setup: MezoSetup, start: Mapping[str, Tensor], backbone: Backbone) -> TunedModel:
@@ -82,3 +84,33 @@ def make_replica(setup: MezoSetup, model: TunedModel) -> Replica:
         directions=Directions(setup.distribution),
         pool=setup.pool,
     )
+
+
+def replay(folder: Path, backbone: Backbone) -> Replica:
+    """Return the tuned model that a run's log makes of its start: the same bits as every node's.
+
+    Parameters
+    ----------
+    folder : Path
+        ``mezo/NAME`` of a run folder.
+    backbone : Backbone
+        The run's.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds no start, or one that is damaged or of another backbone.
+    """
+    state = MezoState(folder)
+    kept = state.load_start()
+    if kept is None:
+        raise ValueError(f"{folder} must hold the start of a training by FedMeZO, sound, and does not")
+    setup = read_setup(kept[0])
+    if setup.request.backbone_fingerprint not in ("", backbone.fingerprint):
+        raise ValueError(
+            f"{folder}: the backbone must have fingerprint {setup.request.backbone_fingerprint[:16]}, "
+            f"got {backbone.name} with {backbone.fingerprint[:16]}"
+        )
+    replica = make_replica(setup, build_model(setup, kept[1], backbone))
+    replica.apply(state.load_log(setup.num_directions))
+    return replica

@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "client_statistics": {"client_data", "node", "privacy", "wire"},
     "server_extension": {"config", "results", "statistics", "strategies"},
     "client_training": {"client_data", "config", "data", "heads", "node", "samples", "site", "training", "wire"},
-    "mezo_model": {"backbones", "heads", "training", "wire"},
+    "mezo_model": {"backbones", "heads", "mezo_state", "training", "wire"},
     "mezo_state": {"results", "training"},
     "client_mezo": {"client_training", "config", "mezo_model", "mezo_state", "node", "site", "training", "wire"},
     "server_mezo": {

@@ -21,7 +21,7 @@ import fedstats_app
 from fedstats_app import client_app, client_mezo, server_app
 from fedstats_app.backbones import load_backbone
 from fedstats_app.config import AppConfig, ConfigError
-from fedstats_app.mezo_model import build_model, make_replica
+from fedstats_app.mezo_model import build_model, make_replica, replay
 from fedstats_app.mezo_state import MezoState
 from fedstats_app.results.head_file import read_head
 from fedstats_app.strategies import ClientGrid, TooFewClients
@@ -31,7 +31,7 @@ from fedstats_app.strategies.mezo_exchange import ReplicasDiffer
 from fedstats_app.training.start_heads import random_head
 from fedstats_app.training.zeroth_order.log import SeedPool, UpdateLog
 from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.wire.mezo_setup import MezoSetup, read_setup
+from fedstats_app.wire.mezo_setup import MezoSetup
 from fedstats_app.wire.training import TrainingRequest
 
 FAST: Mapping[str, Any] = {"method": "fedncm", "num_server_rounds": 8, "fine_tune": "fedmezo", "wire_dtype": "float64"}
@@ -134,13 +134,8 @@ def simulate_into(folder: Path, tmp_path: Path, settings: Mapping[str, Any]) -> 
 
 def test_the_log_and_the_start_give_the_model_again(tmp_path: Path) -> None:
     folder = simulate(tmp_path, **FAST, fedmezo_tune="full", num_clients=3)
-    state = MezoState(folder / "mezo" / "fedncm-fedmezo")
-    kept = state.load_start()
-    assert kept is not None
-    setup = read_setup(ConfigRecord(kept[0]))
     backbone = load_backbone("random:tiny", input_size=16, batch_size=16, channels_last=True)
-    replica = make_replica(setup, build_model(setup, kept[1], backbone))
-    replica.apply(state.load_log(1))
+    replica = replay(folder / "mezo" / "fedncm-fedmezo", backbone)
     notes = read_json(folder, "results.json")["training"]["fedncm-fedmezo"]["notes"]
     assert f"digest {replica.digest().hex()}" in notes[0]
     classifier = fedstats_app.load(folder, "fedncm-fedmezo", batch_size=64)
@@ -150,6 +145,10 @@ def test_the_log_and_the_start_give_the_model_again(tmp_path: Path) -> None:
         predicted == dataset.class_names[dataset.labels[index]]
         for index, predicted in enumerate(classifier.predict([dataset.sample(index) for index in range(2000)]))
     )
+    with pytest.raises(ValueError, match="the backbone must have fingerprint"):
+        replay(folder / "mezo" / "fedncm-fedmezo", load_backbone("random:tiny", input_size=32))
+    with pytest.raises(ValueError, match="must hold the start of a training by FedMeZO"):
+        replay(folder, backbone)
     assert right / 2000 == pytest.approx(rounds(folder)[-1]["accuracy"], abs=1e-3)
 
 

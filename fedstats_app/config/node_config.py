@@ -38,7 +38,8 @@ class NodeConfig:
     Attributes
     ----------
     data_path : str
-        A folder of images or text files per class, or of parquet or CSV files. It wins over a partition: the node is one client.
+        A folder of images or text files per class, or of parquet or CSV files. It wins over a partition: the node is
+        one client.
     partition_id, num_partitions : int or None
         The node hosts some partitions of the run's data set.
     backbone_weights, cache_dir : str

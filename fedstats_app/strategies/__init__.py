@@ -7,6 +7,7 @@ from fedstats_app.strategies.discovery import Federation, TooFewClients, discove
 from fedstats_app.strategies.fed3r import Fed3R
 from fedstats_app.strategies.fedcgs import FedCGS
 from fedstats_app.strategies.fedcof import FedCOF
+from fedstats_app.strategies.fedmezo import FedMeZO
 from fedstats_app.strategies.fedncm import FedNCM
 from fedstats_app.strategies.fine_tuning import FineTuning
 from fedstats_app.strategies.one_pass import OnePass
@@ -20,6 +21,7 @@ __all__ = [
     "Fed3R",
     "FedCGS",
     "FedCOF",
+    "FedMeZO",
     "FedNCM",
     "Federation",
     "FineTuning",

@@ -80,7 +80,8 @@ class FedMeZO(Strategy):
     setup : MezoSetup
         The model, what of it is tuned, how it is probed.
     start : mapping
-        ``head.weight`` (C, D) and ``head.bias`` (C,), float32 or float64, to start from; a node that lacks them is sent them.
+        ``head.weight`` (C, D) and ``head.bias`` (C,), float32 or float64, to start from; a node that lacks them is
+        sent them.
     clients : mapping
         From the clients that can take part to their number of samples, None where it is not known.
     learning_rate : float, optional

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -98,15 +99,15 @@ class MezoSetup:
         return config
 
 
-def read_setup(record: ConfigRecord) -> MezoSetup:
-    """Return the setup that a record holds.
+def read_setup(record: Mapping[str, Any]) -> MezoSetup:
+    """Return the setup that a record holds, or what was kept of one.
 
     Raises
     ------
     KeyError, TypeError, ValueError
         If a key is missing or a value is not allowed.
     """
-    values: dict[str, Any] = dict(record)
+    values = dict(record)
     pool = values["pool"]
     return MezoSetup(
         request_of(values),

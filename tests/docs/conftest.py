@@ -50,7 +50,18 @@ def run_config(image_folder: Path) -> dict[str, str | int | float | bool]:
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory, run_config: dict[str, str | int | float | bool]) -> Path:
     """The run folder of an in-process run of both apps."""
-    root = tmp_path_factory.mktemp("runs")
+    return run_of(tmp_path_factory.mktemp("runs"), run_config)
+
+
+@pytest.fixture(scope="session")
+def mezo_run(tmp_path_factory: pytest.TempPathFactory, run_config: dict[str, str | int | float | bool]) -> Path:
+    """The run folder of a run that tunes by FedMeZO."""
+    root = tmp_path_factory.mktemp("mezo-runs")
+    more = {"method": "fedncm", "fine-tune": "fedmezo", "cache-dir": str(root.with_name("mezo-cache"))}
+    return run_of(root, {**run_config, **more})
+
+
+def run_of(root: Path, run_config: dict[str, str | int | float | bool]) -> Path:
     settings = {**AppConfig().to_run_config(), **run_config, "output-dir": str(root)}
     nodes = [{"partition-id": node, "num-partitions": 2} for node in range(2)]
     server_app.app(LocalGrid(client_app.app, nodes, settings), Context(1, 1, {}, RecordDict(), settings))
@@ -59,8 +70,11 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory, run_config: dict[str,
 
 
 @pytest.fixture
-def home(tmp_path: Path, finished_run: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's home, which is also the working directory, with the run folder and the picture of the guide in it."""
+def home(
+    tmp_path: Path, finished_run: Path, mezo_run: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A user's home, which is also the working directory, with the run folders and the picture of the guide in it."""
+    shutil.copytree(mezo_run, tmp_path / "fedstats-runs" / "20260102T120000Z-2")
     shutil.copytree(finished_run, tmp_path / "fedstats-runs" / "20260101T120000Z-1")
     shutil.copy(image_folder / "test" / "red" / "0.png", tmp_path / "picture.png")
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -181,13 +181,18 @@ def test_a_wrong_key_would_be_seen() -> None:
         AppConfig.from_run_config({**DEFAULTS, "fedcof-shrinkge": 1.0})
 
 
-def test_run_folder_is_as_the_guide_says(finished_run: Path) -> None:
+def test_run_folder_is_as_the_guide_says(finished_run: Path, mezo_run: Path) -> None:
     described = {row[0]: row[1] for row in rows(DOCS / "guide.md", "file") if row[0].startswith("`")}
     names = {"heads": "heads/METHOD.safetensors", "checkpoints": "checkpoints/"}
     files = set()
     for path in (path.relative_to(finished_run) for path in finished_run.rglob("*") if path.is_file()):
         of_many = path.suffix == ".safetensors" and len(path.parts) > 1
         files.add(names[path.parts[0]] if of_many else path.as_posix())
+    assert sorted(path.name for path in (mezo_run / "mezo" / "fedncm-fedmezo").iterdir()) == [
+        "log.bin",
+        "start.safetensors",
+    ]
+    files.add("mezo/NAME/")
     assert {file.strip("`") for file in described} == files | {"plots/*.png"}
     results = json.loads((finished_run / "results.json").read_text())
     words = set(re.findall(r"`([a-z_]+)`", described["`results.json`"]))

@@ -1,0 +1,54 @@
+"""FedMeZO in real `flwr run`s: the partition does not matter, and the tuned model predicts again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support.flower import Simulation, simulation
+
+from fedstats_app.backbones import load_backbone
+from fedstats_app.mezo_model import replay
+from fedstats_app.mezo_state import MezoState
+
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.skipif(
+        not Path("/proc/self/cmdline").exists(), reason="ends Flower's background process through /proc"
+    ),
+]
+
+SETTINGS = (
+    "method='fedncm' backbone='random:tiny' input-size=16 wire-dtype='float64' min-clients=1 plots=false "
+    "fine-tune='fedmezo' fedmezo-dtype='float64' num-server-rounds=100 evaluate-every=50"
+)
+
+
+@pytest.fixture(scope="module")
+def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]:
+    with simulation(tmp_path_factory.mktemp("home")) as made:
+        yield made
+
+
+def test_any_number_of_clients_gives_the_same_model(flower: Simulation) -> None:
+    weights, backbone = [], load_backbone("random:tiny", input_size=16, batch_size=16, channels_last=True)
+    for clients, partitioner in [(1, "iid"), (2, "iid"), (10, "dirichlet"), (50, "dirichlet"), (50, "iid")]:
+        run = flower.bash(
+            f"flwr run . --stream -c \"{SETTINGS} num-clients={clients} partitioner='{partitioner}' "
+            'dirichlet-alpha=0.1"'
+        )
+        replica = replay(run.folder / "mezo" / "fedncm-fedmezo", backbone)
+        assert replica.round == 100
+        (note,) = run.json("results.json")["training"]["fedncm-fedmezo"]["notes"]
+        assert note.startswith(
+            f"{clients} of {clients} replicas are bit-identical in the end, digest {replica.digest().hex()}"
+        )
+        weights.append(replica.parameters["head.weight"].detach().clone())
+    start = MezoState(run.folder / "mezo" / "fedncm-fedmezo").load_start()
+    assert start is not None
+    assert (weights[0] - start[1]["head.weight"]).abs().max() > 1e-2
+    for other in weights[1:]:
+        torch.testing.assert_close(other, weights[0], rtol=0, atol=1e-9)
+        print(f"largest difference {float((other - weights[0]).abs().max()):.2g}")
