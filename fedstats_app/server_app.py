@@ -208,7 +208,8 @@ class Run:
         holdout: float,
     ) -> None:
         """Stage 2: train from the heads, on the clients that are in them."""
-        say(f"fine-tune {config.fine_tune} by {config.optimizer} on {len(clients)} clients, after {self._elapsed()}")
+        how = "" if config.fine_tune == "fedmezo" else f" by {config.optimizer}"
+        say(f"fine-tune {config.fine_tune}{how} on {len(clients)} clients, after {self._elapsed()}")
         stage = FineTuningStage(
             config,
             self.folder,

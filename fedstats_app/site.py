@@ -320,10 +320,10 @@ def split_holdout(
 def cache_root(config: AppConfig, node: NodeConfig) -> Path | None:
     """Return the feature cache's folder, or None.
 
-    Unless the run switches it on or off, there is one in a simulation, and on a node with data of its own only if its
-    owner names a ``cache-dir``: features are as personal as the images.
+    A run can only do without it. There is one in a simulation, and on a node with data of its own if its owner names a
+    ``cache-dir``: features are as personal as the images.
     """
-    if config.feature_cache == "off" or (config.feature_cache == "auto" and node.data_path and not node.cache_dir):
+    if config.feature_cache == "off" or (node.data_path and not node.cache_dir):
         return None
     return _cache_folder(config, node)
 
@@ -334,5 +334,6 @@ def state_root(config: AppConfig, node: NodeConfig) -> Path:
 
 
 def _cache_folder(config: AppConfig, node: NodeConfig) -> Path:
-    folder = node.cache_dir or config.cache_dir
+    # Nor does a run say where files go on a machine that is not its own.
+    folder = node.cache_dir or ("" if node.data_path else config.cache_dir)
     return Path(folder).expanduser() if folder else default_cache_root()

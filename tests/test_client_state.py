@@ -81,5 +81,6 @@ def test_the_owner_says_where_it_is_kept(tmp_path: Path, monkeypatch: pytest.Mon
     config = AppConfig.from_run_config({"cache-dir": str(tmp_path / "cache"), "feature-cache": "off"})
     assert state_root(config, NodeConfig("", 0, 1)) == tmp_path / "cache" / "state"
     assert state_root(config, NodeConfig("/data", cache_dir="/node")) == Path("/node/state")
+    # On a node with data of its own the run does not say where files go.
     monkeypatch.setenv("FEDSTATS_CACHE", str(tmp_path / "default"))
-    assert state_root(AppConfig(), NodeConfig("/data")) == tmp_path / "default" / "state"
+    assert state_root(config, NodeConfig("/data")) == tmp_path / "default" / "state"

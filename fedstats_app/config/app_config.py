@@ -75,7 +75,7 @@ class AppConfig:
     device: str = key("auto", device_name)
     autocast: str = key("none", one_of("none", "bf16", "fp16"))
     channels_last: bool = key(True, flag)
-    feature_cache: str = key("auto", one_of("auto", "on", "off"))
+    feature_cache: str = key("auto", one_of("auto", "off"))
     cache_dir: str = key("", text)
     # Methods
     ridge_lambda: float | Literal["auto"] = key("auto", number(0.0, word="auto"))

@@ -42,8 +42,10 @@ class NodeConfig:
         one client.
     partition_id, num_partitions : int or None
         The node hosts some partitions of the run's data set.
-    backbone_weights, cache_dir : str
-        Win over the run-config keys of the same names: where things lie is the node's business.
+    backbone_weights : str
+        Wins over the run-config key of the same name: where things lie is the node's business.
+    cache_dir : str
+        Wins over it too. A node with data of its own keeps features only where its owner names a place.
     trains : bool
         ``train``: false on a node that cannot train (memory, power); it is used for statistics and evaluation only.
     min_class_count : int or None
@@ -53,7 +55,7 @@ class NodeConfig:
     allowed_methods : tuple of str or None
         The closed-form methods, and "training", that the node works for; None for all.
     state_dir : str
-        Where a personal model lasts from round to round; "" for a folder beside the feature cache.
+        Where a personal model, or a replica, lasts from round to round; "" for a folder beside the feature cache.
     """
 
     data_path: str = ""

@@ -167,10 +167,11 @@ def trained_head_metadata(
     clients : mapping
         From client to its number of samples.
     """
+    how = "fedmezo" if config.fine_tune == "fedmezo" else config.optimizer
     return {
         **common_metadata(config, data_name, feature_map, backbone, class_names, library_versions),
         "method": result.name,
-        "regulariser": f"{config.optimizer} from {result.start}, {result.num_rounds} rounds",
+        "regulariser": f"{how} from {result.start}, {result.num_rounds} rounds",
         "num-examples": str(sum(clients.values())),
         "num-clients": str(len(clients)),
         "temperature": str(config.temperature),

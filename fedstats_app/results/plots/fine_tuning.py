@@ -20,7 +20,12 @@ from fedstats_app.results.training_curves import TrainingCurve, training_curves
 from fedstats_app.results.training_record import RANDOM_START, TrainingResult
 
 _WIDTH = 11.0
-_STAGES = {"probe": "linear probing", "full": "fine-tuning", "features": "fine-tuning under a fixed head"}
+_STAGES = {
+    "probe": "linear probing",
+    "full": "fine-tuning",
+    "features": "fine-tuning under a fixed head",
+    "fedmezo": "FedMeZO",
+}
 # Those of the plot of accuracy against bytes, where the methods come in this order.
 _COLOURS = dict(zip(("fedncm", "fed3r", "fedcof", "fedcgs"), METHOD_COLOURS, strict=False))
 _MADE = (RANDOM_START, "zero")  # heads that nothing was solved for

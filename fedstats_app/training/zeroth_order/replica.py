@@ -76,7 +76,7 @@ class Replica:
         self.directions = directions or Directions()
         self.parameters: dict[str, Tensor] = {name: parameters[name] for name in sorted(names)}
         for name, parameter in self.parameters.items():
-            if pool is not None and flat(parameter).dtype == torch.bfloat16:
+            if flat(parameter).dtype == torch.bfloat16 and pool is not None:
                 raise ValueError(f"a finite pool of seeds needs float32 or float64 parameters, {name} is bfloat16")
         self.round = 0
         self.coefficients = np.zeros((0 if pool is None else pool.size, num_directions))

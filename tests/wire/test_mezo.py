@@ -1,0 +1,171 @@
+"""FedMeZO's messages: there and back, their sizes, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+from support.local_grid import instruction
+
+from fedstats_app.training.zeroth_order.log import SeedPool, Update
+from fedstats_app.wire import RejectedReply, RejectedRequest
+from fedstats_app.wire.mezo import (
+    MEZO,
+    Behind,
+    MezoReply,
+    MezoRequest,
+    mezo_reply,
+    read_mezo_reply,
+    read_mezo_request,
+)
+from fedstats_app.wire.mezo_setup import MezoSetup, read_setup
+from fedstats_app.wire.training import TrainingRequest
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = st.integers(0, 2**63 - 1)
+SETUP = MezoSetup(
+    TrainingRequest(2, "full", temperature=0.5, seed=3, class_names=("a", "b")),
+    tuned="lora",
+    epsilon=0.01,
+    num_directions=2,
+    distribution="gaussian",
+    dtype="float64",
+    batch_size=7,
+    lora_rank=2,
+    lora_alpha=4.0,
+    pool=SeedPool(5, 9),
+)
+START = {"head.weight": torch.ones(2, 3), "head.bias": torch.zeros(2)}
+
+
+@given(NUMBERS, st.integers(1, 2**62), NUMBERS, st.lists(st.tuples(NUMBERS, st.tuples(FINITE, FINITE)), min_size=1))
+def test_a_request_comes_back(training: int, number: int, seed: int, entries: list[Any]) -> None:
+    updates = tuple(Update(one, steps) for one, steps in entries)
+    request = MezoRequest(training, number, seed, updates, "curvature", True)
+    assert read_mezo_request(instruction(request.to_content(), MEZO)) == request
+
+
+def test_a_first_request_brings_setup_and_start() -> None:
+    request = MezoRequest(0, 1, 7, setup=SETUP, start=START, coefficients=np.arange(18.0).reshape(9, 2))
+    read = read_mezo_request(instruction(request.to_content(), MEZO))
+    assert read.setup is not None
+    assert read.setup.to_config() == SETUP.to_config()
+    assert {name: tensor.tolist() for name, tensor in read.start.items()} == {
+        "head.weight": [[1.0] * 3] * 2,
+        "head.bias": [0.0, 0.0],
+    }
+    assert read.coefficients is not None
+    assert read.coefficients.tolist() == np.arange(18.0).reshape(9, 2).tolist()
+    assert (request.round_bytes, request.catch_up_bytes) == (32, 8 * 18 + 4 * 8)
+
+
+def test_bytes_are_counted() -> None:
+    assert MezoRequest(0, 1, 7).round_bytes == 24
+    one = MezoRequest(0, 9, 7, (Update(1, (0.5,)),))
+    assert (one.round_bytes, one.catch_up_bytes) == (40, 0)
+    missed = MezoRequest(0, 9, 7, (Update(1, (0.5,)),) * 4)
+    assert (missed.round_bytes, missed.catch_up_bytes) == (40, 48)
+    assert MezoReply((0.5,), 3, bytes(16)).num_bytes == 32
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda m: m.pop("r"), "KeyError"),
+        (lambda m: m.update({"r": 0}), "r must be a whole number of at least 1, got 0"),
+        (lambda m: m.update({"s": 1.5}), "s must be a whole number"),
+        (lambda m: m.update({"u": b"123"}), "take 16 bytes each, got 3"),
+        (lambda m: m.update({"u": "text"}), "u and k must be bytes"),
+        (lambda m: m.update({"w": "everything"}), "w must be one of"),
+        (lambda m: m.update({"u": np.array([1.0, np.inf]).tobytes()}), "steps must be finite"),
+        (lambda m: m.update({"k": bytes(7)}), "ValueError"),
+    ],
+)
+def test_a_bad_request_is_refused(change: Callable[[ConfigRecord], object], reason: str) -> None:
+    content = MezoRequest(0, 2, 7, (Update(1, (0.5,)),)).to_content()
+    change(content["m"])  # type: ignore[arg-type]
+    with pytest.raises(RejectedRequest, match=reason):
+        read_mezo_request(instruction(content, MEZO))
+
+
+def test_a_request_without_its_record_is_refused() -> None:
+    with pytest.raises(RejectedRequest, match="not a request of FedMeZO: KeyError"):
+        read_mezo_request(instruction(RecordDict(), MEZO))
+    with pytest.raises(RejectedRequest, match="m must be a ConfigRecord, got ArrayRecord"):
+        read_mezo_request(instruction(RecordDict({"m": ArrayRecord()}), MEZO))
+
+
+def reply(answer: MezoReply | Behind) -> Message:
+    return mezo_reply(instruction(RecordDict(), MEZO), answer)
+
+
+@given(st.lists(FINITE, min_size=1, max_size=5), st.integers(1, 10**9))
+def test_an_answer_comes_back(scalars: list[float], number: int) -> None:
+    answer = MezoReply(tuple(scalars), number, bytes(range(16)))
+    assert read_mezo_reply(reply(answer), len(scalars)) == answer
+    assert read_mezo_reply(reply(answer), len(scalars), number) == answer
+
+
+def test_other_answers_come_back() -> None:
+    assert read_mezo_reply(reply(Behind(-1)), 1) == Behind(-1)
+    nothing = MezoReply((), 0, bytes(16))
+    assert read_mezo_reply(reply(nothing), 1) == nothing
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"b": -2}, "b: must be a round, or -1"),
+        ({"b": 3, "g": b""}, "unexpected"),
+        ({"g": bytes(8), "n": 1}, "missing"),
+        ({"g": bytes(16), "n": 1, "d": bytes(16)}, "g: must be 8 bytes"),
+        ({"g": np.array([np.inf]).tobytes(), "n": 1, "d": bytes(16)}, "g: must be finite"),
+        ({"g": bytes(8), "n": -1, "d": bytes(16)}, "n: must be a whole number, in"),
+        ({"g": bytes(8), "n": True, "d": bytes(16)}, "n: must be a whole number"),
+        ({"g": bytes(8), "n": 2**50, "d": bytes(16)}, "n: must be a whole number"),
+        ({"g": bytes(8), "n": 1, "d": bytes(15)}, "d: must be 16 bytes"),
+        ({"g": bytes(8), "n": 0, "d": bytes(16)}, "g: must be 0 bytes"),
+    ],
+)
+def test_a_bad_answer_is_refused(record: dict[str, Any], reason: str) -> None:
+    msg = Message(RecordDict({"m": ConfigRecord(record)}), reply_to=instruction(RecordDict(), MEZO))
+    with pytest.raises(RejectedReply, match=reason):
+        read_mezo_reply(msg, 1)
+
+
+def test_failures_and_strange_records_are_refused() -> None:
+    asked = instruction(RecordDict(), MEZO)
+    with pytest.raises(RejectedReply, match="out of memory"):
+        read_mezo_reply(Message(Error(code=1, reason="out of memory"), reply_to=asked), 1)
+    with pytest.raises(RejectedReply, match="m: must be a ConfigRecord, got ArrayRecord"):
+        read_mezo_reply(Message(RecordDict({"m": ArrayRecord()}), reply_to=asked), 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"epsilon": 0.0}, "epsilon and lora_alpha must be positive and finite"),
+        ({"num_directions": 0}, "num_directions must lie in"),
+        ({"dtype": "float16"}, "dtype must be one of float32, float64, bfloat16, got 'float16'"),
+        ({"tuned": "full"}, "tune does not fit what is tuned, got 'probe' for 'full'"),
+        ({"pool": SeedPool(0, 2**20 + 1)}, "a pool must have at most"),
+        ({"pool": SeedPool(0, 2), "dtype": "bfloat16"}, "needs float32 or float64"),
+        ({"distribution": "uniform"}, "distribution must be one of"),
+    ],
+)
+def test_a_setup_that_cannot_be_is_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        MezoSetup(TrainingRequest(2), **options)
+
+
+def test_a_setup_goes_through_json() -> None:
+    import json
+
+    kept = json.loads(json.dumps(dict(SETUP.to_config())))
+    assert read_setup(kept).to_config() == SETUP.to_config()
