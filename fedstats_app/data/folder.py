@@ -82,13 +82,14 @@ def load_folder(path: str, split: str) -> Dataset | None:
     if not root.is_dir():
         raise DatasetError(f"{spec}: {root} is a file; a folder with one folder of images per class is needed")
     has_train, has_test = (root / "train").is_dir(), (root / "test").is_dir()
+    if split == "test":
+        if not has_test:
+            return None
+        test = _load_split(spec, split, root / "test")
+        return test.with_class_names(_class_folders(spec, root / "train")) if has_train else test
     if has_test and not has_train:
-        raise DatasetError(f"{spec}: {root} has a folder test but no folder train; both are needed, or train alone")
-    if split == "train":
-        return _load_split(spec, split, root / "train" if has_train else root)
-    if not has_test:
-        return None
-    return _load_split(spec, split, root / "test").with_class_names(_class_folders(spec, root / "train"))
+        raise DatasetError(f"{spec}: {root} has a folder test but no folder train: there is nothing to train on")
+    return _load_split(spec, split, root / "train" if has_train else root)
 
 
 def _class_folders(spec: str, folder: Path) -> list[str]:
