@@ -150,6 +150,8 @@ def _begin(request: MezoRequest, state: MezoState, config: AppConfig, node: Node
         held = _build(state, setup, start, reader, own_data=bool(node.data_path))
     _held.clear()
     _held[state] = held
+    for key in [key for key in _samples if key[0] != state]:
+        del _samples[key]
     return held
 
 

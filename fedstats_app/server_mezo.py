@@ -274,7 +274,7 @@ def _setup(config: AppConfig, stage: FineTuningStage, head: SavedHead, number: i
     return MezoSetup(
         request,
         tuned=config.fedmezo_tune,
-        epsilon=config.fedmezo_epsilon,
+        epsilon=config.mezo_epsilon,
         num_directions=config.fedmezo_num_z,
         distribution=config.fedmezo_directions,
         dtype=config.fedmezo_dtype,

@@ -59,20 +59,35 @@ def log(folder: Path, name: str = "fedncm-fedmezo") -> list[Any]:
     return MezoState(folder / "mezo" / name).load_log(1)
 
 
+def small(root: Path) -> dict[str, Any]:
+    """Return the settings of a run on 60 images that are not all told apart at once."""
+    for split in ("train", "test"):
+        site_folder(root / "data" / split, CLASSES, seed=1, images=20)
+        paths = sorted((root / "data" / split).rglob("*.png"))
+        for one, other in np.random.default_rng(3).permutation(60)[:30].reshape(-1, 2):
+            first, second = paths[one].read_bytes(), paths[other].read_bytes()
+            paths[one].write_bytes(second)
+            paths[other].write_bytes(first)
+    return {**FAST, "dataset": f"folder:{root / 'data'}", "num_clients": 4, "partitioner": "iid"}
+
+
 # Runs of the app
 
 
-@pytest.mark.parametrize("tune", ["head", "full"])
-def test_loss_falls_and_all_replicas_are_one(tmp_path: Path, tune: str, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {**FAST, "num_server_rounds": 30, "num_clients": 4}
-    folder = simulate(tmp_path, fedmezo_tune=tune, **settings)
+@pytest.mark.parametrize(
+    ("tune", "dtype"), [("head", "float32"), ("full", "float32"), ("full", "bfloat16"), ("names:head.*", "float64")]
+)
+def test_loss_falls_and_all_replicas_are_one(
+    tmp_path: Path, tune: str, dtype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = simulate(tmp_path, **{**small(tmp_path), "num_server_rounds": 30}, fedmezo_tune=tune, fedmezo_dtype=dtype)
     losses = [line["loss"] for line in rounds(folder)]
     assert losses[-1] < losses[0]
     assert "4 of 4 replicas are bit-identical in the end" in capsys.readouterr().out
-    # The temperature that comes first is worth more than all the rest here, and changes no prediction.
+    # The temperature that comes first changes no prediction.
     solved = read_json(folder, "results.json")
-    assert rounds(folder)[0]["accuracy"] == solved["methods"]["fedncm"]["accuracy"]
-    assert all(line["forward_passes"] == (0 if tune == "head" else 2 * 8000) for line in rounds(folder)[1:])
+    assert rounds(folder)[0]["accuracy"] == pytest.approx(solved["methods"]["fedncm"]["accuracy"], abs=0.05)
+    assert all(line["forward_passes"] == (0 if tune == "head" else 2 * 60) for line in rounds(folder)[1:])
 
 
 def test_the_partition_does_not_matter(tmp_path: Path) -> None:
@@ -133,7 +148,7 @@ def simulate_into(folder: Path, tmp_path: Path, settings: Mapping[str, Any]) -> 
 
 
 def test_the_log_and_the_start_give_the_model_again(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, **FAST, fedmezo_tune="full", num_clients=3)
+    folder = simulate(tmp_path, **FAST, fedmezo_tune="names:backbone.0.*,head.*", num_clients=3)
     backbone = load_backbone("random:tiny", input_size=16, batch_size=16, channels_last=True)
     replica = replay(folder / "mezo" / "fedncm-fedmezo", backbone)
     notes = read_json(folder, "results.json")["training"]["fedncm-fedmezo"]["notes"]

@@ -132,7 +132,7 @@ class AppConfig:
     fedmezo_tune: str = key("head", tuned_part)
     fedmezo_learning_rate: float | Literal["auto"] = key("auto", number(0.0, open_low=True, word="auto"))
     fedmezo_temperature: float | Literal["auto"] = key("auto", number(0.0, open_low=True, word="auto"))
-    fedmezo_epsilon: float = key(1e-3, number(0.0, 1.0, open_low=True))
+    fedmezo_epsilon: float | Literal["auto"] = key("auto", number(0.0, 1.0, open_low=True, word="auto"))
     fedmezo_num_z: int = key(1, whole(1, 1024))
     fedmezo_directions: Literal["rademacher", "gaussian"] = key("rademacher", one_of("rademacher", "gaussian"))
     fedmezo_dtype: Literal["float32", "float64", "bfloat16"] = key("float32", one_of("float32", "float64", "bfloat16"))
@@ -189,6 +189,13 @@ class AppConfig:
         if self.server_learning_rate == "auto":
             return AUTO_SERVER_RATE.get(self.optimizer, 1.0)
         return self.server_learning_rate
+
+    @property
+    def mezo_epsilon(self) -> float:
+        """How far FedMeZO probes: a forward pass in bfloat16 rounds so much that 0.001 would not be seen through it."""
+        if self.fedmezo_epsilon == "auto":
+            return 1e-2 if self.fedmezo_dtype == "bfloat16" else 1e-3
+        return self.fedmezo_epsilon
 
     def to_run_config(self) -> dict[str, Any]:
         """Return the values under their run-config names."""

@@ -152,6 +152,8 @@ class TunedModel(nn.Module):
         ValueError
             If they do not have the head's dimension.
         """
+        if self.backbone is not None and inputs.is_floating_point():
+            inputs = inputs.to(_dtype_of(self.backbone, inputs.dtype))
         features = inputs if self.backbone is None else self._extract(self.backbone, inputs)
         expected = (len(inputs), self.head.num_features)
         if tuple(features.shape) != expected:
@@ -249,6 +251,11 @@ def _finite_float32(head: LinearHead) -> tuple[Tensor, Tensor]:
 def _device_of(module: nn.Module | None) -> torch.device | None:
     """Return where a network is, None where it has no parameters (``to`` then leaves things where they are)."""
     return None if module is None else next((parameter.device for parameter in module.parameters()), None)
+
+
+def _dtype_of(module: nn.Module, default: torch.dtype) -> torch.dtype:
+    """Return the precision that a network computes in: FedMeZO also tunes in float64 and bfloat16."""
+    return next((one.dtype for one in module.parameters() if one.is_floating_point()), default)
 
 
 def _few(names: list[str]) -> str:

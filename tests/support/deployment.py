@@ -1,8 +1,9 @@
-"""A real SuperLink with real SuperNodes: what deployment/demo.sh started, with nodes of the test's own beside its."""
+"""Real SuperLinks with real SuperNodes: what deployment/demo.sh starts, and federations of the tests' own."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +19,8 @@ from support.flower import REPOSITORY
 SCRIPT = REPOSITORY / "deployment" / "demo.sh"
 # All that can take long on a busy machine: Flower's processes need seconds of processor time each before they answer.
 PATIENCE = 900.0
+# Enough for the script's federation and one beside it.
+PORTS = 100
 
 
 @dataclass
@@ -27,9 +30,9 @@ class Deployment:
     Attributes
     ----------
     folder : Path
-        The script's: keys, certificates, images, logs.
+        Keys, certificates, logs.
     port : int
-        Of the SuperLink; the script's SuperNodes have the three after it, those of a test the ones behind.
+        Of the SuperLink; its SuperNodes have those after it.
     environment : dict
         Of every command.
     """
@@ -39,6 +42,29 @@ class Deployment:
     environment: dict[str, str]
     started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     commands: int = 0
+
+    @classmethod
+    def beside(cls, script: Script) -> Deployment:
+        """Start a SuperLink of its own, with the certificates that the script made, which ``flwr`` knows as demo."""
+        folder = script.folder.parent / "beside"
+        made = cls(folder, script.port + PORTS // 2, {**script.environment, "FLWR_HOME": str(folder / "flwr")})
+        (folder / "flwr").mkdir(parents=True)
+        for name in ("ca.crt", "server.pem", "server.key"):
+            shutil.copy(script.folder / name, folder)
+        (folder / "flwr" / "config.toml").write_text(
+            f'[superlink.demo]\naddress = "127.0.0.1:{made.port}"\nroot-certificates = "{folder}/ca.crt"\n'
+        )
+        words = [
+            "flower-superlink", "--host", "127.0.0.1", "--port", str(made.port),
+            "--database", f"{folder}/superlink.db", "--enable-supernode-auth", "--ssl-ca-certfile", f"{folder}/ca.crt",
+            "--ssl-certfile", f"{folder}/server.pem", "--ssl-keyfile", f"{folder}/server.key",
+            "--disable-runtime-dependency-installation",
+        ]  # fmt: skip
+        made._start("superlink", words, {})
+        wait_until(
+            lambda: "Uvicorn running on" in made.log("superlink"), "the SuperLink is up", lambda: made.log("superlink")
+        )
+        return made
 
     def command(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a command of Flower's, its output to a log of its own."""
@@ -72,7 +98,7 @@ class Deployment:
         """Start a SuperNode as the script does."""
         words = [
             "flower-supernode", "--superlink", f"127.0.0.1:{self.port}",
-            "--port", str(self.port + 4 + len(self.started)),
+            "--port", str(self.port + len(self.started)),
             "--root-certificates", str(certificates or self.folder / "ca.crt"),
             "--auth-supernode-private-key", str(key or self.folder / f"{name}.key"),
         ]  # fmt: skip
@@ -94,9 +120,6 @@ class Deployment:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def pid(self, name: str) -> int:
-        return int((self.folder / f"{name}.pid").read_text())
-
     def node_id(self, name: str) -> str:
         """The id that the SuperLink gave to a node, from its log."""
         wait_until(lambda: "SuperNode ID: " in self.log(name), f"{name} is activated", lambda: self.log(name))
@@ -109,20 +132,49 @@ class Deployment:
                 process.terminate()
         for process in self.started.values():
             process.wait(60)
+        wait_until(lambda: not processes_naming(str(self.folder)), "all processes of the federation have ended")
+
+
+@dataclass
+class Script(Deployment):
+    """The federation of deployment/demo.sh: its folder holds the images too.
+
+    Attributes
+    ----------
+    process : subprocess.Popen
+        The script itself.
+    """
+
+    process: subprocess.Popen[bytes] = field(kw_only=True)
+
+    @property
+    def output(self) -> str:
+        return (self.folder.parent / "demo.out").read_text()
+
+    def wait_for(self, text: str) -> None:
+        """Wait until the script has said something.
+
+        Raises
+        ------
+        AssertionError
+            If it ends before it has.
+        """
+        wait_until(lambda: text in self.output or self.process.poll() is not None, f"{text!r}", lambda: self.output)
+        if text not in self.output:
+            raise AssertionError(f"the script ended with {self.process.poll()}:\n{self.output}")
 
 
 @contextmanager
-def demo(home: Path) -> Iterator[Deployment]:
-    """Run deployment/demo.sh with ``--keep``, and give the federation once the script says that it is up.
+def demo(home: Path) -> Iterator[Script]:
+    """Run deployment/demo.sh with ``--keep``, and give what it does while it does it.
 
     At the end the script is told to end, as by Ctrl-C, and nothing of what it started may be left.
     """
-    port, folder = free_range(40), home / "demo"
+    port, folder = free_range(PORTS), home / "demo"
     home.mkdir(parents=True, exist_ok=True)
     environment = script_environment(home)
-    output = home / "demo.out"
-    with output.open("wb") as log:
-        script = subprocess.Popen(
+    with (home / "demo.out").open("wb") as log:
+        process = subprocess.Popen(
             [str(SCRIPT), "--dir", str(folder), "--port", str(port), "--keep"],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -131,21 +183,13 @@ def demo(home: Path) -> Iterator[Deployment]:
             env=environment,
         )
     offline = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1"}
-    made = Deployment(folder, port, {**environment, **offline, "FLWR_HOME": str(folder / "flwr")})
+    made = Script(folder, port, {**environment, **offline, "FLWR_HOME": str(folder / "flwr")}, process=process)
     try:
-        wait_until(
-            lambda: script.poll() is not None or "The federation is up" in output.read_text(),
-            "the script has set up the federation",
-            output.read_text,
-        )
-        if script.poll() is not None:
-            raise AssertionError(f"the script ended with {script.returncode}:\n{output.read_text()}")
         yield made
     finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(120)
         made.end()
-        script.send_signal(signal.SIGTERM)
-        script.wait(120)
-        wait_until(lambda: not processes_naming(str(folder)), "all processes of the federation have ended")
 
 
 def script_environment(home: Path) -> dict[str, str]:
