@@ -2,8 +2,8 @@
 
     python deployment/make_sites.py FOLDER
 
-FOLDER/site-a, site-b and site-c share some classes and have some to themselves. FOLDER/new.png is an image of an ankle
-boot that no site has.
+FOLDER/site-a, site-b and site-c share some classes and have some to themselves. FOLDER/server/test has images for the
+server to score models on, and FOLDER/new.png is one of an ankle boot; no site has any of them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ SITES = {
     "site-b": {"Dress": 50, "Coat": 50, "Sandal": 60, "Shirt": 60, "Sneaker": 60, "Bag": 60},
     "site-c": {"T-shirt": 40, "Shirt": 40, "Sneaker": 50, "Bag": 3, "Ankle boot": 60},
 }
+TEST_IMAGES = 20  # per class
 NEW_IMAGE = "Ankle boot"
 
 
@@ -37,12 +38,17 @@ def make_sites(root: Path) -> None:
     taken = dict.fromkeys(map(folder_name, train.class_names), 0)
     for site, classes in SITES.items():
         for name, count in classes.items():
-            target = root / site / name
-            target.mkdir(parents=True)
-            for number, index in enumerate(_indices(train, name)[taken[name] : taken[name] + count]):
-                train.sample(int(index)).save(target / f"{number:03d}.png")
+            _save(train, _indices(train, name)[taken[name] : taken[name] + count], root / site / name)
             taken[name] += count
+    for name in taken:
+        _save(test, _indices(test, name)[-TEST_IMAGES:], root / "server" / "test" / name)
     test.sample(int(_indices(test, NEW_IMAGE)[0])).save(root / "new.png")
+
+
+def _save(dataset: Dataset, indices: np.ndarray, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for number, index in enumerate(indices):
+        dataset.sample(int(index)).save(folder / f"{number:03d}.png")
 
 
 def _indices(dataset: Dataset, name: str) -> np.ndarray:

@@ -129,7 +129,7 @@ class MezoTraining:
             self._take_start({key: tensor / temperature for key, tensor in self.start_tensors.items()})
             strategy = self._strategy()
         if strategy.learning_rate is None:
-            asked.append((4 * CURVATURE_DIRECTIONS, strategy.measure_learning_rate(stage.grid)))
+            asked.append((1 + 2 * CURVATURE_DIRECTIONS, strategy.measure_learning_rate(stage.grid)))
             stage.say(f"{name}: fedmezo-learning-rate {strategy.learning_rate:.4g}, from the loss's curvature")
         self.state.save_start({**self.setup.to_config(), _RATE: strategy.learning_rate}, self.start_tensors)
         passes = sum(times * sum(one.num_examples for one in answers.answers.values()) for times, answers in asked)

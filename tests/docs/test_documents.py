@@ -151,7 +151,7 @@ COMMANDS += [
 @pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[f"{name(p)}-{i}" for i, (p, _) in enumerate(COMMANDS)])
 def test_commands_parse(path: Path, command: str) -> None:
     run_command = flwr_command("run")
-    parsed = run_command.make_context("run", shlex.split(command)[2:])
+    parsed = run_command.make_context("run", shlex.split(command.replace("$DIR", "/folder"))[2:])
     values = {option: parsed.params[parameter.name] for parameter in run_command.params for option in parameter.opts}
     assert parsed.params["app"] == "."
     given = list(values["--run-config"] or [])

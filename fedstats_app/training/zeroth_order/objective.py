@@ -14,8 +14,10 @@ from fedstats_app.training.zeroth_order.perturbation import Perturbation
 from fedstats_app.training.zeroth_order.perturbed import Probe
 
 
-def mean_loss(perturbation: Perturbation, samples: Samples, batch_size: int, probe: Probe, sign: int) -> float:
-    """Return the mean cross-entropy of all samples at theta + sign * epsilon * z.
+def mean_loss(
+    perturbation: Perturbation, samples: Samples, batch_size: int, probe: Probe | None = None, sign: int = 1
+) -> float:
+    """Return the mean cross-entropy of all samples at theta + sign * epsilon * z, or at theta.
 
     Parameters
     ----------
@@ -26,8 +28,8 @@ def mean_loss(perturbation: Perturbation, samples: Samples, batch_size: int, pro
         the same weight, wherever it is.
     batch_size : int
         Samples per forward pass, which decides memory and speed and changes the last bits only.
-    probe : Probe
-        Direction and distance.
+    probe : Probe, optional
+        Direction and distance; none for theta itself.
     sign : {-1, 1}
         Which side.
 
@@ -46,7 +48,8 @@ def mean_loss(perturbation: Perturbation, samples: Samples, batch_size: int, pro
         raise ValueError("a loss needs at least one sample, got none")
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    with reproducible_kernels(perturbation.device), perturbation.at(probe, sign):
+    where = perturbation.at(probe, sign) if probe is not None else perturbation.at_theta()
+    with reproducible_kernels(perturbation.device), where:
         return math.fsum(_losses(perturbation, samples, batch_size)) / num_examples
 
 

@@ -69,6 +69,7 @@ class Perturbation:
         floating = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
         self._device, self._dtype = floating[0].device, floating[0].dtype
         self._probe: tuple[Probe, int] | None = None
+        self._ready = False
         self._alive: dict[str, TensorWeakRef] = {}
 
     @property
@@ -121,8 +122,27 @@ class Perturbation:
             self._alive.clear()
             self.model.train(was_training)
 
+    @contextlib.contextmanager
+    def at_theta(self) -> Iterator[None]:
+        """Evaluate the model as it is, in evaluation mode.
+
+        Raises
+        ------
+        RuntimeError
+            If the model is perturbed.
+        """
+        if self._probe is not None:
+            raise RuntimeError("the model is perturbed already")
+        was_training, self._ready = self.model.training, True
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self._ready = False
+            self.model.train(was_training)
+
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the logits of a batch, within :meth:`at`.
+        """Return the logits of a batch, within :meth:`at` or :meth:`at_theta`.
 
         Parameters
         ----------
@@ -132,9 +152,9 @@ class Perturbation:
         Raises
         ------
         RuntimeError
-            Outside of :meth:`at`.
+            Outside of both.
         """
-        if self._probe is None:
+        if self._probe is None and not self._ready:
             raise RuntimeError("the model is not perturbed: call within at()")
         dtype = self._dtype if inputs.is_floating_point() else inputs.dtype
         with torch.no_grad():
