@@ -12,7 +12,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ logger = logging.getLogger("fedstats_app")
 PREFIX = "mezo-"
 # What simulated clients share stays behind when a run ends (no client knows which of them is the last), for so long.
 KEPT_SECONDS = 7 * 24 * 3600.0
-_SETUP, _LOG, _REPLICA, _HOW = "start.safetensors", "log.bin", "replica.safetensors", "perturbed"
+_SETUP, _LOG, _REPLICA = "start.safetensors", "log.bin", "replica.safetensors"
+_HOW, _RATES = "perturbed", "rates.json"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class MezoState:
     def save_start(self, setup: dict[str, Any], start: dict[str, Tensor]) -> None:
         """Keep what the training starts from; whatever was kept of it before is gone."""
         self._make_folder()
-        for name in (_LOG, _REPLICA):
+        for name in (_LOG, _REPLICA, _RATES):
             (self.folder / name).unlink(missing_ok=True)
         data = tensors_to_bytes(start, {"setup": json.dumps(setup)}, digest=True)
         write_atomically(self.folder / _SETUP, data)
@@ -97,6 +98,19 @@ class MezoState:
         except ValueError as error:
             logger.warning("%s cannot be used: %s", path, error)
             return []
+
+    # The server's learning rates
+
+    def save_rates(self, rates: Mapping[int, float]) -> None:
+        """Keep in which rounds the learning rate was changed, and to what."""
+        self._make_folder()
+        write_atomically(self.folder / _RATES, json.dumps(dict(rates)).encode())
+
+    def load_rates(self) -> dict[int, float]:
+        """Return what :meth:`save_rates` kept; nothing if it was never changed."""
+        path = self.folder / _RATES
+        kept = json.loads(path.read_text()) if path.is_file() else {}
+        return {int(number): float(rate) for number, rate in kept.items()}
 
     # The replica
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -99,7 +100,9 @@ class MezoTraining:
         self.model = build_model(self.setup, start, self.stage.backbone)
         self.replica = make_replica(self.setup, self.model)
 
-    def _strategy(self, log: UpdateLog | None = None, rate: float | None = None) -> FedMeZO:
+    def _strategy(
+        self, log: UpdateLog | None = None, rate: float | None = None, rates: Mapping[int, float] | None = None
+    ) -> FedMeZO:
         config = self.config
         given = None if config.fedmezo_learning_rate == "auto" else config.fedmezo_learning_rate
         return FedMeZO(
@@ -109,6 +112,7 @@ class MezoTraining:
             learning_rate=given if rate is None else rate,
             replica=self.replica,
             log=log,
+            rates=rates,
             fraction=config.fraction_tune,
             min_clients=config.min_clients,
             weighting=config.fedmezo_weighting,
@@ -147,7 +151,8 @@ class MezoTraining:
         self.journal.take_up(len(updates))
         self._take_start(kept[1])
         self.stage.say(f"{self.journal.name}: going on after round {len(updates)}")
-        return self._strategy(UpdateLog(self.setup.num_directions, updates), float(kept[0][_RATE]))
+        rates = {number: rate for number, rate in self.state.load_rates().items() if number <= len(updates)}
+        return self._strategy(UpdateLog(self.setup.num_directions, updates), float(kept[0][_RATE]), rates)
 
     def _recorded(self) -> list[RoundRecord]:
         rounds = self.stage.folder.read_rounds()
@@ -174,6 +179,10 @@ class MezoTraining:
             self.stage.say(f"round {number}: client {client} was brought up to date by the log: {reason}")
         for client in outcome.clipped:
             self.stage.say(f"round {number}: scalars of client {client} were cut (fedmezo-clip)")
+        if number in strategy.rates:
+            self.state.save_rates(strategy.rates)
+            rate = strategy.rates[number]
+            self.stage.say(f"round {number}: the slope has suddenly grown; the learning rate is now {rate:.4g}")
         self._record(
             number,
             outcome.asked,

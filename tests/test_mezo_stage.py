@@ -499,6 +499,19 @@ def test_a_server_that_goes_on_from_an_earlier_round_takes_its_nodes_along(tmp_p
     assert again.replica.digest() == strategy.replica.digest()
 
 
+def test_a_training_that_goes_on_remembers_its_rates(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 2)
+    strategy = federation.strategy(learning_rate=0.5)  # too large, but not so that all is lost
+    federation.run(strategy, 30)
+    assert strategy.rates
+    assert strategy.learning_rate == 0.5 / 2 ** len(strategy.rates)
+    last = max(strategy.rates)
+    again = federation.strategy(learning_rate=0.5, rates=strategy.rates, log=UpdateLog(1, list(strategy.log)[:last]))
+    assert again.learning_rate == strategy.learning_rate
+    federation.run(again, 30 - last)
+    assert (list(again.log), again.rates) == (list(strategy.log), strategy.rates)
+
+
 def test_the_curvature_is_that_of_brute_force(tmp_path: Path) -> None:
     federation = Federation(tmp_path, 3, tuned="head", dtype="float64")
     strategy = federation.strategy(learning_rate=None)

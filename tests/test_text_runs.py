@@ -14,7 +14,7 @@ from support.local_grid import LocalGrid
 from support.sentences import BAD, GOOD, text_folder
 
 import fedstats_app
-from fedstats_app import client_app, server_app
+from fedstats_app import client_app, client_mezo, server_app
 from fedstats_app.cli import main
 from fedstats_app.config import AppConfig
 
@@ -162,3 +162,24 @@ def test_the_doctor_knows_texts(tmp_path: Path, reviews: Path, capsys: pytest.Ca
     assert main(["doctor", "--run-config", str(config), "--json"]) == 1
     failed = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["level"] == "FAIL"]
     assert [one["message"] for one in failed] == ["random:tiny takes images, the data are texts"]
+
+
+@pytest.mark.parametrize("part", ["lora", "full", "norm"])
+def test_fedmezo_tunes_a_language_model_and_the_run_folder_predicts_with_it(
+    tmp_path: Path, reviews: Path, part: str
+) -> None:
+    if part == "lora":
+        pytest.importorskip("peft", reason="needs the extra `text`")
+    client_mezo._held.clear()
+    settings = {"method": "fed3r", "fine_tune": "fedmezo", "fedmezo_tune": part, "num_server_rounds": 40}
+    folder = run(tmp_path, reviews, **settings, evaluate_every=40)
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert rounds[-1]["loss"] < rounds[0]["loss"]
+    result = read_json(folder, "results.json")["training"]["fed3r-fedmezo"]
+    assert result["notes"][0].startswith("4 of 4 replicas are bit-identical in the end")
+    # Adapters are added to the weights: the file is of the plain architecture.
+    classifier = fedstats_app.load(folder, "fed3r-fedmezo")
+    test = sorted((reviews / "test").rglob("*.txt"))
+    predicted = classifier.predict(test)
+    correct = sum(name == path.parent.name for name, path in zip(predicted, test, strict=True)) / len(test)
+    assert correct == pytest.approx(rounds[-1]["accuracy"])

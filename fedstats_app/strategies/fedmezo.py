@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedstats_app.strategies.client_grid import ClientGrid
 from fedstats_app.strategies.discovery import TooFewClients
-from fedstats_app.strategies.mezo_average import ScalarAverage, TrainingDiverged, Weighting
+from fedstats_app.strategies.mezo_average import RateGuard, ScalarAverage, TrainingDiverged, Weighting
 from fedstats_app.strategies.mezo_exchange import Asked, MezoExchange
 from fedstats_app.strategies.participants import draw_participants
 from fedstats_app.training.zeroth_order.log import Update, UpdateLog
@@ -91,6 +91,8 @@ class FedMeZO(Strategy):
         The server's own. Without one, the digest of most nodes counts.
     log : UpdateLog, optional
         To go on from.
+    rates : mapping, optional
+        To go on from: :attr:`rates` as it was at the end of the log.
     fraction : float
         Share of the clients that take part in a round, at least one.
     min_clients : int
@@ -110,6 +112,10 @@ class FedMeZO(Strategy):
         All updates so far.
     on_round : callable or None
         Called after every round with a :class:`MezoRound`; training ends early if it returns True.
+    learning_rate : float or None
+        As it is now: it is halved when the averaged scalars suddenly grow.
+    rates : dict
+        From every round in which it was halved to what it was from there on.
     stalled_rounds : int
         Rounds up to now in which every scalar was 0; after five, training ends.
 
@@ -130,6 +136,7 @@ class FedMeZO(Strategy):
         learning_rate: float | None = None,
         replica: Replica | None = None,
         log: UpdateLog | None = None,
+        rates: Mapping[int, float] | None = None,
         fraction: float = 1.0,
         min_clients: int = 1,
         weighting: Weighting = "examples",
@@ -148,7 +155,9 @@ class FedMeZO(Strategy):
         self.on_round: Callable[[MezoRound], bool | None] | None = None
         if replica is not None and replica.round != len(self.log):
             replica.apply(self.log[replica.round :])
-        self._average = ScalarAverage(weighting, clip)
+        self._average, self._guard = ScalarAverage(weighting, clip), RateGuard()
+        self.rates = dict(rates or {})
+        self._recall()
         self._exchange = MezoExchange(setup, start, clients, self.log, replica, training)
         self._asked, self._void = Asked(), 0
         self._grid: Grid | None = None
@@ -245,6 +254,10 @@ class FedMeZO(Strategy):
         clipped: tuple[int, ...] = ()
         if enough:
             means, clipped = self._average.take(usable)
+            means, grown = self._guard.take(means)
+            if grown:
+                self.learning_rate = self._rate() / 2
+                self.rates[server_round] = self.learning_rate
             moved = any(value for answer in usable.values() for value in answer.scalars)
             self.stalled_rounds = 0 if moved else self.stalled_rounds + 1
             steps = tuple(self._rate() / self.setup.num_directions * mean for mean in means)
@@ -339,6 +352,15 @@ class FedMeZO(Strategy):
             return ArrayRecord()
         tensors = {name: parameter.detach() for name, parameter in self.replica.parameters.items()}
         return to_record({name: one.float() if one.dtype == torch.bfloat16 else one for name, one in tensors.items()})
+
+    def _recall(self) -> None:
+        """Take the rounds of a log up into what the learning rate is judged by."""
+        if self.learning_rate is None:
+            return
+        for number, update in enumerate(self.log, start=1):
+            self.learning_rate = self.rates.get(number, self.learning_rate)
+            if any(update.steps):
+                self._guard.take([step * self.setup.num_directions / self.learning_rate for step in update.steps])
 
     def _rate(self) -> float:
         if self.learning_rate is None:

@@ -17,6 +17,9 @@ SCALARS_REMEMBERED = 1000
 # Training has diverged when for so many rounds the median size is so many times that of the first rounds.
 EXPLOSION, EXPLODED_ROUNDS, FIRST_ROUNDS = 1e4, 5, 10
 
+# For the learning rate: how much larger than the median of the last rounds, at least so many, a mean may be.
+GROWTH, ROUNDS_NEEDED, ROUNDS_REMEMBERED = 8.0, 5, 50
+
 
 class TrainingDiverged(RuntimeError):
     """The parameters or the difference quotients have grown beyond use."""
@@ -90,3 +93,32 @@ class ScalarAverage:
                 f"for {EXPLODED_ROUNDS} rounds the clients' difference quotients were over {EXPLOSION:g} times those "
                 "of the first rounds; choose a smaller learning rate"
             )
+
+
+class RateGuard:
+    """Halves the learning rate when the averaged scalars suddenly grow.
+
+    The slope along a random direction is about normal, with the gradient's length as its deviation: that it is eight
+    times its median size is a sign that the last steps were too long, not chance (more than 5 deviations, once in ten
+    million rounds). The step is then also cut to that size.
+
+    Attributes
+    ----------
+    cuts : int
+        How often so far.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
+        self.cuts = 0
+
+    def take(self, means: list[float]) -> tuple[list[float], bool]:
+        """Return a round's means, cut if need be, and whether the learning rate is to be halved from here on."""
+        size = math.sqrt(math.fsum(mean * mean for mean in means) / len(means))
+        limit = GROWTH * statistics.median(self._sizes) if len(self._sizes) >= ROUNDS_NEEDED else math.inf
+        grown = size > limit > 0.0
+        self._sizes.append(min(size, limit) if limit > 0.0 else size)
+        if not grown:
+            return means, False
+        self.cuts += 1
+        return [mean * (limit / size) for mean in means], True

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.strategies.mezo_average import ScalarAverage, TrainingDiverged
+from fedstats_app.strategies.mezo_average import RateGuard, ScalarAverage, TrainingDiverged
 from fedstats_app.wire.mezo import MezoReply
 
 FINITE = st.floats(-1e6, 1e6)
@@ -71,3 +72,30 @@ def test_scalars_that_explode_end_the_training() -> None:
 def test_options_are_checked(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="weighting must be one of examples, uniform and clip at least 0"):
         ScalarAverage(**options)  # type: ignore[arg-type]
+
+
+def test_the_rate_is_halved_when_the_slope_suddenly_grows() -> None:
+    guard = RateGuard()
+    assert guard.take([100.0, 0.0]) == ([100.0, 0.0], False)  # the first rounds say what is usual
+    for _ in range(9):
+        assert guard.take([3.0, 4.0]) == ([3.0, 4.0], False)
+    usual = math.sqrt((9 + 16) / 2)
+    means, grown = guard.take([-300.0, 400.0])
+    assert grown
+    assert means == pytest.approx([-3.0 * 8, 4.0 * 8])
+    assert guard.take([8.0 * usual] * 2) == ([8.0 * usual] * 2, False)
+    assert guard.cuts == 1
+
+
+def test_chance_does_not_halve_the_rate() -> None:
+    draw, guard = random.Random(0), RateGuard()
+    for _ in range(20_000):
+        guard.take([draw.gauss(0, 1)])
+    assert guard.cuts == 0
+
+
+def test_a_slope_of_nothing_is_no_measure() -> None:
+    guard = RateGuard()
+    for _ in range(10):
+        guard.take([0.0])
+    assert guard.take([1.0]) == ([1.0], False)
