@@ -107,8 +107,8 @@ for site in site-a site-b site-c; do
 done
 flwr supernode list demo
 
-step "run: heads in closed form, then three rounds of fine-tuning them"
-flwr run . demo --stream -c "input-size=64 min-clients=3 wait-timeout=300 fine-tune='probe' num-server-rounds=3 evaluate-every=3" | tee "$DIR/run.log"
+step "run: heads in closed form, then two rounds of fine-tuning the best"
+flwr run . demo --stream -c "input-size=64 min-clients=3 wait-timeout=300 fine-tune='probe' num-server-rounds=2 evaluate-every=2" | tee "$DIR/run.log"
 RUN="$(tail -n 1 "$DIR/run.log")"
 [[ -d "$RUN" ]] || exit 1 # flwr run exits with 0 also when the run failed; then its last line says why
 
@@ -116,7 +116,7 @@ step "predict"
 python -m fedstats_app.cli predict "$RUN" "$DIR/images/new.png"
 
 step "run: fine-tuning without sending weights (FedMeZO), scored on the server's own images"
-flwr run . demo --stream -c "input-size=64 min-clients=3 wait-timeout=300 method='fed3r' fine-tune='fedmezo' num-server-rounds=3 evaluate-every=3 test-dataset='folder:$DIR/images/server'" | tee "$DIR/mezo.log"
+flwr run . demo --stream -c "input-size=64 min-clients=3 wait-timeout=300 method='fedncm' fine-tune='fedmezo' num-server-rounds=3 evaluate-every=3 test-dataset='folder:$DIR/images/server'" | tee "$DIR/mezo.log"
 [[ -d "$(tail -n 1 "$DIR/mezo.log")" ]] || exit 1
 
 if $KEEP; then

@@ -126,10 +126,9 @@ class Deployment:
         return self.log(name).split("SuperNode ID: ")[1].split()[0]
 
     def end(self) -> None:
-        """End what the test started."""
+        """End what the test started, at once: nodes that are told to end try to tell a SuperLink that is gone."""
         for process in self.started.values():
-            if process.poll() is None:
-                process.terminate()
+            process.kill()
         for process in self.started.values():
             process.wait(60)
         wait_until(lambda: not processes_naming(str(self.folder)), "all processes of the federation have ended")
