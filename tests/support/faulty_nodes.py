@@ -1,0 +1,151 @@
+"""A federation in which much goes wrong: nodes that cannot take part, one that is killed, one whose ClientApp dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedstats_app.backbones import load_backbone
+from support.deployment import Deployment, Script, wait_until
+
+SITES = ("site-a", "site-b", "site-c")
+# A ClientApp that dies, without a word, when it is to train and a file is there.
+CRASH = """
+import os, sys
+
+def die(event, args):
+    if event == "import" and args[0] == "fedstats_app.client_mezo" and os.path.exists({flag!r}):
+        os._exit(7)
+
+sys.addaudithook(die)
+"""
+MEZO_ROUNDS = 10
+
+
+def lines(folder: Path, name: str) -> list[dict[str, Any]]:
+    path = folder / name
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@dataclass(frozen=True)
+class FaultyRun:
+    """A run with nodes that fail: its folder, its output, the ids of nodes by name, and files that nodes kept in it."""
+
+    folder: Path
+    output: str
+    nodes: dict[str, str]
+    kept: dict[str, dict[str, str]]
+
+
+def merged_folder(root: Path, images: Path) -> Path:
+    """Put all sites' images into one data set, ``train/<class>/<site>/*.png``, with the server's own to test on."""
+    for image in images.glob("site-*/*/*.png"):
+        target = root / "train" / image.parent.name / image.parent.parent.name / image.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(image, target)
+    shutil.copytree(images / "server" / "test", root / "test")
+    return root
+
+
+def site_config(beside: Deployment, script: Script, site: str) -> str:
+    """Return the node-config of a site; the owner of one says where state lasts, that of the others does not."""
+    more = f' state-dir="{beside.folder}/state-of-c"' if site == "site-c" else ""
+    return f'data-path="{script.folder}/images/{site}" cache-dir="{beside.folder}/cache/{site}"{more}'
+
+
+def state_of(beside: Deployment, site: str) -> Path:
+    """Return the folder of what FedMeZO keeps on a node: in its state-dir, or beside its cache."""
+    root = beside.folder / "state-of-c" if site == "site-c" else beside.folder / "cache" / site / "state"
+    (folder,) = root.glob("mezo-*")
+    return folder
+
+
+def kept_in(folder: Path) -> dict[str, str]:
+    """Return the permissions of a folder, under the name ".", and of its files."""
+    return {
+        path.name if path != folder else ".": stat.filemode(path.stat().st_mode) for path in (folder, *folder.iterdir())
+    }
+
+
+def run_with_faults(script: Script, beside: Deployment, data: Path, tmp_path: Path) -> FaultyRun:
+    """FedMeZO with three good nodes and all kinds of others.
+
+    In round 2 one node is killed and the ClientApp of another dies; before round 3 the third one and the dead one lose
+    what they kept. The dead one comes back.
+    """
+    flag, weights = tmp_path / "die", tmp_path / "other.safetensors"
+    (tmp_path / "sitecustomize.py").write_text(CRASH.format(flag=str(flag)))
+    other_network(weights)
+    faults = {
+        "no-data": 'name="nobody"',
+        "no-folder": f'data-path="{script.folder}/images/site-x"',
+        "other-network": f'data-path="{script.folder}/images/site-a" backbone-weights="{weights}"',
+    }
+    beside.register(*SITES, *faults)
+    mortal = {"site-b": {"PYTHONPATH": str(tmp_path)}}
+    configs = {site: site_config(beside, script, site) for site in SITES} | faults
+    running = {name: beside.supernode(name, config, environment=mortal.get(name)) for name, config in configs.items()}
+    nodes = {name: beside.node_id(name) for name in configs}
+    run = beside.command(
+        "flwr", "run", ".", "demo", "--stream", "-c",
+        f"input-size=64 min-clients=1 wait-timeout=600 settle-seconds=5 test-dataset='folder:{data}' plots=false "
+        f"fine-tune='fedmezo' start-head='fed3r' num-server-rounds={MEZO_ROUNDS} evaluate-every=5 "
+        f"fedmezo-temperature=1.0 fedmezo-learning-rate=0.003 output-dir='{tmp_path}/runs'",
+    )  # fmt: skip
+    log = f"flwr-{beside.commands}"
+
+    def wait(condition: Callable[[], object], what: str) -> None:
+        wait_until(lambda: condition() or run.poll() is not None, what, lambda: beside.log(log))
+        if not condition():
+            raise AssertionError(f"the run ended before this: {what}\n{beside.log(log)}")
+
+    def rounds() -> int:
+        return sum(len(lines(folder, "rounds.jsonl")) - 1 for folder in (tmp_path / "runs").glob("*"))
+
+    wait(lambda: rounds() >= 1, "round 1 is done")
+    flag.touch()
+    wait(lambda: "ROUND 2]" in beside.log("site-c"), "site-c is asked in round 2")
+    running["site-c"].kill()  # its ClientApp takes seconds to start: it has not answered yet
+    # A node's log names the round when it is asked and when it answers.
+    wait(lambda: beside.log("site-a").count("ROUND 2]") >= 2, "site-a has answered in round 2")
+    kept = {}
+    for site in ("site-a", "site-c"):
+        kept[site] = kept_in(state_of(beside, site))
+        shutil.rmtree(state_of(beside, site))
+    wait(lambda: rounds() >= 2, "round 2 is done")
+    flag.unlink()
+    come_back(beside, "site-c", configs["site-c"])
+    wait(lambda: run.poll() is not None, "the run is over")
+    (folder,) = (tmp_path / "runs").iterdir()
+    return FaultyRun(folder, beside.log(log), nodes, kept)
+
+
+def other_network(path: Path) -> None:
+    """Write weights that differ in one number."""
+    from safetensors.torch import save_file
+
+    state = {name: value.clone() for name, value in load_backbone("efficientnet_lite0").module.state_dict().items()}
+    next(iter(state.values())).view(-1)[0] += 0.01
+    save_file(state, path)
+
+
+def come_back(federation: Deployment, name: str, config: str) -> None:
+    """Start a node again that was killed, as systemd would: until the SuperLink takes it."""
+    for _ in range(30):
+        ids = federation.log(name).count("SuperNode ID: ")
+        process = federation.supernode(name, config)
+        wait_until(
+            lambda ids=ids, process=process: (
+                process.poll() is not None or federation.log(name).count("SuperNode ID: ") > ids
+            ),
+            f"{name} is back, or was refused",
+        )
+        if process.poll() is None:
+            return
+    raise AssertionError(f"{name} was refused 30 times:\n{federation.log(name)[-2000:]}")
