@@ -12,12 +12,10 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedstats_app.strategies.class_lists import ClassList, align_class_lists
-from fedstats_app.strategies.exchange import push
+from fedstats_app.strategies.exchange import FIRST_POLL, next_poll, push
 from fedstats_app.wire import QUERY_CLIENTS, NodeInfo, RejectedReply, read_node_info
 
 logger = logging.getLogger("fedstats_app")
-
-POLL = 0.1
 
 
 class TooFewClients(RuntimeError):
@@ -55,8 +53,10 @@ def wait_for_nodes(
     """
     started = changed = time.monotonic()
     known: set[int] = set()
+    poll = FIRST_POLL
     while True:
         now, nodes = time.monotonic(), set(grid.get_node_ids())
+        poll = next_poll(poll, progressed=nodes != known)
         if nodes != known:
             known, changed = nodes, now
         enough = len(known) >= max(minimum, expected or 1)
@@ -71,7 +71,7 @@ def wait_for_nodes(
                 f"{len(known)} SuperNodes came within {wait_timeout:.0f} s (wait-timeout), "
                 f"{max(minimum, 1)} are needed (min-clients)"
             )
-        time.sleep(POLL)
+        time.sleep(poll)
 
 
 @dataclass
@@ -144,10 +144,9 @@ def discover(
         If not enough came, or answered, in time.
     """
     roll = _RollCall(grid, reply_timeout, on_reply)
-    started = time.monotonic()
+    started, poll = time.monotonic(), FIRST_POLL
     while True:
-        roll.ask_new_nodes()
-        roll.receive()
+        progressed = roll.ask_new_nodes() | roll.receive()
         now = time.monotonic()
         expected = roll.expected
         settled = not roll.waiting and now - roll.newest >= settle_seconds
@@ -159,7 +158,8 @@ def discover(
             complete = roll.num_partitioned == expected or (settled and answered >= expected)
         if complete or now - started > wait_timeout:
             break
-        time.sleep(POLL)
+        poll = next_poll(poll, progressed=progressed)
+        time.sleep(poll)
     roll.give_up(f"no reply within {wait_timeout:.0f} s (wait-timeout)")
     federation = _federation(roll.infos, roll.refused, num_clients, known_classes)
     federation.statistics_only = frozenset(
@@ -203,11 +203,11 @@ class _RollCall:
         expected = self.expected
         return len({info.partition_id for info in self.infos.values() if info.num_partitions == expected})
 
-    def ask_new_nodes(self) -> None:
-        """Send the question to all nodes that were not there before."""
+    def ask_new_nodes(self) -> bool:
+        """Send the question to all nodes that were not there before, and return whether there were any."""
         new = sorted(set(self.grid.get_node_ids()) - self._asked)
         if not new:
-            return
+            return False
         self._asked.update(new)
         self.newest = time.monotonic()
         content = RecordDict()
@@ -217,11 +217,13 @@ class _RollCall:
                 self.refused[node] = "the message could not be sent"
             else:
                 self.waiting[message_id] = (node, self.newest)
+        return True
 
-    def receive(self) -> None:
-        """Take the answers that are there, and give up on nodes that had ``reply_timeout`` seconds."""
-        if not self.waiting:
-            return
+    def receive(self) -> bool:
+        """Take the answers that are there, give up on nodes that had ``reply_timeout`` seconds; return whether any."""
+        before = len(self.waiting)
+        if not before:
+            return False
         for reply in self.grid.pull_messages(list(self.waiting)):
             node, _ = self.waiting.pop(reply.metadata.reply_to_message_id, (None, 0.0))
             if node is None:
@@ -240,6 +242,7 @@ class _RollCall:
         for message_id, node in late.items():
             del self.waiting[message_id]
             self.refused[node] = f"no reply within {self.reply_timeout:.0f} s (reply-timeout)"
+        return len(self.waiting) < before
 
     def give_up(self, reason: str) -> None:
         """Refuse all nodes that have not answered."""

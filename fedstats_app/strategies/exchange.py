@@ -27,6 +27,11 @@ CLIENTS_PER_WINDOW = 256
 FIRST_POLL, LONGEST_POLL = 0.02, 0.5
 
 
+def next_poll(poll: float, *, progressed: bool) -> float:
+    """Return how many seconds to wait before asking Flower again: a question costs a SuperLink milliseconds."""
+    return FIRST_POLL if progressed else min(1.5 * poll, LONGEST_POLL)
+
+
 def push(grid: Grid, messages: Sequence[Message]) -> list[str | None]:
     """Push messages and return one id for each, None for a message that was refused.
 
@@ -87,7 +92,7 @@ class Exchange:
                 yield reply
                 del reply  # the consumer is done with it: do not hold a Gram matrix while waiting for the next
                 progressed = True
-            poll = FIRST_POLL if progressed else min(1.5 * poll, LONGEST_POLL)
+            poll = next_poll(poll, progressed=progressed)
             if not progressed:
                 time.sleep(poll)
 
