@@ -101,9 +101,9 @@ def test_every_faulty_node_is_named_with_its_reason(faulty_run: FaultyRun) -> No
 
 def test_a_killed_node_and_a_clientapp_that_dies_are_named_and_both_come_back(faulty_run: FaultyRun) -> None:
     rounds = [one["num_clients"] for one in lines(faulty_run.folder, "rounds.jsonl")]
-    # The node with another network is not asked: it has no part in the heads.
-    assert rounds[1:3] == [3, 1] and rounds[-1] == 3 and len(rounds) == 1 + MEZO_ROUNDS, rounds
-    said = [line for line in faulty_run.output.splitlines() if "[fedstats] round 2: client" in line]
+    # The node with another network is not asked: it has no part in the heads. The run goes on with those that live.
+    assert rounds[1:5] == [2, 2, 0, 2] and rounds[-1] == 2 and len(rounds) == 1 + MEZO_ROUNDS, rounds
+    said = [line for line in faulty_run.output.splitlines() if "[fedstats] round 3: client" in line]
     reasons = {node: line for node in faulty_run.nodes.values() for line in said if f"client {node} " in line}
     assert "unavailable" in reasons[faulty_run.nodes["site-c"]].lower()
     assert "stopped responding" in reasons[faulty_run.nodes["site-b"]].lower()
@@ -111,15 +111,12 @@ def test_a_killed_node_and_a_clientapp_that_dies_are_named_and_both_come_back(fa
 
 
 def test_all_replicas_end_with_the_same_bits_whatever_was_lost(faulty_run: FaultyRun, beside: Deployment) -> None:
-    # What was lost: site-c had not yet been told of an update when it was killed.
-    assert {site: files["."] for site, files in faulty_run.kept.items()} == dict.fromkeys(
-        ("site-a", "site-c"), "drwx------"
-    )
-    assert set(faulty_run.kept["site-a"]) >= {"start.safetensors", "log.bin", "replica.safetensors"}
-    assert "start.safetensors" in faulty_run.kept["site-c"]
+    for site in ("site-a", "site-c"):  # what was lost
+        assert faulty_run.kept[site]["."] == "drwx------"
+        assert set(faulty_run.kept[site]) >= {"start.safetensors", "log.bin", "replica.safetensors"}
     site_a = faulty_run.nodes["site-a"]
     assert (
-        f"[fedstats] round 3: client {site_a} was brought up to date by the log: it knew nothing" in faulty_run.output
+        f"[fedstats] round 4: client {site_a} was brought up to date by the log: it knew nothing" in faulty_run.output
     )
     replica = replay(
         faulty_run.folder / "mezo" / "fed3r-fedmezo", load_backbone("efficientnet_lite0", input_size=64, batch_size=16)
@@ -235,9 +232,9 @@ def test_the_script_fine_tunes_without_sending_weights(federation: Script) -> No
     training = read_json(folder, "results.json")["training"]["fedncm-fedmezo"]
     assert training["notes"][0].startswith("3 of 3 replicas are bit-identical in the end, digest ")
     rounds = lines(folder, "rounds.jsonl")
-    assert [(one["round"], one["num_clients"]) for one in rounds] == [(0, 0), (1, 3), (2, 3), (3, 3)]
+    assert [(one["round"], one["num_clients"]) for one in rounds] == [(0, 0), (1, 3), (2, 3)]
     # A seed, a round, the last update; a scalar, a count, a digest.
-    assert [(one["bytes_down"], one["bytes_up"]) for one in rounds[2:]] == [(3 * 40, 3 * 32)] * 2
+    assert (rounds[2]["bytes_down"], rounds[2]["bytes_up"]) == (3 * 40, 3 * 32)
     assert rounds[-1]["loss"] < rounds[0]["loss"]
     assert not list(federation.folder.rglob("mezo-*"))  # the nodes have forgotten it
 
@@ -250,8 +247,11 @@ def test_a_class_under_the_floor_stays_on_its_node(federation: Script, first_run
 
 
 def test_features_are_cached_where_the_node_s_owner_says(federation: Script) -> None:
+    def cached(folder: Path) -> int:
+        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
     for site in SITES:
-        cached = sum(path.stat().st_size for path in (federation.folder / "cache" / site).rglob("*") if path.is_file())
         images = sum(1 for _ in (federation.folder / "images" / site).rglob("*.png"))
-        assert 0.9 * images * 1280 * 4 < cached < 1.3 * images * 1280 * 4
-    assert not (Path(federation.environment["HOME"]) / ".cache" / "fedstats").exists()
+        assert 0.9 * images * 1280 * 4 < cached(federation.folder / "cache" / site) < 1.3 * images * 1280 * 4
+    # Where the owner says nothing there is nothing but what servers keep of their own test images.
+    assert cached(Path(federation.environment["HOME"]) / ".cache" / "fedstats") < 2 * 1.3 * 200 * 1280 * 4
