@@ -81,8 +81,37 @@ def data(script: Script, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def faulty_run(script: Script, beside: Deployment, data: Path, tmp_path_factory: pytest.TempPathFactory) -> FaultyRun:
-    return run_with_faults(script, beside, data, tmp_path_factory.mktemp("faulty"))
+def simulated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the run folder of a simulation: a partition is a site's images, under the same floor."""
+    tmp_path = tmp_path_factory.mktemp("simulated")
+    run_config = {
+        **AppConfig().to_run_config(),
+        "dataset": f"folder:{data}",
+        "partitioner": "natural-id",
+        "partition-column": "subfolder",
+        "num-clients": 3,
+        "min-class-count": 5,
+        "input-size": 64,
+        "plots": False,
+        "output-dir": str(tmp_path / "runs"),
+        "cache-dir": str(tmp_path / "cache"),
+    }
+    nodes = [{"partition-id": node, "num-partitions": 2} for node in range(2)]
+    server_app.app(LocalGrid(client_app.app, nodes, run_config), Context(7, 1, {}, RecordDict(), run_config))
+    (folder,) = (tmp_path / "runs").iterdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def faulty_run(
+    script: Script,
+    beside: Deployment,
+    data: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> FaultyRun:
+    tmp_path = tmp_path_factory.mktemp("faulty")
+    return run_with_faults(script, beside, data, tmp_path, meanwhile=lambda: request.getfixturevalue("simulated"))
 
 
 def test_every_faulty_node_is_named_with_its_reason(faulty_run: FaultyRun) -> None:
@@ -128,24 +157,8 @@ def test_all_replicas_end_with_the_same_bits_whatever_was_lost(faulty_run: Fault
 
 
 def test_the_head_is_that_of_a_simulation_on_the_same_folders(
-    faulty_run: FaultyRun, data: Path, tmp_path: Path
+    faulty_run: FaultyRun, simulated: Path, data: Path
 ) -> None:
-    """Nodes with partitions, as Flower's simulation has them: a partition is a site's images, under the same floor."""
-    run_config = {
-        **AppConfig().to_run_config(),
-        "dataset": f"folder:{data}",
-        "partitioner": "natural-id",
-        "partition-column": "subfolder",
-        "num-clients": 3,
-        "min-class-count": 5,
-        "input-size": 64,
-        "plots": False,
-        "output-dir": str(tmp_path / "runs"),
-        "cache-dir": str(tmp_path / "cache"),
-    }
-    nodes = [{"partition-id": node, "num-partitions": 2} for node in range(2)]
-    server_app.app(LocalGrid(client_app.app, nodes, run_config), Context(7, 1, {}, RecordDict(), run_config))
-    (simulated,) = (tmp_path / "runs").iterdir()
     test = load_dataset(f"folder:{data}", "test")
     assert test is not None
     pictures = [test.sample(index) for index in range(len(test))]

@@ -35,10 +35,8 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]:
 def test_any_number_of_clients_gives_the_same_model(flower: Simulation) -> None:
     weights, backbone = [], load_backbone("random:tiny", input_size=16, batch_size=16, channels_last=True)
     for clients, partitioner in [(1, "iid"), (2, "iid"), (10, "dirichlet"), (50, "dirichlet"), (50, "iid")]:
-        run = flower.bash(
-            f"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream -c \"{SETTINGS} num-clients={clients} partitioner='{partitioner}' "
-            'dirichlet-alpha=0.1"'
-        )
+        settings = f"{SETTINGS} num-clients={clients} partitioner='{partitioner}' dirichlet-alpha=0.1"
+        run = flower.bash(f'FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream -c "{settings}"')
         replica = replay(run.folder / "mezo" / "fedncm-fedmezo", backbone)
         assert replica.round == 100
         (note,) = run.json("results.json")["training"]["fedncm-fedmezo"]["notes"]

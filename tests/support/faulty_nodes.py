@@ -16,12 +16,13 @@ from fedstats_app.strategies.participants import draw_participants
 from support.deployment import Deployment, Script, wait_until
 
 SITES = ("site-a", "site-b", "site-c")
-# A ClientApp that dies, without a word, when it is to train and a file is there.
+# A ClientApp that dies once, without a word, when it is to train and a file is there.
 CRASH = """
 import os, sys
 
 def die(event, args):
     if event == "import" and args[0] == "fedstats_app.client_mezo" and os.path.exists({flag!r}):
+        os.unlink({flag!r})
         os._exit(7)
 
 sys.addaudithook(die)
@@ -83,11 +84,13 @@ def kept_in(folder: Path) -> dict[str, str]:
     }
 
 
-def run_with_faults(script: Script, beside: Deployment, data: Path, tmp_path: Path) -> FaultyRun:
+def run_with_faults(
+    script: Script, beside: Deployment, data: Path, tmp_path: Path, meanwhile: Callable[[], object]
+) -> FaultyRun:
     """FedMeZO with three good nodes, two a round, and all kinds of others.
 
     In round 3 one node is killed and the ClientApp of the other dies; the third one and the dead one lose what they
-    kept. The dead one comes back.
+    kept. The dead one comes back, after something else was done in the minute that Flower waits for it.
     """
     flag, weights = tmp_path / "die", tmp_path / "other.safetensors"
     (tmp_path / "sitecustomize.py").write_text(CRASH.format(flag=str(flag)))
@@ -129,8 +132,8 @@ def run_with_faults(script: Script, beside: Deployment, data: Path, tmp_path: Pa
     for site in ("site-a", "site-c"):
         kept[site] = kept_in(state_of(beside, site))
         shutil.rmtree(state_of(beside, site))
+    meanwhile()
     wait(lambda: rounds() >= 3, "round 3 is done")
-    flag.unlink()
     come_back(beside, "site-c", configs["site-c"])
     wait(lambda: run.poll() is not None, "the run is over")
     (folder,) = (tmp_path / "runs").iterdir()
