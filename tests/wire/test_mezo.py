@@ -25,6 +25,7 @@ from fedstats_app.wire.mezo import (
     read_mezo_request,
 )
 from fedstats_app.wire.mezo_setup import MezoSetup, read_setup
+from fedstats_app.wire.statistics_checks import MAX_COUNT
 from fedstats_app.wire.training import TrainingRequest
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -105,7 +106,7 @@ def reply(answer: MezoReply | Behind) -> Message:
     return mezo_reply(instruction(RecordDict(), MEZO), answer)
 
 
-@given(st.lists(FINITE, min_size=1, max_size=5), st.integers(1, 10**9))
+@given(st.lists(FINITE, min_size=1, max_size=5), st.integers(1, MAX_COUNT))
 def test_an_answer_comes_back(scalars: list[float], number: int) -> None:
     answer = MezoReply(tuple(scalars), number, bytes(range(16)))
     assert read_mezo_reply(reply(answer), len(scalars)) == answer
