@@ -13,7 +13,7 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 from PIL import Image
-from support.local_grid import Fault, LocalGrid
+from support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
 
 import fedstats_app
 from fedstats_app import client_app, client_data, client_evaluation, server_app
@@ -305,6 +305,16 @@ def test_a_node_with_another_backbone_is_refused_by_name(tmp_path: Path) -> None
     outcomes = clients(folder)
     assert [one["outcome"] for one in outcomes] == ["merged", "failed", "merged"]
     assert "is not the server's, fingerprint" in outcomes[1]["reason"]
+
+
+def test_a_node_whose_folder_is_not_there_takes_no_part(tmp_path: Path) -> None:
+    sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed) for seed, name in enumerate("ab")]
+    nodes = [{"data-path": site} for site in (*sites, str(tmp_path / "gone"))]
+    folder = simulate(tmp_path, node_configs=nodes, method="fedncm")
+    ((node, reason),) = read_json(folder, "results.json")["refused_nodes"].items()
+    assert node == str(FIRST_NODE_ID + 2)
+    assert "DatasetError" in reason and f"nothing is at {tmp_path / 'gone'}" in reason
+    assert [one["outcome"] for one in clients(folder)] == ["merged", "merged"]
 
 
 def test_absent_classes_are_masked_unless_asked_for(tmp_path: Path) -> None:

@@ -97,7 +97,6 @@ def run_with_faults(
     other_network(weights)
     faults = {
         "no-data": 'name="nobody"',
-        "no-folder": f'data-path="{script.folder}/images/site-x"',
         "other-network": f'data-path="{script.folder}/images/site-a" backbone-weights="{weights}"',
     }
     beside.register(*SITES, *faults)
