@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.optim.sgd import sgd
 
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, batch_order, generator
@@ -159,12 +160,7 @@ class _Training:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # None without a proximal term: adding a zero would not change a bit, but cost a copy of the model.
         self._start = [parameter.detach().clone() for parameter in self._parameters] if options.proximal_mu else None
-        self._optimizer = torch.optim.SGD(
-            self._parameters,
-            lr=options.learning_rate,
-            momentum=options.momentum,
-            weight_decay=options.weight_decay,
-        )
+        self._momentum_buffers: list[Tensor | None] = [None] * len(self._parameters)
         self.num_batches = 0
 
     def run_epoch(self, epoch: int) -> float:
@@ -180,14 +176,15 @@ class _Training:
             if not math.isfinite(loss):
                 where = f"epoch {epoch + 1} of {self._options.epochs}, batch {number} of {len(batches)}"
                 raise Diverged(f"{where}: the loss is {loss}")
-            self._optimizer.step()
+            self._step()
             self.num_batches += 1
             loss_sum += loss * len(indices)
         return loss_sum / num_examples
 
     def _backward(self, inputs: Tensor, labels: Tensor) -> float:
         """Leave the gradient in the parameters; return the loss without the proximal term."""
-        self._optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         features = self._model.features(inputs)
         loss = F.cross_entropy(self._model.logits(features), labels)
         if self._extra_loss is not None:
@@ -198,6 +195,25 @@ class _Training:
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter.detach() - start, alpha=self._options.proximal_mu)
         return float(loss.detach())
+
+    @torch.no_grad()
+    def _step(self) -> None:
+        """Do what ``torch.optim.SGD.step`` does, whose first call alone imports torch's compiler (docs/decisions.md)."""
+        moved = [index for index, parameter in enumerate(self._parameters) if parameter.grad is not None]
+        buffers = [self._momentum_buffers[index] for index in moved]
+        sgd(
+            [self._parameters[index] for index in moved],
+            [gradient for index in moved if (gradient := self._parameters[index].grad) is not None],
+            buffers,
+            lr=self._options.learning_rate,
+            momentum=self._options.momentum,
+            weight_decay=self._options.weight_decay,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+        for index, buffer in zip(moved, buffers, strict=True):
+            self._momentum_buffers[index] = buffer
 
     def _draw_flips(self, num_examples: int, epoch: int) -> Tensor | None:
         """Draw for every sample whether it is flipped in an epoch, which so does not depend on the batch size."""

@@ -27,7 +27,7 @@ def die(event, args):
 
 sys.addaudithook(die)
 """
-MEZO_ROUNDS = 10
+MEZO_ROUNDS = 5
 # Two of the three sites are asked in a round; a seed is looked for with which it is these in the first rounds.
 FRACTION = 0.67
 PARTICIPANTS = (

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -320,3 +322,18 @@ def test_nothing_to_train_on_is_refused(head: LinearHead, make_features: Make) -
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LocalOptions(**options)
+
+
+def test_training_does_not_load_torch_s_compiler() -> None:
+    """On a real SuperNode every message is a process of its own: it would pay for what it does not use."""
+    program = """
+import sys, torch
+from fedstats_app.heads import LinearHead
+from fedstats_app.training import LocalOptions, TensorSamples, TunedModel, train_locally
+model = TunedModel(LinearHead(torch.zeros(2, 3), torch.zeros(2)), tune="probe")
+samples = TensorSamples(torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))
+print(train_locally(model, samples, LocalOptions(momentum=0.9, weight_decay=0.1), key=(1,)).num_batches)
+print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split("\n")[:2] == ["1", "[]"]
