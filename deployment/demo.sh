@@ -116,7 +116,7 @@ step "predict"
 python -m fedstats_app.cli predict "$RUN" "$DIR/images/new.png"
 
 step "run: fine-tuning without sending weights (FedMeZO), scored on the server's own images"
-flwr run . demo --stream -c "input-size=64 min-clients=3 wait-timeout=300 method='fedncm' fine-tune='fedmezo' fedmezo-temperature=2.0 fedmezo-learning-rate=0.0004 num-server-rounds=2 evaluate-every=2 test-dataset='folder:$DIR/images/server'" | tee "$DIR/mezo.log"
+flwr run . demo --stream -c "input-size=64 min-clients=3 wait-timeout=300 fine-tune='fedmezo' fedmezo-temperature=1.8 fedmezo-learning-rate=0.0005 num-server-rounds=2 evaluate-every=2 test-dataset='folder:$DIR/images/server'" | tee "$DIR/mezo.log"
 [[ -d "$(tail -n 1 "$DIR/mezo.log")" ]] || exit 1
 
 if $KEEP; then

@@ -1,6 +1,7 @@
 """Real federations, as docs/deployment.md sets one up: TLS, node authentication, faults, a node that comes back.
 
-There are two, at the same time: that of the script, and one beside it, for whose dead node Flower waits a minute.
+There are two, at the same time: that of the script, and one beside it. While Flower waits there for a dead node, which
+takes a minute, what else is slow is done.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ pytestmark = [
 ]
 
 METHODS = ("fedncm", "fed3r", "fedcof", "fedcgs")
+# Of the script.
+ALL_SITES = ("site-a", "site-b", "site-c")
 
 
 @pytest.fixture(scope="module")
@@ -103,15 +106,54 @@ def simulated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def outsiders(script: Script, beside: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    """Start two nodes that nobody lets in, and wait until both have given up."""
+    config, tmp_path = f'data-path="{script.folder}/images/site-a"', tmp_path_factory.mktemp("outsiders")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-days", "2", "-nodes",
+         "-keyout", tmp_path / "other.key", "-out", tmp_path / "other.crt", "-subj", "/CN=Somebody else"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    for name in ("unregistered", "wrong-certificate"):
+        beside.make_key(name)
+    unregistered = beside.supernode("unregistered", config)
+    stranger = beside.supernode("wrong-certificate", config, certificates=tmp_path / "other.crt")
+    for process in (unregistered, stranger):
+        wait_until(lambda process=process: process.poll() is not None, "the node gave up")
+        assert process.returncode
+    return beside
+
+
+@pytest.fixture(scope="module")
+def failed_script(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Run the script where somebody else has the port; return its folder and what it says."""
+    folder = tmp_path_factory.mktemp("failed")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = subprocess.run(
+            [SCRIPT, "--dir", folder / "demo", "--port", str(taken.getsockname()[1])],
+            env=script_environment(folder),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    assert done.returncode == 1, done.stderr
+    return folder, done.stderr
+
+
+@pytest.fixture(scope="module")
 def faulty_run(
     script: Script,
     beside: Deployment,
-    data: Path,
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> FaultyRun:
     tmp_path = tmp_path_factory.mktemp("faulty")
-    return run_with_faults(script, beside, data, tmp_path, meanwhile=lambda: request.getfixturevalue("simulated"))
+
+    def meanwhile() -> None:
+        for fixture in ("simulated", "outsiders", "failed_script"):
+            request.getfixturevalue(fixture)
+
+    return run_with_faults(script, beside, tmp_path, meanwhile)
 
 
 def test_every_faulty_node_is_named_with_its_reason(faulty_run: FaultyRun) -> None:
@@ -130,83 +172,42 @@ def test_every_faulty_node_is_named_with_its_reason(faulty_run: FaultyRun) -> No
 def test_a_killed_node_and_a_clientapp_that_dies_are_named_and_both_come_back(faulty_run: FaultyRun) -> None:
     rounds = [one["num_clients"] for one in lines(faulty_run.folder, "rounds.jsonl")]
     # The node with another network is not asked: it has no part in the heads. The run goes on with those that live.
-    assert rounds[1:5] == [2, 2, 0, 2] and rounds[-1] == 2 and len(rounds) == 1 + MEZO_ROUNDS, rounds
+    assert rounds[1:4] == [2, 2, 0] and min(rounds[4:]) >= 1 and rounds[-1] == 2, rounds
+    assert len(rounds) == 1 + MEZO_ROUNDS
     said = [line for line in faulty_run.output.splitlines() if "[fedstats] round 3: client" in line]
     reasons = {node: line for node in faulty_run.nodes.values() for line in said if f"client {node} " in line}
     assert "unavailable" in reasons[faulty_run.nodes["site-c"]].lower()
-    assert "stopped responding" in reasons[faulty_run.nodes["site-b"]].lower()
+    assert "stopped responding" in reasons[faulty_run.nodes["site-a"]].lower()
     assert read_json(faulty_run.folder, "status.json")["state"] == "completed"
 
 
 def test_all_replicas_end_with_the_same_bits_whatever_was_lost(faulty_run: FaultyRun, beside: Deployment) -> None:
-    for site in ("site-a", "site-c"):  # what was lost
+    for site in SITES:  # what was lost
         assert faulty_run.kept[site]["."] == "drwx------"
         assert set(faulty_run.kept[site]) >= {"start.safetensors", "log.bin", "replica.safetensors"}
-    site_a = faulty_run.nodes["site-a"]
-    assert (
-        f"[fedstats] round 4: client {site_a} was brought up to date by the log: it knew nothing" in faulty_run.output
-    )
+        told = f"client {faulty_run.nodes[site]} was brought up to date by the log: it knew nothing of it"
+        assert told in faulty_run.output
     replica = replay(
-        faulty_run.folder / "mezo" / "fed3r-fedmezo", load_backbone("efficientnet_lite0", input_size=64, batch_size=16)
+        faulty_run.folder / "mezo" / "fedncm-fedmezo", load_backbone("efficientnet_lite0", input_size=64, batch_size=16)
     )
     assert replica.round == MEZO_ROUNDS
-    (note,) = read_json(faulty_run.folder, "results.json")["training"]["fed3r-fedmezo"]["notes"]
-    assert note.startswith(f"3 of 3 replicas are bit-identical in the end, digest {replica.digest().hex()}")
+    (note,) = read_json(faulty_run.folder, "results.json")["training"]["fedncm-fedmezo"]["notes"]
+    assert note.startswith(f"2 of 2 replicas are bit-identical in the end, digest {replica.digest().hex()}")
     assert not list(beside.folder.rglob("mezo-*"))  # the nodes have forgotten it
 
 
-def test_the_head_is_that_of_a_simulation_on_the_same_folders(
-    faulty_run: FaultyRun, simulated: Path, data: Path
-) -> None:
-    test = load_dataset(f"folder:{data}", "test")
-    assert test is not None
-    pictures = [test.sample(index) for index in range(len(test))]
-    features = torch.cat(list(load_backbone("efficientnet_lite0", input_size=64, batch_size=16).extract(pictures)))
-    for method in METHODS:
-        deployed_head, _ = read_head(faulty_run.folder / "heads" / f"{method}.safetensors")
-        simulated_head, _ = read_head(simulated / "heads" / f"{method}.safetensors")
-        scale = float(simulated_head.weight.abs().max())
-        assert torch.allclose(deployed_head.weight, simulated_head.weight, rtol=0, atol=1e-6 * scale), method
-        assert torch.equal(deployed_head.predict(features), simulated_head.predict(features)), method
-    one, other = (fedstats_app.load(run, "fed3r") for run in (faulty_run.folder, simulated))
-    assert one.predict(pictures[::4]) == other.predict(pictures[::4])
-    accuracies = [read_json(run, "results.json")["methods"]["fed3r"] for run in (faulty_run.folder, simulated)]
-    assert accuracies[0]["accuracy"] == accuracies[1]["accuracy"] > 0.65
-
-
-def test_outsiders_never_get_in_and_their_logs_say_why(script: Script, beside: Deployment, tmp_path: Path) -> None:
-    config = f'data-path="{script.folder}/images/site-a"'
-    beside.make_key("unregistered")
-    unregistered = beside.supernode("unregistered", config)
-    beside.make_key("wrong-certificate")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-days", "2", "-nodes",
-         "-keyout", tmp_path / "other.key", "-out", tmp_path / "other.crt", "-subj", "/CN=Somebody else"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    stranger = beside.supernode("wrong-certificate", config, certificates=tmp_path / "other.crt")
-    for process in (unregistered, stranger):
-        wait_until(lambda process=process: process.poll() is not None, "the node gave up")
-        assert process.returncode
-    assert "Failed to activate SuperNode" in beside.log("unregistered")
-    assert "CERTIFICATE_VERIFY_FAILED" in beside.log("wrong-certificate")
+def test_outsiders_never_get_in_and_their_logs_say_why(outsiders: Deployment) -> None:
+    assert "Failed to activate SuperNode" in outsiders.log("unregistered")
+    assert "CERTIFICATE_VERIFY_FAILED" in outsiders.log("wrong-certificate")
     for name in ("unregistered", "wrong-certificate"):
-        assert "SuperNode ID: " not in beside.log(name)
+        assert "SuperNode ID: " not in outsiders.log(name)
 
 
-def test_a_script_that_fails_says_why_and_ends_what_it_started(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = subprocess.run(
-            [SCRIPT, "--dir", tmp_path / "demo", "--port", str(port)],
-            env=script_environment(tmp_path),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-    assert done.returncode == 1 and "superlink did not say" in done.stderr, done.stderr
-    assert f"demo.sh failed; logs are in {tmp_path}/demo" in done.stderr
-    wait_until(lambda: not processes_naming(str(tmp_path)), "nothing is left")
+def test_a_script_that_fails_says_why_and_ends_what_it_started(failed_script: tuple[Path, str]) -> None:
+    folder, errors = failed_script
+    assert "superlink did not say" in errors
+    assert f"demo.sh failed; logs are in {folder}/demo" in errors
+    wait_until(lambda: not processes_naming(str(folder)), "nothing is left")
 
 
 # The script's own runs, last: it goes on beside the tests above.
@@ -238,10 +239,28 @@ def test_the_script_runs_predicts_and_evaluates_on_what_the_nodes_keep(federatio
     assert "Ankle boot" in output.split("== predict")[1].split("== run")[0]
 
 
+def test_the_head_is_that_of_a_simulation_on_the_same_folders(federation: Script, simulated: Path, data: Path) -> None:
+    _, deployed = run_folders(federation)
+    test = load_dataset(f"folder:{data}", "test")
+    assert test is not None
+    pictures = [test.sample(index) for index in range(len(test))]
+    features = torch.cat(list(load_backbone("efficientnet_lite0", input_size=64, batch_size=16).extract(pictures)))
+    for method in METHODS:
+        deployed_head, _ = read_head(deployed / "heads" / f"{method}.safetensors")
+        simulated_head, _ = read_head(simulated / "heads" / f"{method}.safetensors")
+        scale = float(simulated_head.weight.abs().max())
+        assert torch.allclose(deployed_head.weight, simulated_head.weight, rtol=0, atol=1e-6 * scale), method
+        assert torch.equal(deployed_head.predict(features), simulated_head.predict(features)), method
+    one, other = (fedstats_app.load(run, "fed3r") for run in (deployed, simulated))
+    assert one.predict(pictures[::4]) == other.predict(pictures[::4])
+    accuracies = [read_json(run, "results.json")["methods"]["fed3r"] for run in (deployed, simulated)]
+    assert accuracies[0]["accuracy"] == accuracies[1]["accuracy"] > 0.65
+
+
 def test_the_script_fine_tunes_without_sending_weights(federation: Script) -> None:
     _, folder = run_folders(federation)
     assert f"[fedstats] completed; results are in\n{folder}\n" in federation.output
-    training = read_json(folder, "results.json")["training"]["fedncm-fedmezo"]
+    training = read_json(folder, "results.json")["training"]["fed3r-fedmezo"]
     assert training["notes"][0].startswith("3 of 3 replicas are bit-identical in the end, digest ")
     rounds = lines(folder, "rounds.jsonl")
     assert [(one["round"], one["num_clients"]) for one in rounds] == [(0, 0), (1, 3), (2, 3)]
@@ -254,7 +273,7 @@ def test_the_script_fine_tunes_without_sending_weights(federation: Script) -> No
 def test_a_class_under_the_floor_stays_on_its_node(federation: Script, first_run: Path) -> None:
     """Three bags at site-c: they are in no head's counts, and the others are told how many classes, not which."""
     by_client = {str(one["client"]): one for one in lines(first_run, "clients.jsonl")}
-    suppressed = {site: by_client[federation.node_id(site)]["num_suppressed_classes"] for site in SITES}
+    suppressed = {site: by_client[federation.node_id(site)]["num_suppressed_classes"] for site in ALL_SITES}
     assert suppressed == {"site-a": 0, "site-b": 0, "site-c": 1}
 
 
@@ -262,7 +281,7 @@ def test_features_are_cached_where_the_node_s_owner_says(federation: Script) -> 
     def cached(folder: Path) -> int:
         return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
-    for site in SITES:
+    for site in ALL_SITES:
         images = sum(1 for _ in (federation.folder / "images" / site).rglob("*.png"))
         assert 0.9 * images * 1280 * 4 < cached(federation.folder / "cache" / site) < 1.3 * images * 1280 * 4
     # Where the owner says nothing there is nothing but what servers keep of their own test images.
