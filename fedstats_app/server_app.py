@@ -166,8 +166,8 @@ class Run:
             if number and client in federation.hosts and client not in federation.statistics_only
         }
         if config.fine_tune != "none":
-            holdout = strategy.request.holdout
-            self._train(config, clients, trainable, backbone, class_names, test_set, solved, holdout)
+            known = closed_form.client_scores(strategy, trainable)
+            self._train(config, clients, trainable, backbone, class_names, test_set, solved, known)
         if config.personalise != "none":
             self._personalise(config, clients, trainable, strategy, backbone)
 
@@ -205,7 +205,7 @@ class Run:
         class_names: tuple[str, ...],
         test_set: ServerTestSet | None,
         solved: ClosedFormStage,
-        holdout: float,
+        known_scores: dict[str, tuple[float, float]],
     ) -> None:
         """Stage 2: train from the heads, on the clients that are in them."""
         how = "" if config.fine_tune == "fedmezo" else f" by {config.optimizer}"
@@ -223,6 +223,7 @@ class Run:
             config.holdout_fraction if test_set is None else 0.0,
             self.align_names,
             say,
+            known_scores,
         )
         results = stage.run()
         write_model_card(self.folder.path)

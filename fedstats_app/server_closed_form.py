@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,6 +61,7 @@ class ClosedForm:
     started: float
     last_line: float = 0.0
     evaluation_failures: dict[int, str] = field(default_factory=dict)
+    confusion: dict[str, ConfusionMatrix] = field(default_factory=dict)
     calibration: dict[str, CalibrationSums] = field(default_factory=dict)
     num_test_unreadable: int = 0
     label_counts: dict[int, np.ndarray] = field(default_factory=dict)
@@ -74,7 +75,37 @@ class ClosedForm:
             strategy.start(grid, evaluate_fn=self._evaluate_fn(strategy))
         if self.config.save_statistics:
             save_statistics(self.folder.path, strategy.collection.collected(self.class_names, self.folder.run_id))
-        self._write(strategy, self._evaluate(grid, strategy))
+        self._evaluate(grid, strategy)
+        self._write(strategy)
+
+    def client_scores(self, strategy: StatisticsStrategy, clients: Collection[int]) -> dict[str, tuple[float, float]]:
+        """Return how heads do on what clients hold out, where training from them would find the same by asking again.
+
+        Parameters
+        ----------
+        strategy : StatisticsStrategy
+            The one that ran.
+        clients : collection of int
+            Those that training evaluates on.
+
+        Returns
+        -------
+        dict
+            From method to accuracy and mean loss in nats. Empty unless just these clients have answered; without the
+            methods whose head does not know all classes, since a model in training does.
+        """
+        temperature = self.config.temperature
+        evaluated = {outcome.client for outcome in strategy.outcomes if outcome.in_heads}
+        if self.test_set is not None or self.evaluation_failures or evaluated != set(clients):
+            return {}
+        return {
+            name: (matrix.accuracy, self.calibration[name].mean_nll(temperature))
+            for name, matrix in self.confusion.items()
+            if matrix.num_examples
+            and matrix.num_examples == self.calibration[name].num_examples
+            and temperature in self.calibration[name].temperatures
+            and bool(strategy.heads[name].present.all())
+        }
 
     def elapsed(self) -> str:
         """Return the seconds since the run began, in words."""
@@ -154,22 +185,22 @@ class ClosedForm:
             name: (strategy.methods()[name].specification.feature_map, head) for name, head in strategy.heads.items()
         }
 
-    def _evaluate(self, grid: ClientGrid, strategy: StatisticsStrategy) -> dict[str, ConfusionMatrix]:
+    def _evaluate(self, grid: ClientGrid, strategy: StatisticsStrategy) -> None:
         test_set = self.test_set
         if test_set is None:
             share = f"{100 * self.config.holdout_fraction:.0f}%"
             say(f"evaluating on the {share} of their samples that clients kept for it, after {self.elapsed()}")
-            confusion, self.calibration, self.evaluation_failures = evaluate_on_clients(grid, strategy)
-            if not any(matrix.num_examples for matrix in confusion.values()):
+            self.confusion, self.calibration, self.evaluation_failures = evaluate_on_clients(grid, strategy)
+            if not any(matrix.num_examples for matrix in self.confusion.values()):
                 say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
-            return confusion
+            return
         say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {self.elapsed()}")
-        confusion = self._on_server(strategy, test_set)
+        self.confusion = self._on_server(strategy, test_set)
         self.calibration = test_set.calibrate(self._heads(strategy))
         self.num_test_unreadable = test_set.num_unreadable
-        return confusion
 
-    def _write(self, strategy: StatisticsStrategy, confusion: dict[str, ConfusionMatrix]) -> None:
+    def _write(self, strategy: StatisticsStrategy) -> None:
+        confusion = self.confusion
         evaluated_on = "clients" if self.test_set is None else "server"
         results = [
             method_result(strategy, name, confusion.get(name), self.calibration.get(name)) for name in strategy.heads
@@ -208,12 +239,12 @@ class ClosedForm:
         )
         write_model_card(self.folder.path)
         if self.config.plots:
-            self._plot(results, confusion)
+            self._plot(results)
         say(f"done after {self.elapsed()}")
         print(results_table(results), flush=True)
         self._say_what_failed(outcomes)
 
-    def _plot(self, results: list[MethodResult], confusion: dict[str, ConfusionMatrix]) -> None:
+    def _plot(self, results: list[MethodResult]) -> None:
         from fedstats_app.results.plots import write_plots
 
         labels = [self.label_counts[client] for client in sorted(self.label_counts)]
@@ -222,7 +253,7 @@ class ClosedForm:
             results,
             class_names=self.class_names,
             label_counts=np.stack(labels) if labels else None,
-            confusion_matrices={name: matrix.matrix.numpy() for name, matrix in confusion.items()},
+            confusion_matrices={name: matrix.matrix.numpy() for name, matrix in self.confusion.items()},
             dataset=self.data_name,
             backbone=self.config.backbone,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -48,6 +48,8 @@ class FineTuningStage:
         Whether clients need the class names to align their labels.
     say : callable
         Prints a line.
+    known_scores : mapping
+        From method to accuracy and mean loss of its head, where clients need not be asked for them again.
     """
 
     config: AppConfig
@@ -62,6 +64,7 @@ class FineTuningStage:
     holdout: float
     align_names: bool
     say: Callable[[str], None]
+    known_scores: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def run(self) -> list[TrainingResult]:
         """Train from each head in turn; every finished training is saved before the next begins."""

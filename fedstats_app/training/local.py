@@ -198,7 +198,7 @@ class _Training:
 
     @torch.no_grad()
     def _step(self) -> None:
-        """Do what ``torch.optim.SGD.step`` does, whose first call alone imports torch's compiler (docs/decisions.md)."""
+        """Do what ``torch.optim.SGD.step`` does, without torch's compiler, which that class imports."""
         moved = [index for index, parameter in enumerate(self._parameters) if parameter.grad is not None]
         buffers = [self._momentum_buffers[index] for index in moved]
         sgd(
