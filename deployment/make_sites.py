@@ -2,8 +2,8 @@
 
     python deployment/make_sites.py FOLDER
 
-FOLDER/site-a, site-b and site-c share some classes and have some to themselves. FOLDER/server/test has images for the
-server to score models on, and FOLDER/new.png is one of an ankle boot; no site has any of them.
+FOLDER/images/site-a, site-b and site-c share some classes and have some to themselves. FOLDER/server/test has images
+for the server to score models on, and FOLDER/new.png is one of an ankle boot; no site has any of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def make_sites(root: Path) -> None:
     taken = dict.fromkeys(map(folder_name, train.class_names), 0)
     for site, classes in SITES.items():
         for name, count in classes.items():
-            _save(train, _indices(train, name)[taken[name] : taken[name] + count], root / site / name)
+            _save(train, _indices(train, name)[taken[name] : taken[name] + count], root / "images" / site / name)
             taken[name] += count
     for name in taken:
         _save(test, _indices(test, name)[-TEST_IMAGES:], root / "server" / "test" / name)

@@ -19,14 +19,22 @@ from fedstats_app.config import TRAINING, AppConfig, NodeConfig
 from fedstats_app.own_data import listed_classes
 from fedstats_app.wire import NodeInfo, guard, node_info_reply, per_client
 
+# Beside all messages of type train: they score what is being trained, or was trained on this node.
+TRAINING_MESSAGES = ("evaluate.model", "evaluate.mezo", "evaluate.personal")
+
 
 def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Mod: train nothing on a node whose owner does not allow it, whatever the handler and whoever asks."""
-    if msg.metadata.message_type.split(".")[0] == "train":
+    trains = msg.metadata.message_type.split(".")[0] == "train"
+    if trains or msg.metadata.message_type in TRAINING_MESSAGES:
         from fedstats_app.client_data import node_policy
         from fedstats_app.node import configs
+        from fedstats_app.privacy import RefusedByPolicy
 
-        node_policy(*configs(context)).check_method(TRAINING)
+        config, node = configs(context)
+        node_policy(config, node).check_method(TRAINING)
+        if trains and not node.trains:
+            raise RefusedByPolicy("this node does not train (train=false in its node-config)")
     return call_next(msg, context)
 
 

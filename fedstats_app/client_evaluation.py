@@ -19,7 +19,9 @@ def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score heads on the samples that the client kept for evaluation."""
     request, heads = read_evaluation_request(msg)
     config, node = configs(context)
-    floor = node_policy(config, node).min_class_count
+    policy = node_policy(config, node)
+    policy.check_specifications(request.specs)
+    floor = policy.min_class_count
     split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
     reader = feature_reader(config, node, request.backbone_fingerprint)
     confusion, calibration = evaluate_heads(

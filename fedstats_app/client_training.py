@@ -14,6 +14,7 @@ from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.heads import LinearHead
 from fedstats_app.node import configs, feature_reader, partition_of
+from fedstats_app.privacy import evaluable
 from fedstats_app.samples import samples_for
 from fedstats_app.site import FeatureReader
 from fedstats_app.training import Samples, SelectedSamples, TensorSamples, TunedModel, evaluate, train_locally
@@ -90,10 +91,13 @@ def prepare_samples(
         )
     reader = feature_reader(config, node, request.backbone_fingerprint)
     samples = training_samples(request, reader, dataset, split.held_out if held_out else split.kept)
+    # Images that cannot be read may have left a class under its owner's floor, or a handful to evaluate: then it does
+    # not train either, and they are not evaluated.
+    policy, labels = node_policy(config, node), samples.labels
     if held_out:
-        return reader, samples, partition
-    # Images that cannot be read may have left a class under its owner's floor: then it does not train either.
-    allowed = node_policy(config, node).allowed_classes(samples.labels, request.num_classes)[samples.labels]
+        allowed = evaluable(labels, request.num_classes, policy.min_class_count)
+    else:
+        allowed = policy.allowed_classes(labels, request.num_classes)[labels]
     if not bool(allowed.all()):
         samples = SelectedSamples(samples, allowed.nonzero().squeeze(1))
     return reader, samples, partition

@@ -166,8 +166,7 @@ class Run:
             if number and client in federation.hosts and client not in federation.statistics_only
         }
         if config.fine_tune != "none":
-            known = closed_form.client_scores(strategy, trainable)
-            self._train(config, clients, trainable, backbone, class_names, test_set, solved, known)
+            self._train(config, clients, trainable, backbone, class_names, test_set, solved)
         if config.personalise != "none":
             self._personalise(config, clients, trainable, strategy, backbone)
 
@@ -205,11 +204,13 @@ class Run:
         class_names: tuple[str, ...],
         test_set: ServerTestSet | None,
         solved: ClosedFormStage,
-        known_scores: dict[str, tuple[float, float]],
     ) -> None:
         """Stage 2: train from the heads, on the clients that are in them."""
         how = "" if config.fine_tune == "fedmezo" else f" by {config.optimizer}"
         say(f"fine-tune {config.fine_tune}{how} on {len(clients)} clients, after {self._elapsed()}")
+        # What stage 1 measured at temperature 1, on all clients, with features as training computes them.
+        as_in_training = config.temperature == 1.0 and (config.autocast == "none" or config.fine_tune == "probe")
+        known = solved.client_scores if as_in_training and clients.keys() == solved.clients.keys() else {}
         stage = FineTuningStage(
             config,
             self.folder,
@@ -223,7 +224,7 @@ class Run:
             config.holdout_fraction if test_set is None else 0.0,
             self.align_names,
             say,
-            known_scores,
+            known,
         )
         results = stage.run()
         write_model_card(self.folder.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,35 +77,6 @@ class ClosedForm:
             save_statistics(self.folder.path, strategy.collection.collected(self.class_names, self.folder.run_id))
         self._evaluate(grid, strategy)
         self._write(strategy)
-
-    def client_scores(self, strategy: StatisticsStrategy, clients: Collection[int]) -> dict[str, tuple[float, float]]:
-        """Return how heads do on what clients hold out, where training from them would find the same by asking again.
-
-        Parameters
-        ----------
-        strategy : StatisticsStrategy
-            The one that ran.
-        clients : collection of int
-            Those that training evaluates on.
-
-        Returns
-        -------
-        dict
-            From method to accuracy and mean loss in nats. Empty unless just these clients have answered; without the
-            methods whose head does not know all classes, since a model in training does.
-        """
-        temperature = self.config.temperature
-        evaluated = {outcome.client for outcome in strategy.outcomes if outcome.in_heads}
-        if self.test_set is not None or self.evaluation_failures or evaluated != set(clients):
-            return {}
-        return {
-            name: (matrix.accuracy, self.calibration[name].mean_nll(temperature))
-            for name, matrix in self.confusion.items()
-            if matrix.num_examples
-            and matrix.num_examples == self.calibration[name].num_examples
-            and temperature in self.calibration[name].temperatures
-            and bool(strategy.heads[name].present.all())
-        }
 
     def elapsed(self) -> str:
         """Return the seconds since the run began, in words."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -64,7 +64,7 @@ class FineTuningStage:
     holdout: float
     align_names: bool
     say: Callable[[str], None]
-    known_scores: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    known_scores: Mapping[str, tuple[float, float]]
 
     def run(self) -> list[TrainingResult]:
         """Train from each head in turn; every finished training is saved before the next begins."""

@@ -142,9 +142,17 @@ def test_unit_and_container_name_options_that_flower_has() -> None:
         [Path(sys.executable).parent / "flower-supernode", "--help"], capture_output=True, text=True, check=True
     ).stdout
     for file in (DEPLOYMENT / "fedstats-supernode.service", DOCUMENT):
-        text = file.read_text()
-        for command in re.findall(
-            r"(?:ExecStart=\S+|^flower-supernode|fedstats-supernode \\)((?:.*\\\n)*.*)", text, re.M
-        ):
-            for option in re.findall(r"(?<!\S)--[a-z-]+", command):
-                assert option in usage, (file.name, option)
+        commands = re.findall(
+            r"(?:ExecStart=\S+|^flower-supernode|fedstats-supernode \\)((?:.*\\\n)*.*)", file.read_text(), re.M
+        )
+        options = {option for command in commands for option in re.findall(r"(?<!\S)--[a-z-]+", command)}
+        assert {"--superlink", "--node-config"} <= options, file.name
+        assert [option for option in options if option not in usage] == [], file.name
+
+
+def test_the_container_has_what_a_node_needs_and_starts_it() -> None:
+    lines = (DEPLOYMENT / "Containerfile").read_text().splitlines()
+    copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
+    assert copied and all((DEPLOYMENT / name).exists() for name in copied)
+    assert "requirements-node.txt" in copied
+    assert any(line.startswith("ENTRYPOINT") and "flower-supernode" in line for line in lines)

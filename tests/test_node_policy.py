@@ -13,10 +13,17 @@ from flwr.app import Message, RecordDict
 from PIL import Image
 
 from fedstats_app import client_app
-from fedstats_app.config import AppConfig
+from fedstats_app.client_data import client_split
+from fedstats_app.client_training import prepare_samples
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.heads import LinearHead
 from fedstats_app.results.head_file import read_head
 from fedstats_app.results.statistics_file import load_statistics
+from fedstats_app.site import backbone_for
+from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.strategies import TooFewClients
+from fedstats_app.wire import StatisticsRequest, evaluation_content
+from fedstats_app.wire.training import TrainingRequest
 from tests.support.compare import relative_difference
 from tests.support.local_grid import LocalGrid
 from tests.test_apps import METHODS, clients, read_json, simulate, site_folder
@@ -174,17 +181,65 @@ def test_a_gram_matrix_of_few_samples_is_refused_or_warned_of(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("allowed", "refused"), [("fedncm", True), ("fedncm,training", False), ("all", False)])
-@pytest.mark.parametrize("kind", ["train", "train.anything"])
+@pytest.mark.parametrize("kind", ["train", "train.mezo", "evaluate.model", "evaluate.mezo", "evaluate.personal"])
 def test_nothing_is_trained_where_training_is_not_allowed(
     tmp_path: Path, allowed: str, refused: bool, kind: str
 ) -> None:
     """The node itself refuses, whatever the server knows of its policy; its reply is a valid message."""
-    node = site(tmp_path, "b", allowed_methods=allowed)
-    grid = LocalGrid(client_app.app, [node], AppConfig().to_run_config())
-    [reply] = grid.send_and_receive([Message(RecordDict(), dst_node_id=1000, message_type="train")])
+    reply = answer(site(tmp_path, "b", allowed_methods=allowed), kind)
 
     assert reply.has_error()
     assert reply.error.reason.startswith("RefusedByPolicy: training is not among") == refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"), [("train", True), ("train.mezo", True), ("train.personalise", True), ("evaluate.model", False)]
+)
+def test_nothing_is_trained_on_a_node_that_does_not_train(tmp_path: Path, kind: str, refused: bool) -> None:
+    reply = answer(site(tmp_path, "b", train=False), kind)
+
+    assert reply.has_error()
+    assert reply.error.reason.startswith("RefusedByPolicy: this node does not train") == refused
+
+
+def answer(node: Mapping[str, object], kind: str) -> Message:
+    """Return what a node says to an empty message of a type."""
+    grid = LocalGrid(client_app.app, [node], AppConfig().to_run_config())
+    [reply] = grid.send_and_receive([Message(RecordDict(), dst_node_id=1000, message_type=kind)])
+    return reply
+
+
+def test_heads_of_other_methods_are_not_scored_either(tmp_path: Path) -> None:
+    """The server that asks is not ours: ours asks only who is in the heads."""
+    settings = {**AppConfig().to_run_config(), "backbone": "random:tiny", "input-size": 16}
+    head = LinearHead(torch.zeros(2, 32), torch.zeros(2))
+    for gram, refused in ((False, False), (True, True)):
+        request = StatisticsRequest(2, (StatisticsSpec(gram=gram),), holdout=0.3, class_names=("ant", "bee"))
+        content = evaluation_content(request, {"x": (0, head)})
+        grid = LocalGrid(client_app.app, [site(tmp_path / str(gram), "b", allowed_methods="fedncm")], settings)
+        [reply] = grid.send_and_receive([Message(content, dst_node_id=1000, message_type="evaluate.heads")])
+        assert reply.has_error() == refused
+        assert not refused or reply.error.reason.startswith("RefusedByPolicy")
+
+
+def test_a_handful_of_readable_samples_is_not_evaluated_in_training_either(tmp_path: Path) -> None:
+    config = AppConfig.from_run_config({**AppConfig().to_run_config(), "backbone": "random:tiny", "input-size": 16})
+    node = NodeConfig.from_node_config(site(tmp_path, "a", {"ant": 40, "bee": 40}))
+    request = TrainingRequest(
+        2,
+        "probe",
+        holdout=0.25,
+        backbone_fingerprint=backbone_for(config, own_data=True).fingerprint,
+        class_names=("ant", "bee"),
+    )
+    counts = []
+    for readable in (None, 5, 4):
+        split = client_split(config, node, None, request.class_names, holdout=0.25, seed=request.seed)
+        for index in split.held_out[readable or len(split.held_out) :]:
+            Path(node.data_path, split.dataset.sample_name(int(index))).write_bytes(b"no image")
+        _, samples, _ = prepare_samples(request, config, node, None, held_out=True)
+        counts.append(len(samples.labels))
+    assert counts[0] >= 16 and counts[1:] == [5, 0]
 
 
 def test_who_does_not_allow_training_says_so(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from test_apps import clients, read_json, simulate, site_folder
 import fedstats_app
 from fedstats_app import client_app, client_training, server_app
 from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.results import resume as resume_module
 from fedstats_app.results.head_file import read_head
-from fedstats_app.server_closed_form import ClosedForm
 from fedstats_app.site import FeatureReader, backbone_for, partitions, training_set
 from fedstats_app.strategies import TooFewClients
 from fedstats_app.training import batch_order
@@ -206,7 +206,7 @@ def test_clients_are_not_asked_twice_how_good_a_head_is(
     scores = []
     for known in (True, False):
         if not known:
-            monkeypatch.setattr(ClosedForm, "client_scores", lambda *_: {})
+            monkeypatch.setattr(resume_module, "_client_scores", lambda *_: {})
         folder = simulate(tmp_path, node_configs=configs, **settings)
         start, _ = rounds(folder, f"fedncm-{tune}")
         scores.append((start["accuracy"], start["loss"]))

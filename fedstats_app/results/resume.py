@@ -39,10 +39,14 @@ class ClosedFormStage:
         From method to its head.
     clients : dict
         From every client that was merged to its number of samples.
+    client_scores : dict
+        From method to accuracy and mean loss in nats of its head on what all of these clients hold out. Without methods
+        whose head does not know a class, since a model in training knows all; empty if a client did not answer.
     """
 
     heads: dict[str, SavedHead]
     clients: dict[int, int]
+    client_scores: dict[str, tuple[float, float]]
 
 
 def closed_form_stage(folder: Path) -> ClosedFormStage | None:
@@ -61,7 +65,8 @@ def closed_form_stage(folder: Path) -> ClosedFormStage | None:
     results = folder / "results.json"
     if not results.is_file():
         return None
-    methods: dict[str, dict[str, Any]] = json.loads(results.read_text(encoding="utf-8"))["methods"]
+    record: dict[str, Any] = json.loads(results.read_text(encoding="utf-8"))
+    methods: dict[str, dict[str, Any]] = record["methods"]
     heads = {}
     for name, result in methods.items():
         head, metadata = read_head(folder / "heads" / f"{name}.safetensors")
@@ -70,7 +75,21 @@ def closed_form_stage(folder: Path) -> ClosedFormStage | None:
     lines = (folder / "clients.jsonl").read_text(encoding="utf-8").splitlines()
     outcomes = [json.loads(line) for line in lines if line]
     merged = [outcome for outcome in outcomes if outcome["outcome"] in ("merged", "known")]
-    return ClosedFormStage(heads, {int(outcome["client"]): int(outcome["num_examples"]) for outcome in merged})
+    clients = {int(outcome["client"]): int(outcome["num_examples"]) for outcome in merged}
+    return ClosedFormStage(heads, clients, _client_scores(record, heads))
+
+
+def _client_scores(record: Mapping[str, Any], heads: Mapping[str, SavedHead]) -> dict[str, tuple[float, float]]:
+    if record["evaluated_on"] != "clients" or record["evaluation_failures"]:
+        return {}
+    calibrations = {name: result["calibration"] for name, result in record["methods"].items()}
+    return {
+        name: (record["methods"][name]["accuracy"], calibration["nll_before"])
+        for name, calibration in calibrations.items()
+        if calibration is not None
+        and calibration["num_examples"] == record["num_test_examples"]
+        and bool(heads[name].head.present.all())
+    }
 
 
 def check_same_run(folder: Path, record: Mapping[str, object]) -> list[str]:

@@ -193,7 +193,8 @@ def demo(home: Path) -> Iterator[Script]:
 
 def script_environment(home: Path) -> dict[str, str]:
     """Return the environment of somebody who sits at a terminal, with this Python's commands on the path."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("FLWR_", "FEDSTATS_"))}
+    left_out = ("flwr_", "fedstats_", "http_proxy", "https_proxy", "all_proxy", "no_proxy")
+    inherited = {name: value for name, value in os.environ.items() if not name.lower().startswith(left_out)}
     return {
         **inherited,
         "HOME": str(home),

@@ -14,8 +14,7 @@ from typing import Any
 from fedstats_app.backbones import load_backbone
 from support.deployment import Deployment, Script, wait_until
 
-# Of those whose images the script makes; they take part in every round.
-SITES = ("site-a", "site-c")
+SITES = ("site-a", "site-b", "site-c")
 # A ClientApp that dies once, without a word, when it is to train and a file is there.
 CRASH = """
 import os, sys
@@ -27,8 +26,8 @@ def die(event, args):
 
 sys.addaudithook(die)
 """
-# The killed node is back in the last one, or when all are brought to the end after it.
-MEZO_ROUNDS = 4
+# The killed node is back in the third one, or when all are brought to the end after it.
+MEZO_ROUNDS = 3
 
 
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -46,13 +45,13 @@ class FaultyRun:
     kept: dict[str, dict[str, str]]
 
 
-def merged_folder(root: Path, images: Path) -> Path:
+def merged_folder(root: Path, made: Path) -> Path:
     """Put all sites' images into one data set, ``train/<class>/<site>/*.png``, with the server's own to test on."""
-    for image in images.glob("site-*/*/*.png"):
+    for image in made.glob("images/*/*/*.png"):
         target = root / "train" / image.parent.name / image.parent.parent.name / image.name
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(image, target)
-    shutil.copytree(images / "server" / "test", root / "test")
+    shutil.copytree(made / "server" / "test", root / "test")
     return root
 
 
@@ -76,24 +75,15 @@ def kept_in(folder: Path) -> dict[str, str]:
     }
 
 
-def server_folder(root: Path, images: Path) -> Path:
-    """Put the server's own images of the classes that :data:`SITES` send into a folder."""
-    for folder in (images / "server" / "test").iterdir():
-        if any(len(list((images / site / folder.name).glob("*.png"))) >= 5 for site in SITES):
-            shutil.copytree(folder, root / "test" / folder.name)
-    return root
-
-
 def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhile: Callable[[], object]) -> FaultyRun:
-    """FedMeZO with two good nodes, and all kinds of others.
+    """FedMeZO with three good nodes, and all kinds of others.
 
-    In round 2 one of the two is killed and the ClientApp of the other dies; then both lose what they kept. The dead one
+    In round 2 one of the three is killed and the ClientApp of another dies; then both lose what they kept. The dead one
     comes back, after something else was done in the minute that Flower waits for it.
     """
     flag, weights = tmp_path / "die", tmp_path / "other.safetensors"
     (tmp_path / "sitecustomize.py").write_text(CRASH.format(flag=str(flag)))
     other_network(weights)
-    data = server_folder(tmp_path / "server", script.folder / "images")
     faults = {
         "no-data": 'name="nobody"',
         "other-network": f'data-path="{script.folder}/images/site-a" backbone-weights="{weights}"',
@@ -105,9 +95,9 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
     nodes = {name: beside.node_id(name) for name in configs}
     run = beside.command(
         "flwr", "run", ".", "demo", "--stream", "-c",
-        f"input-size=64 min-clients=1 wait-timeout=600 settle-seconds=5 test-dataset='folder:{data}' plots=false "
+        f"input-size=64 min-clients=1 wait-timeout=600 settle-seconds=5 test-dataset='folder:{script.folder}/server' "
         f"method='fedncm' fine-tune='fedmezo' num-server-rounds={MEZO_ROUNDS} evaluate-every={MEZO_ROUNDS} "
-        f"fedmezo-temperature=2.0 fedmezo-learning-rate=0.0004 output-dir='{tmp_path}/runs'",
+        f"plots=false fedmezo-temperature=2.0 fedmezo-learning-rate=0.0004 output-dir='{tmp_path}/runs'",
     )  # fmt: skip
     log = f"flwr-{beside.commands}"
 
@@ -124,7 +114,7 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
     wait(lambda: "ROUND 2]" in beside.log("site-c"), "site-c is asked in round 2")
     running["site-c"].kill()  # its ClientApp takes seconds to start: it has not answered yet
     kept = {site: kept_in(state_of(beside, site)) for site in SITES}
-    for site in SITES:
+    for site in ("site-a", "site-c"):
         shutil.rmtree(state_of(beside, site))
     meanwhile()
     wait(lambda: rounds() >= 2, "round 2 is done")
