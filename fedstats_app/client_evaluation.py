@@ -17,17 +17,22 @@ from fedstats_app.wire import StatisticsRequest, evaluation_reply, read_evaluati
 
 def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score heads on the samples that the client kept for evaluation."""
+    return evaluation_reply(msg, *score_heads(msg, context, client_id))
+
+
+def score_heads(
+    msg: Message, context: Context, client_id: int | None
+) -> tuple[dict[str, ConfusionMatrix], dict[str, CalibrationSums]]:
+    """Score the heads of a request as far as the node's owner allows; see :func:`evaluate_heads`."""
     request, heads = read_evaluation_request(msg)
     config, node = configs(context)
     policy = node_policy(config, node)
     policy.check_specifications(request.specs)
-    floor = policy.min_class_count
     split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
     reader = feature_reader(config, node, request.backbone_fingerprint)
-    confusion, calibration = evaluate_heads(
-        reader, split, request, heads, min_class_count=floor, mask_absent=config.mask_absent
+    return evaluate_heads(
+        reader, split, request, heads, min_class_count=policy.min_class_count, mask_absent=config.mask_absent
     )
-    return evaluation_reply(msg, confusion, calibration)
 
 
 def evaluate_heads(

@@ -15,7 +15,7 @@ from flwr.app import Context, Message
 from torch import Tensor
 
 from fedstats_app.client_data import client_split, node_policy
-from fedstats_app.client_evaluation import evaluate_heads
+from fedstats_app.client_evaluation import score_heads
 from fedstats_app.client_state import forget_state, resume, save_state, state_file
 from fedstats_app.client_training import training_samples
 from fedstats_app.heads import LinearHead
@@ -25,7 +25,7 @@ from fedstats_app.site import FeatureReader, state_root
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training import LocalReport, Samples, TunedModel, alignment_loss, evaluate, train_locally
 from fedstats_app.training.start_heads import random_head
-from fedstats_app.wire import RejectedRequest, read_evaluation_request
+from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.personal import PersonalMetrics, PersonalTask, personal_reply, read_personal_task
 from fedstats_app.wire.personal_heads import head_scores_reply, personal_heads_reply, read_personal_heads_task
 from fedstats_app.wire.prototypes import LocalPrototypes, prototype_reply, read_prototype_task
@@ -147,12 +147,7 @@ def personal_heads(msg: Message, context: Context, client_id: int | None) -> Mes
 
 def evaluate_personal(msg: Message, context: Context, client_id: int | None) -> Message:
     """Say how many of the client's own test samples each of the federation's heads predicts right."""
-    request, heads = read_evaluation_request(msg)
-    config, node = configs(context)
-    floor = node_policy(config, node).min_class_count
-    split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
-    reader = feature_reader(config, node, request.backbone_fingerprint)
-    confusion, _ = evaluate_heads(reader, split, request, heads, min_class_count=floor, mask_absent=config.mask_absent)
+    confusion, _ = score_heads(msg, context, client_id)
     num_test = max((matrix.num_examples for matrix in confusion.values()), default=0)
     num_correct = {
         name: int(matrix.matrix.diagonal().sum()) + matrix.pooled_correct for name, matrix in confusion.items()

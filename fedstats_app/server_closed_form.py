@@ -61,7 +61,6 @@ class ClosedForm:
     started: float
     last_line: float = 0.0
     evaluation_failures: dict[int, str] = field(default_factory=dict)
-    confusion: dict[str, ConfusionMatrix] = field(default_factory=dict)
     calibration: dict[str, CalibrationSums] = field(default_factory=dict)
     num_test_unreadable: int = 0
     label_counts: dict[int, np.ndarray] = field(default_factory=dict)
@@ -75,8 +74,7 @@ class ClosedForm:
             strategy.start(grid, evaluate_fn=self._evaluate_fn(strategy))
         if self.config.save_statistics:
             save_statistics(self.folder.path, strategy.collection.collected(self.class_names, self.folder.run_id))
-        self._evaluate(grid, strategy)
-        self._write(strategy)
+        self._write(strategy, self._evaluate(grid, strategy))
 
     def elapsed(self) -> str:
         """Return the seconds since the run began, in words."""
@@ -156,22 +154,22 @@ class ClosedForm:
             name: (strategy.methods()[name].specification.feature_map, head) for name, head in strategy.heads.items()
         }
 
-    def _evaluate(self, grid: ClientGrid, strategy: StatisticsStrategy) -> None:
+    def _evaluate(self, grid: ClientGrid, strategy: StatisticsStrategy) -> dict[str, ConfusionMatrix]:
         test_set = self.test_set
         if test_set is None:
             share = f"{100 * self.config.holdout_fraction:.0f}%"
             say(f"evaluating on the {share} of their samples that clients kept for it, after {self.elapsed()}")
-            self.confusion, self.calibration, self.evaluation_failures = evaluate_on_clients(grid, strategy)
-            if not any(matrix.num_examples for matrix in self.confusion.values()):
+            confusion, self.calibration, self.evaluation_failures = evaluate_on_clients(grid, strategy)
+            if not any(matrix.num_examples for matrix in confusion.values()):
                 say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
-            return
+            return confusion
         say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {self.elapsed()}")
-        self.confusion = self._on_server(strategy, test_set)
+        confusion = self._on_server(strategy, test_set)
         self.calibration = test_set.calibrate(self._heads(strategy))
         self.num_test_unreadable = test_set.num_unreadable
+        return confusion
 
-    def _write(self, strategy: StatisticsStrategy) -> None:
-        confusion = self.confusion
+    def _write(self, strategy: StatisticsStrategy, confusion: dict[str, ConfusionMatrix]) -> None:
         evaluated_on = "clients" if self.test_set is None else "server"
         results = [
             method_result(strategy, name, confusion.get(name), self.calibration.get(name)) for name in strategy.heads
@@ -210,12 +208,12 @@ class ClosedForm:
         )
         write_model_card(self.folder.path)
         if self.config.plots:
-            self._plot(results)
+            self._plot(results, confusion)
         say(f"done after {self.elapsed()}")
         print(results_table(results), flush=True)
         self._say_what_failed(outcomes)
 
-    def _plot(self, results: list[MethodResult]) -> None:
+    def _plot(self, results: list[MethodResult], confusion: dict[str, ConfusionMatrix]) -> None:
         from fedstats_app.results.plots import write_plots
 
         labels = [self.label_counts[client] for client in sorted(self.label_counts)]
@@ -224,7 +222,7 @@ class ClosedForm:
             results,
             class_names=self.class_names,
             label_counts=np.stack(labels) if labels else None,
-            confusion_matrices={name: matrix.matrix.numpy() for name, matrix in self.confusion.items()},
+            confusion_matrices={name: matrix.matrix.numpy() for name, matrix in confusion.items()},
             dataset=self.data_name,
             backbone=self.config.backbone,
         )

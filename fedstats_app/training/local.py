@@ -183,8 +183,7 @@ class _Training:
 
     def _backward(self, inputs: Tensor, labels: Tensor) -> float:
         """Leave the gradient in the parameters; return the loss without the proximal term."""
-        for parameter in self._parameters:
-            parameter.grad = None
+        self._model.zero_grad(set_to_none=True)
         features = self._model.features(inputs)
         loss = F.cross_entropy(self._model.logits(features), labels)
         if self._extra_loss is not None:
