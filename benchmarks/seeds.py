@@ -23,8 +23,8 @@ from typing import Any
 
 from benchmarks.seed_statistics import aggregate, markdown, read_trainings
 from fedstats_app.config import AppConfig
-from fedstats_app.results.files import to_json, write_atomically
-from fedstats_app.results.training_record import TrainingResult
+from fedstats_app.outcomes.training_record import TrainingResult
+from fedstats_app.storage.files import to_json, write_atomically
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _SETTINGS = "settings.toml"

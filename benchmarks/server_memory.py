@@ -19,8 +19,9 @@ import torch
 from flwr.app import Context, Message
 
 from benchmarks.memory import with_peak_memory
+from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.statistics import StatisticsSpec
-from fedstats_app.strategies import ClientGrid, FedCGS
+from fedstats_app.strategies import FedCGS
 from fedstats_app.wire import per_client, read_statistics_request, statistics_reply
 from tests.support.local_grid import LocalGrid
 

@@ -27,8 +27,8 @@ def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, 
     """Mod: train nothing on a node whose owner does not allow it, whatever the handler and whoever asks."""
     trains = msg.metadata.message_type.split(".")[0] == "train"
     if trains or msg.metadata.message_type in TRAINING_MESSAGES:
-        from fedstats_app.client_data import node_policy
-        from fedstats_app.node import configs
+        from fedstats_app.client.node import configs
+        from fedstats_app.client.split import node_policy
         from fedstats_app.privacy import RefusedByPolicy
 
         config, node = configs(context)
@@ -57,7 +57,7 @@ def clients(msg: Message, context: Context) -> Message:
 @per_client
 def statistics(msg: Message, context: Context, client_id: int | None) -> Message:
     """Run the frozen backbone over the client's samples once and send their statistics."""
-    from fedstats_app.client_statistics import statistics
+    from fedstats_app.client.statistics import statistics
 
     return statistics(msg, context, client_id)
 
@@ -66,7 +66,7 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
 @per_client
 def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score heads on the samples that the client kept for evaluation."""
-    from fedstats_app.client_evaluation import evaluate
+    from fedstats_app.client.evaluation import evaluate
 
     return evaluate(msg, context, client_id)
 
@@ -75,7 +75,7 @@ def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
 @per_client
 def train(msg: Message, context: Context, client_id: int | None) -> Message:
     """Train the model of a round on the client's samples and send what changed."""
-    from fedstats_app.client_training import train
+    from fedstats_app.client.training import train
 
     return train(msg, context, client_id)
 
@@ -84,7 +84,7 @@ def train(msg: Message, context: Context, client_id: int | None) -> Message:
 @per_client
 def evaluate_model(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score a model that is being trained on the samples that the client kept for evaluation."""
-    from fedstats_app.client_training import evaluate_model
+    from fedstats_app.client.training import evaluate_model
 
     return evaluate_model(msg, context, client_id)
 
@@ -93,7 +93,7 @@ def evaluate_model(msg: Message, context: Context, client_id: int | None) -> Mes
 @per_client
 def mezo(msg: Message, context: Context, client_id: int | None) -> Message:
     """Bring the client's replica up to date and send difference quotients of its loss (FedMeZO)."""
-    from fedstats_app.client_mezo import mezo
+    from fedstats_app.client.mezo import mezo
 
     return mezo(msg, context, client_id)
 
@@ -102,7 +102,7 @@ def mezo(msg: Message, context: Context, client_id: int | None) -> Message:
 @per_client
 def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score the client's replica on the samples that it kept for evaluation."""
-    from fedstats_app.client_mezo import evaluate_mezo
+    from fedstats_app.client.mezo import evaluate_mezo
 
     return evaluate_mezo(msg, context, client_id)
 
@@ -111,7 +111,7 @@ def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Mess
 @per_client
 def personalise(msg: Message, context: Context, client_id: int | None) -> Message:
     """Train a model of the client's own and say how it scores; the model stays here."""
-    from fedstats_app.client_personal import personalise
+    from fedstats_app.client.personal import personalise
 
     return personalise(msg, context, client_id)
 
@@ -120,7 +120,7 @@ def personalise(msg: Message, context: Context, client_id: int | None) -> Messag
 @per_client
 def prototypes(msg: Message, context: Context, client_id: int | None) -> Message:
     """Train the client's own model toward the federation's prototypes and send its class means (FedProto)."""
-    from fedstats_app.client_personal import prototypes
+    from fedstats_app.client.personal import prototypes
 
     return prototypes(msg, context, client_id)
 
@@ -129,7 +129,7 @@ def prototypes(msg: Message, context: Context, client_id: int | None) -> Message
 @per_client
 def personal_heads(msg: Message, context: Context, client_id: int | None) -> Message:
     """Solve a head of the client's own from local and global statistics and say how it scores."""
-    from fedstats_app.client_personal import personal_heads
+    from fedstats_app.client.personal import personal_heads
 
     return personal_heads(msg, context, client_id)
 
@@ -138,6 +138,6 @@ def personal_heads(msg: Message, context: Context, client_id: int | None) -> Mes
 @per_client
 def evaluate_personal(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score the model that the client keeps from round to round."""
-    from fedstats_app.client_personal import evaluate_personal
+    from fedstats_app.client.personal import evaluate_personal
 
     return evaluate_personal(msg, context, client_id)

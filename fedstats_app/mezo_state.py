@@ -19,8 +19,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fedstats_app.results.files import write_atomically
-from fedstats_app.results.tensor_file import read_tensors, tensors_to_bytes
+from fedstats_app.storage.files import write_atomically
+from fedstats_app.storage.tensor_file import read_tensors, tensors_to_bytes
 from fedstats_app.training.zeroth_order.log import Update, pack_updates, unpack_updates
 from fedstats_app.training.zeroth_order.perturbation import How
 from fedstats_app.training.zeroth_order.replica import Replica

@@ -15,8 +15,11 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedstats_app.backbones import Backbone
 from fedstats_app.config import AppConfig, NodeConfig
-from fedstats_app.console import LastWord, quiet_flower, say
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.discovery import Federation, discover
+from fedstats_app.grid.exchange import SERVER_SIDE_CODES
 from fedstats_app.own_data import named_columns
+from fedstats_app.personal.approaches import run_personal
 from fedstats_app.results import RunFolder, write_model_card
 from fedstats_app.results.disclosure import append_disclosure
 from fedstats_app.results.personal_table import approach_name, personal_table
@@ -24,14 +27,13 @@ from fedstats_app.results.record import run_record
 from fedstats_app.results.resume import ClosedFormStage, check_same_run, closed_form_stage
 from fedstats_app.results.training_table import training_table
 from fedstats_app.samples import check_kind
-from fedstats_app.server_closed_form import ClosedForm
-from fedstats_app.server_data import ServerTestSet
-from fedstats_app.server_extension import Extension
-from fedstats_app.server_training import FineTuningStage, label_word_head
+from fedstats_app.server.closed_form import ClosedForm
+from fedstats_app.server.console import LastWord, quiet_flower, say
+from fedstats_app.server.extension import Extension
+from fedstats_app.server.fine_tuning import FineTuningStage, label_word_head
+from fedstats_app.server.test_set import ServerTestSet
 from fedstats_app.site import FeatureReader, backbone_for, cache_root, partitions, test_split, training_set
-from fedstats_app.strategies import ClientGrid, Federation, StatisticsStrategy, discover
-from fedstats_app.strategies.exchange import SERVER_SIDE_CODES
-from fedstats_app.strategies.personal import run_personal
+from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire.disclosure import DisclosureLedger
 
 app = ServerApp()

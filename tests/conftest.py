@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from fedstats_app.outcomes.method_result import MethodResult
 from tests.support.golden import FEDERATIONS, Federation
 
 # Time limits of single examples say nothing on a shared machine. In CI the same examples are drawn every time.
@@ -28,3 +31,25 @@ torch.set_num_threads(1)
 def federation(request: pytest.FixtureRequest) -> Federation:
     """Each golden federation in turn."""
     return Federation(request.param)
+
+
+@pytest.fixture
+def make_result() -> Callable[..., MethodResult]:
+    """Make a method's result of plausible values, some of them changed."""
+
+    def make(method: str, accuracy: float | None = 0.75, **changes: Any) -> MethodResult:
+        values: dict[str, Any] = {
+            "method": method,
+            "accuracy": accuracy,
+            "macro_accuracy": accuracy,
+            "per_class_accuracy": [accuracy, None],
+            "num_examples": 8000,
+            "num_clients": 100,
+            "uplink_bytes": 1_700_000,
+            "wire_bytes": 1_800_000,
+            "solve_seconds": 0.25,
+            "regulariser": "none",
+        }
+        return MethodResult(**{**values, **changes})
+
+    return make

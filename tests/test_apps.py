@@ -13,95 +13,17 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 from PIL import Image
-from support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
 
 import fedstats_app
-from fedstats_app import client_app, client_data, client_evaluation, server_app
+from fedstats_app import client_app, server_app
+from fedstats_app.client import evaluation as client_evaluation
+from fedstats_app.client import split as client_data
 from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.results.head_file import read_head
-from fedstats_app.site import FeatureReader, backbone_for, partitions, training_set
-from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
-from fedstats_app.strategies import TooFewClients
-
-METHODS = ("fedncm", "fed3r", "fedcof", "fedcgs")
-
-
-def simulate(
-    tmp_path: Path,
-    *,
-    nodes: int = 2,
-    node_configs: list[Mapping[str, object]] | None = None,
-    faults: Mapping[int, Fault] | None = None,
-    shuffle_seed: int | None = None,
-    **settings: object,
-) -> Path:
-    """Run the app on the built-in sample and return the run folder."""
-    run_config: dict[str, Any] = {
-        **AppConfig().to_run_config(),
-        "backbone": "random:tiny",
-        "input-size": 16,
-        "num-clients": 10,
-        "plots": False,
-        "output-dir": str(tmp_path / "runs"),
-        "cache-dir": str(tmp_path.parent / "cache"),
-        "settle-seconds": 0.1,
-        "wait-timeout": 5.0,
-        **{name.replace("_", "-"): value for name, value in settings.items()},
-    }
-    configs = node_configs or [{"partition-id": node, "num-partitions": nodes} for node in range(nodes)]
-    grid = LocalGrid(client_app.app, configs, run_config, faults=faults or {}, shuffle_seed=shuffle_seed)
-    before = set((tmp_path / "runs").glob("*"))
-    try:
-        server_app.app(grid, Context(7, 1, {}, RecordDict(), run_config))
-    finally:
-        made = sorted(set((tmp_path / "runs").glob("*")) - before)
-    (folder,) = made
-    return folder
-
-
-def head_bytes(folder: Path) -> dict[str, bytes]:
-    return {path.stem: path.read_bytes() for path in sorted((folder / "heads").iterdir())}
-
-
-def read_json(folder: Path, name: str) -> Any:
-    return json.loads((folder / name).read_text())
-
-
-def clients(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
-
-
-def central(config: AppConfig, kept: list[int]) -> tuple[FeatureStatistics, ClassMeanRows]:
-    """Return statistics and rows of some clients, computed directly."""
-    dataset = training_set(config)
-    reader = FeatureReader(backbone_for(config, own_data=False))
-    parts, rows = partitions(config), []
-    stats = FeatureStatistics.zeros(10, 32)
-    for client in kept:
-        if not len(parts[client]):
-            continue
-        features = torch.cat([block for block, _ in reader.blocks(dataset, parts[client])])
-        labels = torch.from_numpy(dataset.labels[parts[client]])
-        stats = stats + FeatureStatistics.from_features(features, labels, 10)
-        rows.append(ClassMeanRows.from_features(features, labels, 10))
-    return stats, ClassMeanRows.concatenate(rows)
-
-
-def site_folder(root: Path, classes: tuple[str, ...], *, seed: int, images: int = 8) -> str:
-    """Make a folder of images in which a class has a colour of its own."""
-    draw = np.random.default_rng(seed)
-    for name in classes:
-        (root / name).mkdir(parents=True)
-        colour = np.random.default_rng(abs(hash_of(name))).integers(0, 256, 3)
-        for number in range(images):
-            noise = draw.integers(-40, 40, (16, 16, 3))
-            Image.fromarray(np.clip(colour + noise, 0, 255).astype(np.uint8)).save(root / name / f"{number}.png")
-    return str(root)
-
-
-def hash_of(name: str) -> int:
-    return sum(ord(letter) * 31**position for position, letter in enumerate(name))
+from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
+from tests.support.simulation import METHODS, central, clients, head_bytes, read_json, simulate, site_folder
 
 
 @pytest.fixture(scope="module")

@@ -221,8 +221,8 @@ def test_dependencies_point_one_way(part: str, path: Path) -> None:
         ("fedstats_app.cli.predict", ("flwr", "ray", "torchvision", "datasets", "matplotlib")),
         ("fedstats_app.cli.doctor", ("torch", "flwr", "ray")),
         ("fedstats_app.client_app", ("torch", "torchvision", "matplotlib", "datasets", "ray")),
-        ("fedstats_app.client_statistics", ("torchvision", "matplotlib", "datasets", "ray")),
-        ("fedstats_app.client_training", ("torchvision", "transformers", "matplotlib", "datasets", "ray")),
+        ("fedstats_app.client.statistics", ("torchvision", "matplotlib", "datasets", "ray")),
+        ("fedstats_app.client.training", ("torchvision", "transformers", "matplotlib", "datasets", "ray")),
     ],
 )
 def test_imports_are_light(module: str, absent: tuple[str, ...]) -> None:

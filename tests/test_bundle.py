@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-from support.flower import simulation
+from tests.support.flower import simulation
 
 
 def test_the_bundle_can_be_published(tmp_path: Path) -> None:

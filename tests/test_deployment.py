@@ -17,7 +17,15 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Context, RecordDict
-from support.deployment import (
+
+import fedstats_app
+from fedstats_app import client_app, server_app
+from fedstats_app.backbones import load_backbone
+from fedstats_app.config import AppConfig
+from fedstats_app.data import load_dataset
+from fedstats_app.mezo_model import replay
+from fedstats_app.results.head_file import read_head
+from tests.support.deployment import (
     PATIENCE,
     SCRIPT,
     Deployment,
@@ -27,16 +35,8 @@ from support.deployment import (
     script_environment,
     wait_until,
 )
-from support.faulty_nodes import MEZO_ROUNDS, SITES, FaultyRun, lines, merged_folder, run_with_faults
-from support.local_grid import LocalGrid
-
-import fedstats_app
-from fedstats_app import client_app, server_app
-from fedstats_app.backbones import load_backbone
-from fedstats_app.config import AppConfig
-from fedstats_app.data import load_dataset
-from fedstats_app.mezo_model import replay
-from fedstats_app.results.head_file import read_head
+from tests.support.faulty_nodes import MEZO_ROUNDS, SITES, FaultyRun, lines, merged_folder, run_with_faults
+from tests.support.local_grid import LocalGrid
 
 pytestmark = [
     pytest.mark.end_to_end,

@@ -10,10 +10,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from support.flower import REPOSITORY
 
 from tests.docs.markdown import blocks
-from tests.test_apps import site_folder
+from tests.support.flower import REPOSITORY
+from tests.support.simulation import site_folder
 
 DEPLOYMENT = REPOSITORY / "deployment"
 DOCUMENT = REPOSITORY / "docs" / "deployment.md"
@@ -90,7 +90,7 @@ class WithoutAbsent:
 
 sys.meta_path[:] = [WithoutAbsent(list(sys.meta_path))]
 from flwr.app import Context, RecordDict
-from support.local_grid import LocalGrid
+from tests.support.local_grid import LocalGrid
 from fedstats_app import client_app, server_app
 from fedstats_app.config import AppConfig
 

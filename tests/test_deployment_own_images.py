@@ -7,10 +7,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.deployment import PATIENCE, PORTS, SCRIPT, free_range, processes_naming, script_environment, wait_until
-from test_apps import site_folder
 
 from tests.docs.markdown import REPOSITORY, blocks
+from tests.support.deployment import (
+    PATIENCE,
+    PORTS,
+    SCRIPT,
+    free_range,
+    processes_naming,
+    script_environment,
+    wait_until,
+)
+from tests.support.simulation import site_folder
 
 pytestmark = [
     pytest.mark.end_to_end,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.flower import Simulation, simulation
 
 from fedstats_app.backbones import load_backbone
 from fedstats_app.mezo_model import replay
 from fedstats_app.mezo_state import MezoState
+from tests.support.flower import Simulation, simulation
 
 pytestmark = [
     pytest.mark.end_to_end,

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.flower import COMPLETED, REPOSITORY, Finished, Simulation, descendants, simulation, superlinks_of
 
 import fedstats_app
 from fedstats_app.data import load_dataset
 from fedstats_app.results.head_file import read_head
+from tests.support.flower import COMPLETED, REPOSITORY, Finished, Simulation, descendants, simulation, superlinks_of
 
 pytestmark = [
     pytest.mark.end_to_end,

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.sentences import text_folder
 
 from fedstats_app import samples as samples_module
 from fedstats_app.backbones import Backbone, load_backbone
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.samples import ImageSamples, TextSamples, samples_for
 from fedstats_app.site import FeatureReader
+from tests.support.sentences import text_folder
 
 pytest.importorskip("transformers", reason="needs the extra `text`")
 

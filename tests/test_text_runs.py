@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Context, RecordDict
-from support.local_grid import LocalGrid
-from support.sentences import BAD, GOOD, text_folder
 
 import fedstats_app
-from fedstats_app import client_app, client_mezo, server_app
+from fedstats_app import client_app, server_app
 from fedstats_app.cli import main
+from fedstats_app.client import mezo as client_mezo
 from fedstats_app.config import AppConfig
+from tests.support.local_grid import LocalGrid
+from tests.support.sentences import BAD, GOOD, text_folder
 
 pytest.importorskip("transformers", reason="needs the extra `text`")
 

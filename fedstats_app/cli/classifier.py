@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from fedstats_app.backbones.weights import WeightsError
+from fedstats_app.classifier import Classifier, load
 from fedstats_app.cli.errors import CommandError
-from fedstats_app.results import Classifier, load
 
 
 def load_classifier(arguments: argparse.Namespace) -> Classifier:

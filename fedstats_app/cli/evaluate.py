@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.sample_files import readable
@@ -17,8 +18,7 @@ from fedstats_app.cli.text import WIDTH, percent, printable, table
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix
 from fedstats_app.own_data import data_spec
-from fedstats_app.results import Classifier
-from fedstats_app.results.files import to_json
+from fedstats_app.storage.files import to_json
 
 # Scores of so many images are in memory at a time.
 CHUNK = 1024

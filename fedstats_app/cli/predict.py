@@ -7,13 +7,13 @@ import itertools
 import sys
 from collections.abc import Iterator
 
+from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.sample_files import as_dataset, find_files, readable, texts_as_dataset
 from fedstats_app.cli.text import WIDTH, percent, printable
 from fedstats_app.data import Dataset
-from fedstats_app.results import Classifier
-from fedstats_app.results.files import to_json
+from fedstats_app.storage.files import to_json
 
 # So many samples at a time, so that results appear early; in memory there is one image and a batch of small ones.
 CHUNK = 256

@@ -3,25 +3,16 @@
 The plots are in `fedstats_app.results.plots`, which is not imported here because it needs matplotlib.
 """
 
-from fedstats_app.results.classifier import Classifier, load
 from fedstats_app.results.communication import uplink_bytes
 from fedstats_app.results.compute import forward_passes, training_bytes
-from fedstats_app.results.method_result import MethodResult, display_name
 from fedstats_app.results.model_card import model_card, write_model_card
 from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.results.table import results_table
-from fedstats_app.results.training_record import RoundRecord, TrainingResult
 from fedstats_app.results.training_table import training_table
 
 __all__ = [
-    "Classifier",
-    "MethodResult",
-    "RoundRecord",
     "RunFolder",
-    "TrainingResult",
-    "display_name",
     "forward_passes",
-    "load",
     "model_card",
     "results_table",
     "training_bytes",

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedstats_app.results.files import append_lines, to_json
+from fedstats_app.storage.files import append_lines, to_json
 
 if TYPE_CHECKING:
     # Only names the type: results must not depend on Flower.
-    from fedstats_app.strategies import ClientOutcome
+    from fedstats_app.outcomes.client_outcome import ClientOutcome
 
 DISCLOSURE_FILE = "disclosure.jsonl"
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.results.files import write_atomically
+from fedstats_app.outcomes.method_result import display_name
 from fedstats_app.results.head_file import read_head
-from fedstats_app.results.method_result import display_name
 from fedstats_app.results.tuned_backbone import SUFFIX
+from fedstats_app.storage.files import write_atomically
 
 CARD_NAME = "README.md"
 _CLASSES_LISTED = 50

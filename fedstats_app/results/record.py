@@ -15,9 +15,9 @@ from fedstats_app import __version__
 from fedstats_app.backbones import Backbone
 from fedstats_app.config import AppConfig
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix
+from fedstats_app.outcomes.method_result import MethodResult
+from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.results.communication import uplink_bytes
-from fedstats_app.results.method_result import MethodResult
-from fedstats_app.results.training_record import TrainingResult
 from fedstats_app.statistics import FeatureMap
 
 if TYPE_CHECKING:

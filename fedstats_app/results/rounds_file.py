@@ -6,8 +6,8 @@ import json
 import logging
 from pathlib import Path
 
-from fedstats_app.results.files import append_line, to_json, write_atomically
-from fedstats_app.results.training_record import RoundRecord
+from fedstats_app.outcomes.training_record import RoundRecord
+from fedstats_app.storage.files import append_line, to_json, write_atomically
 
 _logger = logging.getLogger("fedstats_app")
 

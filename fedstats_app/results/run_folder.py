@@ -9,12 +9,12 @@ from typing import Literal, Self, get_args
 
 from fedstats_app.backbones import Backbone
 from fedstats_app.heads import LinearHead
-from fedstats_app.results.files import append_line, to_json, write_atomically
+from fedstats_app.outcomes.training_record import RoundRecord
 from fedstats_app.results.head_file import head_to_bytes
 from fedstats_app.results.rounds_file import RoundsFile, read_rounds
-from fedstats_app.results.tensor_file import tensors_to_bytes
-from fedstats_app.results.training_record import RoundRecord
 from fedstats_app.results.tuned_backbone import FILE_KEY, Normalisation, tuned_metadata
+from fedstats_app.storage.files import append_line, to_json, write_atomically
+from fedstats_app.storage.tensor_file import tensors_to_bytes
 
 DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
 State = Literal["running", "completed", "failed"]
@@ -162,7 +162,7 @@ class RunFolder:
         )
 
     def write_config(self, config: Mapping[str, object]) -> None:
-        """Write config.json: everything that was used, by `fedstats_app.results.files.to_json`'s rules."""
+        """Write config.json: everything that was used, by `fedstats_app.storage.files.to_json`'s rules."""
         self._write_json("config.json", config)
 
     def write_results(self, results: Mapping[str, object]) -> None:

@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstats_app.results.files import write_atomically
-from fedstats_app.results.tensor_file import read_tensors, tensors_to_bytes
 from fedstats_app.statistics import (
     ClassMeanRows,
     CollectedStatistics,
@@ -27,6 +25,8 @@ from fedstats_app.statistics import (
     StatisticsSum,
 )
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
+from fedstats_app.storage.files import write_atomically
+from fedstats_app.storage.tensor_file import read_tensors, tensors_to_bytes
 
 STATISTICS_FORMAT = "fedstats-statistics-1"
 STATISTICS_FILE = "statistics.safetensors"

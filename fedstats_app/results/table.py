@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 
-from fedstats_app.results.method_result import MethodResult, display_name
+from fedstats_app.outcomes.method_result import MethodResult, display_name
 from fedstats_app.results.text_columns import GAP, WIDTH, aligned, three_figures
 
 _HEADINGS = (

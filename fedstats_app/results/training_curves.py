@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fedstats_app.results.training_record import TrainingResult
+from fedstats_app.outcomes.training_record import TrainingResult
 
 
 @dataclass(frozen=True)

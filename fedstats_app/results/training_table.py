@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fedstats_app.outcomes.training_record import TrainingResult, random_head_training
 from fedstats_app.results.text_columns import GAP, aligned, three_figures
-from fedstats_app.results.training_record import TrainingResult, random_head_training
 
 _HEADINGS = ("training", "start", "final", "best", "rounds", "MB", "rounds", "MB", "passes", "seconds")
 # First column of a group, the one after its last, and what stands above them.

@@ -1,9 +1,7 @@
 """Flower Strategy classes: one paper per file, and the Grid under which they see clients as nodes."""
 
+from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.strategies.base import StatisticsStrategy
-from fedstats_app.strategies.client_grid import ClientGrid
-from fedstats_app.strategies.collection import ClientOutcome, Collection
-from fedstats_app.strategies.discovery import Federation, TooFewClients, discover, wait_for_nodes
 from fedstats_app.strategies.fed3r import Fed3R
 from fedstats_app.strategies.fedcgs import FedCGS
 from fedstats_app.strategies.fedcof import FedCOF
@@ -16,19 +14,13 @@ from fedstats_app.strategies.registry import METHODS, make_strategy
 __all__ = [
     "METHODS",
     "ClientGrid",
-    "ClientOutcome",
-    "Collection",
     "Fed3R",
     "FedCGS",
     "FedCOF",
     "FedMeZO",
     "FedNCM",
-    "Federation",
     "FineTuning",
     "OnePass",
     "StatisticsStrategy",
-    "TooFewClients",
-    "discover",
     "make_strategy",
-    "wait_for_nodes",
 ]

@@ -15,11 +15,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.collection import Collection
+from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.heads import LinearHead
+from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.statistics import CollectedStatistics, StatisticsSpec, StatisticsSum, merge_specs
-from fedstats_app.strategies.client_grid import ClientGrid
-from fedstats_app.strategies.collection import ClientOutcome, Collection
-from fedstats_app.strategies.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.wire import QUERY_STATISTICS, ReceivedStatistics, StatisticsRequest
 from fedstats_app.wire.arrays import WIRE_DTYPES, to_array
 

@@ -21,11 +21,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
-from fedstats_app.strategies.client_grid import ClientGrid
-from fedstats_app.strategies.discovery import TooFewClients
-from fedstats_app.strategies.mezo_average import RateGuard, ScalarAverage, TrainingDiverged, Weighting
-from fedstats_app.strategies.mezo_exchange import Asked, MezoExchange
-from fedstats_app.strategies.participants import draw_participants
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.grid.mezo_exchange import Asked, MezoExchange
+from fedstats_app.grid.participants import draw_participants
+from fedstats_app.training.zeroth_order.average import RateGuard, ScalarAverage, TrainingDiverged, Weighting
 from fedstats_app.training.zeroth_order.log import Update, UpdateLog
 from fedstats_app.training.zeroth_order.replica import Replica
 from fedstats_app.training.zeroth_order.temperature import TEMPERATURES, best_temperature

@@ -13,9 +13,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
-from fedstats_app.strategies.client_grid import ClientGrid
-from fedstats_app.strategies.discovery import TooFewClients
-from fedstats_app.strategies.participants import draw_participants
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.grid.participants import draw_participants
 from fedstats_app.wire import RejectedReply
 from fedstats_app.wire.training import (
     EVALUATE_MODEL,

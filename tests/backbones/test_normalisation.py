@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.networks import small_network
 from torch import nn
 
 from fedstats_app.backbones import group_norm
+from tests.support.networks import small_network
 
 
 def test_every_batch_norm_becomes_a_group_norm_with_its_affine_map() -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.sentences import text_folder
 
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
 from fedstats_app.own_data import own_dataset
+from tests.support.sentences import text_folder
 
 
 @pytest.fixture(autouse=True)

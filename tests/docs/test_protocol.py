@@ -8,8 +8,8 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedstats_app.grid.exchange import CLIENTS_PER_MESSAGE, CLIENTS_PER_WINDOW
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
-from fedstats_app.strategies.exchange import CLIENTS_PER_MESSAGE, CLIENTS_PER_WINDOW
 from fedstats_app.wire import (
     QUERY_STATISTICS,
     ReceivedStatistics,

@@ -2,8 +2,8 @@
 
 import re
 
+from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.results.personal_table import approach_name, personal_table
-from fedstats_app.strategies.personal_result import PersonalResult
 
 
 def _cells(line: str) -> list[str]:

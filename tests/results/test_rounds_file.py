@@ -3,10 +3,11 @@ import logging
 from pathlib import Path
 
 import pytest
-from support.trainings import make_training
 
-from fedstats_app.results import RunFolder, TrainingResult
+from fedstats_app.outcomes.training_record import TrainingResult
+from fedstats_app.results import RunFolder
 from fedstats_app.results.rounds_file import RoundsFile, read_rounds
+from tests.support.trainings import make_training
 
 FEDCOF = make_training("fedcof", [0.80, 0.81, 0.82, 0.83])
 RANDOM = make_training("random", [0.1, 0.2, 0.3, 0.4])

@@ -12,7 +12,6 @@ import torch
 from safetensors import safe_open
 
 from fedstats_app.results.statistics_file import STATISTICS_FILE, load_statistics, save_statistics
-from fedstats_app.results.tensor_file import read_tensors, tensors_to_bytes
 from fedstats_app.statistics import (
     CollectedStatistics,
     MergedClient,
@@ -20,6 +19,7 @@ from fedstats_app.statistics import (
     StatisticsSpec,
     StatisticsSum,
 )
+from fedstats_app.storage.tensor_file import read_tensors, tensors_to_bytes
 from tests.support.compare import same_bits
 
 SPECS = (

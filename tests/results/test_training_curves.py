@@ -1,9 +1,9 @@
 import statistics
 
 import pytest
-from support.trainings import make_training
 
 from fedstats_app.results.training_curves import mean_and_deviation, training_curves
+from tests.support.trainings import make_training
 
 
 def test_one_training_is_its_own_curve() -> None:

@@ -1,7 +1,8 @@
 import pytest
-from support.trainings import make_training
 
-from fedstats_app.results import TrainingResult, training_table
+from fedstats_app.outcomes.training_record import TrainingResult
+from fedstats_app.results import training_table
+from tests.support.trainings import make_training
 
 
 def cells(table: str, name: str) -> list[str]:

@@ -6,16 +6,17 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from support.trainings import make_training
 from torch import Tensor, nn
 
 import fedstats_app
 from fedstats_app.backbones import Backbone, WeightsError, load_backbone
 from fedstats_app.heads import LinearHead
-from fedstats_app.results import MethodResult, RunFolder
+from fedstats_app.outcomes.method_result import MethodResult
+from fedstats_app.results import RunFolder
 from fedstats_app.results.head_file import read_head
 from fedstats_app.results.tuned_backbone import with_module
 from fedstats_app.training import TunedModel
+from tests.support.trainings import make_training
 
 _NAMES = ["ant", "bee", "cow"]
 

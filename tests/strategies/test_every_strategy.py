@@ -10,10 +10,12 @@ import torch
 from flwr.app import ArrayRecord
 
 from fedstats_app.config import AppConfig
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
-from fedstats_app.strategies import METHODS, ClientGrid, FedCGS, FedCOF, FedNCM, OnePass, TooFewClients, make_strategy
-from tests.strategies.clients import DIM, NUM_CLASSES, STRATEGIES, Clients, run, strategy_for
+from fedstats_app.strategies import METHODS, FedCGS, FedCOF, FedNCM, OnePass, make_strategy
+from tests.support.clients import DIM, NUM_CLASSES, STRATEGIES, Clients, run, strategy_for
 from tests.support.compare import relative_difference
 from tests.support.local_grid import Fault
 

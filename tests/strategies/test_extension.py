@@ -10,11 +10,13 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.results.statistics_file import load_statistics, save_statistics
 from fedstats_app.statistics import StatisticsSum
-from fedstats_app.strategies import ClientGrid, StatisticsStrategy, TooFewClients
+from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import guard, per_client, read_statistics_request, statistics_reply
-from tests.strategies.clients import NUM_CLASSES, STRATEGIES, Clients
+from tests.support.clients import NUM_CLASSES, STRATEGIES, Clients
 from tests.support.compare import relative_difference
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
-from support.local_grid import Fault, LocalGrid, begin_run
 
 from fedstats_app.config import OPTIMIZER_NAMES, AppConfig
-from fedstats_app.strategies import ClientGrid, TooFewClients
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, evaluate_model_on_clients
 from fedstats_app.strategies.server_optimizers import (
     OPTIMIZERS,
@@ -30,6 +30,7 @@ from fedstats_app.wire.training_replies import (
     model_evaluation_reply,
     training_reply,
 )
+from tests.support.local_grid import Fault, LocalGrid, begin_run
 
 START = {"head.bias": torch.zeros(2), "head.weight": torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]])}
 

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from fedstats_app.wire import read_statistics_request, statistics_reply
-from tests.strategies.clients import NUM_CLASSES, STRATEGIES, Clients, strategy_for
+from tests.support.clients import NUM_CLASSES, STRATEGIES, Clients, strategy_for
 from tests.support.local_grid import LocalGrid
 
 CLIENTS = Clients(5)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.flower import REPOSITORY
+from tests.support.flower import REPOSITORY
 
 SCRIPT = REPOSITORY / "deployment" / "demo.sh"
 # All that can take long on a busy machine: Flower's processes need seconds of processor time each before they answer.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstats_app.backbones import load_backbone
-from support.deployment import Deployment, Script, wait_until
+from tests.support.deployment import Deployment, Script, wait_until
 
 SITES = ("site-a", "site-b", "site-c")
 # A ClientApp that dies once, without a word, when it is to train and a file is there.
@@ -20,7 +20,7 @@ CRASH = """
 import os, sys
 
 def die(event, args):
-    if event == "import" and args[0] == "fedstats_app.client_mezo" and os.path.exists({flag!r}):
+    if event == "import" and args[0] == "fedstats_app.client.mezo" and os.path.exists({flag!r}):
         os.unlink({flag!r})
         os._exit(7)
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.results import RoundRecord, RunFolder, TrainingResult
+from fedstats_app.outcomes.training_record import RoundRecord, TrainingResult
+from fedstats_app.results import RunFolder
 
 
 def make_training(

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.networks import small_network
 from torch import nn
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.training import TensorSamples
+from tests.support.networks import small_network
 
 
 @pytest.fixture

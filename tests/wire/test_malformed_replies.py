@@ -15,9 +15,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedstats_app.grid.collection import Collection
 from fedstats_app.heads import solve_ridge
 from fedstats_app.statistics import StatisticsSpec
-from fedstats_app.strategies import Collection
 from fedstats_app.wire import RejectedReply, read_statistics_reply
 from tests.support.compare import same_bits
 from tests.support.local_grid import instruction

@@ -11,7 +11,6 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
-from support.local_grid import instruction
 
 from fedstats_app.training.zeroth_order.log import SeedPool, Update
 from fedstats_app.wire import RejectedReply, RejectedRequest
@@ -27,6 +26,7 @@ from fedstats_app.wire.mezo import (
 from fedstats_app.wire.mezo_setup import MezoSetup, read_setup
 from fedstats_app.wire.statistics_checks import MAX_COUNT
 from fedstats_app.wire.training import TrainingRequest
+from tests.support.local_grid import instruction
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 NUMBERS = st.integers(0, 2**63 - 1)

@@ -8,7 +8,6 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
-from support.local_grid import instruction
 
 from fedstats_app.statistics import RandomFourierFeatures
 from fedstats_app.training import LocalOptions
@@ -27,6 +26,7 @@ from fedstats_app.wire.training_replies import (
     read_model_evaluation_reply,
     training_reply,
 )
+from tests.support.local_grid import instruction
 
 STATE = {"head.bias": torch.tensor([0.5, -0.5]), "head.weight": torch.arange(6, dtype=torch.float32).reshape(2, 3)}
 SHAPES = {name: tuple(tensor.shape) for name, tensor in STATE.items()}

@@ -13,11 +13,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from fedstats_app.results.method_result import display_name
+from fedstats_app.outcomes.method_result import display_name
+from fedstats_app.outcomes.training_record import RANDOM_START, TrainingResult
 from fedstats_app.results.plots.binning import log_ticks
 from fedstats_app.results.plots.style import FAINT, METHOD_COLOURS, MUTED, new_figure, plot_style, save_png, shortened
 from fedstats_app.results.training_curves import TrainingCurve, training_curves
-from fedstats_app.results.training_record import RANDOM_START, TrainingResult
 
 _WIDTH = 11.0
 _STAGES = {

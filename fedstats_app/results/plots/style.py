@@ -11,7 +11,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedstats_app.results.files import write_atomically
+from fedstats_app.storage.files import write_atomically
 
 INK = "#222222"
 MUTED = "#6b6b6b"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.sentences import sentences
 
 from fedstats_app.backbones import Backbone, TextOptions, WeightsError, load_backbone
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
 from fedstats_app.config import AppConfig
-from fedstats_app.server_training import label_word_head
+from fedstats_app.server.fine_tuning import label_word_head
+from tests.support.sentences import sentences
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `text`")
 

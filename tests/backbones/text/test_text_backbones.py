@@ -13,10 +13,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.sentences import sentences
 
 from fedstats_app.backbones import Backbone, TextOptions, WeightsError, available_backbones, load_backbone
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
+from tests.support.sentences import sentences
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `text`")
 

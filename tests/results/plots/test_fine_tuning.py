@@ -8,12 +8,12 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
-from support.trainings import make_training
 
-from fedstats_app.results import TrainingResult
+from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.results.plots import plot_training
 from fedstats_app.results.plots.fine_tuning import training_figure
 from fedstats_app.results.plots.style import METHOD_COLOURS, MUTED, plot_style
+from tests.support.trainings import make_training
 
 Check = Callable[[Figure], list[str]]
 METHODS = ("fedncm", "fed3r", "fedcof", "fedcgs")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedstats_app.results import MethodResult
+from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results.plots import write_plots
 
 Make = Callable[..., MethodResult]

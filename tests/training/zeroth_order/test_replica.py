@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedstats_app.strategies.mezo_average import ScalarAverage, Weighting
+from fedstats_app.training.zeroth_order.average import ScalarAverage, Weighting
 from fedstats_app.training.zeroth_order.directions import Directions
 from fedstats_app.training.zeroth_order.log import SeedPool, Update, UpdateLog, pack_updates, unpack_updates
 from fedstats_app.training.zeroth_order.objective import projected_gradients

@@ -1,0 +1,84 @@
+"""Scoring heads on what a client kept for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from flwr.app import Context, Message
+
+from fedstats_app.client.node import configs, feature_reader
+from fedstats_app.client.split import ClientSplit, client_split, node_policy
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
+from fedstats_app.privacy import confusion_above_floor
+from fedstats_app.site import FeatureReader
+from fedstats_app.wire import StatisticsRequest, evaluation_reply, read_evaluation_request
+
+
+def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Score heads on the samples that the client kept for evaluation."""
+    return evaluation_reply(msg, *score_heads(msg, context, client_id))
+
+
+def score_heads(
+    msg: Message, context: Context, client_id: int | None
+) -> tuple[dict[str, ConfusionMatrix], dict[str, CalibrationSums]]:
+    """Score the heads of a request as far as the node's owner allows; see :func:`evaluate_heads`."""
+    request, heads = read_evaluation_request(msg)
+    config, node = configs(context)
+    policy = node_policy(config, node)
+    policy.check_specifications(request.specs)
+    split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
+    reader = feature_reader(config, node, request.backbone_fingerprint)
+    return evaluate_heads(
+        reader, split, request, heads, min_class_count=policy.min_class_count, mask_absent=config.mask_absent
+    )
+
+
+def evaluate_heads(
+    reader: FeatureReader,
+    split: ClientSplit,
+    request: StatisticsRequest,
+    heads: Mapping[str, tuple[int, LinearHead]],
+    *,
+    min_class_count: int,
+    mask_absent: bool,
+) -> tuple[dict[str, ConfusionMatrix], dict[str, CalibrationSums]]:
+    """Count each head's predictions for the held-out samples, and form the sums for its calibration.
+
+    Parameters
+    ----------
+    reader : FeatureReader
+        With the backbone that the heads are for.
+    split : ClientSplit
+        Whose ``held_out`` samples are evaluated.
+    request : StatisticsRequest
+        Whose specifications tell the feature maps.
+    heads : mapping
+        From a method's name to the index of its specification, and its head.
+    min_class_count : int
+        Classes of which fewer samples can be read count without their name
+        (:func:`fedstats_app.privacy.confusion_above_floor`).
+    mask_absent : bool
+        Whether absent classes are never predicted.
+    """
+    labels = torch.from_numpy(split.dataset.labels[split.held_out])
+    nothing = torch.empty(0, dtype=torch.int64)
+    found, predictions = [nothing], {name: [nothing] for name in heads}
+    calibration = {name: CalibrationSums.zeros() for name in heads}
+    for features, positions in reader.blocks(split.dataset, split.held_out):
+        found.append(positions)
+        for name, (index, head) in heads.items():
+            mapped = request.specs[index].feature_map(features.cpu())
+            predictions[name].append(head.predict(mapped, mask_absent=mask_absent))
+            calibration[name] += CalibrationSums.from_logits(head.logits(mapped), labels[positions])
+    read = labels[torch.cat(found)]
+    confusion = {
+        name: confusion_above_floor(read, torch.cat(parts), request.num_classes, min_class_count)
+        for name, parts in predictions.items()
+    }
+    for name, matrix in confusion.items():
+        # Unreadable samples left a handful that does not count: sums over all of them must not leave either.
+        if matrix.num_examples < len(read):
+            calibration[name] = CalibrationSums.zeros()
+    return confusion, calibration

@@ -1,0 +1,244 @@
+"""What a client does for a model of its own: ``train.personalise``, ``train.prototypes``, ``train.personal_heads``.
+
+Personal models stay on the node. What leaves is how many of the client's test samples are predicted right, and for
+FedProto the means of its classes.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from flwr.app import Context, Message
+from torch import Tensor
+
+from fedstats_app.client.evaluation import score_heads
+from fedstats_app.client.node import configs, feature_reader, partition_of
+from fedstats_app.client.own_model import forget_state, resume, save_state, state_file
+from fedstats_app.client.split import client_split, node_policy
+from fedstats_app.client.training import training_samples
+from fedstats_app.heads import LinearHead
+from fedstats_app.heads.personal import choose_mixing, personal_head
+from fedstats_app.site import FeatureReader, state_root
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.training import LocalReport, Samples, TunedModel, alignment_loss, evaluate, train_locally
+from fedstats_app.training.start_heads import random_head
+from fedstats_app.wire import RejectedRequest
+from fedstats_app.wire.personal import PersonalMetrics, PersonalTask, personal_reply, read_personal_task
+from fedstats_app.wire.personal_heads import head_scores_reply, personal_heads_reply, read_personal_heads_task
+from fedstats_app.wire.prototypes import LocalPrototypes, prototype_reply, read_prototype_task
+from fedstats_app.wire.training import TrainingTask
+
+# Keeps the draw of what is held out to choose a head apart from that of batches.
+VALIDATION_STREAM = 0x5E1F
+# Samples per forward pass where nothing is trained; it changes the last bits only.
+FEATURE_BATCH = 64
+HEAD = {"head.weight", "head.bias"}
+
+
+@dataclass(frozen=True)
+class _Client:
+    """What a message may work with: the client's number, its samples to train on and to test on, its backbone.
+
+    Attributes
+    ----------
+    floor : int
+        Classes with fewer readable training samples leave in no form, nor do counts of fewer test samples.
+    state : Path
+        Where its model is kept during a run.
+    """
+
+    number: int
+    training: Samples
+    test: Samples
+    reader: FeatureReader
+    floor: int
+    mask_absent: bool
+    state: Path
+
+    @property
+    def above_floor(self) -> Tensor:
+        """(n,) bool, the training samples of classes that may leave: those that are in the federation's statistics."""
+        labels = self.training.labels
+        return torch.bincount(labels)[labels] >= max(self.floor, 1)
+
+    @property
+    def num_test(self) -> int:
+        """Test samples whose number may leave."""
+        return len(self.test.labels) if len(self.test.labels) >= self.floor else 0
+
+    def num_correct(self, model: TunedModel, predictable: Tensor) -> int:
+        """Return how many of the test samples a model predicts right."""
+        if not self.num_test:
+            return 0
+        present = predictable if self.mask_absent else None
+        matrix = evaluate(model, self.test, model.num_classes, present=present).confusion.matrix
+        return int(matrix.diagonal().sum())
+
+
+def personalise(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Train a model of one's own from the one that was sent, and say how it does beside that one."""
+    started = time.perf_counter()
+    task = read_personal_task(msg)
+    client = _client(task.training, context, client_id)
+    model = _start_model(task, client)
+    before = client.num_correct(model, task.predictable)
+    report = _train(model, task, client)
+    metrics = PersonalMetrics(
+        report.num_examples,
+        client.num_test,
+        before,
+        client.num_correct(model, task.predictable),
+        report.forward_passes,
+        time.perf_counter() - started,
+    )
+    return personal_reply(msg, metrics)
+
+
+def prototypes(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Take part in a round of FedProto: go on with one's own model, held near the prototypes, and send class means."""
+    started = time.perf_counter()
+    task, last = read_prototype_task(msg)
+    client = _client(task.training, context, client_id)
+    model, restarted = _start_model(task, client), False
+    if task.training.server_round > 1:
+        restarted = not resume(model, client.state, task.training.server_round - 1)
+    before = client.num_correct(model, task.predictable) if last else 0
+    report = _train(model, task, client)
+    class_ids, means = _class_means(model, client.training, client.above_floor)
+    if last:
+        forget_state(client.state)
+    else:
+        save_state(client.state, model.trained_state(), task.training.server_round)
+    metrics = PersonalMetrics(
+        report.num_examples,
+        client.num_test if last else 0,
+        before,
+        client.num_correct(model, task.predictable) if last else 0,
+        report.forward_passes + report.num_examples,  # the class means take one more pass
+        time.perf_counter() - started,
+    )
+    return prototype_reply(msg, LocalPrototypes(class_ids, means, report.loss, restarted, metrics))
+
+
+def personal_heads(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Solve a head from the federation's and the client's own statistics, weighed as does best on its own samples."""
+    started = time.perf_counter()
+    task = read_personal_heads_task(msg)
+    client = _client(task.training, context, client_id)
+    samples, shared = client.training, task.statistics
+    features, labels = samples.inputs(torch.arange(len(samples.labels))), samples.labels
+    if features.shape[1] != shared.feature_dim:
+        raise RejectedRequest(
+            f"statistics: must be of this node's {features.shape[1]} features, got {shared.feature_dim}"
+        )
+    key = (task.training.request.seed, client.number, VALIDATION_STREAM)
+    choice = choose_mixing(shared, features, labels, task.solver, in_global=client.above_floor, key=key, grid=task.grid)
+    own = FeatureStatistics.from_features(features, labels, shared.num_classes)
+    before, after = (
+        _num_head_correct(personal_head(shared, own, mixing, task.solver), client) for mixing in (0.0, choice.mixing)
+    )
+    seconds = time.perf_counter() - started
+    metrics = PersonalMetrics(len(labels), client.num_test, before, after, forward_passes=len(labels), seconds=seconds)
+    return personal_heads_reply(msg, metrics, choice.mixing)
+
+
+def evaluate_personal(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Say how many of the client's own test samples each of the federation's heads predicts right."""
+    confusion, _ = score_heads(msg, context, client_id)
+    num_test = max((matrix.num_examples for matrix in confusion.values()), default=0)
+    num_correct = {
+        name: int(matrix.matrix.diagonal().sum()) + matrix.pooled_correct for name, matrix in confusion.items()
+    }
+    return head_scores_reply(msg, num_test, num_correct)
+
+
+def _client(task: TrainingTask, context: Context, client_id: int | None) -> _Client:
+    request = task.request
+    config, node = configs(context)
+    split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
+    if len(split.dataset.class_names) != request.num_classes:
+        raise RejectedRequest(
+            f"this node's data has {len(split.dataset.class_names)} classes, the server's model {request.num_classes}"
+        )
+    reader = feature_reader(config, node, request.backbone_fingerprint)
+    training, test = (
+        training_samples(request, reader, split.dataset, indices) for indices in (split.kept, split.held_out)
+    )
+    name = context.node_id if client_id is None else client_id
+    return _Client(
+        partition_of(node, client_id) or 0,
+        training,
+        test,
+        reader,
+        node_policy(config, node).min_class_count,
+        config.mask_absent,
+        state_file(state_root(config, node), context.run_id, name),
+    )
+
+
+def _start_model(task: PersonalTask, client: _Client) -> TunedModel:
+    """Return the model to start from: a head of the seed's, a head that was sent, or a whole model."""
+    request, tensors, backbone = task.training.request, task.training.trained, client.reader.backbone
+    dim = request.feature_map.output_dim(backbone.feature_dim)
+    if task.prototypes is not None and task.prototypes.means.shape[1] != dim:
+        raise RejectedRequest(f"prototypes: must have {dim} features, got {task.prototypes.means.shape[1]}")
+    try:
+        head = (
+            LinearHead(tensors["head.weight"], tensors["head.bias"])
+            if tensors
+            else random_head(request.num_classes, dim, request.seed)
+        )
+        model = TunedModel(
+            head,
+            backbone=backbone.module,
+            feature_map=request.feature_map,
+            tune=request.tune,
+            tune_bias=request.tune_bias,
+            temperature=request.temperature,
+            batch_norm=request.batch_norm,
+        )
+        if not set(tensors) <= HEAD:
+            model.load_trained_state(tensors)
+    except (KeyError, ValueError) as error:
+        raise RejectedRequest(f"the model does not fit: {type(error).__name__}: {error}") from error
+    return model.to(backbone.device)
+
+
+def _train(model: TunedModel, task: PersonalTask, client: _Client) -> LocalReport:
+    """Train a model in place; without samples it stays as it is."""
+    if not len(client.training.labels):
+        return LocalReport(0, 0, 0.0, 0)
+    prototypes, training = task.prototypes, task.training
+    # Without a term there is no call for it: not one bit differs from training that knows nothing of prototypes.
+    extra_loss = (
+        alignment_loss(prototypes.form, prototypes.means, prototypes.present, prototypes.weight)
+        if prototypes is not None and prototypes.weight
+        else None
+    )
+    key = (training.request.seed, client.number, training.server_round)
+    return train_locally(model, client.training, training.request.options, key=key, extra_loss=extra_loss)
+
+
+def _class_means(model: TunedModel, samples: Samples, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the classes (m,) of the chosen samples (n,) and their mean features (m, D) float32 under the model."""
+    total = FeatureStatistics.zeros(model.num_classes, model.head.weight.shape[1], gram=False)
+    model.eval()
+    with torch.no_grad():
+        for indices in torch.split(chosen.nonzero().squeeze(1), FEATURE_BATCH):
+            if not len(indices):
+                continue  # an empty tensor splits into one empty part
+            features = model.features(samples.inputs(indices).to(model.device)).cpu()
+            total += FeatureStatistics.from_features(features, samples.labels[indices], model.num_classes, gram=False)
+    present = total.present
+    return present.nonzero().squeeze(1), total.class_means[present].float()
+
+
+def _num_head_correct(head: LinearHead, client: _Client) -> int:
+    if not client.num_test:
+        return 0
+    features = client.test.inputs(torch.arange(len(client.test.labels)))
+    predictions = head.predict(features, mask_absent=client.mask_absent)
+    return int((predictions == client.test.labels).sum())

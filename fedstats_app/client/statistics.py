@@ -1,0 +1,48 @@
+"""What a client does with ``query.statistics``: one pass of the frozen backbone, and sums of its features."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import torch
+from flwr.app import Context, Message
+
+from fedstats_app.client.node import configs, feature_reader
+from fedstats_app.client.split import client_split, node_policy
+from fedstats_app.privacy import statistics_above_floor
+from fedstats_app.wire import read_statistics_request, statistics_reply
+
+logger = logging.getLogger("fedstats_app")
+
+
+def statistics(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Run the frozen backbone over the client's samples once and return their statistics."""
+    started = time.perf_counter()
+    request = read_statistics_request(msg)
+    config, node = configs(context)
+    policy = node_policy(config, node)
+    policy.check_specifications(request.specs)
+    split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
+    reader = feature_reader(config, node, request.backbone_fingerprint)
+    collected = statistics_above_floor(
+        policy,
+        request.specs,
+        torch.from_numpy(split.dataset.labels[split.kept]),
+        lambda positions: reader.blocks(split.dataset, split.kept[positions.numpy()]),
+        num_classes=request.num_classes,
+        feature_dim=reader.backbone.feature_dim,
+        seed=request.seed,
+        device=reader.backbone.device,
+    )
+    suppressed = {*split.suppressed, *(split.dataset.class_names[c] for c in collected.suppressed)}
+    if suppressed:
+        logger.info("fewer than %d samples, so they do not leave: %s", policy.min_class_count, sorted(suppressed))
+    return statistics_reply(
+        msg,
+        collected.statistics,
+        backbone_fingerprint=reader.backbone.fingerprint,
+        num_unreadable=reader.num_unreadable,
+        num_suppressed_classes=len(suppressed),
+        seconds=time.perf_counter() - started,
+    )

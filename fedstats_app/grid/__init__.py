@@ -1,0 +1,1 @@
+"""Clients as nodes: who is there, asking them in windows, reading and folding replies in their order."""

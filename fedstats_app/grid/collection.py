@@ -1,0 +1,210 @@
+"""Folding replies into sums, one client after another, and keeping account of each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from flwr.app import Message
+
+from fedstats_app.outcomes.client_outcome import ClientOutcome
+from fedstats_app.privacy import RefusedByPolicy, says_much_about_samples
+from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSpec, StatisticsSum, client_digest
+from fedstats_app.wire import ReceivedStatistics, RejectedReply, StatisticsRequest, read_statistics_reply
+
+logger = logging.getLogger("fedstats_app")
+
+
+class Collection:
+    """The merged statistics of all clients so far: one sum per specification of the request.
+
+    Parameters
+    ----------
+    request : StatisticsRequest
+        What clients were asked for.
+    keep_rows : sequence of bool
+        Per specification, whether every row is kept beside the sum.
+    feature_dim : int, optional
+        d of the backbone; by default that of the first valid reply.
+    earlier : CollectedStatistics, optional
+        Of earlier runs, to which clients are added. The sums are changed in place.
+
+    Attributes
+    ----------
+    outcomes : list of ClientOutcome
+        In the order of folding.
+
+    Raises
+    ------
+    ValueError
+        If the earlier statistics are not of the kind that is asked for.
+    """
+
+    def __init__(
+        self,
+        request: StatisticsRequest,
+        keep_rows: Sequence[bool],
+        feature_dim: int | None = None,
+        earlier: CollectedStatistics | None = None,
+    ) -> None:
+        self.request = request
+        self.outcomes: list[ClientOutcome] = []
+        self._keep_rows = list(keep_rows)
+        self._feature_dim = feature_dim
+        self._sums: list[StatisticsSum] = []
+        self._merged: dict[int, str] = {}
+        self._earlier: tuple[MergedClient, ...] = ()
+        if earlier is not None:
+            _check_kind(earlier, request, self._keep_rows)
+            self._sums, self._earlier = list(earlier.sums), earlier.clients
+        self._known = {one.digest: one for one in self._earlier if one.digest}
+        self._row_bytes = [0] * len(request.specs)
+        self._single_row_bytes = [0] * len(request.specs)
+        self._gram_bytes = [0] * len(request.specs)
+        self._other_bytes = 0
+
+    def fold(self, server_round: int, reply: Message) -> tuple[ClientOutcome, ReceivedStatistics | None]:
+        """Check a reply and add it, or note why not; the sums are as before then."""
+        client = int(reply.metadata.src_node_id)
+        try:
+            if client in self._merged:
+                raise RejectedReply("this client's statistics are in the sum already")
+            received = read_statistics_reply(reply, self.request, feature_dim=self._feature_dim)
+            digest = client_digest(received.statistics[0])
+            if digest in self._known:
+                return self._note_known(client, server_round, received, self._known[digest]), None
+            self._add(received)
+        except RejectedReply as error:
+            outcome = ClientOutcome(client, server_round, _kind_of_failure(reply), str(error))
+            logger.warning("client %d %s: %s", client, outcome.outcome, error)
+            self.outcomes.append(outcome)
+            return outcome, None
+        self._merged[client] = digest
+        outcome = ClientOutcome(
+            client,
+            server_round,
+            "merged",
+            num_examples=received.num_examples,
+            num_unreadable=received.num_unreadable,
+            wire_bytes=received.wire_bytes,
+            seconds=received.seconds,
+            num_suppressed_classes=received.num_suppressed_classes,
+            warning=_warning(received),
+        )
+        self.outcomes.append(outcome)
+        return outcome, received
+
+    def _note_known(
+        self, client: int, server_round: int, received: ReceivedStatistics, before: MergedClient
+    ) -> ClientOutcome:
+        reason = f"these very statistics are in those to extend already, as client {before.client} of run {before.run}"
+        outcome = ClientOutcome(client, server_round, "known", reason, received.num_examples, seconds=received.seconds)
+        logger.info("client %d not counted twice: %s", client, reason)
+        self.outcomes.append(outcome)
+        return outcome
+
+    def collected(self, class_names: Sequence[str], run: str) -> CollectedStatistics:
+        """Return all that was collected, for a later run to extend.
+
+        Parameters
+        ----------
+        class_names : sequence of str
+            The classes in the order of their ids.
+        run : str
+            Names this run, to whoever meets its clients again.
+
+        Raises
+        ------
+        RejectedReply
+            If no client was merged yet.
+        """
+        sums = tuple(self.statistics(index) for index in range(len(self.request.specs)))
+        merged = tuple(MergedClient(digest, run, client) for client, digest in self._merged.items())
+        fingerprint = self.request.backbone_fingerprint
+        return CollectedStatistics(tuple(class_names), self.request.specs, sums, fingerprint, (*self._earlier, *merged))
+
+    @property
+    def num_merged(self) -> int:
+        """Number of clients in the sums, those of earlier runs included."""
+        return len(self._earlier) + len(self._merged)
+
+    @property
+    def num_examples(self) -> int:
+        """Number of samples in the sums, those of earlier runs included."""
+        return self._sums[0].num_examples if self._sums else 0
+
+    @property
+    def total_wire_bytes(self) -> int:
+        """Bytes of all replies merged in this run."""
+        return sum(self._row_bytes) + sum(self._gram_bytes) + self._other_bytes
+
+    def wire_bytes(self, index: int, wanted: StatisticsSpec) -> int:
+        """Return what clients would have sent for ``wanted`` alone, which the specification at ``index`` covers."""
+        rows = self._single_row_bytes if wanted.means_per_class == 1 else self._row_bytes
+        return rows[index] + (self._gram_bytes[index] if wanted.gram else 0) + self._other_bytes
+
+    def statistics(self, index: int) -> StatisticsSum:
+        """Return the sum of one specification.
+
+        Raises
+        ------
+        RejectedReply
+            If no client was merged yet.
+        """
+        if not self._sums:
+            raise RejectedReply("no client's statistics were merged yet")
+        return self._sums[index]
+
+    def _add(self, received: ReceivedStatistics) -> None:
+        sums = self._sums or [
+            StatisticsSum(
+                self.request.num_classes, client.rows.feature_dim, gram=client.gram is not None, keep_rows=keep_rows
+            )
+            for client, keep_rows in zip(received.statistics, self._keep_rows, strict=True)
+        ]
+        for total, client in zip(sums, received.statistics, strict=True):
+            if total.feature_dim != client.rows.feature_dim:
+                raise RejectedReply(
+                    f"class-sums: feature dimension must be {total.feature_dim}, as the first client's, "
+                    f"got {client.rows.feature_dim}"
+                )
+        for total, client in zip(sums, received.statistics, strict=True):
+            total.add(client)
+        self._sums = sums
+        self._row_bytes = [a + b for a, b in zip(self._row_bytes, received.row_bytes, strict=True)]
+        self._single_row_bytes = [a + b for a, b in zip(self._single_row_bytes, received.single_row_bytes, strict=True)]
+        self._gram_bytes = [a + b for a, b in zip(self._gram_bytes, received.gram_bytes, strict=True)]
+        self._other_bytes += received.other_bytes
+
+
+def _check_kind(earlier: CollectedStatistics, request: StatisticsRequest, keep_rows: Sequence[bool]) -> None:
+    """Refuse to add clients to statistics of another kind."""
+    have = [total.keeps_rows for total in earlier.sums]
+    for what, before, now in (
+        ("backbone (fingerprint)", earlier.backbone_fingerprint, request.backbone_fingerprint),
+        ("number of classes", len(earlier.class_names), request.num_classes),
+        ("statistics (methods, means per class, feature maps)", earlier.specs, request.specs),
+        ("rows kept (fedcof)", have, list(keep_rows)),
+    ):
+        if before != now:
+            raise ValueError(f"the statistics to extend are of another kind: {what} was {before}, is {now}")
+
+
+def _kind_of_failure(reply: Message) -> str:
+    if not reply.has_error():
+        return "rejected"
+    # A reason begins with the type of what was raised on the node.
+    refused = (reply.error.reason or "").startswith(f"{RefusedByPolicy.__name__}: ")
+    return "refused" if refused else "failed"
+
+
+def _warning(received: ReceivedStatistics) -> str:
+    """Return what to say of Gram matrices that are close to the samples themselves."""
+    for client in received.statistics:
+        dim = client.rows.feature_dim
+        if client.gram is not None and says_much_about_samples(received.num_examples, dim):
+            return (
+                f"its Gram matrix is of {received.num_examples} samples in {dim} dimensions, fewer than 2 d: it says "
+                "much about single samples (min-gram-samples in a node's configuration refuses such)"
+            )
+    return ""

@@ -1,0 +1,193 @@
+"""Sending requests to clients in windows and taking their replies in order: what a ClientGrid does in one call."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flwr.app import ArrayRecord, Error, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedstats_app.wire.multiplex import pack_requests, unpack_reply
+
+if TYPE_CHECKING:
+    from fedstats_app.grid.client_grid import ClientGrid
+
+NO_REPLY_CODE = 101
+# Errors that no site sent: ours, and those that Flower's SuperLink answers in the place of a node (message or reply
+# unavailable, node unavailable).
+SERVER_SIDE_CODES = frozenset({NO_REPLY_CODE, 3, 4, 5})
+# Clients in one message to a SuperNode, at most.
+CLIENTS_PER_MESSAGE = 10
+# Clients asked for ahead of the one whose turn it is, at most, whatever their size.
+CLIENTS_PER_WINDOW = 256
+FIRST_POLL, LONGEST_POLL = 0.02, 0.5
+
+
+def next_poll(poll: float, *, progressed: bool) -> float:
+    """Return how many seconds to wait before asking Flower again: a question costs a SuperLink milliseconds."""
+    return FIRST_POLL if progressed else min(1.5 * poll, LONGEST_POLL)
+
+
+def push(grid: Grid, messages: Sequence[Message]) -> list[str | None]:
+    """Push messages and return one id for each, None for a message that was refused.
+
+    Flower's deployment has an empty entry for a refused message; its simulation leaves the entry out, but both note
+    the id in the message itself.
+    """
+    ids = list(grid.push_messages(messages))
+    if len(ids) == len(messages):
+        return [message_id or None for message_id in ids]
+    accepted = set(ids)
+    own = [message.metadata.message_id for message in messages]
+    return [message_id if message_id in accepted else None for message_id in own]
+
+
+@dataclass
+class _InFlight:
+    """One message on its way: which clients of the order it carries, and when it was sent."""
+
+    clients: list[int]
+    sent: float
+
+
+@dataclass
+class Exchange:
+    """One call of :meth:`ClientGrid.send_and_receive`.
+
+    Attributes
+    ----------
+    grid : ClientGrid
+        Whose window, hosts and limits hold.
+    order : list of Message
+        One per client, in the order in which replies are wanted.
+    timeout : float or None
+        Seconds for all together.
+    """
+
+    grid: ClientGrid
+    order: list[Message]
+    timeout: float | None
+    turn: int = 0
+    unsent: list[int] = field(default_factory=list)
+    in_flight: dict[str, _InFlight] = field(default_factory=dict)
+    ready: dict[int, Message] = field(default_factory=dict)
+    last_reply: float = field(default_factory=time.monotonic)
+
+    def replies(self) -> Iterator[Message]:
+        """Yield one reply for each message, in their order."""
+        started, poll = time.monotonic(), FIRST_POLL
+        self.unsent = list(range(len(self.order)))
+        group_limit = self._group_limit()
+        while self.turn < len(self.order):
+            self._send(group_limit)
+            progressed = self._receive()
+            self._expire(started)
+            while self.turn in self.ready:
+                reply = self.ready.pop(self.turn)
+                self.turn += 1
+                yield reply
+                del reply  # the consumer is done with it: do not hold a Gram matrix while waiting for the next
+                progressed = True
+            poll = next_poll(poll, progressed=progressed)
+            if not progressed:
+                time.sleep(poll)
+
+    def _group_limit(self) -> int:
+        """Return how many clients one message carries: few enough that every host has work ahead of it."""
+        return max(1, min(CLIENTS_PER_MESSAGE, math.ceil(self._window() / (4 * self.grid.num_hosts))))
+
+    def _window(self) -> int:
+        return max(1, min(CLIENTS_PER_WINDOW, self.grid.window_bytes // self.grid.reply_bytes))
+
+    def _send(self, group_limit: int) -> None:
+        """Send requests of the clients that fit the window, in the order of the clients, grouped by host."""
+        end = min(self.turn + self._window(), len(self.order))
+        sendable = [index for index in self.unsent if index < end]
+        # One slot becomes free with every reply; waiting for a few keeps messages from carrying one client each.
+        if not sendable or (self.in_flight and end < len(self.order) and len(sendable) < group_limit):
+            return
+        groups: dict[tuple[int, str, int], list[list[int]]] = {}
+        for index in sendable:
+            msg = self.order[index]
+            key = (self.grid.host(msg.metadata.dst_node_id), msg.metadata.message_type, id(msg.content))
+            batches = groups.setdefault(key, [[]])
+            if len(batches[-1]) >= (group_limit if self.grid.hosts is not None else 1):
+                batches.append([])
+            batches[-1].append(index)
+        sent = set(sendable)
+        self.unsent = [index for index in self.unsent if index not in sent]
+        batches = sorted(batch for of_host in groups.values() for batch in of_host)
+        wire = [self._wire_message(batch) for batch in batches]
+        self.grid.wire_messages += len(wire)
+        for message_id, batch in zip(push(self.grid.inner, wire), batches, strict=True):
+            if message_id is None:
+                self._fail(batch, "the message could not be sent: its SuperNode is gone, or the message too large")
+            else:
+                self.in_flight[message_id] = _InFlight(batch, time.monotonic())
+
+    def _wire_message(self, batch: list[int]) -> Message:
+        first = self.order[batch[0]]
+        if self.grid.hosts is None:
+            content, node = first.content, first.metadata.dst_node_id
+        else:
+            clients = [self.order[index].metadata.dst_node_id for index in batch]
+            content, node = pack_requests(first.content, clients), self.grid.host(clients[0])
+        return Message(
+            content, dst_node_id=node, message_type=first.metadata.message_type, group_id=first.metadata.group_id
+        )
+
+    def _receive(self) -> bool:
+        received = False
+        if not self.in_flight:
+            return received
+        for reply in self.grid.inner.pull_messages(list(self.in_flight)):
+            request = self.in_flight.pop(reply.metadata.reply_to_message_id, None)
+            if request is None:
+                continue
+            received, self.last_reply = True, time.monotonic()
+            for index in request.clients:
+                instruction = self.order[index]
+                client = None if self.grid.hosts is None else instruction.metadata.dst_node_id
+                answer = unpack_reply(reply, client, instruction)
+                if answer.has_content():
+                    self.grid.note_reply_size(_array_bytes(answer.content))
+                self.ready[index] = answer
+        return received
+
+    def _expire(self, started: float) -> None:
+        """Give up on requests that took too long, and on all when the time for the whole exchange is over."""
+        now = time.monotonic()
+        for message_id, request in list(self.in_flight.items()):
+            waited = now - max(request.sent, self.last_reply)
+            allowed = self.grid.reply_timeout * len(request.clients)
+            if waited > allowed:
+                del self.in_flight[message_id]
+                self._fail(request.clients, f"no reply within {allowed:g} s (reply-timeout)")
+                self._skip_others_of(self.order[request.clients[0]])
+        if self.timeout is not None and now - started > self.timeout:
+            for request in self.in_flight.values():
+                self._fail(request.clients, f"no reply when the {self.timeout:.0f} s for all clients were over")
+            self._fail(self.unsent, f"not asked before the {self.timeout:.0f} s for all clients were over")
+            self.in_flight, self.unsent = {}, []
+
+    def _skip_others_of(self, timed_out: Message) -> None:
+        """Do not wait again for a SuperNode that did not answer: one that hosts many clients would take hours."""
+        host = self.grid.host(timed_out.metadata.dst_node_id)
+        hosted = [index for index in self.unsent if self.grid.host(self.order[index].metadata.dst_node_id) == host]
+        self._fail(hosted, "not asked: its SuperNode did not answer an earlier request in time")
+        self.unsent = [index for index in self.unsent if index not in set(hosted)]
+
+    def _fail(self, batch: list[int], reason: str) -> None:
+        for index in batch:
+            instruction = self.order[index]
+            self.ready[index] = Message(Error(code=NO_REPLY_CODE, reason=reason), reply_to=instruction)
+
+
+def _array_bytes(content: RecordDict) -> int:
+    return sum(
+        len(array.data) for record in content.values() if isinstance(record, ArrayRecord) for array in record.values()
+    )

@@ -1,0 +1,171 @@
+"""Options as frozen dataclasses: each field with its key, its default and the check of its value.
+
+Whoever uses options defines them, beside what uses them, and they are passed whole. A group knows its own keys:
+
+    @dataclass(frozen=True)
+    class PartitionOptions(Options):
+        num_clients: int = option(100, whole(1, 1_000_000))
+
+Only the standard library is imported here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+# A check returns the value in its final type, or raises ValueError saying what is allowed.
+Check = Callable[[object], object]
+
+
+class ConfigError(ValueError):
+    """Every problem of a configuration, one per line."""
+
+
+def option(default: object, check: Check, *, key: str = "") -> Any:
+    """Return a dataclass field with its default, the check of its value and, where it is not the usual one, its key."""
+    return field(default=default, metadata={"check": check, "key": key})
+
+
+@dataclass(frozen=True)
+class Options:
+    """A group of options; a field made by :func:`option` can be set by its key.
+
+    A key is the group's prefix and the field's name with hyphens, unless the field names another.
+    """
+
+    prefix: ClassVar[str] = ""
+
+    @classmethod
+    def keys(cls) -> dict[str, Field[Any]]:
+        """Return the fields by key."""
+        own = [one for one in fields(cls) if "check" in one.metadata]
+        return {one.metadata["key"] or cls.prefix + one.name.replace("_", "-"): one for one in own}
+
+    @classmethod
+    def read(cls, values: Mapping[str, object]) -> Self:
+        """Return the group with the values of its keys; others keep their default, and what is no key of it is ignored.
+
+        Raises
+        ------
+        ConfigError
+            With all problems, one per line.
+        """
+        problems, checked = [], {}
+        for key, one in cls.keys().items():
+            if key not in values:
+                continue
+            try:
+                checked[one.name] = one.metadata["check"](values[key])
+            except ValueError as error:
+                problems.append(f"{key}: {error}, got {values[key]!r}")
+        if problems:
+            raise ConfigError("\n".join(problems))
+        group = cls(**checked)
+        if found := group.problems():
+            raise ConfigError("\n".join(found))
+        return group
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the values together, one line each; a group overrides it."""
+        return []
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the values by key, from which :meth:`read` makes the group again."""
+        return {key: getattr(self, one.name) for key, one in self.keys().items()}
+
+
+def one_of(*allowed: str) -> Check:
+    """Return a check for one of some words; a near miss is named."""
+
+    def check(value: object) -> object:
+        if value not in allowed:
+            close = difflib.get_close_matches(str(value), allowed, n=1)
+            raise ValueError(f"must be one of {', '.join(allowed)}" + (f" (did you mean {close[0]}?)" if close else ""))
+        return value
+
+    return check
+
+
+def some_of(allowed: tuple[str, ...], *single: str) -> Check:
+    """Return a check for some of the allowed words, each once, separated by commas; or a single other word."""
+
+    def check(value: object) -> object:
+        names = [name.strip() for name in str(value).split(",")]
+        if value not in single and (not set(names) <= set(allowed) or len(set(names)) != len(names)):
+            words = "".join(f"{word}, " for word in single)
+            raise ValueError(
+                f"must be {words}{'or ' if single else ''}some of {', '.join(allowed)}, separated by commas"
+            )
+        return ",".join(names)
+
+    return check
+
+
+def text(value: object) -> object:
+    """Check for text."""
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    return value
+
+
+def flag(value: object) -> object:
+    """Check for true or false."""
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def whole(low: int, high: int) -> Check:
+    """Return a check for a whole number in a range, both ends included."""
+
+    def check(value: object) -> object:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError(f"must be a whole number from {low} to {high}")
+        return value
+
+    return check
+
+
+def number(
+    low: float, high: float = math.inf, *, open_low: bool = False, word: str = "", infinite: bool = False
+) -> Check:
+    """Return a check for a number, as a number or as text, or for one word."""
+
+    def check(value: object) -> object:
+        if word and value == word:
+            return value
+        bracket = "(" if open_low else "["
+        allowed = f"a number in {bracket}{low:g}, {high:g}{']' if infinite or not math.isinf(high) else ')'}"
+        try:
+            if isinstance(value, bool):
+                raise ValueError
+            number = float(value)  # type: ignore[arg-type]  # whatever cannot be converted raises
+        except (TypeError, ValueError):
+            number = math.nan
+        inside = low < number <= high if open_low else low <= number <= high
+        if not inside or (math.isinf(number) and not infinite):
+            raise ValueError(f"must be {allowed}" + (f' or "{word}"' if word else ""))
+        return number
+
+    return check
+
+
+def empty_or(check: Check) -> Check:
+    """Return a check that also takes the empty text."""
+    return lambda value: value if value == "" else check(value)
+
+
+def is_absolute(path: str) -> bool:
+    """Return whether a path leads to the same place from any folder, on any system."""
+    return path.startswith(("/", "~", "\\\\")) or path[1:2] == ":"
+
+
+def absolute(value: object) -> object:
+    """Check for the empty text or an absolute path: the app does not run in the user's folder."""
+    if not isinstance(value, str) or (value and not is_absolute(value)):
+        raise ValueError("must be an absolute path (or start with ~)")
+    return value

@@ -1,0 +1,51 @@
+"""What became of one client's request for statistics."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class ClientOutcome:
+    """What became of one client's request.
+
+    Attributes
+    ----------
+    client : int
+        Client id: the node id with a plain Grid, else as :class:`ClientGrid` numbers them.
+    server_round : int
+        In which it was asked.
+    outcome : str
+        "merged"; "known" (its very statistics are in those of the run that this one extends); "refused" (by its owner's
+        policy); "failed" (it said so, or no reply came in time); "rejected" (its reply must not be used).
+    reason : str
+        Why, where it was not merged.
+    num_examples, num_unreadable, wire_bytes : int
+        Of a merged reply; of a known client its samples only.
+    seconds : float
+        Time the client says it took.
+    num_suppressed_classes : int
+        Classes that the client says it left out because it has few samples of them.
+    warning : str
+        What its owner should know of a merged reply.
+    """
+
+    client: int
+    server_round: int
+    outcome: str
+    reason: str = ""
+    num_examples: int = 0
+    num_unreadable: int = 0
+    wire_bytes: int = 0
+    seconds: float = 0.0
+    num_suppressed_classes: int = 0
+    warning: str = ""
+
+    @property
+    def in_heads(self) -> bool:
+        """Whether the client's statistics are in the heads."""
+        return self.outcome in ("merged", "known")
+
+    def to_json(self) -> dict[str, str | int | float]:
+        """Return the attributes as plain values."""
+        return asdict(self)

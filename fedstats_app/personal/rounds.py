@@ -1,0 +1,143 @@
+"""Personal models that take rounds: FedProto, and FedAvg with local fine-tuning after it."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import replace
+
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import FedAvg
+from torch import Tensor
+
+from fedstats_app.outcomes.personal_result import PersonalResult
+from fedstats_app.personal.exchange import Answers, ask, personal_result
+from fedstats_app.personal.stage import PersonalStage
+from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
+from fedstats_app.strategies.server_optimizers import EVERYBODY
+from fedstats_app.training import TunedModel
+from fedstats_app.training.start_heads import random_head
+from fedstats_app.wire.personal import PERSONALISE, PersonalMetrics, Prototypes, personal_content, read_personal_reply
+from fedstats_app.wire.prototypes import PROTOTYPES, LocalPrototypes, prototype_content, read_prototype_reply
+from fedstats_app.wire.training import to_record
+
+SECONDS_BETWEEN_LINES = 10.0
+# Forward and backward pass through the backbone.
+PASSES = 3
+
+
+def fedproto(stage: PersonalStage) -> dict[str, PersonalResult]:
+    """Run FedProto (Tan et al., AAAI 2022): models stay with the clients, only class means travel.
+
+    Every client trains its own model, from a random head on the pre-trained backbone, for one epoch a round, its
+    features held near the prototypes by their mean squared distance, and sends the means of its classes. The server's
+    prototypes are their means over the clients that have the class, each client counting alike, as in the authors'
+    code. A client that fails is asked no more.
+    """
+    started, config = time.perf_counter(), stage.config
+    active, dim, prototypes, last_line = sorted(stage.clients), stage.start_head.feature_dim, None, started
+    total: Answers[PersonalMetrics] = Answers()
+    passes, notes = 0, list[str]()
+    for server_round in range(1, config.personal_rounds + 1):
+        answers = _fedproto_round(stage, prototypes, active, server_round)
+        total.of = {client: answer.metrics for client, answer in answers.of.items()}
+        total.failures |= {client: f"round {server_round}: {reason}" for client, reason in answers.failures.items()}
+        total.add_bytes(answers)
+        passes += sum(metrics.forward_passes for metrics in total.of.values())
+        lost = [client for client, answer in answers.of.items() if answer.restarted]
+        notes += [f"round {server_round}: client {client} had lost its model and started again" for client in lost]
+        active = list(answers.of)
+        prototypes = mean_prototypes(answers.of, stage.predictable.numel(), dim, config.alignment_weight)
+        if time.perf_counter() - last_line > SECONDS_BETWEEN_LINES:
+            last_line = time.perf_counter()
+            stage.say(f"fedproto: round {server_round} of {config.personal_rounds}, {len(active)} clients")
+    result = personal_result("fedproto", total, started)
+    return {"fedproto": replace(result, forward_passes=passes, notes=tuple(notes))}
+
+
+def _fedproto_round(
+    stage: PersonalStage, prototypes: Prototypes | None, clients: list[int], server_round: int
+) -> Answers[LocalPrototypes]:
+    request, dim = stage.request(1), stage.start_head.feature_dim
+    content = prototype_content(
+        request,
+        prototypes,
+        stage.predictable,
+        server_round=server_round,
+        last=server_round == stage.config.personal_rounds,
+    )
+    return ask(
+        stage.grid, content, PROTOTYPES, clients, lambda reply: read_prototype_reply(reply, request.num_classes, dim)
+    )
+
+
+def mean_prototypes(
+    answers: dict[int, LocalPrototypes], num_classes: int, feature_dim: int, weight: float
+) -> Prototypes:
+    """Return the clients' class means, averaged class by class over the clients that have it."""
+    sums = torch.zeros(num_classes, feature_dim, dtype=torch.float64)
+    counts = torch.zeros(num_classes, 1, dtype=torch.float64)
+    for client in sorted(answers):
+        sums[answers[client].class_ids] += answers[client].means.double()
+        counts[answers[client].class_ids] += 1
+    return Prototypes((sums / counts.clamp(min=1)).float(), counts.squeeze(1) > 0, "mean-square", weight)
+
+
+def fedavg_fine_tuned(stage: PersonalStage) -> dict[str, PersonalResult]:
+    """Run FedAvg from a random head, then let every client go on alone with a copy of the model.
+
+    Returns
+    -------
+    dict
+        "fedavg", the shared model on every client's test samples, and "fedavg-ft", the clients' own.
+    """
+    started, config = time.perf_counter(), stage.config
+    arrays, rounds = _fedavg(stage)
+    content = personal_content(stage.request(config.personal_epochs), arrays, None, stage.predictable)
+    answers = ask(stage.grid, content, PERSONALISE, stage.clients, read_personal_reply)
+    answers.bytes_down += sum(one.bytes_down for one in rounds)
+    answers.bytes_up += sum(one.bytes_up for one in rounds)
+    passes = PASSES * sum(sum(one.num_examples.values()) for one in rounds)
+    dropped = defaultdict(list)
+    for one in rounds:
+        for client, reason in one.failures.items():
+            dropped[client].append(f"client {client} is not in round {one.server_round}: {reason}")
+    notes = tuple(reasons[0] + (f" (and {len(reasons) - 1} more)" * (len(reasons) > 1)) for reasons in dropped.values())
+    results = {}
+    for approach, before in (("fedavg", True), ("fedavg-ft", False)):
+        result = personal_result(approach, answers, started, before=before)
+        results[approach] = replace(result, forward_passes=result.forward_passes + passes, notes=notes)
+    return results
+
+
+def _fedavg(stage: PersonalStage) -> tuple[dict[str, Tensor], list[TrainingRound]]:
+    """Return the model after all rounds, by the names of :meth:`TunedModel.trained_state`, and the rounds."""
+    request, num_rounds = stage.request(1), stage.config.personal_rounds
+    model = TunedModel(
+        random_head(request.num_classes, stage.start_head.feature_dim, request.seed),
+        backbone=stage.backbone,
+        feature_map=request.feature_map,
+        tune=request.tune,
+        temperature=request.temperature,
+        batch_norm=request.batch_norm,
+    )
+    rounds: list[TrainingRound] = []
+    last_line = time.perf_counter()
+
+    def after_round(one: TrainingRound) -> None:
+        nonlocal last_line
+        rounds.append(one)
+        if time.perf_counter() - last_line > SECONDS_BETWEEN_LINES:
+            last_line = time.perf_counter()
+            stage.say(f"fedavg: round {one.server_round} of {num_rounds}, training loss {one.train_loss:.3f}")
+
+    inner = FedAvg(**EVERYBODY)  # type: ignore[arg-type]  # floats and ints by name
+    strategy = FineTuning(inner, request, stage.clients)
+    strategy.on_round = after_round
+    result = strategy.start(stage.grid, to_record(model.trained_state()), num_rounds)
+    return _tensors(result.arrays), rounds
+
+
+def _tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}

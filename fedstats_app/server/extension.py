@@ -1,0 +1,83 @@
+"""A run that adds its clients to the statistics of an earlier one."""
+
+from __future__ import annotations
+
+from fedstats_app.config import AppConfig
+from fedstats_app.grid.class_lists import ClassList, align_class_lists
+from fedstats_app.results.statistics_file import load_statistics
+from fedstats_app.statistics import CollectedStatistics
+from fedstats_app.strategies import StatisticsStrategy
+
+
+class Extension:
+    """What there was before this run, or nothing.
+
+    Parameters
+    ----------
+    config : AppConfig
+        Whose ``extend`` names a run folder, or is "".
+
+    Attributes
+    ----------
+    class_names : tuple of str
+        The classes that there are already.
+    num_clients, num_examples : int
+        Clients and samples that are in the sums already.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If the folder has no statistics that can be read.
+    """
+
+    def __init__(self, config: AppConfig) -> None:
+        earlier = load_statistics(config.extend) if config.extend else None
+        self._earlier: CollectedStatistics | None = earlier
+        self._folder, self._min_clients = config.extend, config.min_clients
+        self.class_names = earlier.class_names if earlier is not None else ()
+        self.num_clients = len(earlier.clients) if earlier is not None else 0
+        self.num_examples = earlier.num_examples if earlier is not None else 0
+
+    @property
+    def min_clients(self) -> int:
+        """How many clients must come: together with those that are there, as many as run-config asks for."""
+        return max(self._min_clients - self.num_clients, 1)
+
+    def with_earlier_classes(self, class_names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the classes of both: the longer list where it has the other, else all in sorted order.
+
+        Raises
+        ------
+        ValueError
+            If names conflict; both lists are in the message.
+        """
+        _, refused = align_class_lists({0: ClassList(class_names)}, self.class_names)
+        if refused:
+            raise ValueError(f"extend: {refused[0]}")
+        for names, others in ((class_names, self.class_names), (self.class_names, class_names)):
+            if set(others) <= set(names):
+                return names
+        return tuple(sorted({*class_names, *self.class_names}))
+
+    def apply(self, strategy: StatisticsStrategy, class_names: tuple[str, ...]) -> None:
+        """Start a strategy from what there was before.
+
+        Raises
+        ------
+        ValueError
+            If that is of another backbone or other statistics.
+        """
+        if self._earlier is not None:
+            strategy.extend(self._earlier.with_class_names(class_names))
+            self._earlier = None  # the strategy has its own copy, and one can be large
+
+    def to_json(self) -> dict[str, object] | None:
+        """Return what results.json says of it; None where there was nothing before."""
+        if not self._folder:
+            return None
+        return {
+            "run_folder": self._folder,
+            "num_clients": self.num_clients,
+            "num_examples": self.num_examples,
+            "class_names": list(self.class_names),
+        }

@@ -1,0 +1,1 @@
+"""The ground floor for whoever keeps something: atomic files, tensor files, checkpoints."""

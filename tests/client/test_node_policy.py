@@ -1,0 +1,358 @@
+"""Node policy, class lists and the account of what left, through the real ServerApp and ClientApp."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+from PIL import Image
+
+from fedstats_app import client_app
+from fedstats_app.client.split import client_split
+from fedstats_app.client.training import prepare_samples
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.heads import LinearHead
+from fedstats_app.results.head_file import read_head
+from fedstats_app.results.statistics_file import load_statistics
+from fedstats_app.site import backbone_for
+from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.wire import StatisticsRequest, evaluation_content
+from fedstats_app.wire.training import TrainingRequest
+from tests.support.compare import relative_difference
+from tests.support.local_grid import LocalGrid
+from tests.support.simulation import METHODS, clients, read_json, simulate, site_folder
+
+SIZES = {"a": {"ant": 12, "bee": 12, "zzyzx": 3}, "b": {"ant": 10, "bee": 11}, "c": {"bee": 9, "cat": 13}}
+
+
+def site(root: Path, name: str, sizes: Mapping[str, int] | None = None, **options: object) -> dict[str, object]:
+    """Make a site's folder and return its node-config."""
+    path = root / name
+    for seed, (label, images) in enumerate((sizes or SIZES[name]).items()):
+        site_folder(path, (label,), seed=100 * ord(name[0]) + seed, images=images)
+    return {"data-path": str(path), **{key.replace("_", "-"): value for key, value in options.items()}}
+
+
+def disclosed(folder: Path, message: str = "") -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "disclosure.jsonl").read_text().splitlines()]
+    return [line for line in lines if message in ("", line["message"])]
+
+
+@pytest.mark.parametrize("asked", [0, 3])
+def test_a_rare_class_does_not_leave_even_by_name_whatever_the_server_asks_for(tmp_path: Path, asked: int) -> None:
+    nodes = [site(tmp_path, name) for name in "abc"]
+
+    folder = simulate(tmp_path, node_configs=nodes, min_class_count=asked)
+
+    assert read_json(folder, "config.json")["class_names"] == ["ant", "bee", "cat"]
+    assert [one["num_suppressed_classes"] for one in clients(folder)] == [1, 0, 0]
+    assert [one["classes_suppressed"] for one in disclosed(folder, "query.statistics")] == [1, 0, 0]
+    assert read_json(folder, "results.json")["policy"]["num_with_suppressed_classes"] == 1
+    for path in folder.rglob("*"):
+        assert not path.is_file() or b"zzyzx" not in path.read_bytes(), path
+    statistics = load_statistics(folder)
+    assert statistics.class_names == ("ant", "bee", "cat")
+    assert int(statistics.sums[0].rows().counts.min()) >= 5
+
+
+def test_an_owner_who_wants_none_has_no_floor(tmp_path: Path) -> None:
+    nodes = [site(tmp_path, "a", min_class_count=0), site(tmp_path, "b")]
+
+    folder = simulate(tmp_path, node_configs=nodes, method="fedncm")
+
+    assert read_json(folder, "config.json")["class_names"] == ["ant", "bee", "zzyzx"]
+
+
+def test_a_run_can_ask_for_more(tmp_path: Path) -> None:
+    """Of 12 and 12 images in a, a fifth of all is held out: one class keeps at least ten."""
+    nodes = [site(tmp_path, name) for name in "ab"]
+
+    folder = simulate(tmp_path, node_configs=nodes, method="fedncm", min_class_count=12)
+
+    assert read_json(folder, "config.json")["class_names"] == ["ant", "bee"]
+    rows = load_statistics(folder).sums[0].summed()
+    assert all(count == 0 or count >= 12 for count in rows.class_counts.tolist())
+    assert [one["num_suppressed_classes"] for one in clients(folder)][1] == 2
+
+
+def test_a_class_whose_images_turn_out_unreadable_leaves_as_if_it_were_not_there(tmp_path: Path) -> None:
+    """Six images, two of them damaged: four are under the floor, which is known only after all were tried."""
+    test = tmp_path / "test"
+    site_folder(test / "train", ("ant", "bee"), seed=8)
+    site_folder(test / "test", ("ant", "bee"), seed=9)
+    options: dict[str, object] = {"wire_dtype": "float64", "test_dataset": f"folder:{test}"}
+    sizes = {"ant": 12, "bee": 9}
+    clean = [site(tmp_path / "clean", "a", sizes), site(tmp_path / "clean", "b", {"ant": 7, "bee": 7})]
+    late = [site(tmp_path / "late", "a", {**sizes, "cow": 6}), site(tmp_path / "late", "b", {"ant": 7, "bee": 7})]
+    for number in (1, 4):
+        (tmp_path / "late" / "a" / "cow" / f"{number}.png").write_bytes(b"no image")
+
+    expected = load_statistics(simulate(tmp_path, node_configs=clean, **options))
+    folder = simulate(tmp_path, node_configs=late, **options)
+
+    found = load_statistics(folder)
+    assert [one["num_suppressed_classes"] for one in clients(folder)] == [1, 0]
+    assert [one["num_unreadable"] for one in clients(folder)] == [2, 0]
+    kept = torch.tensor([found.class_names.index(name) for name in expected.class_names])
+    for one, other in zip(found.sums, expected.sums, strict=True):
+        a, b = one.summed(), other.summed()
+        assert torch.equal(a.class_counts[kept], b.class_counts) and a.num_examples == b.num_examples
+        assert relative_difference(a.class_sums[kept], b.class_sums) < 1e-12
+        assert a.gram is not None and b.gram is not None and relative_difference(a.gram, b.gram) < 1e-12
+
+
+def test_real_nodes_and_a_simulation_with_the_same_floor_make_the_same_heads(tmp_path: Path) -> None:
+    """Three folders: as three nodes' own data, and as the partitions of one data set."""
+    nodes = [site(tmp_path / "sites", name) for name in "abc"]
+    whole = tmp_path / "whole"
+    for name, sizes in SIZES.items():
+        for label, images in sizes.items():
+            for number in range(images):
+                target = whole / "train" / label / name / f"{number}.png"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes((tmp_path / "sites" / name / label / f"{number}.png").read_bytes())
+    test = tmp_path / "test"
+    site_folder(test / "train", ("ant", "bee", "cat"), seed=8)
+    site_folder(test / "test", ("ant", "bee", "cat"), seed=9)
+    options: dict[str, object] = {"test_dataset": f"folder:{test}", "input_size": 0, "wire_dtype": "float64"}
+
+    real = simulate(tmp_path, node_configs=nodes, **options)
+    simulated = simulate(
+        tmp_path,
+        dataset=f"folder:{whole}",
+        partitioner="natural-id",
+        partition_column="subfolder",
+        num_clients=3,
+        min_class_count=5,
+        **options,
+    )
+
+    for method in METHODS:
+        head, _ = read_head(real / "heads" / f"{method}.safetensors")
+        other, metadata = read_head(simulated / "heads" / f"{method}.safetensors")
+        names = json.loads(metadata["class-names"])
+        assert not other.present[names.index("zzyzx")]
+        kept = torch.tensor([names.index(name) for name in ("ant", "bee", "cat")])
+        assert relative_difference(other.weight[kept], head.weight) < 1e-6, method
+        results = [read_json(folder, "results.json")["methods"][method] for folder in (real, simulated)]
+        assert results[0]["accuracy"] == results[1]["accuracy"]
+        assert results[0]["num_examples"] == results[1]["num_examples"]
+
+
+def test_what_no_allowed_method_needs_is_refused_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [site(tmp_path, "a", allowed_methods="fedncm,fedcof"), site(tmp_path, "b"), site(tmp_path, "c")]
+
+    folder = simulate(tmp_path, node_configs=nodes)
+
+    outcomes = clients(folder)
+    assert [one["outcome"] for one in outcomes] == ["refused", "merged", "merged"]
+    reason = "a Gram matrix: needed by none of this node's allowed-methods (fedncm, fedcof)"
+    assert outcomes[0]["reason"] == f"RefusedByPolicy: {reason}"
+    assert read_json(folder, "results.json")["policy"]["num_refused"] == 1
+    assert reason in capsys.readouterr().out
+    [left] = [one for one in disclosed(folder, "query.statistics") if one["client"] == outcomes[0]["client"]]
+    assert left["fields"] == [] and reason in left["errors"][0]
+
+    alone = simulate(tmp_path, node_configs=nodes, method="fedncm,fedcof")
+    assert [one["outcome"] for one in clients(alone)] == ["merged"] * 3
+
+
+def test_a_gram_matrix_of_few_samples_is_refused_or_warned_of(tmp_path: Path) -> None:
+    """About 21 samples of features of dimension 32 each: fewer than 2 d."""
+    nodes = [site(tmp_path, "a"), site(tmp_path, "b"), site(tmp_path, "c", min_gram_samples=30)]
+
+    folder = simulate(tmp_path, node_configs=nodes)
+
+    outcomes = clients(folder)
+    assert [one["outcome"] for one in outcomes] == ["merged", "merged", "refused"]
+    assert "fewer than 30 samples" in outcomes[2]["reason"]
+    assert "in 32 dimensions, fewer than 2 d" in outcomes[0]["warning"]
+    assert read_json(folder, "results.json")["policy"]["num_warned"] == 2
+    rows_only = simulate(tmp_path, node_configs=nodes, method="fedcof")
+    assert [(one["outcome"], one["warning"]) for one in clients(rows_only)] == [("merged", "")] * 3
+
+
+@pytest.mark.parametrize(("allowed", "refused"), [("fedncm", True), ("fedncm,training", False), ("all", False)])
+@pytest.mark.parametrize("kind", ["train", "train.mezo", "evaluate.model", "evaluate.mezo", "evaluate.personal"])
+def test_nothing_is_trained_where_training_is_not_allowed(
+    tmp_path: Path, allowed: str, refused: bool, kind: str
+) -> None:
+    """The node itself refuses, whatever the server knows of its policy; its reply is a valid message."""
+    reply = answer(site(tmp_path, "b", allowed_methods=allowed), kind)
+
+    assert reply.has_error()
+    assert reply.error.reason.startswith("RefusedByPolicy: training is not among") == refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"), [("train", True), ("train.mezo", True), ("train.personalise", True), ("evaluate.model", False)]
+)
+def test_nothing_is_trained_on_a_node_that_does_not_train(tmp_path: Path, kind: str, refused: bool) -> None:
+    reply = answer(site(tmp_path, "b", train=False), kind)
+
+    assert reply.has_error()
+    assert reply.error.reason.startswith("RefusedByPolicy: this node does not train") == refused
+
+
+def answer(node: Mapping[str, object], kind: str) -> Message:
+    """Return what a node says to an empty message of a type."""
+    grid = LocalGrid(client_app.app, [node], AppConfig().to_run_config())
+    [reply] = grid.send_and_receive([Message(RecordDict(), dst_node_id=1000, message_type=kind)])
+    return reply
+
+
+def test_heads_of_other_methods_are_not_scored_either(tmp_path: Path) -> None:
+    """The server that asks is not ours: ours asks only who is in the heads."""
+    settings = {**AppConfig().to_run_config(), "backbone": "random:tiny", "input-size": 16}
+    head = LinearHead(torch.zeros(2, 32), torch.zeros(2))
+    for gram, refused in ((False, False), (True, True)):
+        request = StatisticsRequest(2, (StatisticsSpec(gram=gram),), holdout=0.3, class_names=("ant", "bee"))
+        content = evaluation_content(request, {"x": (0, head)})
+        grid = LocalGrid(client_app.app, [site(tmp_path / str(gram), "b", allowed_methods="fedncm")], settings)
+        [reply] = grid.send_and_receive([Message(content, dst_node_id=1000, message_type="evaluate.heads")])
+        assert reply.has_error() == refused
+        assert not refused or reply.error.reason.startswith("RefusedByPolicy")
+
+
+def test_a_handful_of_readable_samples_is_not_evaluated_in_training_either(tmp_path: Path) -> None:
+    config = AppConfig.from_run_config({**AppConfig().to_run_config(), "backbone": "random:tiny", "input-size": 16})
+    node = NodeConfig.from_node_config(site(tmp_path, "a", {"ant": 40, "bee": 40}))
+    request = TrainingRequest(
+        2,
+        "probe",
+        holdout=0.25,
+        backbone_fingerprint=backbone_for(config, own_data=True).fingerprint,
+        class_names=("ant", "bee"),
+    )
+    counts = []
+    for readable in (None, 5, 4):
+        split = client_split(config, node, None, request.class_names, holdout=0.25, seed=request.seed)
+        for index in split.held_out[readable or len(split.held_out) :]:
+            Path(node.data_path, split.dataset.sample_name(int(index))).write_bytes(b"no image")
+        _, samples, _ = prepare_samples(request, config, node, None, held_out=True)
+        counts.append(len(samples.labels))
+    assert counts[0] >= 16 and counts[1:] == [5, 0]
+
+
+def test_who_does_not_allow_training_says_so(tmp_path: Path) -> None:
+    nodes = [site(tmp_path, "a", allowed_methods="fedncm"), site(tmp_path, "b")]
+    grid = LocalGrid(client_app.app, nodes, AppConfig().to_run_config())
+    messages = [Message(RecordDict(), dst_node_id=1000 + n, message_type="query.clients") for n in range(2)]
+
+    replies = {reply.metadata.src_node_id: reply.content["node"] for reply in grid.send_and_receive(messages)}
+
+    assert {node: record.get("trains", True) for node, record in replies.items()} == {1000: False, 1001: True}  # type: ignore[union-attr]
+
+
+def test_an_evaluation_names_no_class_of_few_samples(tmp_path: Path) -> None:
+    """Of 40 and 8 images a fifth or so is held out: few of the second class."""
+    sizes = {"ant": 40, "bee": 8}
+    nodes = [site(tmp_path, "a", sizes), site(tmp_path, "b", {"ant": 40, "bee": 9})]
+
+    folder = simulate(tmp_path, node_configs=nodes, method="fedncm", holdout_fraction=0.25)
+
+    result, results = read_json(folder, "results.json")["methods"]["fedncm"], read_json(folder, "results.json")
+    assert result["per_class_accuracy"][0] is not None and result["per_class_accuracy"][1] is None
+    assert 20 <= results["num_test_examples"] <= 24 and result["accuracy"] is not None
+    for left in disclosed(folder, "evaluate.heads"):
+        cells = [one for one in left["fields"] if one["field"] == "confusion.fedncm.cells"]
+        assert cells[0]["shape"][0] <= 2  # true class ant only
+
+
+def test_where_too_little_is_held_out_the_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [site(tmp_path, name, {"ant": 8, "bee": 8}) for name in "ab"]
+
+    folder = simulate(tmp_path, node_configs=nodes, method="fedncm", holdout_fraction=0.1)
+
+    assert "nothing was evaluated" in capsys.readouterr().out
+    result = read_json(folder, "results.json")["methods"]["fedncm"]
+    assert (result["accuracy"], result["macro_accuracy"]) == (None, None)
+
+
+def test_what_left_each_site_is_written_down_message_by_message(tmp_path: Path) -> None:
+    nodes = [site(tmp_path, name) for name in "abc"]
+
+    folder = simulate(tmp_path, node_configs=nodes)
+
+    lines = disclosed(folder)
+    assert {line["message"] for line in lines} == {"query.clients", "query.statistics", "evaluate.heads"}
+    assert len(lines) == 9 and {line["run"] for line in lines} == {"7"}
+    assert all(line["methods"] == list(METHODS) for line in lines)
+    merged = {one["client"]: one["wire_bytes"] for one in clients(folder)}
+    assert {line["client"]: line["bytes"] for line in disclosed(folder, "query.statistics")} == merged
+    [names] = disclosed(folder, "query.clients")[0]["fields"]
+    assert names == {"field": "node.class-names", "dtype": "str", "shape": [2], "bytes": len("antbee")}
+
+
+def test_a_run_that_fails_says_what_left_too(tmp_path: Path) -> None:
+    nodes = [site(tmp_path, name, allowed_methods="training") for name in "ab"]
+
+    with pytest.raises(TooFewClients, match="RefusedByPolicy"):
+        simulate(tmp_path, node_configs=nodes)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert len(disclosed(folder, "query.clients")) == 2
+    assert [bool(line["errors"]) for line in disclosed(folder, "query.statistics")] == [True, True]
+
+
+def test_a_wrong_policy_keeps_its_node_out_and_nobody_else(tmp_path: Path) -> None:
+    nodes = [site(tmp_path, "a", min_class_count="five"), site(tmp_path, "b"), site(tmp_path, "c")]
+
+    folder = simulate(tmp_path, node_configs=nodes, method="fedncm")
+
+    assert len(clients(folder)) == 2
+    [reason] = read_json(folder, "results.json")["refused_nodes"].values()
+    assert "min-class-count: must be a whole number" in reason
+
+
+def test_a_node_with_another_spelling_is_refused_with_both_lists(tmp_path: Path) -> None:
+    nodes = [site(tmp_path, "a", {"cat": 8, "dog": 8}), site(tmp_path, "b", {"Cat": 8, "dog": 8})]
+    nodes.append(site(tmp_path, "c", {"ant": 8, "cat": 8}))
+
+    folder = simulate(tmp_path, node_configs=nodes, method="fedncm")
+
+    [(node, reason)] = read_json(folder, "results.json")["refused_nodes"].items()
+    assert node == "1001" and "'Cat' differs from 'cat' only in letter case" in reason
+    assert "['Cat', 'dog']" in reason and "'cat'" in reason
+    assert read_json(folder, "config.json")["class_names"] == ["ant", "cat", "dog"]
+    with pytest.raises(TooFewClients, match=r"letter case; node 100\d has \['[Cc]at', 'dog'\].*\['[Cc]at', 'dog'\]"):
+        simulate(tmp_path, node_configs=nodes[:2], method="fedncm", wait_timeout=0.5)
+
+
+def parquet_site(root: Path, names: list[str] | None) -> dict[str, object]:
+    """Write ten images of each of two numbered classes, with names for the numbers or without."""
+    import datasets
+
+    folder = root / "images"
+    site_folder(folder, ("0", "1"), seed=len(root.name), images=10)
+    label = datasets.ClassLabel(names=names) if names else datasets.Value("int64")
+    features = datasets.Features({"image": datasets.Image(), "label": label})
+    content = [{"bytes": path.read_bytes(), "path": None} for path in sorted(folder.rglob("*.png"))]
+    rows = {"image": content, "label": [0] * 10 + [1] * 10}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(str(root / "train.parquet"))
+    Image.open(folder / "0" / "0.png").verify()
+    return {"data-path": str(root / "train.parquet")}
+
+
+def test_one_number_with_two_names_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hf-cache"))
+    lists = {"a": ["cat", "dog"], "bb": ["dog", "cat"], "ccc": ["cat", "wolf"], "dddd": None}
+    nodes = [parquet_site(tmp_path / name, names) for name, names in lists.items()]
+
+    folder = simulate(tmp_path, node_configs=nodes, method="fedncm", input_size=16)
+
+    refused = read_json(folder, "results.json")["refused_nodes"]
+    assert read_json(folder, "config.json")["class_names"] == ["cat", "dog"]
+    assert list(refused) == ["1002", "1003"]
+    assert "class 1 is 'wolf', but elsewhere 'dog'" in refused["1002"]
+    assert "[0: 'cat', 1: 'dog']" in refused["1002"] and "[0: 'cat', 1: 'wolf']" in refused["1002"]
+    assert "class 0 is '0', but elsewhere 'cat'" in refused["1003"]

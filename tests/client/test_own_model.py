@@ -1,0 +1,86 @@
+"""A client's model between the rounds of a run."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedstats_app.client.own_model import forget_state, resume, save_state, state_file
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.heads import LinearHead
+from fedstats_app.site import state_root
+from fedstats_app.training import TunedModel
+from tests.support.compare import same_bits
+
+
+def model(seed: int, width: int = 3) -> TunedModel:
+    generator = torch.Generator().manual_seed(seed)
+    backbone = nn.Linear(4, width)
+    for parameter in backbone.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    return TunedModel(
+        LinearHead(torch.randn(2, width, generator=generator), torch.zeros(2)), backbone=backbone, tune="full"
+    )
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(same_bits(one[name], other[name]) for name in one)
+
+
+def test_a_model_goes_on_where_it_was(tmp_path: Path) -> None:
+    path, trained = state_file(tmp_path / "state", 17, 4), model(0)
+    save_state(path, trained.trained_state(), 3)
+    again = model(1)
+    assert resume(again, path, 3)
+    assert same(again.trained_state(), trained.trained_state())
+    save_state(path, model(2).trained_state(), 4)
+    assert resume(again, path, 4) and same(again.trained_state(), model(2).trained_state())
+    assert [file.name for file in path.parent.iterdir()] == ["17-4.safetensors"]
+    forget_state(path)
+    forget_state(path)  # twice is no error
+    assert not list(path.parent.iterdir())
+
+
+def test_runs_and_clients_are_kept_apart(tmp_path: Path) -> None:
+    paths = {state_file(tmp_path, run, client) for run in (1, 11) for client in (1, 11, 111)}
+    assert len(paths) == 6
+
+
+def test_only_the_user_can_read_it(tmp_path: Path) -> None:
+    path = state_file(tmp_path / "state", 1, 1)
+    save_state(path, model(0).trained_state(), 1)
+    assert stat.S_IMODE(path.parent.stat().st_mode) & 0o077 == 0
+
+
+@pytest.mark.parametrize("what", ["missing", "truncated", "changed", "empty", "another round", "another model"])
+def test_what_cannot_be_used_is_left_alone_and_said(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = state_file(tmp_path, 1, 1)
+    save_state(path, model(0, width=5 if what == "another model" else 3).trained_state(), 2)
+    data = path.read_bytes()
+    if what == "missing":
+        path.unlink()
+    elif what in ("truncated", "changed", "empty"):
+        broken = {"truncated": data[:-20], "changed": data[:-1] + bytes([data[-1] ^ 1]), "empty": b""}
+        path.write_bytes(broken[what])
+    fresh = model(1)
+    before = fresh.trained_state()
+    assert not resume(fresh, path, 3 if what == "another round" else 2)
+    assert same(fresh.trained_state(), before)
+    assert "the client starts again" in caplog.text
+
+
+def test_the_owner_says_where_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = NodeConfig.from_node_config({"partition-id": 0, "num-partitions": 1, "state-dir": str(tmp_path / "own")})
+    assert state_root(AppConfig(), node) == tmp_path / "own"
+    config = AppConfig.from_run_config({"cache-dir": str(tmp_path / "cache"), "feature-cache": "off"})
+    assert state_root(config, NodeConfig("", 0, 1)) == tmp_path / "cache" / "state"
+    assert state_root(config, NodeConfig("/data", cache_dir="/node")) == Path("/node/state")
+    # On a node with data of its own the run does not say where files go.
+    monkeypatch.setenv("FEDSTATS_CACHE", str(tmp_path / "default"))
+    assert state_root(config, NodeConfig("/data")) == tmp_path / "default" / "state"

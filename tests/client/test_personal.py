@@ -1,0 +1,172 @@
+"""What a node refuses, and clients that lack samples; what they compute is tested with the server's side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+from PIL import Image
+
+from fedstats_app.client import personal as client_personal
+from fedstats_app.config import AppConfig
+from fedstats_app.heads import LinearHead
+from fedstats_app.heads.personal import PersonalSolver
+from fedstats_app.site import backbone_for
+from fedstats_app.statistics import FeatureStatistics, RandomProjection
+from fedstats_app.training import LocalOptions, TunedModel
+from fedstats_app.training.start_heads import random_head
+from fedstats_app.wire import RejectedRequest
+from fedstats_app.wire.personal import PERSONALISE, Prototypes, personal_content, read_personal_reply
+from fedstats_app.wire.personal_heads import PERSONAL_HEADS, personal_heads_content, read_personal_heads_reply
+from fedstats_app.wire.prototypes import PROTOTYPES, prototype_content, read_prototype_reply
+from fedstats_app.wire.training import TrainingRequest
+from tests.support.local_grid import instruction
+
+NAMES, DIM = ("ant", "bee"), 32
+EVERY = torch.ones(2, dtype=torch.bool)
+REQUEST = TrainingRequest(2, "full", LocalOptions(epochs=1, batch_size=4), holdout=0.25, class_names=NAMES)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("site")
+    for label, name in enumerate(NAMES):
+        (root / name).mkdir()
+        for number in range(8):
+            Image.new("RGB", (16, 16), (100 * label + 9 * number, 90, 40)).save(root / name / f"{number}.png")
+    return root
+
+
+def context(site: Path, **node: object) -> Context:
+    config = replace(AppConfig(), backbone="tiny", backbone_weights="random", input_size=16)
+    node_config: Mapping[str, Any] = {
+        "data-path": str(site),
+        "min-class-count": 0,
+        "state-dir": str(site.parent / "state"),
+        **{name.replace("_", "-"): value for name, value in node.items()},
+    }
+    return Context(1, 4, dict(node_config), RecordDict(), config.to_run_config())
+
+
+def request(content: RecordDict, message_type: str = PERSONALISE) -> Message:
+    return instruction(content, message_type)
+
+
+def start(**changes: Any) -> RecordDict:
+    head = random_head(2, DIM, 0)
+    values: dict[str, Any] = {
+        "request": REQUEST,
+        "start": {"head.weight": head.weight, "head.bias": head.bias},
+        "prototypes": None,
+        "predictable": EVERY,
+        **changes,
+    }
+    return personal_content(**values)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (start(request=replace(REQUEST, backbone_fingerprint="0" * 64)), "is not the server's, fingerprint"),
+        (start(prototypes=Prototypes(torch.zeros(2, 5), EVERY, "mean-square", 1.0)), "must have 32 features, got 5"),
+        (start(start={"head.weight": torch.zeros(2, DIM)}), "the model does not fit: KeyError: 'head.bias'"),
+        (
+            start(start={"head.weight": torch.zeros(2, DIM), "head.bias": torch.zeros(2), "backbone.x": torch.ones(1)}),
+            "the model does not fit: ValueError: the trained state",
+        ),
+    ],
+)
+def test_what_does_not_fit_this_node_is_refused(site: Path, content: RecordDict, reason: str) -> None:
+    with pytest.raises(RejectedRequest, match=reason):
+        client_personal.personalise(request(content), context(site), None)
+
+
+def test_another_number_of_classes_is_refused(site: Path) -> None:
+    wrong = personal_content(replace(REQUEST, num_classes=3, class_names=()), {}, None, torch.ones(3, dtype=torch.bool))
+    with pytest.raises(RejectedRequest, match="data has 2 classes, the server's model 3"):
+        client_personal.personalise(request(wrong), context(site), None)
+
+
+def test_statistics_of_other_features_are_refused(site: Path) -> None:
+    content = personal_heads_content(
+        replace(REQUEST, tune="probe"),
+        FeatureStatistics.from_features(torch.ones(3, 5), torch.tensor([0, 1, 1]), 2),
+        PersonalSolver("ridge"),
+        (0.0, 1.0),
+        wire_dtype="float64",
+    )
+    with pytest.raises(RejectedRequest, match="of this node's 32 features, got 5"):
+        client_personal.personal_heads(request(content, PERSONAL_HEADS), context(site), None)
+
+
+def test_a_whole_model_and_a_head_on_the_same_backbone_are_the_same_start(site: Path) -> None:
+    head, backbone = (
+        random_head(2, DIM, 0),
+        backbone_for(AppConfig.from_run_config(context(site).run_config), own_data=True),
+    )
+    whole = TunedModel(head, backbone=backbone.module, tune="full").trained_state()
+    replies = [
+        read_personal_reply(client_personal.personalise(request(content), context(site), None))
+        for content in (start(), start(start=whole), start(start={}))
+    ]
+    assert {(reply.correct_before, reply.correct_after, reply.num_test) for reply in replies} == {
+        (replies[0].correct_before, replies[0].correct_after, 4)
+    }
+
+
+def test_features_are_mapped_as_asked(site: Path) -> None:
+    mapped = replace(REQUEST, feature_map=RandomProjection(7, 0))
+    content = start(request=mapped, start={}, prototypes=Prototypes(torch.zeros(2, 7), EVERY, "mean-square", 1.0))
+    assert read_personal_reply(client_personal.personalise(request(content), context(site), None)).num_test == 4
+
+
+def test_a_client_with_nothing_takes_part_without_a_model(tmp_path: Path, site: Path) -> None:
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+    (tmp_path / "ant" / "broken.png").write_bytes(b"no image")
+    empty = context(tmp_path)
+    alone = read_personal_reply(client_personal.personalise(request(start()), empty, None))
+    assert (alone.num_examples, alone.num_test, alone.forward_passes) == (0, 0, 0)
+    last = prototype_content(REQUEST, None, EVERY, server_round=1, last=True)
+    proto = read_prototype_reply(client_personal.prototypes(request(last, PROTOTYPES), empty, None), 2, DIM)
+    assert len(proto.class_ids) == 0 and proto.metrics.num_test == 0
+    statistics = FeatureStatistics.from_features(torch.rand(9, DIM), torch.arange(9) % 2, 2)
+    content = personal_heads_content(
+        replace(REQUEST, tune="probe"), statistics, PersonalSolver("ridge"), (0.0, 1.0), wire_dtype="float64"
+    )
+    metrics, mixing = read_personal_heads_reply(
+        client_personal.personal_heads(request(content, PERSONAL_HEADS), empty, None)
+    )
+    assert (metrics.num_examples, metrics.num_test, mixing) == (0, 0, 0.0)
+
+
+def test_absent_classes_are_not_predicted_unless_asked_for(site: Path) -> None:
+    """A head that says "bee" to everything, where nobody is thought to have bees."""
+    says_bee = {"head.weight": torch.zeros(2, DIM), "head.bias": torch.tensor([0.0, 9.0])}
+    # With this seed the four test samples are not two of each.
+    content = start(request=replace(REQUEST, seed=3), start=says_bee, predictable=torch.tensor([True, False]))
+    masked, plain = context(site), context(site)
+    plain.run_config["mask-absent"] = False
+    scores = [
+        read_personal_reply(client_personal.personalise(request(content), one, None)).correct_before
+        for one in (masked, plain)
+    ]
+    assert sum(scores) == 4 and scores[0] != scores[1]
+
+
+def test_few_test_samples_are_not_counted_under_a_floor(site: Path) -> None:
+    content, floor = start(), context(site, min_class_count=6)
+    reply = read_personal_reply(client_personal.personalise(request(content), floor, None))
+    assert reply.num_test == 0 and reply.correct_after == 0
+
+
+def test_the_head_is_scored_as_it_is(site: Path) -> None:
+    head = LinearHead(torch.zeros(2, DIM), torch.tensor([1.0, 0.0]))
+    content = start(start={"head.weight": head.weight, "head.bias": head.bias})
+    reply = read_personal_reply(client_personal.personalise(request(content), context(site), None))
+    assert 0 < reply.correct_before < 4  # it says "ant" to everything, and some are

@@ -1,0 +1,157 @@
+"""Class lists of many nodes: by name, whatever their order; what may be one class under two names is refused."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.grid.class_lists import ClassList, align_class_lists
+
+
+def names(*classes: str) -> ClassList:
+    return ClassList(classes)
+
+
+def numbered(classes: dict[int, str]) -> ClassList:
+    return ClassList(tuple(classes.values()), tuple(classes))
+
+
+def refused(lists: list[ClassList], known: tuple[str, ...] = ()) -> dict[int, str]:
+    return align_class_lists(dict(enumerate(lists)), known)[1]
+
+
+def test_other_orders_and_classes_of_some_are_fine() -> None:
+    lists = {7: names("dog", "cat"), 8: names("cat", "dog"), 9: names("ant"), 10: names()}
+
+    assert align_class_lists(lists) == (("ant", "cat", "dog"), {})
+
+
+@pytest.mark.parametrize(
+    ("odd", "difference"),
+    [
+        ("Cat", "'Cat' differs from 'cat' only in letter case"),
+        ("CAT", "'CAT' differs from 'cat' only in letter case"),
+        (" cat", r"' cat' differs from 'cat' only in spaces or Unicode form"),
+        ("cat  ", "only in spaces or Unicode form"),
+        ("ｃat", r"'\\uff43at' differs from 'cat' only in spaces or Unicode form"),
+    ],
+)
+def test_the_odd_one_out_is_refused_with_both_lists(odd: str, difference: str) -> None:
+    lists = [names("cat", "dog"), names(odd, "dog"), names("ant", "cat")]
+
+    class_names, reasons = align_class_lists(dict(enumerate(lists)))
+
+    assert class_names == ("ant", "cat", "dog") and list(reasons) == [1]
+    with pytest.raises(AssertionError, match=difference):
+        raise AssertionError(reasons[1])
+    assert str(lists[1]) in reasons[1]
+    assert "node 0 has ['cat', 'dog']" in reasons[1] or "node 2 has ['ant', 'cat']" in reasons[1]
+
+
+def test_names_that_look_the_same_are_told_apart_by_their_characters() -> None:
+    composed, decomposed = (unicodedata.normalize(form, "Łódź") for form in ("NFC", "NFD"))
+
+    [(node, reason)] = refused([names(composed), names(composed), names(decomposed)]).items()
+
+    assert node == 2 and ascii(decomposed) in reason and ascii(composed) in reason
+
+
+def test_of_two_alone_one_is_refused_whichever_came_first() -> None:
+    one, other = names("Cat"), names("cat")
+
+    assert refused([one, other]).keys() == {1} and refused([other, one]).keys() == {0}
+
+
+def test_the_majority_is_counted_by_class_not_by_list() -> None:
+    """All lists differ; only one of them has the spelling that the others do not have."""
+    lists = [names("Cat", "dog"), names("cat", "dog", "x"), names("cat", "dog", "y"), names("cat", "z")]
+
+    assert refused(lists).keys() == {0}
+
+
+def test_where_one_node_has_both_cases_they_are_two_classes() -> None:
+    lists = [names("A", "a", "b"), names("a"), names("A")]
+
+    assert align_class_lists(dict(enumerate(lists))) == (("A", "a", "b"), {})
+
+
+def test_a_node_with_two_names_that_look_the_same_is_refused() -> None:
+    [(node, reason)] = refused([names("cat", "cat "), names("cat")]).items()
+
+    assert node == 0 and "differ only in spaces or Unicode form" in reason
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        [{0: "cat", 1: "dog"}, {0: "dog", 1: "cat"}],  # another order
+        [{0: "ant", 1: "bee", 2: "cat"}, {0: "bee", 1: "cat", 2: "dog"}],  # sorted names of other sites
+        [{0: "ant", 1: "bee", 2: "cat"}, {0: "bee", 1: "cat"}],
+        [{3: "cat"}, {1: "ant", 3: "cat"}, {1: "ant"}],
+        [{0: "0", 1: "1"}, {0: "0", 1: "1", 2: "2"}, {7: "7"}],
+    ],
+)
+def test_numbered_classes_are_aligned_by_name_where_names_explain_the_numbers(lists: list[dict[int, str]]) -> None:
+    class_names, reasons = align_class_lists({node: numbered(one) for node, one in enumerate(lists)})
+
+    assert reasons == {} and set(class_names) == {name for one in lists for name in one.values()}
+
+
+@pytest.mark.parametrize(
+    ("usual", "odd", "reason"),
+    [
+        ({0: "cat", 1: "dog"}, {0: "cat", 1: "wolf"}, "class 1 is 'wolf', but elsewhere 'dog'"),
+        ({0: "cat", 1: "dog"}, {0: "Katze", 1: "Hund"}, "class 0 is 'Katze', but elsewhere 'cat'"),
+        ({0: "cat", 1: "dog"}, {0: "0", 1: "1"}, "class 0 is '0', but elsewhere 'cat'"),
+        ({0: "cat", 1: "dog"}, {4: "4"}, "only numbers cannot be aligned with names"),
+    ],
+)
+def test_one_number_with_two_names_is_refused(usual: dict[int, str], odd: dict[int, str], reason: str) -> None:
+    reasons = refused([numbered(usual), numbered(odd), numbered(usual)])
+
+    assert list(reasons) == [1] and reason in reasons[1]
+    assert "[0: 'cat', 1: 'dog']" in reasons[1] and str(numbered(odd)) in reasons[1]
+
+
+def test_bare_numbers_cannot_be_aligned_with_folders() -> None:
+    folders, bare = names("cat", "dog"), numbered({0: "0", 1: "1"})
+
+    assert refused([folders, folders, bare]).keys() == {2}
+    assert refused([bare, bare, folders]).keys() == {2}
+    assert refused([bare, names("0", "1", "other")]) == {}  # folders that are named by the numbers
+
+
+def test_classes_of_an_earlier_run_come_first() -> None:
+    class_names, reasons = align_class_lists({0: names("Cat"), 1: names("Cat", "x"), 2: names("ant")}, ("cat", "dog"))
+
+    assert class_names == ("ant",) and list(reasons) == [0, 1]
+    assert "the statistics to extend has ['cat', 'dog']" in reasons[0]
+
+
+def test_long_lists_are_cut_and_say_so() -> None:
+    shown = str(names(*(f"class {number}" for number in range(1000))))
+
+    assert len(shown) < 600 and shown.endswith("and 970 more]")
+
+
+words = st.text("aAbé \u0301", min_size=1, max_size=3).filter(lambda word: word.strip() != "")
+
+
+@given(st.lists(st.lists(words, max_size=4, unique=True), min_size=1, max_size=6), st.randoms())
+def test_who_is_refused_does_not_depend_on_ids_and_who_agrees_has_no_conflict(
+    lists: list[list[str]], draw: object
+) -> None:
+    made = [ClassList(tuple(one)) for one in lists]
+    order = list(range(len(made)))
+    draw.shuffle(order)  # type: ignore[attr-defined]
+
+    class_names, reasons = align_class_lists(dict(enumerate(made)))
+    again, again_reasons = align_class_lists({100 + new: made[old] for new, old in enumerate(order)})
+
+    assert class_names == again
+    assert sorted(str(made[node]) for node in reasons) == sorted(str(made[order[node - 100]]) for node in again_reasons)
+    looks = [" ".join(unicodedata.normalize("NFKC", name).split()) for name in class_names]
+    assert len(set(looks)) == len(looks)

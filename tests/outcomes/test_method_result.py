@@ -1,0 +1,63 @@
+import json
+from collections.abc import Callable
+
+import pytest
+
+from fedstats_app.heads import Calibration
+from fedstats_app.outcomes.method_result import MethodResult, display_name
+from fedstats_app.storage.files import to_json
+
+Make = Callable[..., MethodResult]
+
+
+def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) -> None:
+    result = make_result(
+        "fed3r",
+        0.86,
+        ridge_effective=310.0,
+        condition_number=float("inf"),
+        calibration=Calibration(0.12, 1.7, 0.61, 0.63, 0.03, 2000),
+        notes=["two clients failed"],
+    )
+    entry = json.loads(to_json({"methods": {result.method: result.to_json()}}))["methods"]["fed3r"]
+    assert entry == {
+        "accuracy": 0.86,
+        "macro_accuracy": 0.86,
+        "per_class_accuracy": [0.86, None],
+        "num_examples": 8000,
+        "num_clients": 100,
+        "uplink_bytes": 1_700_000,
+        "wire_bytes": 1_800_000,
+        "solve_seconds": 0.25,
+        "regulariser": "none",
+        "ridge_effective": 310.0,
+        "condition_number": "inf",
+        "calibration": {
+            "temperature": 0.12,
+            "nll_before": 1.7,
+            "nll_after": 0.61,
+            "ece_before": 0.63,
+            "ece_after": 0.03,
+            "num_examples": 2000,
+        },
+        "notes": ["two clients failed"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"accuracy": 86.2}, "fed3r: accuracy must be between 0 and 1 or None, got 86.2"),
+        ({"macro_accuracy": float("nan")}, "fed3r: macro_accuracy must be between 0 and 1 or None, got nan"),
+        ({"wire_bytes": -1}, "fed3r: wire_bytes must be at least 0, got -1"),
+        ({"solve_seconds": float("nan")}, "fed3r: solve_seconds must be at least 0, got nan"),
+    ],
+)
+def test_impossible_values_are_refused(make_result: Make, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_result("fed3r", **changes)
+
+
+def test_methods_are_spelled_as_their_papers_spell_them() -> None:
+    names = [display_name(method) for method in ("fedncm", "fed3r", "fedcof", "fedcgs", "mine")]
+    assert names == ["FedNCM", "Fed3R", "FedCOF", "FedCGS", "mine"]

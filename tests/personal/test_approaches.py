@@ -1,0 +1,305 @@
+"""Personal models side by side, over real handlers: what every approach does, and what happens where one fails."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Message
+from numpy.typing import NDArray
+
+from fedstats_app.client import personal as client_personal
+from fedstats_app.client import training as client_training
+from fedstats_app.config import PERSONAL_APPROACHES
+from fedstats_app.heads import LinearHead
+from fedstats_app.heads.personal import PersonalSolver, choose_mixing, personal_head
+from fedstats_app.outcomes.personal_result import PersonalResult
+from fedstats_app.personal import approaches as personal
+from fedstats_app.samples import ImageSamples
+from fedstats_app.site import FeatureReader, partitions, split_holdout, training_set
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.training import TunedModel, alignment_loss, evaluate, train_locally
+from fedstats_app.training.start_heads import random_head
+from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, Handler, federation, image_folder
+from tests.support.personal_federation import personal_app as app_with
+
+DIM = 32
+ALL = {
+    "local-only",
+    "one-shot",
+    "one-shot-sum",
+    "fedavg",
+    "fedavg-ft",
+    "fedproto",
+    "closed-form-fedcgs",
+    "closed-form-fed3r",
+    *(f"global-{method}" for method in ("fedncm", "fed3r", "fedcof", "fedcgs")),
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return image_folder(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="module")
+def everything(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Federation, dict[str, PersonalResult]]:
+    one = federation(data, tmp_path_factory.mktemp("state"), hosts=2, personalise="all", wire_dtype="float64")
+    return one, one.run()
+
+
+def split(one: Federation, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return split_holdout(partitions(one.config)[client], one.config.holdout_fraction, one.config.seed, client)
+
+
+def images(one: Federation, indices: NDArray[np.int64]) -> ImageSamples:
+    return ImageSamples(training_set(one.config), indices, one.backbone)
+
+
+def comparable(result: PersonalResult) -> PersonalResult:
+    return replace(result, seconds=0.0)
+
+
+def test_every_approach_tests_every_client_on_what_it_kept(
+    everything: tuple[Federation, dict[str, PersonalResult]],
+) -> None:
+    one, results = everything
+    assert set(results) == ALL
+    sizes = {client: len(split(one, client)[1]) for client in range(NUM_CLIENTS)}
+    for name, result in results.items():
+        assert result.approach == name
+        assert result.num_test == sizes and not result.failures, name
+        assert all(0.0 <= accuracy <= 1.0 for accuracy in result.accuracies.values())
+
+
+def test_costs(everything: tuple[Federation, dict[str, PersonalResult]]) -> None:
+    one, results = everything
+    examples = sum(len(split(one, client)[0]) for client in range(NUM_CLIENTS))
+    parameters = sum(parameter.numel() for parameter in one.backbone.module.parameters()) + NUM_CLASSES * (DIM + 1)
+    passes = {name: result.forward_passes for name, result in results.items()}
+    epochs, rounds = one.config.personal_epochs, one.config.personal_rounds
+    assert passes["local-only"] == passes["one-shot"] == passes["one-shot-sum"] == 3 * epochs * examples
+    assert passes["fedavg"] == 3 * rounds * examples
+    assert passes["fedavg-ft"] == passes["fedavg"] + 3 * epochs * examples
+    assert passes["fedproto"] == (3 + 1) * rounds * examples
+    assert passes["closed-form-fedcgs"] == examples and passes["global-fedcgs"] == 0
+
+    header = 128
+    prototypes = NUM_CLASSES * (4 * DIM + 1) + 2 * header
+    head = 4 * NUM_CLASSES * (DIM + 1) + 2 * header
+    assert results["local-only"].bytes_down == 0
+    assert results["one-shot"].bytes_down == NUM_CLIENTS * (prototypes + head)
+    assert results["fedproto"].bytes_down == NUM_CLIENTS * (rounds - 1) * prototypes  # none before the first round
+    arrays = len(TunedModel(random_head(5, DIM, 0), backbone=one.backbone.module, tune="full").trained_state())
+    model = 4 * parameters + header * arrays
+    assert results["fedavg-ft"].bytes_down == NUM_CLIENTS * (rounds + 1) * model
+    assert results["fedavg-ft"].bytes_up == NUM_CLIENTS * (rounds * model + 6 * 8)
+    triangle = DIM * (DIM + 1) // 2
+    statistics = 8 * NUM_CLASSES + 8 * NUM_CLASSES * DIM + 8 * triangle + 3 * header
+    assert results["closed-form-fed3r"].bytes_down == NUM_CLIENTS * statistics
+
+
+@pytest.mark.parametrize("hosts", [1, 5])
+def test_results_do_not_depend_on_the_hosts(
+    data: Path, tmp_path: Path, everything: tuple[Federation, dict[str, PersonalResult]], hosts: int
+) -> None:
+    again = federation(data, tmp_path, hosts=hosts, personalise="all", wire_dtype="float64").run()
+    assert {name: comparable(result) for name, result in again.items()} == {
+        name: comparable(result) for name, result in everything[1].items()
+    }
+
+
+def test_global_heads_are_scored_client_by_client(everything: tuple[Federation, dict[str, PersonalResult]]) -> None:
+    one, results = everything
+    reader = FeatureReader(one.backbone)
+    dataset = training_set(one.config)
+    for client in range(NUM_CLIENTS):
+        _, test = split(one, client)
+        features = torch.cat([block for block, _ in reader.blocks(dataset, test)])
+        for method, head in one.strategy.heads.items():
+            correct = int((head.predict(features).numpy() == dataset.labels[test]).sum())
+            assert results[f"global-{method}"].num_correct[client] == correct
+
+
+def trained_alone(one: Federation, client: int, head: LinearHead, form: str | None = None, weight: float = 1.0) -> int:
+    """Return how many test samples are right after training without messages."""
+    stats = one.strategy.statistics("fedcgs").summed()
+    kept, test = split(one, client)
+    model = TunedModel(head, backbone=one.backbone.module, tune="full")
+    options = (
+        personal.PersonalStage(one.grid, one.config, one.strategy, one.backbone.module, {}, print)
+        .request(one.config.personal_epochs)
+        .options
+    )
+    extra = None if form is None else alignment_loss(form, stats.class_means.float(), stats.present, weight)
+    train_locally(model, images(one, kept), options, key=(one.config.seed, client, 1), extra_loss=extra)
+    return int(evaluate(model, images(one, test), NUM_CLASSES).confusion.matrix.diagonal().sum())
+
+
+@pytest.mark.parametrize(
+    ("approach", "form"),
+    [("local-only", None), ("one-shot", "mean-square"), ("one-shot-sum", "class-mean-sum")],
+)
+def test_training_alone_is_what_it_says(
+    everything: tuple[Federation, dict[str, PersonalResult]], approach: str, form: str | None
+) -> None:
+    one, results = everything
+    head = random_head(NUM_CLASSES, DIM, one.config.seed) if form is None else one.strategy.heads["fedcgs"]
+    for client in range(NUM_CLIENTS):
+        assert results[approach].num_correct[client] == trained_alone(one, client, head, form)
+
+
+def test_the_closed_form_is_solved_from_the_clients_own_statistics(
+    everything: tuple[Federation, dict[str, PersonalResult]],
+) -> None:
+    one, results = everything
+    dataset, reader = training_set(one.config), FeatureReader(one.backbone)
+    ridge = one.strategy.heads["fed3r"].report.parameters["ridge_lambda"]
+    solvers = {
+        "fed3r": PersonalSolver("ridge", ridge_lambda=ridge),
+        "fedcgs": PersonalSolver("gaussian", shrinkage=one.config.fedcgs_shrinkage),
+    }
+    stats = one.strategy.statistics("fed3r").summed()
+    for client in range(NUM_CLIENTS):
+        (features, labels), (test_features, test_labels) = (
+            (torch.cat([block for block, _ in reader.blocks(dataset, part)]), torch.from_numpy(dataset.labels[part]))
+            for part in split(one, client)
+        )
+        own = FeatureStatistics.from_features(features, labels, NUM_CLASSES)
+        for method, solver in solvers.items():
+            key = (one.config.seed, client, client_personal.VALIDATION_STREAM)
+            everywhere = torch.ones(len(labels), dtype=torch.bool)
+            mixing = choose_mixing(stats, features, labels, solver, in_global=everywhere, key=key).mixing
+            result = results[f"closed-form-{method}"]
+            assert result.mixing[client] == mixing
+            predicted = personal_head(stats, own, mixing, solver).predict(test_features)
+            assert result.num_correct[client] == int((predicted == test_labels).sum())
+    assert len({*results["closed-form-fed3r"].mixing.values(), *results["closed-form-fedcgs"].mixing.values()}) > 1
+
+
+def test_without_a_weight_of_their_own_clients_have_the_global_head(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(personal, "MIXING_GRID", (0.0,))
+    results = federation(data, tmp_path, personalise="global,closed-form", wire_dtype="float64").run()
+    for method in ("fed3r", "fedcgs"):
+        assert results[f"closed-form-{method}"].num_correct == results[f"global-{method}"].num_correct
+        assert set(results[f"closed-form-{method}"].mixing.values()) == {0.0}
+
+
+def diverging(handler: Handler, client: int) -> Handler:
+    """Return a handler with which one client trains at a learning rate that leads to NaN."""
+
+    def handle(msg: Message, context: Context, client_id: int | None) -> Message:
+        config = msg.content.config_records["config"]
+        rate = config["learning-rate"]
+        config["learning-rate"] = 1e30 if client_id == client else rate
+        try:
+            return handler(msg, context, client_id)
+        finally:
+            config["learning-rate"] = rate
+
+    return handle
+
+
+def test_a_client_that_diverges_is_named_and_harms_nobody(
+    data: Path, tmp_path: Path, everything: tuple[Federation, dict[str, PersonalResult]]
+) -> None:
+    _, healthy = everything
+    app = app_with(
+        personalise=diverging(client_personal.personalise, 3),
+        prototypes=diverging(client_personal.prototypes, 3),
+        train=diverging(client_training.train, 3),
+    )
+    results = federation(data, tmp_path, hosts=2, app=app, personalise="all", wire_dtype="float64").run()
+    for name in ("local-only", "one-shot", "one-shot-sum"):
+        assert set(results[name].failures) == {3} and "Diverged" in results[name].failures[3]
+        expected = {client: number for client, number in healthy[name].num_correct.items() if client != 3}
+        assert results[name].num_correct == expected
+    assert results["fedproto"].failures[3].startswith("round 1: Diverged")
+    assert set(results["fedproto"].num_test) == {0, 1, 2, 4}
+    (note,) = results["fedavg-ft"].notes
+    assert note.startswith("client 3 is not in round 1: Diverged") and note.endswith("(and 1 more)")
+    assert set(results["fedavg-ft"].failures) == {3}
+    assert results["closed-form-fed3r"].num_correct == healthy["closed-form-fed3r"].num_correct
+    assert all(math.isfinite(result.mean) for result in results.values())
+
+
+def test_where_everybody_fails_the_other_approaches_go_on(data: Path, tmp_path: Path) -> None:
+    def broken(msg: Message, context: Context, client_id: int | None) -> Message:
+        raise OSError("no disk")
+
+    said: list[str] = []
+    app = app_with(train=broken, personalise=broken)
+    one = federation(data, tmp_path, app=app, personalise="local-only,fedavg-ft,closed-form")
+    results = one.run(say=said.append)
+    assert set(results["local-only"].failures) == set(range(NUM_CLIENTS)) and math.isnan(results["local-only"].mean)
+    assert "0 of 5 clients sent a usable update" in results["fedavg-ft"].notes[0]
+    assert len(results["closed-form-fedcgs"].num_test) == NUM_CLIENTS
+    assert said[0] == "personal, local-only: no client could be tested; 5 failed"
+    assert said[2].startswith("personal, closed-form-fedcgs: ") and "over 5 clients" in said[2]
+
+
+def test_only_the_clients_that_are_named_take_part(data: Path, tmp_path: Path) -> None:
+    results = federation(data, tmp_path, personalise="global,local-only").run(clients={1: 10, 4: 10})
+    assert {frozenset(result.num_test) for result in results.values()} == {frozenset({1, 4})}
+
+
+def test_a_lie_about_right_answers_is_refused(data: Path, tmp_path: Path) -> None:
+    def lying(msg: Message, context: Context, client_id: int | None) -> Message:
+        reply = client_personal.personalise(msg, context, client_id)
+        if client_id == 2:
+            reply.content.metric_records["metrics"]["correct-after"] = 10**6
+        return reply
+
+    (result,) = federation(data, tmp_path, app=app_with(personalise=lying), personalise="local-only").run().values()
+    assert set(result.num_test) == {0, 1, 3, 4}
+    assert result.failures[2].startswith("correct-after: must be a whole number from 0 to ")
+
+
+def test_nothing_by_class_and_no_model_leaves_a_client(data: Path, tmp_path: Path) -> None:
+    sent: dict[str, set[str]] = {}
+
+    def watched(name: str) -> Handler:
+        def handle(msg: Message, context: Context, client_id: int | None) -> Message:
+            reply = getattr(client_personal, name)(msg, context, client_id)
+            sent.setdefault(name, set()).update(
+                f"{record}/{key}" for record in reply.content for key in reply.content[record]
+            )
+            return reply
+
+        return handle
+
+    names = ("personalise", "personal_heads", "evaluate_personal", "prototypes")
+    app = app_with(**{name: watched(name) for name in names})
+    federation(data, tmp_path, app=app, personalise="all", method="fed3r").run()
+    common = {"num-examples", "num-test", "correct-before", "correct-after", "forward-passes", "seconds"}
+    assert sent["personalise"] == {f"metrics/{key}" for key in common}
+    assert sent["personal_heads"] == {f"metrics/{key}" for key in common | {"mixing"}}
+    assert sent["evaluate_personal"] == {"metrics/num-test", "metrics/correct.fed3r"}
+    assert sent["prototypes"] == {f"metrics/{key}" for key in common | {"loss", "restarted"}} | {
+        "prototypes/class-ids",
+        "prototypes/means",
+    }
+
+
+def test_personal_models_need_a_holdout(data: Path, tmp_path: Path) -> None:
+    one = federation(data, tmp_path, personalise="local-only")
+    one.strategy.request = replace(one.strategy.request, holdout=0.0)
+    with pytest.raises(ValueError, match="holdout must be above 0"):
+        one.run()
+
+
+def test_personal_models_need_a_head_with_a_gram_matrix(data: Path, tmp_path: Path) -> None:
+    one = federation(data, tmp_path, method="fedncm")
+    one.config = replace(one.config, personalise="local-only")
+    with pytest.raises(ValueError, match="need the head of fedcgs or fed3r, got fedncm"):
+        one.run()
+
+
+def test_every_name_of_the_configuration_has_its_approach() -> None:
+    assert tuple(personal.APPROACHES) == PERSONAL_APPROACHES

@@ -1,0 +1,159 @@
+"""FedProto and FedAvg with fine-tuning, round by round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Context, Message
+from flwr.serverapp.strategy import FedAvg
+
+from fedstats_app.client import personal as client_personal
+from fedstats_app.personal.rounds import mean_prototypes
+from fedstats_app.personal.stage import PersonalStage
+from fedstats_app.samples import ImageSamples
+from fedstats_app.site import partitions, split_holdout, training_set
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.strategies.fine_tuning import FineTuning
+from fedstats_app.strategies.server_optimizers import EVERYBODY
+from fedstats_app.training import TunedModel, alignment_loss, evaluate, train_locally
+from fedstats_app.training.start_heads import random_head
+from fedstats_app.wire.personal import PersonalMetrics
+from fedstats_app.wire.prototypes import LocalPrototypes
+from fedstats_app.wire.training import to_record
+from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, federation, image_folder
+from tests.support.personal_federation import personal_app as app_with
+
+DIM = 32
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return image_folder(tmp_path_factory.mktemp("images"))
+
+
+def samples(one: Federation, client: int) -> tuple[ImageSamples, ImageSamples]:
+    """Return a client's samples for training and for testing."""
+    parts = split_holdout(partitions(one.config)[client], one.config.holdout_fraction, one.config.seed, client)
+    kept, test = (ImageSamples(training_set(one.config), part, one.backbone) for part in parts)
+    return kept, test
+
+
+def stage(one: Federation) -> PersonalStage:
+    return PersonalStage(one.grid, one.config, one.strategy, one.backbone.module, {}, print)
+
+
+def fresh_model(one: Federation) -> TunedModel:
+    head = random_head(NUM_CLASSES, DIM, one.config.seed)
+    return TunedModel(head, backbone=one.backbone.module, tune="full")
+
+
+def own_prototypes(client: int, ids: list[int], rows: list[list[float]]) -> LocalPrototypes:
+    return LocalPrototypes(torch.tensor(ids), torch.tensor(rows), 0.0, False, PersonalMetrics(num_examples=client))
+
+
+def test_every_client_that_has_a_class_counts_alike() -> None:
+    answers = {
+        7: own_prototypes(1000, [0, 2], [[1.0, 2.0], [5.0, 5.0]]),
+        3: own_prototypes(1, [0], [[3.0, 0.0]]),
+    }
+    prototypes = mean_prototypes(answers, 4, 2, 0.5)
+    assert prototypes.means.tolist() == [[2.0, 1.0], [0.0, 0.0], [5.0, 5.0], [0.0, 0.0]]
+    assert prototypes.present.tolist() == [True, False, True, False]
+    assert (prototypes.form, prototypes.weight) == ("mean-square", 0.5)
+
+
+def test_fedproto_is_the_description_round_by_round(data: Path, tmp_path: Path) -> None:
+    """Each client trains a model of its own, held near means that were averaged over the clients, for three rounds."""
+    one = federation(data, tmp_path, hosts=2, personalise="fedproto", personal_rounds=3, alignment_weight=2.0)
+    result = one.run()["fedproto"]
+
+    models = {client: fresh_model(one) for client in range(NUM_CLIENTS)}
+    options, extra = stage(one).request(1).options, None
+    for server_round in (1, 2, 3):
+        sums, counts = torch.zeros(NUM_CLASSES, DIM, dtype=torch.float64), torch.zeros(NUM_CLASSES, 1)
+        for client, model in models.items():
+            kept, _ = samples(one, client)
+            train_locally(model, kept, options, key=(one.config.seed, client, server_round), extra_loss=extra)
+            with torch.no_grad():
+                features = model.features(kept.inputs(torch.arange(len(kept.labels))))
+            stats = FeatureStatistics.from_features(features, kept.labels, NUM_CLASSES)
+            sums += stats.class_means
+            counts += stats.present.unsqueeze(1)
+        extra = alignment_loss("mean-square", (sums / counts.clamp(min=1)).float(), counts.squeeze(1) > 0, 2.0)
+    for client, model in models.items():
+        right = evaluate(model, samples(one, client)[1], NUM_CLASSES).confusion.matrix.diagonal().sum()
+        assert result.num_correct[client] == int(right)
+    assert not result.notes and not list(tmp_path.iterdir())  # models are forgotten after the last round
+
+
+def test_prototypes_on_the_wire_are_means_of_the_round_before(data: Path, tmp_path: Path) -> None:
+    replies: dict[tuple[int, int], LocalPrototypes] = {}
+
+    def watched(msg: Message, context: Context, client_id: int | None) -> Message:
+        reply = client_personal.prototypes(msg, context, client_id)
+        arrays = {name: torch.from_numpy(array.numpy()) for name, array in reply.content["prototypes"].items()}
+        server_round = int(msg.content["config"]["server-round"])
+        replies[server_round, int(client_id or 0)] = own_prototypes(0, arrays["class-ids"].tolist(), [])
+        replies[server_round, int(client_id or 0)] = LocalPrototypes(
+            arrays["class-ids"], arrays["means"], 0.0, False, PersonalMetrics()
+        )
+        return reply
+
+    one = federation(data, tmp_path, app=app_with(prototypes=watched), personalise="fedproto")
+    one.run()
+    requests = [msg for msg in one.local.received[1000] if msg.metadata.message_type == "train.prototypes"]
+    rounds = {int(msg.content["config"]["server-round"]): msg.content for msg in requests}
+    assert "prototypes" not in rounds[1]
+    of_first = {client: reply for (server_round, client), reply in replies.items() if server_round == 1}
+    expected = mean_prototypes(of_first, NUM_CLASSES, DIM, 1.0)
+    sent = torch.from_numpy(rounds[2]["prototypes"]["means"].numpy())
+    assert torch.allclose(sent, expected.means, atol=1e-6) and sent.abs().max() > 0
+    assert len(of_first) == NUM_CLIENTS
+
+
+@pytest.mark.parametrize("how", ["lost", "damaged"])
+def test_a_client_without_its_model_starts_again_and_says_so(data: Path, tmp_path: Path, how: str) -> None:
+    def forgetful(msg: Message, context: Context, client_id: int | None) -> Message:
+        if client_id == 1 and msg.content["config"]["server-round"] == 2:
+            (file,) = tmp_path.glob("*-1.safetensors")
+            file.unlink() if how == "lost" else file.write_bytes(file.read_bytes()[:-8] + b"damaged!")
+        return client_personal.prototypes(msg, context, client_id)
+
+    app = app_with(prototypes=forgetful)
+    result = federation(data, tmp_path, app=app, personalise="fedproto", personal_rounds=3).run()["fedproto"]
+    assert result.notes == ("round 2: client 1 had lost its model and started again",)
+    assert set(result.num_test) == set(range(NUM_CLIENTS)) and not result.failures
+
+
+def test_a_class_under_the_owners_floor_has_no_prototype(data: Path, tmp_path: Path) -> None:
+    sent: dict[int, list[int]] = {}
+
+    def watched(msg: Message, context: Context, client_id: int | None) -> Message:
+        reply = client_personal.prototypes(msg, context, client_id)
+        sent[int(client_id or 0)] = reply.content["prototypes"]["class-ids"].numpy().tolist()
+        return reply
+
+    app = app_with(prototypes=watched)
+    one = federation(data, tmp_path, app=app, personalise="fedproto", personal_rounds=1, min_class_count=8)
+    one.run()
+    for client in range(NUM_CLIENTS):
+        counts = torch.bincount(samples(one, client)[0].labels, minlength=NUM_CLASSES)
+        assert sent[client] == (counts >= 8).nonzero().squeeze(1).tolist()
+        assert 0 < len(sent[client]) < int((counts > 0).sum())
+
+
+def test_fedavg_is_flowers_and_everybody_goes_on_from_it(data: Path, tmp_path: Path) -> None:
+    one = federation(data, tmp_path, personalise="fedavg-ft")
+    results = one.run()
+
+    rounds = FineTuning(FedAvg(**EVERYBODY), stage(one).request(1), dict.fromkeys(range(NUM_CLIENTS)))  # type: ignore[arg-type]
+    shared = rounds.start(one.grid, to_record(fresh_model(one).trained_state()), 2).arrays
+    for client in range(NUM_CLIENTS):
+        model, (kept, test) = fresh_model(one), samples(one, client)
+        model.load_trained_state({name: torch.from_numpy(array.numpy()) for name, array in shared.items()})
+        for approach in ("fedavg", "fedavg-ft"):
+            right = evaluate(model, test, NUM_CLASSES).confusion.matrix.diagonal().sum()
+            assert results[approach].num_correct[client] == int(right)
+            train_locally(model, kept, stage(one).request(2).options, key=(one.config.seed, client, 1))

@@ -1,0 +1,193 @@
+"""Runs that add clients and classes to an earlier one, through the real ServerApp and ClientApp."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedstats_app.config import ConfigError
+from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.results.head_file import read_head
+from fedstats_app.results.statistics_file import load_statistics
+from tests.support.compare import relative_difference
+from tests.support.simulation import METHODS, clients, read_json, simulate, site_folder
+
+SITES = {"a": ("ant", "bee", "dog"), "b": ("dog", "ant"), "c": ("bee", "cat")}  # cat comes with c, in the middle
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[dict[str, object]]:
+    return [
+        {"data-path": site_folder(tmp_path / name, classes, seed=seed, images=12)}
+        for seed, (name, classes) in enumerate(SITES.items())
+    ]
+
+
+@pytest.fixture
+def server_data(tmp_path: Path) -> str:
+    site_folder(tmp_path / "test" / "train", ("ant", "bee", "cat", "dog"), seed=8)
+    site_folder(tmp_path / "test" / "test", ("ant", "bee", "dog"), seed=9)
+    return f"folder:{tmp_path / 'test'}"
+
+
+def assert_same(folder: Path, whole: Path) -> None:
+    """Compare two runs: statistics within 1e-12, and every prediction for random features."""
+    found, expected = load_statistics(folder), load_statistics(whole)
+    assert found.class_names == expected.class_names and len(found.clients) == len(expected.clients)
+    for one, other in zip(found.sums, expected.sums, strict=True):
+        a, b = one.summed(), other.summed()
+        assert torch.equal(a.class_counts, b.class_counts)
+        assert relative_difference(a.class_sums, b.class_sums) < 1e-12
+        assert a.gram is not None and b.gram is not None and relative_difference(a.gram, b.gram) < 1e-12
+        assert torch.equal(one.rows().counts.sort().values, other.rows().counts.sort().values)
+    scale = float(found.sums[0].summed().mean.norm())
+    features = scale * torch.rand(2000, 32, generator=torch.Generator().manual_seed(0))
+    for method in METHODS:
+        head, metadata = read_head(folder / "heads" / f"{method}.safetensors")
+        other, expected_metadata = read_head(whole / "heads" / f"{method}.safetensors")
+        assert torch.equal(head.predict(features), other.predict(features)), method
+        for key in ("class-names", "num-examples", "num-clients"):
+            assert metadata[key] == expected_metadata[key], key
+
+
+@pytest.mark.parametrize("fraction_train", [1.0, 0.5])
+@pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
+def test_two_runs_are_one_with_another_client_and_another_class(
+    tmp_path: Path, nodes: list[dict[str, object]], server_data: str, wire_dtype: str, fraction_train: float
+) -> None:
+    options: dict[str, object] = {
+        "test_dataset": server_data,
+        "wire_dtype": wire_dtype,
+        "fraction_train": fraction_train,
+        "fedcof_means_per_class": 2,
+    }
+    # The server's test data has a class that the first federation does not know yet, in its list only.
+    first = simulate(tmp_path, node_configs=nodes[:2], **{**options, "test_dataset": ""}, holdout_fraction=0.01)
+
+    second = simulate(tmp_path, node_configs=nodes[2:], **options, extend=str(first))
+    whole = simulate(tmp_path, node_configs=nodes, **options)
+
+    assert load_statistics(first).class_names == ("ant", "bee", "dog")
+    assert_same(second, whole)
+    results = read_json(second, "results.json")
+    assert (results["num_clients_asked"], results["num_clients_merged"]) == (1, 1)
+    assert results["extends"] == {
+        "run_folder": str(first),
+        "num_clients": 2,
+        "num_examples": 60,
+        "class_names": ["ant", "bee", "dog"],
+    }
+    for method in METHODS:
+        accuracies = [read_json(folder, "results.json")["methods"][method]["accuracy"] for folder in (second, whole)]
+        assert accuracies[0] == accuracies[1]
+
+
+def test_nodes_that_come_again_are_known_counted_once_and_evaluate(
+    tmp_path: Path, nodes: list[dict[str, object]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = simulate(tmp_path, node_configs=nodes[:2])
+
+    second = simulate(tmp_path, node_configs=nodes, extend=str(first))
+
+    outcomes = clients(second)
+    assert [one["outcome"] for one in outcomes] == ["known", "known", "merged"]
+    assert outcomes[1]["reason"].endswith("as client 1001 of run 7")
+    assert "2 clients were in the statistics to extend already" in capsys.readouterr().out
+    assert_same(second, simulate(tmp_path, node_configs=nodes))
+    results = read_json(second, "results.json")
+    assert (results["num_clients_merged"], results["num_clients_known"]) == (1, 2)
+    whole = read_json(simulate(tmp_path, node_configs=nodes), "results.json")
+    assert results["num_test_examples"] == whole["num_test_examples"]
+
+
+def test_a_simulation_can_be_extended_too(tmp_path: Path) -> None:
+    first = simulate(tmp_path, num_clients=10, wire_dtype="float64")
+
+    again = simulate(tmp_path, num_clients=10, wire_dtype="float64", extend=str(first))
+
+    assert {one["outcome"] for one in clients(again)} <= {"known", "merged"}
+    assert all(one["num_examples"] == 0 for one in clients(again) if one["outcome"] == "merged")
+    for name in METHODS:
+        one, other = ((run / "heads" / f"{name}.safetensors") for run in (first, again))
+        assert torch.equal(read_head(one)[0].weight, read_head(other)[0].weight)
+
+
+def test_a_simulation_takes_over_classes_that_its_data_does_not_have(
+    tmp_path: Path, nodes: list[dict[str, object]]
+) -> None:
+    first = simulate(tmp_path, node_configs=nodes[:2], input_size=16, wire_dtype="float64")
+    data = tmp_path / "data"
+    site_folder(data / "train", ("cat", "dog"), seed=5, images=20)
+    site_folder(data / "test", ("cat", "dog"), seed=6)
+
+    folder = simulate(
+        tmp_path, dataset=f"folder:{data}", num_clients=3, partitioner="iid", wire_dtype="float64", extend=str(first)
+    )
+
+    statistics = load_statistics(folder)
+    assert statistics.class_names == ("ant", "bee", "cat", "dog")
+    before = load_statistics(first).sums[0].summed().class_counts.tolist()
+    assert statistics.sums[0].summed().class_counts.tolist() == [before[0], before[1], 20, before[2] + 20]
+    assert read_json(folder, "results.json")["methods"]["fedncm"]["accuracy"] > 0.5
+
+
+def test_a_node_that_spells_a_class_otherwise_than_the_earlier_run_takes_no_part(
+    tmp_path: Path, nodes: list[dict[str, object]]
+) -> None:
+    first = simulate(tmp_path, node_configs=nodes[:2])
+    odd = {"data-path": site_folder(tmp_path / "odd", ("Dog", "eel"), seed=7)}
+
+    second = simulate(tmp_path, node_configs=[odd, nodes[2]], extend=str(first))
+
+    [reason] = read_json(second, "results.json")["refused_nodes"].values()
+    assert "'Dog' differs from 'dog' only in letter case; the statistics to extend has ['ant', 'bee', 'dog']" in reason
+    assert load_statistics(second).class_names == ("ant", "bee", "cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "reason"),
+    [
+        ({"backbone": "tiny", "backbone_weights": "random", "input_size": 32}, ValueError, r"backbone \(fingerprint\)"),
+        ({"method": "fedncm"}, ValueError, "statistics"),
+        ({"fedcof_means_per_class": 2}, ValueError, "means per class"),
+        ({"fedcgs_random_features": 16}, ValueError, "feature maps"),
+        ({"extend": "/nowhere"}, FileNotFoundError, "no statistics at /nowhere"),
+        ({"extend": "runs/1"}, ConfigError, "extend: must be the absolute path"),
+    ],
+)
+def test_what_cannot_be_extended_is_a_clear_error(
+    tmp_path: Path, nodes: list[dict[str, object]], changes: dict[str, object], error: type[Exception], reason: str
+) -> None:
+    first = simulate(tmp_path, node_configs=nodes[:2])
+
+    with pytest.raises(error, match=reason):
+        simulate(tmp_path, node_configs=nodes[2:], **{"extend": str(first), **changes})
+
+
+def test_statistics_are_kept_by_default_for_their_owner_only_and_the_readme_says_so(
+    tmp_path: Path, nodes: list[dict[str, object]]
+) -> None:
+    kept, not_kept = (
+        simulate(tmp_path, node_configs=nodes),
+        simulate(tmp_path, node_configs=nodes, save_statistics=False),
+    )
+
+    file = kept / "statistics.safetensors"
+    assert os.name == "nt" or stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert "SENSITIVE" in (kept / "README.md").read_text()
+    assert not (not_kept / "statistics.safetensors").exists()
+    assert len({one.digest for one in load_statistics(kept).clients}) == 3
+    with pytest.raises(FileNotFoundError, match="save-statistics"):
+        simulate(tmp_path, node_configs=nodes, extend=str(not_kept))
+
+
+def test_a_run_that_adds_nobody_fails(tmp_path: Path, nodes: list[dict[str, object]]) -> None:
+    first = simulate(tmp_path, node_configs=nodes[:2])
+    refusing = {**nodes[2], "allowed-methods": "training"}
+
+    with pytest.raises(TooFewClients, match="RefusedByPolicy"):
+        simulate(tmp_path, node_configs=[refusing], extend=str(first))

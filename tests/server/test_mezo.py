@@ -1,0 +1,527 @@
+"""FedMeZO in whole runs, without Ray: partitions, absences, faults, interruption, what is saved."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+import fedstats_app
+from fedstats_app import client_app, server_app
+from fedstats_app.backbones import load_backbone
+from fedstats_app.client import mezo as client_mezo
+from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.grid.mezo_exchange import ReplicasDiffer
+from fedstats_app.mezo_model import build_model, make_replica, replay
+from fedstats_app.mezo_state import MezoState
+from fedstats_app.results.head_file import read_head
+from fedstats_app.strategies.fedmezo import FedMeZO, MezoRound
+from fedstats_app.training.start_heads import random_head
+from fedstats_app.training.zeroth_order.average import TrainingDiverged
+from fedstats_app.training.zeroth_order.log import SeedPool, UpdateLog
+from fedstats_app.training.zeroth_order.replica import Replica
+from fedstats_app.wire.mezo_setup import MezoSetup
+from fedstats_app.wire.training import TrainingRequest
+from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
+from tests.support.simulation import read_json, site_folder
+from tests.support.simulation import simulate as simulate_app
+
+FAST: Mapping[str, Any] = {"method": "fedncm", "num_server_rounds": 8, "fine_tune": "fedmezo", "wire_dtype": "float64"}
+CLASSES = ("ant", "bee", "cat")
+
+
+def forget() -> None:
+    """Forget what a process holds: as in a new one."""
+    client_mezo._held.clear()
+    client_mezo._samples.clear()
+
+
+def simulate(tmp_path: Path, **settings: Any) -> Path:
+    """Run the app; all runs of these tests have one id, but no two share what nodes keep."""
+    forget()
+    return simulate_app(tmp_path, **{"cache_dir": str(tmp_path / "cache"), "feature_cache": "off", **settings})
+
+
+def rounds(folder: Path, name: str = "fedncm-fedmezo") -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [line for line in lines if f"{line['start']}-{line['stage']}" == name]
+
+
+def log(folder: Path, name: str = "fedncm-fedmezo") -> list[Any]:
+    return MezoState(folder / "mezo" / name).load_log(1)
+
+
+def small(root: Path) -> dict[str, Any]:
+    """Return the settings of a run on 60 images that are not all told apart at once."""
+    for split in ("train", "test"):
+        site_folder(root / "data" / split, CLASSES, seed=1, images=20)
+        paths = sorted((root / "data" / split).rglob("*.png"))
+        for one, other in np.random.default_rng(3).permutation(60)[:30].reshape(-1, 2):
+            first, second = paths[one].read_bytes(), paths[other].read_bytes()
+            paths[one].write_bytes(second)
+            paths[other].write_bytes(first)
+    return {**FAST, "dataset": f"folder:{root / 'data'}", "num_clients": 4, "partitioner": "iid"}
+
+
+# Runs of the app
+
+
+@pytest.mark.parametrize(
+    ("tune", "dtype"), [("head", "float32"), ("full", "float32"), ("full", "bfloat16"), ("names:head.*", "float64")]
+)
+def test_loss_falls_and_all_replicas_are_one(
+    tmp_path: Path, tune: str, dtype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = simulate(tmp_path, **{**small(tmp_path), "num_server_rounds": 30}, fedmezo_tune=tune, fedmezo_dtype=dtype)
+    losses = [line["loss"] for line in rounds(folder)]
+    assert losses[-1] < losses[0]
+    assert "4 of 4 replicas are bit-identical in the end" in capsys.readouterr().out
+    # The temperature that comes first changes no prediction.
+    solved = read_json(folder, "results.json")
+    assert rounds(folder)[0]["accuracy"] == pytest.approx(solved["methods"]["fedncm"]["accuracy"], abs=0.05)
+    assert all(line["forward_passes"] == (0 if tune == "head" else 2 * 60) for line in rounds(folder)[1:])
+
+
+def test_the_partition_does_not_matter(tmp_path: Path) -> None:
+    heads = []
+    for number, (clients, partitioner) in enumerate([(1, "iid"), (2, "dirichlet"), (10, "dirichlet"), (50, "iid")]):
+        folder = simulate(
+            tmp_path / str(number),
+            **FAST,
+            num_clients=clients,
+            partitioner=partitioner,
+            min_clients=1,
+            fedmezo_dtype="float64",
+            nodes=min(clients, 3),
+        )
+        heads.append(read_head(folder / "heads" / "fedncm-fedmezo.safetensors")[0].weight)
+    for head in heads[1:]:
+        torch.testing.assert_close(head, heads[0], rtol=0, atol=1e-6)  # the file is in float32
+
+
+def test_uniform_weights_depend_on_the_partition(tmp_path: Path) -> None:
+    settings = {**FAST, "fedmezo_dtype": "float64", "fedmezo_weighting": "uniform", "min_clients": 1}
+    one, ten = (simulate(tmp_path / str(k), num_clients=k, **settings) for k in (1, 10))
+    steps = [np.array([update.steps[0] for update in log(folder)]) for folder in (one, ten)]
+    assert np.abs(steps[0] - steps[1]).max() > 0.01 * np.abs(steps[0]).max()
+
+
+def test_hosts_and_order_of_replies_do_not_matter(tmp_path: Path) -> None:
+    settings = {**FAST, "num_clients": 6, "fraction_tune": 0.5, "fedmezo_tune": "full"}
+    folders = [simulate(tmp_path / str(nodes), nodes=nodes, shuffle_seed=nodes, **settings) for nodes in (1, 4)]
+    assert log(folders[0]) == log(folders[1])
+    for name in ("fedncm-fedmezo.safetensors", "fedncm-fedmezo.backbone.safetensors"):
+        assert (folders[0] / "heads" / name).read_bytes() == (folders[1] / "heads" / name).read_bytes()
+
+
+def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    settings = {**FAST, "num_clients": 6, "fraction_tune": 0.5, "fedmezo_num_z": 2}
+    whole = simulate(tmp_path / "whole", **settings)
+    part = simulate(tmp_path / "part", **{**settings, "num_server_rounds": 3})
+    # What a kill between two writes leaves: a round that is recorded and not in the log.
+    state = MezoState(part / "mezo" / "fedncm-fedmezo")
+    state.replace_log(state.load_log(2)[:2])
+    again = simulate_into(part, tmp_path / "part", settings)
+    assert again == part
+    name = "heads/fedncm-fedmezo.safetensors"
+    assert (part / name).read_bytes() == (whole / name).read_bytes()
+    assert (part / "mezo/fedncm-fedmezo/log.bin").read_bytes() == (whole / "mezo/fedncm-fedmezo/log.bin").read_bytes()
+    assert [one["round"] for one in rounds(part)] == list(range(9))
+
+
+def simulate_into(folder: Path, tmp_path: Path, settings: Mapping[str, Any]) -> Path:
+    before = set((tmp_path / "runs").glob("*"))
+    try:
+        simulate(tmp_path, resume=str(folder), **settings)
+    except ValueError as error:  # no new folder was made
+        assert "not enough values to unpack" in str(error)
+    assert set((tmp_path / "runs").glob("*")) == before
+    return folder
+
+
+def test_the_log_and_the_start_give_the_model_again(tmp_path: Path) -> None:
+    folder = simulate(tmp_path, **FAST, fedmezo_tune="names:backbone.0.*,head.*", num_clients=3)
+    backbone = load_backbone("random:tiny", input_size=16, batch_size=16, channels_last=True)
+    replica = replay(folder / "mezo" / "fedncm-fedmezo", backbone)
+    notes = read_json(folder, "results.json")["training"]["fedncm-fedmezo"]["notes"]
+    assert f"digest {replica.digest().hex()}" in notes[0]
+    classifier = fedstats_app.load(folder, "fedncm-fedmezo", batch_size=64)
+    dataset = server_app.test_split("builtin")
+    assert dataset is not None
+    right = sum(
+        predicted == dataset.class_names[dataset.labels[index]]
+        for index, predicted in enumerate(classifier.predict([dataset.sample(index) for index in range(2000)]))
+    )
+    with pytest.raises(ValueError, match="the backbone must have fingerprint"):
+        replay(folder / "mezo" / "fedncm-fedmezo", load_backbone("random:tiny", input_size=32))
+    with pytest.raises(ValueError, match="must hold the start of a training by FedMeZO"):
+        replay(folder, backbone)
+    assert right / 2000 == pytest.approx(rounds(folder)[-1]["accuracy"], abs=1e-3)
+
+
+def test_clients_evaluate_where_the_server_has_no_data(tmp_path: Path) -> None:
+    sites = [
+        {"data-path": site_folder(tmp_path / name, CLASSES, seed=seed, images=12)} for seed, name in enumerate("ab")
+    ]
+    folder = simulate(tmp_path, **FAST, node_configs=sites, num_clients=2)
+    assert rounds(folder)[0]["accuracy"] is not None
+    assert rounds(folder)[-1]["loss"] < rounds(folder)[0]["loss"]
+
+
+def test_a_mini_batch_makes_the_result_depend_on_the_partition(tmp_path: Path) -> None:
+    settings = {**FAST, "fedmezo_batch_size": 32, "min_clients": 1, "partitioner": "iid"}
+    one, three = (simulate(tmp_path / str(k), num_clients=k, **settings) for k in (1, 3))
+    assert [update.seed for update in log(one)] == [update.seed for update in log(three)]
+    assert not np.allclose([u.steps for u in log(one)], [u.steps for u in log(three)], rtol=0.01)
+
+
+def test_settings_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match="fedmezo-pool: needs fedmezo-dtype float32 or float64, got bfloat16"):
+        AppConfig.from_run_config({"fedmezo-pool": 8, "fedmezo-dtype": "bfloat16"})
+    with pytest.raises(ConfigError, match="fedmezo-tune: must be one of head, full, bias, norm, lora, or names:"):
+        AppConfig.from_run_config({"fedmezo-tune": "names:"})
+    with pytest.raises(ConfigError, match="batch-norm: fedmezo needs frozen running statistics, got 'averaged'"):
+        AppConfig.from_run_config({"fine-tune": "fedmezo", "batch-norm": "averaged"})
+
+
+# Absent, late and new nodes: every message is a new process
+
+
+class Federation:
+    """Nodes with folders of their own, whose ClientApp remembers nothing between two messages."""
+
+    def __init__(self, root: Path, num_nodes: int, **options: Any) -> None:
+        self.root = root
+        self.configs = [
+            {
+                "data-path": site_folder(root / f"site{node}", CLASSES, seed=node, images=6 + node),
+                "state-dir": str(root / f"state{node}"),
+                "min-class-count": 0,
+            }
+            for node in range(num_nodes)
+        ]
+        run_config = {
+            **AppConfig().to_run_config(),
+            "backbone": "random:tiny",
+            "input-size": 16,
+            "min-clients": 1,
+            "cache-dir": str(root / "cache"),
+        }
+        self.faults: dict[int, Fault] = {}
+        self.grid = LocalGrid(self.app, self.configs, run_config, faults=self.faults)
+        self.backbone = load_backbone("random:tiny", input_size=16, batch_size=16, channels_last=True)
+        tuned = options.pop("tuned", "full")
+        request = TrainingRequest(
+            3,
+            "probe" if tuned == "head" else "full",
+            seed=5,
+            backbone_fingerprint=self.backbone.fingerprint,
+            class_names=CLASSES,
+        )
+        head = random_head(3, 32, seed=1, bias=True)
+        self.setup = MezoSetup(request, tuned=tuned, **options)
+        self.start = {"head.weight": head.weight.float(), "head.bias": head.bias.float()}
+        self.clients = {FIRST_NODE_ID + node: 3 * (6 + node) for node in range(num_nodes)}
+
+    @staticmethod
+    def app(msg: Message, context: Context) -> Message:
+        forget()
+        return client_app.app(msg, context)
+
+    def replica(self) -> Replica:
+        return make_replica(self.setup, build_model(self.setup, self.start, self.backbone))
+
+    def strategy(self, **options: Any) -> FedMeZO:
+        options = {"learning_rate": 0.01, "replica": self.replica(), **options}
+        return FedMeZO(self.setup, self.start, self.clients, **options)
+
+    def run(self, strategy: FedMeZO, num_rounds: int) -> list[MezoRound]:
+        outcomes: list[MezoRound] = []
+        before = strategy.on_round
+
+        def note(outcome: MezoRound) -> bool | None:
+            outcomes.append(outcome)
+            return before(outcome) if before is not None else None
+
+        strategy.on_round = note
+        strategy.start(self.grid, num_rounds=num_rounds)
+        strategy.on_round = before
+        return outcomes
+
+    def state(self, node: int) -> Path:
+        (folder,) = (self.root / f"state{node}").glob("mezo-*")
+        return folder
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pool"), [("float32", None), ("bfloat16", None), ("float32", SeedPool(1000, 16))], ids=str
+)
+def test_absent_late_and_new_nodes_end_with_the_same_bits(tmp_path: Path, dtype: str, pool: SeedPool | None) -> None:
+    federation = Federation(tmp_path, 4, dtype=dtype, pool=pool)
+    draw = np.random.default_rng(0)
+
+    def absences(number: int) -> None:
+        away = Fault(unavailable=True)
+        for node in range(4):
+            absent = draw.random() < 0.5 or (node == 3 and number < 150)
+            federation.faults[node] = away if absent else Fault()
+        if number == 100:
+            shutil.rmtree(federation.state(1))
+
+    strategy = federation.strategy()
+    strategy.on_round = lambda outcome: absences(outcome.server_round + 1)
+    absences(1)
+    outcomes = federation.run(strategy, 200)
+    federation.faults.clear()
+    replica = strategy.replica
+    assert replica is not None
+    # Every node keeps its replica in a file; all have been away, and some round had nobody.
+    for node in range(4):
+        took_part = [one.server_round for one in outcomes if FIRST_NODE_ID + node in one.num_examples]
+        assert 10 <= len(took_part) <= 130
+        assert node != 3 or took_part[0] >= 150
+    assert any(not one.num_examples for one in outcomes)
+    replay = federation.replica()
+    replay.apply(list(strategy.log))
+    assert replay.digest() == replica.digest() != federation.replica().digest()
+    asked = strategy.synchronise(ClientGrid(federation.grid))
+    assert sorted(asked.answers) == sorted(federation.clients)
+    assert {answer.digest for answer in asked.answers.values()} == {replica.digest()}
+    assert not asked.failures
+
+
+def test_a_node_that_was_away_long_is_told_the_sums_of_a_pool(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 2, tuned="head", pool=SeedPool(77, 4), num_directions=2)
+    federation.faults[1] = Fault(unavailable=True)
+    strategy = federation.strategy()
+    federation.run(strategy, 30)
+    federation.faults.clear()
+    (outcome,) = federation.run(strategy, 1)
+    assert len(outcome.num_examples) == 2
+    # The start, four seeds' two sums, and not thirty updates.
+    start = 4 * (3 * 32 + 3)
+    assert outcome.asked.bytes_catch_up == start + 8 * 4 * 2
+
+
+# What each message costs
+
+
+def sizes(strategy: FedMeZO, federation: Federation) -> list[tuple[Message, Message]]:
+    exchanged: list[tuple[Message, Message]] = []
+
+    def app(msg: Message, context: Context) -> Message:
+        reply = Federation.app(msg, context)
+        exchanged.append((msg, reply))
+        return reply
+
+    federation.grid.app = app
+    federation.run(strategy, 3)
+    return exchanged
+
+
+def deflated(content: RecordDict) -> int:
+    """Return the bytes of a message's objects as they are stored and sent, ids of children among them."""
+    children = sum(len(record.deflate()) for record in content.values())
+    return len(content.deflate()) + children
+
+
+def test_a_round_takes_less_than_64_bytes_each_way(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 2)
+    strategy = federation.strategy()
+    last = sizes(strategy, federation)[-1]
+    empty = deflated(RecordDict())
+    for message in last:
+        (record,) = message.content.values()
+        assert set(message.content) == {"m"}
+        payload = sum(len(value) if isinstance(value, bytes) else 8 for value in record.values())
+        assert payload <= 64
+        assert deflated(message.content) - empty <= 300
+    outcome = federation.run(strategy, 1)[0]
+    assert (outcome.asked.bytes_down, outcome.asked.bytes_up, outcome.asked.bytes_catch_up) == (2 * 40, 2 * 32, 0)
+
+
+def test_a_missed_round_costs_16_bytes(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 2, tuned="head")
+    strategy = federation.strategy()
+    federation.run(strategy, 2)
+    federation.faults[1] = Fault(unavailable=True)
+    federation.run(strategy, 7)
+    federation.faults.clear()
+    federation.state(1)
+    # The server does not know what reached a node whose replies failed, so it begins with all.
+    (outcome,) = federation.run(strategy, 1)
+    assert outcome.asked.bytes_catch_up == 8 * 16 + 4 * (3 * 32 + 3)
+    strategy.clients.pop(FIRST_NODE_ID + 1)
+    federation.run(strategy, 5)
+    strategy.clients[FIRST_NODE_ID + 1] = federation.clients[FIRST_NODE_ID + 1]
+    (outcome,) = federation.run(strategy, 1)
+    assert outcome.asked.bytes_catch_up == 5 * 16
+    assert len(outcome.num_examples) == 2
+
+
+# Nodes that are wrong
+
+
+def tampered(change: Callable[[ConfigRecord], None]) -> Fault:
+    def tamper(reply: Message) -> Message:
+        record = reply.content["m"]
+        assert isinstance(record, ConfigRecord)
+        change(record)
+        return reply
+
+    return Fault(tamper=tamper)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda record: record.update({"g": np.array([np.nan]).tobytes()}), "g: must be finite, got (nan,)"),
+        (lambda record: record.update({"g": b"1234"}), "g: must be 8 bytes, 1 scalar(s) of 21 samples"),
+        (lambda record: record.update({"n": 10**9}), "n: must be a whole number, 21, got 1000000000"),
+        (lambda record: record.update({"d": b""}), "d: must be 16 bytes"),
+        (lambda record: record.pop("d"), "missing ['d']"),
+        (lambda record: record.update({"d": bytes(16)}), "its replica of round 0 differs, also after a replay"),
+    ],
+)
+def test_a_bad_answer_is_named_and_left_out(
+    tmp_path: Path, change: Callable[[ConfigRecord], None], reason: str
+) -> None:
+    federation = Federation(tmp_path, 3, tuned="head")
+    federation.faults[1] = tampered(change)
+    strategy = federation.strategy()
+    (outcome,) = federation.run(strategy, 1)
+    ((client, found),) = outcome.asked.failures.items()
+    assert client == FIRST_NODE_ID + 1
+    assert reason in found
+    federation.faults.clear()
+    alone = federation.strategy()
+    del alone.clients[FIRST_NODE_ID + 1]
+    (without,) = federation.run(alone, 1)
+    assert without.update == outcome.update
+
+
+def test_a_forged_scalar_is_cut(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 4, tuned="head")
+    honest = federation.strategy()
+    steps = [abs(outcome.update.steps[0]) for outcome in federation.run(honest, 5)]
+    federation.faults[2] = tampered(lambda record: record.update({"g": np.array([1e9]).tobytes()}))
+    strategy = federation.strategy()
+    outcomes = federation.run(strategy, 5)
+    assert all(outcome.clipped == (FIRST_NODE_ID + 2,) for outcome in outcomes)
+    assert max(abs(outcome.update.steps[0]) for outcome in outcomes) < 200 * max(steps)
+    strategy = federation.strategy(clip=0.0)
+    assert abs(federation.run(strategy, 1)[0].update.steps[0]) > 1e5
+
+
+def test_a_damaged_replica_is_brought_back_by_the_log(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 3)
+    strategy = federation.strategy()
+    federation.run(strategy, 4)
+    # A file that is sound in itself but of another model, and one that is cut short.
+    replica = federation.replica()
+    replica.apply([replace(update, seed=update.seed + 1) for update in strategy.log])
+    MezoState(federation.state(0)).save_replica(replica)
+    path = federation.state(1) / "replica.safetensors"
+    path.write_bytes(path.read_bytes()[:-7])
+    (outcome,) = federation.run(strategy, 1)
+    assert outcome.asked.replayed == {FIRST_NODE_ID: "its replica of round 4 differed"}
+    assert len(outcome.num_examples) == 3
+    assert not outcome.asked.failures
+    (outcome,) = federation.run(strategy, 1)
+    assert not outcome.asked.replayed
+
+
+def test_without_a_replica_of_the_servers_most_nodes_decide(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 3, tuned="head")
+    strategy, reference = federation.strategy(replica=None), federation.strategy()
+    federation.run(strategy, 3)
+    federation.run(reference, 3)
+    assert list(strategy.log) == list(reference.log)
+    other = federation.replica()
+    other.apply([replace(update, seed=1) for update in strategy.log])
+    MezoState(federation.state(2)).save_replica(other)
+    (outcome,) = federation.run(strategy, 1)
+    assert list(outcome.asked.replayed) == [FIRST_NODE_ID + 2]
+    assert len(outcome.num_examples) == 3
+
+
+def test_a_tie_of_digests_stops_the_run(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 2, tuned="head")
+    strategy = federation.strategy(replica=None)
+    federation.faults[1] = tampered(lambda record: record.update({"d": bytes(16)}))
+    with pytest.raises(ReplicasDiffer, match="round 1: two digests of the replicas have 1 nodes each"):
+        federation.run(strategy, 1)
+
+
+def test_rounds_without_answers_change_nothing_and_then_end_the_run(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 2, tuned="head")
+    strategy = federation.strategy(min_clients=2)
+    federation.run(strategy, 1)
+    federation.faults[0] = Fault(raises="the disk is gone")
+    assert strategy.replica is not None
+    digest = strategy.replica.digest()
+    assert all(outcome.update.steps == (0.0,) for outcome in federation.run(strategy, 9))
+    assert strategy.replica.digest() == digest
+    with pytest.raises(
+        TooFewClients, match=r"round 11: 1 of 2 clients .* for 10 rounds; client 1000: the disk is gone"
+    ):
+        federation.run(strategy, 1)
+
+
+def test_a_rate_that_is_far_too_large_ends_the_run(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 2)
+    strategy = federation.strategy(learning_rate=1e6)  # no unit of the network is active any more after a few steps
+    outcomes = federation.run(strategy, 60)
+    assert strategy.stalled_rounds == 5
+    assert len(outcomes) < 60
+    with pytest.raises((TrainingDiverged, TooFewClients), match=r"not finite|is nan"):
+        federation.run(federation.strategy(learning_rate=1e30), 60)
+
+
+def test_a_server_that_goes_on_from_an_earlier_round_takes_its_nodes_along(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 2)
+    strategy = federation.strategy()
+    federation.run(strategy, 6)
+    again = federation.strategy(log=UpdateLog(1, list(strategy.log)[:3]))
+    outcomes = federation.run(again, 3)
+    assert list(again.log) == list(strategy.log)
+    assert all(len(outcome.num_examples) == 2 for outcome in outcomes)
+    assert strategy.replica is not None
+    assert again.replica is not None
+    assert again.replica.digest() == strategy.replica.digest()
+
+
+def test_a_training_that_goes_on_remembers_its_rates(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 2)
+    strategy = federation.strategy(learning_rate=0.5)  # too large, but not so that all is lost
+    federation.run(strategy, 30)
+    assert strategy.rates
+    assert strategy.learning_rate == 0.5 / 2 ** len(strategy.rates)
+    last = max(strategy.rates)
+    again = federation.strategy(learning_rate=0.5, rates=strategy.rates, log=UpdateLog(1, list(strategy.log)[:last]))
+    assert again.learning_rate == strategy.learning_rate
+    federation.run(again, 30 - last)
+    assert (list(again.log), again.rates) == (list(strategy.log), strategy.rates)
+
+
+def test_the_curvature_is_that_of_brute_force(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 3, tuned="head", dtype="float64")
+    strategy = federation.strategy(learning_rate=None)
+    strategy.measure_learning_rate(ClientGrid(federation.grid))
+    assert strategy.learning_rate is not None
+    assert strategy.learning_rate > 0
+    one = federation.strategy(learning_rate=None)
+    for client in list(one.clients)[1:]:
+        del one.clients[client]
+    one.measure_learning_rate(ClientGrid(federation.grid))
+    assert one.learning_rate != pytest.approx(strategy.learning_rate, rel=1e-6)

@@ -1,0 +1,66 @@
+"""Personal models in whole runs, without Ray: every approach on the papers' split, and what is left of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedstats_app.config import AppConfig, ConfigError
+from tests.support.local_grid import Fault
+from tests.support.simulation import read_json, simulate
+
+SETTINGS = {
+    "partitioner": "fedpac",
+    "num_clients": 6,
+    "method": "fedncm,fed3r,fedcgs",
+    "personalise": "all",
+    "personal_epochs": 1,
+    "personal_rounds": 2,
+    "personal_batch_size": 64,
+}
+
+
+def test_every_approach_is_scored_on_the_same_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = simulate(tmp_path, plots=True, **SETTINGS)
+    personal = read_json(folder, "results.json")["personal"]
+    assert set(personal) == {
+        "global-fedncm",
+        "global-fed3r",
+        "global-fedcgs",
+        "local-only",
+        "one-shot",
+        "one-shot-sum",
+        "fedavg",
+        "fedavg-ft",
+        "fedproto",
+        "closed-form-fed3r",
+        "closed-form-fedcgs",
+    }
+    # 8,000 images over six clients of one size, a fifth of each held out.
+    assert {sum(entry["num_test"].values()) for entry in personal.values()} == {6 * round(0.2 * (8000 // 6))}
+    assert all(len(entry["accuracies"]) == 6 and not entry["failures"] for entry in personal.values())
+    # What the clients' own samples know of their own classes: more than the federation's mean classes.
+    assert personal["closed-form-fed3r"]["accuracy_mean"] > personal["global-fedncm"]["accuracy_mean"]
+    assert (folder / "plots" / "personal.png").stat().st_size > 10_000
+    assert "FedProto" in capsys.readouterr().out
+
+
+def test_statistics_are_without_the_samples_that_clients_score_on(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "personalise": "closed-form", "method": "fed3r"}
+    folder = simulate(tmp_path, **settings)
+    results = read_json(folder, "results.json")
+    assert results["methods"]["fed3r"]["num_examples"] == 6 * (8000 // 6 - round(0.2 * (8000 // 6)))
+
+
+def test_a_client_that_fails_is_named_and_the_others_are_scored(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "personalise": "one-shot", "num_clients": 4}
+    configs = [{"partition-id": node, "num-partitions": 4, "train": node != 1} for node in range(4)]
+    folder = simulate(tmp_path, node_configs=configs, faults={2: Fault(copies=2)}, **settings)
+    personal = read_json(folder, "results.json")["personal"]
+    assert len(personal["one-shot"]["accuracies"]) == 3
+
+
+def test_personal_models_cannot_be_resumed() -> None:
+    with pytest.raises(ConfigError, match="personalise: has no checkpoints"):
+        AppConfig.from_run_config({"personalise": "all", "resume": "/runs/1"})

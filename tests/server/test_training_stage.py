@@ -1,0 +1,324 @@
+"""Stage 2 in whole runs, without Ray: every mode and optimiser, hosts, faults, interruption."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from PIL import Image
+from safetensors.torch import load_file
+
+import fedstats_app
+from fedstats_app import client_app, server_app
+from fedstats_app.client import training as client_training
+from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.results import resume as resume_module
+from fedstats_app.results.head_file import read_head
+from fedstats_app.site import FeatureReader, backbone_for, partitions, training_set
+from fedstats_app.training import batch_order
+from fedstats_app.training.start_heads import random_head
+from tests.support.local_grid import Fault, LocalGrid, clients_in
+from tests.support.simulation import clients, read_json, simulate, site_folder
+
+FAST: Mapping[str, Any] = {"method": "fedncm", "num_server_rounds": 3, "fine_tune": "probe", "learning_rate": 0.1}
+
+
+def rounds(folder: Path, name: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [line for line in lines if f"{line['start']}-{line['stage']}" == name]
+
+
+def client_features(config: AppConfig, client: int) -> tuple[torch.Tensor, torch.Tensor]:
+    dataset, indices = training_set(config), partitions(config)[client]
+    reader = FeatureReader(backbone_for(config, own_data=False))
+    features = torch.cat([block for block, _ in reader.blocks(dataset, indices)])
+    return features, torch.from_numpy(np.array(dataset.labels[indices]))
+
+
+def test_probe_of_one_client_is_centralised_sgd_bit_for_bit(tmp_path: Path) -> None:
+    folder = simulate(
+        tmp_path,
+        num_clients=1,
+        min_clients=1,
+        partitioner="iid",
+        start_head="random",
+        momentum=0.5,
+        weight_decay=1e-3,
+        **FAST,
+    )
+    config = AppConfig(backbone="random:tiny", input_size=16, num_clients=1, partitioner="iid")
+    features, labels = client_features(config, 0)
+    start = random_head(10, 32, seed=0)
+    weight, bias = (tensor.clone().requires_grad_() for tensor in (start.weight, start.bias))
+    for server_round in (1, 2, 3):
+        sgd = torch.optim.SGD([weight, bias], lr=0.1, momentum=0.5, weight_decay=1e-3)
+        for batch in batch_order(len(labels), 16, (0, 0, server_round), 0):
+            sgd.zero_grad()
+            logits = torch.nn.functional.linear(features[batch], weight, bias)
+            torch.nn.functional.cross_entropy(logits, labels[batch]).backward()
+            sgd.step()
+    head, _ = read_head(folder / "heads" / "random-probe.safetensors")
+    torch.testing.assert_close(head.weight.float(), weight.detach(), rtol=0, atol=0)
+    torch.testing.assert_close(head.bias.float(), bias.detach(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("nodes", [2, 5])
+@pytest.mark.parametrize("tune", ["probe", "full"])
+def test_result_does_not_depend_on_how_clients_are_hosted(tmp_path: Path, nodes: int, tune: str) -> None:
+    settings = {**FAST, "fine_tune": tune, "num_clients": 6, "fraction_tune": 0.5}
+    folders = [simulate(tmp_path / str(number), nodes=number, shuffle_seed=number, **settings) for number in (1, nodes)]
+    for name in sorted(path.name for path in (folders[0] / "heads").iterdir()):
+        assert (folders[0] / "heads" / name).read_bytes() == (folders[1] / "heads" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("optimizer", ["fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadam-torch"])
+def test_every_optimizer_lowers_the_loss(tmp_path: Path, optimizer: str) -> None:
+    settings = {**FAST, "start_head": "random", "partitioner": "iid", "learning_rate": 1.0}
+    folder = simulate(tmp_path, optimizer=optimizer, **settings)
+    losses = [line["loss"] for line in rounds(folder, "random-probe")]
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]
+
+
+def test_fedprox_with_mu_0_is_fedavg(tmp_path: Path) -> None:
+    plain = simulate(tmp_path / "a", optimizer="fedavg", **FAST)
+    prox = simulate(tmp_path / "b", optimizer="fedprox", proximal_mu=0.0, **FAST)
+    pulled = simulate(tmp_path / "c", optimizer="fedprox", proximal_mu=1.0, local_epochs=2, **FAST)
+    two = simulate(tmp_path / "d", optimizer="fedavg", local_epochs=2, **FAST)
+    heads = [read_head(folder / "heads" / "fedncm-probe.safetensors")[0] for folder in (plain, prox, pulled, two)]
+    assert torch.equal(heads[0].weight, heads[1].weight)
+    start = read_head(plain / "heads" / "fedncm.safetensors")[0].weight
+    assert (heads[2].weight - start).norm() < (heads[3].weight - start).norm()
+
+
+@pytest.mark.parametrize("tune", ["full", "features"])
+def test_a_tuned_backbone_predicts_again(tmp_path: Path, tune: str) -> None:
+    folder = simulate(tmp_path, **{**FAST, "fine_tune": tune, "start_head": "fedncm", "learning_rate": 0.05})
+    name = f"fedncm-{tune}"
+    started, tuned = (read_head(folder / "heads" / f"{one}.safetensors")[0] for one in ("fedncm", name))
+    assert torch.equal(started.weight, tuned.weight) is (tune == "features")
+    state = load_file(folder / "heads" / f"{name}.backbone.safetensors")
+    before = backbone_for(AppConfig(backbone="random:tiny", input_size=16), own_data=False).module.state_dict()
+    assert any(not torch.equal(state[key].float(), before[key].float()) for key in state)
+    classifier = fedstats_app.load(folder, name, batch_size=64)
+    dataset = training_set(AppConfig())
+    test = server_app.test_split("builtin")
+    assert test is not None
+    images = [test.sample(index) for index in range(200)]
+    accuracy = np.mean(
+        [
+            predicted == test.class_names[test.labels[index]]
+            for index, predicted in enumerate(classifier.predict(images))
+        ]
+    )
+    recorded = read_json(folder, "results.json")["training"][name]["accuracy"]
+    assert recorded == rounds(folder, name)[-1]["accuracy"]
+    assert accuracy == pytest.approx(recorded, abs=0.1)
+    assert dataset.class_names == test.class_names
+
+
+def test_several_starts_are_compared_in_one_run(tmp_path: Path) -> None:
+    folder = simulate(tmp_path, **{**FAST, "start_head": "random,zero,fedncm", "method": "fedncm,fedcof"})
+    training = read_json(folder, "results.json")["training"]
+    assert set(training) == {"random-probe", "zero-probe", "fedncm-probe"}
+    for name in training:
+        lines = rounds(folder, name)
+        assert [line["round"] for line in lines] == [0, 1, 2, 3]
+        assert lines[0]["bytes_up"] == 0 < lines[1]["bytes_up"] <= lines[1]["bytes_down"]
+    # A probe needs each sample's features once: from a made head in the first round, from a solved one before it.
+    assert [line["forward_passes"] for line in rounds(folder, "random-probe")] == [0, 8000, 0, 0]
+    assert [line["forward_passes"] for line in rounds(folder, "fedncm-probe")] == [0, 0, 0, 0]
+
+
+def test_a_client_that_diverges_is_dropped_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def poison(reply: Message) -> Message:
+        for name, record in list(reply.content.array_records.items()):
+            if name.endswith("arrays"):
+                reply.content[name] = ArrayRecord(
+                    {key: Array(np.full_like(array.numpy(), np.nan)) for key, array in record.items()}
+                )
+        return reply
+
+    settings = {**FAST, "num_clients": 5, "partitioner": "iid"}
+    folder = simulate(tmp_path / "a", nodes=5, faults={3: Fault(tamper=poison)}, **settings)
+    said = capsys.readouterr().out
+    assert "client 3 is not in the average: head.bias: must be finite, got NaN or infinity" in said
+    assert [line["num_failed"] for line in rounds(folder, "fedncm-probe")] == [0, 1, 1, 1]
+    absent = simulate(tmp_path / "b", nodes=5, faults={3: Fault(tamper=lose_arrays)}, **settings)
+    bad, good = (read_head(one / "heads" / "fedncm-probe.safetensors")[0] for one in (folder, absent))
+    assert torch.equal(bad.weight, good.weight)
+
+
+def lose_arrays(reply: Message) -> Message:
+    for name in [name for name in reply.content.array_records if name.endswith(".arrays")]:
+        del reply.content[name]
+    return reply
+
+
+def test_too_few_updates_end_the_run_with_their_reasons(tmp_path: Path) -> None:
+    with pytest.raises(TooFewClients, match=r"round 1: 0 of 10 clients sent a usable update.*epoch 1.*"):
+        simulate(tmp_path, **{**FAST, "learning_rate": 1e38, "local_epochs": 3})
+
+
+def test_a_node_that_cannot_train_is_used_for_statistics_only(tmp_path: Path) -> None:
+    configs = [{"partition-id": node, "num-partitions": 4, "train": node != 2} for node in range(4)]
+    folder = simulate(tmp_path, node_configs=configs, **{**FAST, "num_clients": 4, "partitioner": "iid"})
+    assert read_json(folder, "results.json")["num_clients_merged"] == 4
+    assert {line["num_clients"] for line in rounds(folder, "fedncm-probe")[1:]} == {3}
+
+
+def test_clients_with_folders_of_their_own_train_and_evaluate(tmp_path: Path) -> None:
+    configs = [
+        {"data-path": site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=20)},
+        {"data-path": site_folder(tmp_path / "b", ("bee", "cow"), seed=2, images=20)},
+    ]
+    folder = simulate(tmp_path, node_configs=configs, **{**FAST, "fine_tune": "full", "learning_rate": 0.01})
+    lines = rounds(folder, "fedncm-full")
+    assert all(0.0 <= line["accuracy"] <= 1.0 and line["loss"] > 0 for line in lines)
+    assert fedstats_app.load(folder, "fedncm-full").predict(Image.new("RGB", (16, 16))) in ("ant", "bee", "cow")
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.5])
+@pytest.mark.parametrize("classes", [("ant", "bee"), ("bee", "cow")])
+@pytest.mark.parametrize("tune", ["probe", "full"])
+def test_clients_are_not_asked_twice_how_good_a_head_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: str, classes: tuple[str, str], temperature: float
+) -> None:
+    """Round 0 says what the clients would say of the model, asked or not."""
+    evaluate_model, asked = client_training.evaluate_model, []
+
+    def counted(msg: Message, context: Context, client_id: int | None) -> Message:
+        asked.append(client_id)
+        return evaluate_model(msg, context, client_id)
+
+    monkeypatch.setattr(client_training, "evaluate_model", counted)
+    configs = [
+        {"data-path": site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=20)},
+        {"data-path": site_folder(tmp_path / "b", classes, seed=2, images=20)},
+    ]
+    settings = {**FAST, "fine_tune": tune, "num_server_rounds": 1, "temperature": temperature, "learning_rate": 0.01}
+    scores = []
+    for known in (True, False):
+        if not known:
+            monkeypatch.setattr(resume_module, "_client_scores", lambda *_: {})
+        folder = simulate(tmp_path, node_configs=configs, **settings)
+        start, _ = rounds(folder, f"fedncm-{tune}")
+        scores.append((start["accuracy"], start["loss"]))
+        # A temperature that the heads were not scored at is asked for.
+        assert len(asked) == (2 if known and temperature == 1.0 else 4)
+        asked.clear()
+    assert scores[0][0] == scores[1][0]
+    assert scores[0][1] == pytest.approx(scores[1][1], rel=1e-5)
+
+
+def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) -> None:
+    few = site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=20)
+    for number in range(3):
+        (tmp_path / "a" / "ant" / f"{number}.png").write_bytes(b"no image")
+    many = site_folder(tmp_path / "b", ("ant", "bee"), seed=2, images=20)
+    # With a fifth held out about 16 images of a class are left; the three broken ones bring it under the floor.
+    configs = [{"data-path": few, "min-class-count": 15}, {"data-path": many, "min-class-count": 5}]
+    folder = simulate(tmp_path, node_configs=configs, **FAST)
+    seen = {line["num_examples"] for line in clients(folder)}
+    assert len(seen) == 2 and min(seen) < 20 < max(seen)
+    # A client whose weight is not that of its statistics would be left out.
+    assert [line["num_failed"] for line in rounds(folder, "fedncm-probe")] == [0, 0, 0, 0]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing that comes after it runs."""
+
+
+@pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "fedadam", "fedadam-torch"])
+def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, optimizer: str) -> None:
+    settings = {
+        **FAST,
+        "optimizer": optimizer,
+        "start_head": "random,fedncm",
+        "num_server_rounds": 7,
+        "checkpoint_every": 2,
+        "fraction_tune": 0.5,
+    }
+    whole = simulate(tmp_path / "whole", **settings)
+    # Five clients a round: once in the third round from the random head, once in the third from FedNCM's.
+    folder = interrupted(tmp_path / "cut", settings, after_trainings=13)
+    assert not (folder / "heads" / "random-probe.safetensors").exists()
+    folder = interrupted(tmp_path / "cut", {**settings, "resume": str(folder)}, after_trainings=40)
+    assert (folder / "heads" / "random-probe.safetensors").exists()
+    resumed = resume(tmp_path / "cut", folder, settings)
+    for path in sorted((whole / "heads").iterdir()):
+        assert (resumed / "heads" / path.name).read_bytes() == path.read_bytes(), path.name
+    for name in ("random-probe", "fedncm-probe"):
+        without_seconds = [
+            [{key: value for key, value in line.items() if key != "seconds"} for line in rounds(one, name)]
+            for one in (whole, resumed)
+        ]
+        assert without_seconds[0] == without_seconds[1]
+
+
+def interrupted(tmp_path: Path, settings: Mapping[str, Any], *, after_trainings: int) -> Path:
+    """Run until so many clients have trained, and return the folder that is left."""
+    trained = 0
+
+    def app(msg: Message, context: Context) -> Message:
+        nonlocal trained
+        if msg.metadata.message_type == "train":
+            trained += clients_in(msg)
+            if trained > after_trainings:
+                raise Killed
+        return client_app.app(msg, context)
+
+    with pytest.raises(Killed):
+        run(tmp_path, settings, app)
+    (folder,) = (tmp_path / "runs").iterdir()
+    return folder
+
+
+def resume(tmp_path: Path, folder: Path, settings: Mapping[str, Any]) -> Path:
+    run(tmp_path, {**settings, "resume": str(folder)}, client_app.app)
+    return folder
+
+
+def run(tmp_path: Path, settings: Mapping[str, Any], app: Any) -> None:
+    run_config: dict[str, Any] = {
+        **AppConfig().to_run_config(),
+        "backbone": "random:tiny",
+        "input-size": 16,
+        "num-clients": 10,
+        "plots": False,
+        "output-dir": str(tmp_path / "runs"),
+        "cache-dir": str(tmp_path.parent / "cache"),
+        "wait-timeout": 5.0,
+        **{name.replace("_", "-"): value for name, value in settings.items()},
+    }
+    configs = [{"partition-id": node, "num-partitions": 2} for node in range(2)]
+    server_app.app(LocalGrid(app, configs, run_config), Context(7, 1, {}, RecordDict(), run_config))
+
+
+def test_resume_refuses_another_run(tmp_path: Path) -> None:
+    folder = simulate(tmp_path, **FAST)
+    with pytest.raises(ValueError, match=r"not the run that was interrupted:\n  learning-rate: was 0.1, is 0.2"):
+        run(tmp_path, {**FAST, "learning_rate": 0.2, "resume": str(folder)}, client_app.app)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        run(tmp_path, {**FAST, "resume": str(tmp_path / "nowhere")}, client_app.app)
+
+
+def test_training_ends_on_a_plateau(tmp_path: Path) -> None:
+    settings = {**FAST, "num_server_rounds": 50, "learning_rate": 1e-9, "patience": 4}
+    folder = simulate(tmp_path, **settings)
+    assert len(rounds(folder, "fedncm-probe")) == 5
+    assert "4 evaluations" in read_json(folder, "results.json")["training"]["fedncm-probe"]["stopped"]
+
+
+def test_what_excludes_each_other_is_said() -> None:
+    with pytest.raises(ConfigError, match="start-head: method must name fedcof too"):
+        AppConfig.from_run_config({"method": "fedncm", "fine-tune": "probe", "start-head": "fedcof"})
+    with pytest.raises(ConfigError, match="server-learning-rate: fedavg averages"):
+        AppConfig.from_run_config({"optimizer": "fedavg", "server-learning-rate": 0.5})

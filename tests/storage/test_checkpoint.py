@@ -1,0 +1,122 @@
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedstats_app.storage.checkpoint import latest_checkpoint, read_checkpoint, save_checkpoint
+
+ARRAYS = {
+    "head.weight": torch.tensor([[1.0, -0.0], [torch.finfo(torch.float32).tiny, 3e38]]),
+    "backbone.0.num_batches": torch.tensor(7),
+    "same name": torch.tensor([1.0]),
+}
+OPTIMIZER = {"m": torch.tensor([1 / 3], dtype=torch.float64), "same name": torch.tensor([2.0])}
+METADATA = {"name": "fedcof-full", "stopped": "", "best": 0.25, "rounds": [1, 2]}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def save(folder: Path, number: int, **metadata: Any) -> Path:
+    return save_checkpoint(folder, number, {"weight": torch.full((3,), float(number))}, {}, metadata)
+
+
+def test_a_checkpoint_comes_back_to_the_bit(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path / "new" / "fedcof-full", 12, ARRAYS, OPTIMIZER, METADATA)
+    assert path == tmp_path / "new" / "fedcof-full" / "round-000012.safetensors"
+    back = latest_checkpoint(path.parent)
+    assert back is not None
+    assert (back.path, back.round, back.metadata) == (path, 12, METADATA)
+    for saved, given in ((back.arrays, ARRAYS), (back.optimizer, OPTIMIZER)):
+        assert set(saved) == set(given)
+        for name, tensor in given.items():
+            assert saved[name].dtype == tensor.dtype
+            assert saved[name].numpy().tobytes() == tensor.numpy().tobytes()
+    again = save_checkpoint(tmp_path / "again", 12, dict(reversed(ARRAYS.items())), OPTIMIZER, METADATA)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_nothing_saved_is_no_checkpoint(tmp_path: Path) -> None:
+    assert latest_checkpoint(tmp_path) is None
+    assert latest_checkpoint(tmp_path / "nowhere") is None
+
+
+def test_the_newest_two_are_kept(tmp_path: Path) -> None:
+    for number in (5, 10, 999_995, 1_000_000):
+        save(tmp_path, number)
+    assert names(tmp_path) == ["round-1000000.safetensors", "round-999995.safetensors"]
+    newest = latest_checkpoint(tmp_path)
+    assert newest is not None and newest.round == 1_000_000
+
+
+def test_a_training_that_came_by_again_leaves_no_later_checkpoint(tmp_path: Path) -> None:
+    for number in (5, 10):
+        save(tmp_path, number)
+    (tmp_path / "round-000010.safetensors").write_bytes(b"damaged")
+    save(tmp_path, 8)
+    assert names(tmp_path) == ["round-000005.safetensors", "round-000008.safetensors"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped"])
+def test_of_a_damaged_newest_file_the_one_before_is_taken_and_it_is_said(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path, 5)
+    path = save(tmp_path, 10)
+    content = path.read_bytes()
+    flipped = content[:-1] + bytes([content[-1] ^ 1])
+    path.write_bytes({"cut": content[:-1], "empty": b"", "flipped": flipped}[damage])
+    with caplog.at_level(logging.WARNING, logger="fedstats_app"):
+        found = latest_checkpoint(tmp_path)
+    assert found is not None and found.round == 5
+    assert torch.equal(found.arrays["weight"], torch.full((3,), 5.0))
+    assert "round-000010.safetensors" in caplog.text
+
+
+def test_beginning_anew_because_all_are_damaged_is_for_the_user_to_decide(tmp_path: Path) -> None:
+    for number in (5, 10):
+        save(tmp_path, number).write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=r"every checkpoint is damaged: round-000010.*round-000005.*delete them"):
+        latest_checkpoint(tmp_path)
+
+
+def test_another_format_and_what_cannot_be_saved_are_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"weight": torch.zeros(1)}, tmp_path / "other.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match="format must be 'fedstats-checkpoint-1', got 'pt'"):
+        read_checkpoint(tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="round must be at least 0, got -1"):
+        save(tmp_path / "a", -1)
+    with pytest.raises(TypeError, match=r"\$\.key"):
+        save(tmp_path / "a", 1, key=object())
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL is POSIX's")
+@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace"])
+def test_a_kill_while_it_is_written_leaves_the_old_one(tmp_path: Path, step: str) -> None:
+    """The process is killed for real, with the new file written in part or in whole but not yet named."""
+    save(tmp_path, 5)
+    module, name = step.rsplit(".", 1)
+    code = (
+        "import os, pathlib, signal, sys, torch\n"
+        "from fedstats_app.storage.checkpoint import save_checkpoint\n"
+        f"{module}.{name} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "save_checkpoint(pathlib.Path(sys.argv[1]), 10, {'weight': torch.ones(3)}, {}, {})\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=120, env=os.environ)
+    assert killed.returncode == -signal.SIGKILL
+    left = [name for name in names(tmp_path) if not name.startswith("round-")]
+    assert len(left) == 1 and left[0].endswith(".tmp")
+    found = latest_checkpoint(tmp_path)
+    assert found is not None and found.round == 5
+    save(tmp_path, 10)
+    assert names(tmp_path) == ["round-000005.safetensors", "round-000010.safetensors"]

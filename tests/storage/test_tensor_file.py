@@ -1,0 +1,82 @@
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load
+
+from fedstats_app.storage.tensor_file import read_tensors, tensors_to_bytes
+
+_TENSORS = {
+    "a": torch.tensor([1.0, -0.0, torch.nan, torch.inf]),
+    "b": torch.tensor([[2**-1074, 1 / 3]], dtype=torch.float64),
+    "c": torch.tensor(2**62 + 1),
+    "d": torch.tensor([True, False]),
+    "e": torch.zeros(0, 3),
+}
+
+
+def _bits(tensor: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], bytes]:
+    return tensor.dtype, tuple(tensor.shape), tensor.contiguous().numpy().tobytes()
+
+
+@pytest.mark.parametrize("digest", [False, True])
+def test_tensors_come_back_to_the_bit(tmp_path: Path, digest: bool) -> None:
+    path = tmp_path / "file.safetensors"
+    path.write_bytes(tensors_to_bytes(_TENSORS, {"key": "värde"}, digest=digest))
+    back, metadata = read_tensors(path)
+    assert {name: _bits(tensor) for name, tensor in back.items()} == {
+        name: _bits(tensor) for name, tensor in _TENSORS.items()
+    }
+    assert metadata == {"key": "värde"}
+    assert set(load(path.read_bytes())) == set(_TENSORS)  # other programs can read it
+
+
+@given(st.permutations(sorted(_TENSORS)), st.permutations(["x", "y", "z"]))
+def test_order_does_not_change_the_bytes(names: list[str], keys: list[str]) -> None:
+    metadata = {key: key for key in keys}
+    again = tensors_to_bytes({name: _TENSORS[name] for name in names}, metadata, digest=True)
+    assert again == tensors_to_bytes(_TENSORS, {"x": "x", "y": "y", "z": "z"}, digest=True)
+
+
+def test_tied_transposed_and_strided_tensors_are_written_as_they_look(tmp_path: Path) -> None:
+    weight = torch.arange(24.0).reshape(1, 2, 3, 4)
+    tensors = {
+        "one": weight,
+        "tied": weight,
+        "transposed": weight[0, 0].T,
+        "last": weight.to(memory_format=torch.channels_last),
+        "trained": torch.nn.Parameter(weight),
+    }
+    path = tmp_path / "file.safetensors"
+    path.write_bytes(tensors_to_bytes(tensors, {}))
+    back, _ = read_tensors(path)
+    assert all(torch.equal(back[name], tensor) for name, tensor in tensors.items())
+
+
+def test_one_flipped_bit_anywhere_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "file.safetensors"
+    content = tensors_to_bytes({"weight": torch.arange(5.0)}, {"round": "7", "note": "x"}, digest=True)
+    unnoticed = []
+    for position in range(8, len(content)):
+        damaged = bytearray(content)
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        try:
+            read_tensors(path)
+        except ValueError:
+            continue
+        unnoticed.append(position)
+    # Only where the name of the entry was hit there is no digest to compare with.
+    first = content.index(b"sha256")
+    assert set(unnoticed) <= set(range(first, first + len("sha256")))
+
+
+def test_what_is_no_such_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "file.safetensors"
+    path.write_bytes(b"short")
+    with pytest.raises(ValueError, match=r"file\.safetensors is not a readable safetensors file"):
+        read_tensors(path)
+    with pytest.raises(TypeError, match=r"'seed': 3 \(int\)"):
+        tensors_to_bytes({}, {"seed": 3})  # type: ignore[dict-item]

@@ -1,0 +1,135 @@
+"""A small federation: labelled features, the ClientApp that answers for them, and grids to reach it over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from torch import Tensor
+
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.statistics import ClientStatistics, RandomFourierFeatures, RandomProjection, StatisticsSpec
+from fedstats_app.strategies import Fed3R, FedCGS, FedCOF, FedNCM, OnePass, StatisticsStrategy
+from fedstats_app.wire import NodeInfo, guard, node_info_reply, per_client, read_statistics_request, statistics_reply
+from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
+
+NUM_CLASSES, DIM = 6, 8
+
+Make = Callable[..., StatisticsStrategy]
+# Strategies with their options away from the defaults too: what is tested of one holds for all.
+STRATEGIES: dict[str, Make] = {
+    "fedncm": FedNCM,
+    "fed3r": Fed3R,
+    "fed3r auto": lambda c, **options: Fed3R(c, ridge_lambda="auto", fit_bias=True, **options),
+    "fed3r fourier": lambda c, **options: Fed3R(c, feature_map=RandomFourierFeatures(12, 3.0, seed=5), **options),
+    "fedcof": FedCOF,
+    "fedcof auto": lambda c, **options: FedCOF(c, shrinkage="auto", means_per_class=2, **options),
+    "fedcgs": FedCGS,
+    "fedcgs expanded": lambda c, **options: FedCGS(
+        c, shrinkage=0.1, covariance="within", feature_map=RandomProjection(12, seed=5), **options
+    ),
+    "one pass": lambda c, **options: OnePass(c, [FedNCM(c), Fed3R(c), FedCOF(c), FedCGS(c)], **options),
+    "one pass, two maps": lambda c, **options: OnePass(
+        c, [FedCOF(c, means_per_class=2), FedCGS(c, feature_map=RandomProjection(12, seed=5)), FedNCM(c)], **options
+    ),
+}
+
+
+@dataclass
+class Clients:
+    """Labelled features spread unevenly over clients: some lack classes, one has no data.
+
+    Attributes
+    ----------
+    num_clients : int
+        K.
+    broken : mapping
+        From client to what its handler raises.
+    """
+
+    num_clients: int = 14
+    seed: int = 0
+    broken: Mapping[int, BaseException] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        n = 12 * self.num_clients
+        labels = rng.integers(0, NUM_CLASSES, n)
+        features = rng.normal(size=(n, DIM)) + 1.5 * rng.normal(size=(NUM_CLASSES, DIM))[labels] + 0.5
+        weights = rng.dirichlet(np.full(self.num_clients, 0.5), NUM_CLASSES)
+        weights[:, self.num_clients // 2] = 0.0
+        weights /= weights.sum(axis=1, keepdims=True)
+        self.owner = torch.tensor([rng.choice(self.num_clients, p=weights[label]) for label in labels])
+        self.features, self.labels = torch.from_numpy(features), torch.from_numpy(labels)
+
+    def part(self, client: int) -> tuple[Tensor, Tensor]:
+        mine = self.owner == client
+        return self.features[mine], self.labels[mine]
+
+    def statistics(self, spec: StatisticsSpec, *, without: set[int] = frozenset(), seed: int = 0) -> ClientStatistics:  # type: ignore[assignment]
+        """Return the merged statistics of all clients but some, computed without Flower."""
+        parts = [
+            spec.from_features(*self.part(client), NUM_CLASSES, seed=seed)
+            for client in range(self.num_clients)
+            if client not in without
+        ]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    def app(self) -> ClientApp:
+        """Return the ClientApp; a node hosts partitions, or, with ``data`` in its node-config, one client's data."""
+        app = ClientApp(mods=[guard])
+
+        @app.query("clients")
+        def clients(msg: Message, context: Context) -> Message:
+            if "data" in context.node_config:
+                return node_info_reply(msg, NodeInfo(class_names=tuple("abcdef")))
+            config = context.node_config
+            return node_info_reply(msg, NodeInfo(int(config["partition-id"]), int(config["num-partitions"])))
+
+        @app.query("statistics")
+        @per_client
+        def statistics(msg: Message, context: Context, client_id: int | None) -> Message:
+            client = int(context.node_config["data"]) if client_id is None else client_id
+            if client in self.broken:
+                raise self.broken[client]
+            request = read_statistics_request(msg)
+            return statistics_reply(msg, request.statistics(*self.part(client)), seconds=0.25)
+
+        return app
+
+    def local_grid(self, num_hosts: int | None = None, **options: object) -> LocalGrid:
+        """Return a grid of SuperNodes that host the clients, or, without ``num_hosts``, are the clients."""
+        if num_hosts is None:
+            configs: list[dict[str, object]] = [{"data": client} for client in range(self.num_clients)]
+        else:
+            configs = [{"partition-id": host, "num-partitions": num_hosts} for host in range(num_hosts)]
+        return LocalGrid(self.app(), configs, **options)  # type: ignore[arg-type]
+
+    def client_grid(
+        self, num_hosts: int = 3, *, grid: Mapping[str, object] | None = None, **options: int
+    ) -> ClientGrid:
+        """Return a grid of clients spread over SuperNodes; ``grid`` are the options of the inner one."""
+        hosts = {client: FIRST_NODE_ID + client % num_hosts for client in range(self.num_clients)}
+        return ClientGrid(self.local_grid(num_hosts, **(grid or {})), hosts, **options)
+
+
+def run(strategy: StatisticsStrategy, grid: LocalGrid | ClientGrid) -> dict[str, bytes]:
+    """Run a strategy to its end and return its arrays as bytes."""
+    result = strategy.start(grid)
+    return {name: array.data for name, array in result.arrays.items()}
+
+
+def strategy_for(name: str, **options: object) -> StatisticsStrategy:
+    """Return a strategy that waits for nobody and sends float64."""
+    return STRATEGIES[name](NUM_CLASSES, **{"wire_dtype": "float64", "settle_seconds": 0.0} | options)
+
+
+def silent(*positions: int) -> dict[int, Fault]:
+    return dict.fromkeys(positions, Fault(silent=True))

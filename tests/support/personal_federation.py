@@ -1,0 +1,105 @@
+"""A small federation of images whose clients answer every message about personal models, in this process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from PIL import Image
+
+from fedstats_app import client_app
+from fedstats_app.backbones import Backbone
+from fedstats_app.client import personal as client_personal
+from fedstats_app.client import training as client_training
+from fedstats_app.config import AppConfig
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.outcomes.personal_result import PersonalResult
+from fedstats_app.personal.approaches import run_personal
+from fedstats_app.site import backbone_for, training_set
+from fedstats_app.strategies import StatisticsStrategy, make_strategy
+from fedstats_app.wire import guard, per_client
+from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
+
+NUM_CLASSES, NUM_CLIENTS = 5, 5
+Handler = Callable[[Message, Context, int | None], Message]
+
+
+def image_folder(root: Path, *, per_class: int = 40) -> Path:
+    """Make images in which a class has a colour of its own, near that of the next, under a lot of noise."""
+    draw = np.random.default_rng(0)
+    for label in range(NUM_CLASSES):
+        folder = root / "train" / f"class {label}"
+        folder.mkdir(parents=True)
+        colour = np.array([90 + 20 * label, 128, 170 - 20 * label])
+        for number in range(per_class):
+            image = colour + draw.integers(-25, 25, 3) + draw.integers(-60, 60, (16, 16, 3))
+            Image.fromarray(np.clip(image, 0, 255).astype(np.uint8)).save(folder / f"{number}.png")
+    return root
+
+
+def personal_app(**handlers: Handler) -> ClientApp:
+    """Return a ClientApp with all handlers of personal models, some of them replaced."""
+    app = ClientApp(mods=[guard])
+    app.query("statistics")(client_app.statistics)
+    app.train()(per_client(handlers.get("train", client_training.train)))
+    for name in ("personalise", "prototypes", "personal_heads"):
+        app.train(name)(per_client(handlers.get(name, getattr(client_personal, name))))
+    app.evaluate("personal")(per_client(handlers.get("evaluate_personal", client_personal.evaluate_personal)))
+    return app
+
+
+@dataclass
+class Federation:
+    """A finished first stage."""
+
+    config: AppConfig
+    local: LocalGrid
+    grid: ClientGrid
+    strategy: StatisticsStrategy
+    backbone: Backbone
+
+    def run(self, **options: Any) -> dict[str, PersonalResult]:
+        return run_personal(self.grid, self.config, self.strategy, self.backbone.module, **options)
+
+
+def federation(
+    data: Path, state: Path, *, hosts: int = 1, app: ClientApp | None = None, **settings: object
+) -> Federation:
+    """Run the first stage over the images of :func:`image_folder`, with clients on some hosts."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    values: Mapping[str, object] = {
+        "dataset": f"folder:{data}",
+        "backbone": "random:tiny",
+        "input-size": 16,
+        "num-clients": NUM_CLIENTS,
+        "partitioner": "fedpac",
+        "holdout-fraction": 0.25,
+        "cache-dir": str(data / "cache"),
+        "personal-epochs": 2,
+        "personal-rounds": 2,
+        "personal-batch-size": 16,
+        **{name.replace("_", "-"): value for name, value in settings.items()},
+    }
+    config = AppConfig.from_run_config(values)
+    nodes = [{"partition-id": host, "num-partitions": hosts, "state-dir": str(state)} for host in range(hosts)]
+    local = LocalGrid(app or personal_app(), nodes, config.to_run_config(), shuffle_seed=hosts)
+    clients = range(config.num_clients)
+    grid = ClientGrid(local, {client: FIRST_NODE_ID + client % hosts for client in clients})
+    backbone = backbone_for(config, own_data=False)
+    strategy = make_strategy(
+        config,
+        len(training_set(config).class_names),
+        feature_dim=backbone.feature_dim,
+        seed=config.seed,
+        wire_dtype=config.wire_dtype,
+        backbone_fingerprint=backbone.fingerprint,
+        holdout=config.holdout_fraction,
+    )
+    strategy.start(grid)
+    return Federation(config, local, grid, strategy, backbone)
