@@ -64,7 +64,10 @@ class Options:
                 problems.append(f"{key}: {error}, got {values[key]!r}")
         if problems:
             raise ConfigError("\n".join(problems))
-        group = cls(**checked)
+        try:
+            group = cls(**checked)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         if found := group.problems():
             raise ConfigError("\n".join(found))
         return group
@@ -103,6 +106,14 @@ def some_of(allowed: tuple[str, ...], *single: str) -> Check:
         return ",".join(names)
 
     return check
+
+
+def word_list(value: object) -> object:
+    """Check for different words, separated by commas, or the empty text."""
+    words = [word.strip() for word in value.split(",")] if isinstance(value, str) and value else []
+    if not isinstance(value, str) or "" in words or len(set(words)) < len(words):
+        raise ValueError("must be different words, separated by commas, or empty")
+    return ",".join(words)
 
 
 def text(value: object) -> object:

@@ -6,8 +6,9 @@ same number of torch threads, the same bits.
 
 from fedstats_app.training.alignment import ALIGNMENT_FORMS, alignment_loss, class_mean_sum, mean_square
 from fedstats_app.training.evaluation import Evaluation, evaluate
-from fedstats_app.training.local import Diverged, LocalOptions, LocalReport, train_locally
+from fedstats_app.training.local import Diverged, LocalReport, train_locally
 from fedstats_app.training.model import TunedModel
+from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples, batch_order
 from fedstats_app.training.server_adam import ServerAdam
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.optim.sgd import sgd
 
 from fedstats_app.training.model import TunedModel
+from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.samples import Samples, batch_order, generator
 
 # Keeps the draw of flips apart from that of the batches. Not 0: numpy pads short keys with zeros.
@@ -23,50 +24,6 @@ ExtraLoss = Callable[[Tensor, Tensor], Tensor]
 
 class Diverged(RuntimeError):
     """Training left the finite numbers: what it gave must not be used."""
-
-
-@dataclass(frozen=True)
-class LocalOptions:
-    """How a client trains.
-
-    Attributes
-    ----------
-    epochs : int
-        Passes over the client's samples.
-    batch_size : int
-        Samples per step; the last batch of an epoch has the rest.
-    learning_rate, momentum, weight_decay : float
-        Of torch.optim.SGD, whose momentum starts anew in every call.
-    proximal_mu : float
-        FedProx (Li et al., MLSys 2020): adds mu (theta - theta_start) to the gradient; 0 for none.
-    flip : bool
-        Mirror images left to right with probability 1/2.
-
-    Raises
-    ------
-    ValueError
-        If a value is out of range.
-    """
-
-    epochs: int = 1
-    batch_size: int = 64
-    learning_rate: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    proximal_mu: float = 0.0
-    flip: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0.0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
-        if not 0.0 <= self.momentum < 1.0:
-            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
-        for name in ("weight_decay", "proximal_mu"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,89 @@
+"""Options of training from a head: the rounds, the clients' SGD, the server's optimiser. No torch is imported here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from fedstats_app.options import Options, flag, number, one_of, option, whole
+
+# Heads to start from that no statistics are needed for.
+MADE_HEADS = ("random", "zero", "label-words")
+OPTIMIZERS = ("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadam-torch")
+# Server learning rates where "auto" stands; 1, plain averaging, for the others.
+AUTO_SERVER_RATE = {"fedadam": 0.01, "fedyogi": 0.01, "fedadam-torch": 0.001}
+
+# What happens to the running statistics of BatchNorm in training.
+BatchNorm = Literal["frozen", "kept", "averaged"]
+
+
+@dataclass(frozen=True)
+class LocalOptions(Options):
+    """How a client trains.
+
+    Attributes
+    ----------
+    epochs : int
+        Passes over the client's samples.
+    batch_size : int
+        Samples per step; the last batch of an epoch has the rest.
+    learning_rate, momentum, weight_decay : float
+        Of torch.optim.SGD, whose momentum starts anew in every call.
+    flip : bool
+        Mirror images left to right with probability 1/2.
+    proximal_mu : float
+        FedProx (Li et al., MLSys 2020): adds mu (theta - theta_start) to the gradient; 0 for none. Flower's FedProx
+        sets it, so it has no key of its own here.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range.
+    """
+
+    epochs: int = option(1, whole(1, 100_000), key="local-epochs")
+    batch_size: int = option(16, whole(1, 1_000_000), key="train-batch-size")
+    learning_rate: float = option(0.01, number(0.0, open_low=True))
+    momentum: float = option(0.0, number(0.0, 1.0))
+    weight_decay: float = option(0.0, number(0.0))
+    flip: bool = option(False, flag)
+    proximal_mu: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0.0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
+        for name in ("weight_decay", "proximal_mu"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class OptimizerOptions(Options):
+    """What the server does with the clients' updates, one of :data:`OPTIMIZERS` and its settings."""
+
+    optimizer: str = option("fedavg", one_of(*OPTIMIZERS))
+    server_learning_rate: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
+    server_momentum: float = option(0.9, number(0.0, 1.0))
+    proximal_mu: float = option(0.01, number(0.0))
+
+    @property
+    def server_rate(self) -> float:
+        """The server's learning rate: 1 for averaging, and what the adaptive optimisers' papers found robust."""
+        if self.server_learning_rate == "auto":
+            return AUTO_SERVER_RATE.get(self.optimizer, 1.0)
+        return self.server_learning_rate
+
+    def problems(self) -> list[str]:
+        """Refuse another rate than 1 where the optimiser averages."""
+        if self.optimizer not in ("fedavg", "fedprox") or self.server_rate == 1.0:
+            return []
+        return [
+            f"server-learning-rate: {self.optimizer} averages, which is rate 1 (fedavgm has one), "
+            f"got {self.server_rate:g}"
+        ]
