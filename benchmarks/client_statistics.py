@@ -17,7 +17,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedstats_app.backbones import Backbone, load_backbone
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.statistics import ClientStatistics, StatisticsAccumulator
 
 

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.data.clients import partitions, test_split, training_set
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ridge
-from fedstats_app.own_data import named_columns
-from fedstats_app.site import FeatureReader, backbone_for, cache_root, partitions, test_split, training_set
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 
 RIDGE = (0.01, 1.0, 10.0, 100.0, 1_000.0, 10_000.0)
@@ -28,11 +29,13 @@ FEDCGS = (0.0, 0.001, 0.01, 0.1)
 
 def measure(config: AppConfig) -> dict[str, dict[str, float]]:
     """Return accuracies in per cent, by method and regulariser."""
-    reader = FeatureReader(backbone_for(config, own_data=False), cache_root(config, NodeConfig("", 0, 1)))
-    train = training_set(config)
-    test = test_split(config.dataset, named_columns(config))
+    reader = FeatureReader(
+        loaded_backbone(config.backbone_for(own_data=False)), NodeConfig("", 0, 1).cache_root(config.cache)
+    )
+    train = training_set(config.data)
+    test = test_split(config.data.dataset, config.data)
     if test is None:
-        raise ValueError(f"dataset {config.dataset!r} must have a test split, got none")
+        raise ValueError(f"dataset {config.data.dataset!r} must have a test split, got none")
     features, test_features = (
         torch.cat([block for block, _ in reader.blocks(split, np.arange(len(split)))]) for split in (train, test)
     )
@@ -40,7 +43,8 @@ def measure(config: AppConfig) -> dict[str, dict[str, float]]:
     num_classes = len(train.class_names)
     stats = FeatureStatistics.from_features(features, labels, num_classes)
     rows = ClassMeanRows.concatenate(
-        _client_rows(features, labels, part, num_classes, config.fedcof_means_per_class) for part in partitions(config)
+        _client_rows(features, labels, part, num_classes, config.method_keys.fedcof_means_per_class)
+        for part in partitions(config.data, config.partition, config.run.seed)
     )
 
     def accuracy(head: LinearHead) -> float:

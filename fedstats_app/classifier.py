@@ -10,7 +10,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from fedstats_app.backbones import Backbone
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.heads import LinearHead
 from fedstats_app.results.head_file import read_head
 from fedstats_app.results.sample_inputs import SampleLike, is_one, read_samples

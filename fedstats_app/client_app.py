@@ -16,7 +16,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedstats_app.config import TRAINING, AppConfig, NodeConfig
-from fedstats_app.own_data import listed_classes
+from fedstats_app.data.clients import listed_classes, own_dataset
 from fedstats_app.wire import NodeInfo, guard, node_info_reply, per_client
 
 # Beside all messages of type train: they score what is being trained, or was trained on this node.
@@ -48,7 +48,8 @@ def clients(msg: Message, context: Context) -> Message:
     trains = node.trains and (node.allowed_methods is None or TRAINING in node.allowed_methods)
     if node.data_path:
         config = AppConfig.from_run_config(context.run_config)
-        names, ids = listed_classes(config, node)
+        dataset = own_dataset(node.data_path, config.data)
+        names, ids = listed_classes(dataset, node.class_floor(config.federation.min_class_count))
         return node_info_reply(msg, NodeInfo(class_names=names, class_ids=ids, trains=trains))
     return node_info_reply(msg, NodeInfo(node.partition_id, node.num_partitions, trains=trains))
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedstats_app.backbones import Backbone
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.heads import LinearHead
 from fedstats_app.mezo_state import MezoState
-from fedstats_app.training import TunedModel
 from fedstats_app.training.lora import add_lora
+from fedstats_app.training.model import TunedModel
 from fedstats_app.training.zeroth_order.directions import Directions
 from fedstats_app.training.zeroth_order.replica import Replica
 from fedstats_app.training.zeroth_order.selection import tuned_names

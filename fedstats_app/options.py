@@ -52,7 +52,7 @@ class Options:
         Raises
         ------
         ConfigError
-            With all problems, one per line.
+            With all problems of single values, one per line; those of values together are :meth:`problems`.
         """
         problems, checked = [], {}
         for key, one in cls.keys().items():
@@ -62,14 +62,12 @@ class Options:
                 checked[one.name] = one.metadata["check"](values[key])
             except ValueError as error:
                 problems.append(f"{key}: {error}, got {values[key]!r}")
-        if problems:
-            raise ConfigError("\n".join(problems))
         try:
             group = cls(**checked)
         except ValueError as error:
-            raise ConfigError(str(error)) from error
-        if found := group.problems():
-            raise ConfigError("\n".join(found))
+            problems.append(str(error))
+        if problems:
+            raise ConfigError("\n".join(problems))
         return group
 
     def problems(self) -> list[str]:
@@ -179,4 +177,11 @@ def absolute(value: object) -> object:
     """Check for the empty text or an absolute path: the app does not run in the user's folder."""
     if not isinstance(value, str) or (value and not is_absolute(value)):
         raise ValueError("must be an absolute path (or start with ~)")
+    return value
+
+
+def run_folder(value: object) -> object:
+    """Check for the empty text or the absolute path of a run folder."""
+    if not isinstance(value, str) or (value and not is_absolute(value)):
+        raise ValueError("must be the absolute path of a run folder (or start with ~)")
     return value

@@ -19,6 +19,7 @@ from fedstats_app import client_app, server_app
 from fedstats_app.client import evaluation as client_evaluation
 from fedstats_app.client import split as client_data
 from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.data import load_dataset
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.results.head_file import read_head
@@ -32,13 +33,13 @@ def default(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_heads_are_those_of_the_centralised_data(default: Path) -> None:
-    config = AppConfig(backbone="random:tiny", input_size=16, num_clients=10)
+    config = AppConfig.of(backbone="random:tiny", input_size=16, num_clients=10)
     stats, rows = central(config, list(range(10)))
     expected = {
         "fedncm": solve_ncm(stats),
         "fed3r": solve_ridge(stats, ridge_lambda="auto"),
         "fedcof": solve_fedcof(rows, shrinkage="auto"),
-        "fedcgs": solve_gaussian(stats, shrinkage=config.fedcgs_shrinkage),
+        "fedcgs": solve_gaussian(stats, shrinkage=config.method_keys.fedcgs_shrinkage),
     }
     for name, head in expected.items():
         found, metadata = read_head(default / "heads" / f"{name}.safetensors")
@@ -93,7 +94,7 @@ def test_failing_clients_are_named_and_the_others_make_the_head(
     monkeypatch.setattr(client_data, "client_samples", failing)
     folder = simulate(tmp_path, method="fedncm", wire_dtype="float64")
     stats, _ = central(
-        AppConfig(backbone="random:tiny", input_size=16, num_clients=10), [k for k in range(10) if k not in (3, 7)]
+        AppConfig.of(backbone="random:tiny", input_size=16, num_clients=10), [k for k in range(10) if k not in (3, 7)]
     )
     found, _ = read_head(folder / "heads" / "fedncm.safetensors")
     assert torch.allclose(found.weight, solve_ncm(stats).weight, atol=1e-6)
@@ -165,7 +166,7 @@ def test_random_features_travel_as_a_seed(tmp_path: Path) -> None:
     assert (fourier.feature_dim, projected.feature_dim) == (64, 48)
     assert json.loads(metadata["feature-map"])["kind"] == "random-fourier"
     classifier = fedstats_app.load(folder, "fed3r")
-    test = server_app.test_split("builtin")
+    test = load_dataset("builtin", "test")
     assert test is not None
     predicted = classifier.predict([test.sample(index) for index in range(200)])
     right = np.mean([name == test.class_names[label] for name, label in zip(predicted, test.labels[:200], strict=True)])
@@ -216,7 +217,7 @@ def test_what_a_node_keeps_does_not_depend_on_the_id_that_flower_gives_it(tmp_pa
 
 def test_a_node_with_another_backbone_is_refused_by_name(tmp_path: Path) -> None:
     weights = tmp_path / "other.pth"
-    from fedstats_app.backbones import load_backbone
+    from fedstats_app.backbones.registry import load_backbone
 
     state = load_backbone("random:tiny").module.state_dict()
     torch.save({name: value + 0.01 for name, value in state.items()}, weights)

@@ -8,7 +8,9 @@ import torch
 from PIL import Image
 
 import fedstats_app
-from fedstats_app.backbones import Backbone, WeightsError, load_backbone
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.classifier import Classifier
 from fedstats_app.heads import LinearHead, solve_ncm
 from fedstats_app.outcomes.method_result import MethodResult

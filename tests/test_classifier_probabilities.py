@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import fedstats_app
-from fedstats_app.backbones import load_backbone
+from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.classifier import Classifier
 from fedstats_app.heads import LinearHead
 from fedstats_app.results import RunFolder

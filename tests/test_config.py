@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.backbones.options import BACKBONES
 from fedstats_app.backbones.text import is_text_backbone
-from fedstats_app.config import BACKBONES, AppConfig, ConfigError, NodeConfig
+from fedstats_app.config import AppConfig, ConfigError, NodeConfig
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
@@ -72,7 +73,7 @@ def test_all_problems_are_reported_together() -> None:
     ],
 )
 def test_numbers_may_be_numbers_or_text(key: str, value: object, expected: object) -> None:
-    assert getattr(AppConfig.from_run_config({key: value}), key.replace("-", "_")) == expected
+    assert AppConfig.from_run_config({key: value}).to_run_config()[key] == expected
 
 
 @pytest.mark.parametrize(
@@ -153,11 +154,11 @@ def test_node_config_errors_say_what_to_give(node_config: dict[str, object], mes
 
 
 def test_the_backbones_are_those_that_can_be_loaded() -> None:
-    from fedstats_app.backbones import available_backbones
+    from fedstats_app.backbones.registry import available_backbones
 
     assert {name.removeprefix("random:") for name in available_backbones()} == set(BACKBONES)
     for name in ("random:tiny", "random:resnet18", "timm:resnet10t"):
-        assert AppConfig.from_run_config({"backbone": name}).backbone == name
+        assert AppConfig.from_run_config({"backbone": name}).backbone.backbone == name
 
 
 def test_what_an_owner_allows_is_read_from_node_config() -> None:
@@ -183,7 +184,7 @@ def test_what_an_owner_allows_is_read_from_node_config() -> None:
     ],
 )
 def test_the_floor_is_the_owners_and_a_run_can_only_raise_it(node: dict[str, object], asked: int, floor: int) -> None:
-    assert NodeConfig.from_node_config(node).class_floor(AppConfig(min_class_count=asked)) == floor
+    assert NodeConfig.from_node_config(node).class_floor(asked) == floor
 
 
 @pytest.mark.parametrize(
@@ -226,9 +227,9 @@ def test_label_words_need_a_prompt_and_a_place() -> None:
     with pytest.raises(ConfigError, match=r"text-template: must hold \{text\} once"):
         AppConfig.from_run_config({"text-template": "It was {mask}."})
     both = {**text, "text-template": "{text} {mask}", "start-head": "label-words", "label-words": "bad, good"}
-    assert AppConfig.from_run_config(both).words == ("bad", "good")
+    assert AppConfig.from_run_config(both).tuning.words == ("bad", "good")
 
 
 @pytest.mark.parametrize("name", [*BACKBONES, "sentence:a", "transformers:a", "random:tiny-text", "timm:a"])
 def test_the_configuration_and_the_backbones_agree_what_takes_texts(name: str) -> None:
-    assert AppConfig(backbone=name).takes_text == is_text_backbone(name)
+    assert AppConfig.of(backbone=name).backbone.takes_text == is_text_backbone(name)

@@ -20,7 +20,7 @@ from flwr.app import Context, RecordDict
 
 import fedstats_app
 from fedstats_app import client_app, server_app
-from fedstats_app.backbones import load_backbone
+from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.config import AppConfig
 from fedstats_app.data import load_dataset
 from fedstats_app.mezo_model import replay

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedstats_app.backbones import load_backbone
+from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.mezo_model import replay
 from fedstats_app.mezo_state import MezoState
 from tests.support.flower import Simulation, simulation

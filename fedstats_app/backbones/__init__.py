@@ -1,21 +1,20 @@
-"""Frozen pre-trained networks, each with its own transform and fingerprint: images or texts in, features out."""
+"""Frozen pre-trained networks, each with its own transform and fingerprint: images or texts in, features out.
 
-from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.normalisation import group_norm
-from fedstats_app.backbones.registry import available_backbones, load_backbone
-from fedstats_app.backbones.text import TextOptions, with_folder
-from fedstats_app.backbones.transform import ImageTransform
-from fedstats_app.backbones.weights import WeightsError
-from fedstats_app.training.lora import add_lora
+It may import data; importing the room itself does not import torch.
+"""
 
-__all__ = [
-    "Backbone",
-    "ImageTransform",
-    "TextOptions",
-    "WeightsError",
-    "add_lora",
-    "available_backbones",
-    "group_norm",
-    "load_backbone",
-    "with_folder",
-]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedstats_app.backbones.registry import load_backbone
+
+__all__ = ["load_backbone"]
+
+
+def __getattr__(name: str) -> object:
+    """Import `load_backbone` on first use, because it needs torch."""
+    if name == "load_backbone":
+        from fedstats_app.backbones.registry import load_backbone
+
+        return load_backbone
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,8 +16,8 @@ from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.sample_files import readable
 from fedstats_app.cli.text import WIDTH, percent, printable, table
 from fedstats_app.data import Dataset, load_dataset
+from fedstats_app.data.clients import data_spec
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix
-from fedstats_app.own_data import data_spec
 from fedstats_app.storage.files import to_json
 
 # Scores of so many images are in memory at a time.

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import torch
 from flwr.app import Context, Message
 
+from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.node import configs, feature_reader
 from fedstats_app.client.split import ClientSplit, client_split, node_policy
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
 from fedstats_app.privacy import confusion_above_floor
-from fedstats_app.site import FeatureReader
 from fedstats_app.wire import StatisticsRequest, evaluation_reply, read_evaluation_request
 
 
@@ -31,7 +31,7 @@ def score_heads(
     split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
     reader = feature_reader(config, node, request.backbone_fingerprint)
     return evaluate_heads(
-        reader, split, request, heads, min_class_count=policy.min_class_count, mask_absent=config.mask_absent
+        reader, split, request, heads, min_class_count=policy.min_class_count, mask_absent=config.run.mask_absent
     )
 
 

@@ -12,13 +12,15 @@ import torch
 from flwr.app import Context, Message
 from torch import Tensor
 
+from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.node import configs, feature_reader
 from fedstats_app.client.training import prepare_samples
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.mezo_model import build_model, make_replica
 from fedstats_app.mezo_state import MezoState, forget_old
-from fedstats_app.site import FeatureReader, state_root
-from fedstats_app.training import Samples, SelectedSamples, TunedModel, batch_order, evaluate
+from fedstats_app.training.evaluation import evaluate
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import Samples, SelectedSamples, batch_order
 from fedstats_app.training.zeroth_order.curvature import curvatures
 from fedstats_app.training.zeroth_order.objective import projected_gradients
 from fedstats_app.training.zeroth_order.perturbation import Perturbation
@@ -116,7 +118,7 @@ def _follow(
 ) -> tuple[MezoRequest, _Held | Behind]:
     """Return what is asked and the training with its replica at the round that is asked for, or what is known of it."""
     request = read_mezo_request(msg)
-    root = state_root(config, node)
+    root = node.state_root(config.cache)
     # Flower may draw a node's id anew when it comes back, so its data say which node it is.
     owner = hashlib.sha256(node.data_path.encode()).hexdigest()[:16] if node.data_path else "shared"
     state = MezoState.of(root, context.run_id, request.training, owner)

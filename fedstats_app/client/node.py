@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from flwr.app import Context
 
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.config import AppConfig, NodeConfig
-from fedstats_app.site import FeatureReader, backbone_for, cache_root
 from fedstats_app.wire import RejectedRequest
 
 
@@ -27,10 +28,10 @@ def feature_reader(config: AppConfig, node: NodeConfig, fingerprint: str) -> Fea
     RejectedRequest
         If this node's backbone is another one.
     """
-    backbone = backbone_for(config, own_data=bool(node.data_path), weights=node.backbone_weights)
+    backbone = loaded_backbone(config.backbone_for(own_data=bool(node.data_path), weights=node.backbone_weights))
     if fingerprint and backbone.fingerprint != fingerprint:
         raise RejectedRequest(
             f"this node's backbone {backbone.name} ({backbone.weights_source}, fingerprint "
             f"{backbone.fingerprint[:16]}) is not the server's, fingerprint {fingerprint[:16]}"
         )
-    return FeatureReader(backbone, cache_root(config, node))
+    return FeatureReader(backbone, node.cache_root(config.cache))

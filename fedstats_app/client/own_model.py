@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.tensor_file import read_tensors, tensors_to_bytes
-from fedstats_app.training import TunedModel
+from fedstats_app.training.model import TunedModel
 
 logger = logging.getLogger("fedstats_app")
 

@@ -14,6 +14,7 @@ import torch
 from flwr.app import Context, Message
 from torch import Tensor
 
+from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.evaluation import score_heads
 from fedstats_app.client.node import configs, feature_reader, partition_of
 from fedstats_app.client.own_model import forget_state, resume, save_state, state_file
@@ -21,9 +22,12 @@ from fedstats_app.client.split import client_split, node_policy
 from fedstats_app.client.training import training_samples
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import choose_mixing, personal_head
-from fedstats_app.site import FeatureReader, state_root
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.training import LocalReport, Samples, TunedModel, alignment_loss, evaluate, train_locally
+from fedstats_app.training.alignment import alignment_loss
+from fedstats_app.training.evaluation import evaluate
+from fedstats_app.training.local import LocalReport, train_locally
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import Samples
 from fedstats_app.training.start_heads import random_head
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.personal import PersonalMetrics, PersonalTask, personal_reply, read_personal_task
@@ -174,8 +178,8 @@ def _client(task: TrainingTask, context: Context, client_id: int | None) -> _Cli
         test,
         reader,
         node_policy(config, node).min_class_count,
-        config.mask_absent,
-        state_file(state_root(config, node), context.run_id, name),
+        config.run.mask_absent,
+        state_file(node.state_root(config.cache), context.run_id, name),
     )
 
 

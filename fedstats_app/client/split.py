@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
-from fedstats_app.own_data import hidden_classes, own_dataset
+from fedstats_app.data.clients import aligned, hidden_classes, own_dataset, partitions, split_holdout, training_set
 from fedstats_app.privacy import NodePolicy, evaluable
-from fedstats_app.site import client_samples, split_holdout
 
 logger = logging.getLogger("fedstats_app")
 
 
 def node_policy(config: AppConfig, node: NodeConfig) -> NodePolicy:
     """Return the policy of a node's owner, with the floor raised where the run asks for more."""
-    return NodePolicy(node.class_floor(config), node.min_gram_samples, node.allowed_methods)
+    return NodePolicy(node.class_floor(config.federation.min_class_count), node.min_gram_samples, node.allowed_methods)
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,43 @@ def client_split(
     allowed = policy.allowed_classes(labels[kept], num_classes)
     few = {dataset.class_names[label] for label in torch.unique(labels[kept]).tolist() if not allowed[label]}
     if node.data_path:
-        own = own_dataset(node, config)
+        own = own_dataset(node.data_path, config.data)
         hidden = np.intersect1d(hidden_classes(own, policy.min_class_count), own.labels)
         few |= {own.class_names[c] for c in hidden}
     kept, held_out = (part[allowed[labels[part]].numpy()] for part in (kept, held_out))
     held_out = held_out[evaluable(labels[held_out], num_classes, policy.min_class_count).numpy()]
     return ClientSplit(dataset, kept, held_out, tuple(sorted(few)))
+
+
+def client_samples(
+    config: AppConfig, node: NodeConfig, client_id: int | None, class_names: tuple[str, ...]
+) -> tuple[Dataset, NDArray[np.int64]]:
+    """Return the data set and the sample indices of one client.
+
+    Parameters
+    ----------
+    config, node
+        Of the run and of the node.
+    client_id : int or None
+        Partition; None where the node is one client.
+    class_names : tuple of str
+        The federation's classes, to which labels are aligned by name; or empty. Samples of classes that a node's floor
+        keeps out of them are left out.
+
+    Raises
+    ------
+    ValueError
+        If the node has no such client.
+    """
+    if node.data_path:
+        dataset = own_dataset(node.data_path, config.data)
+        if class_names:
+            dataset = aligned(dataset, class_names, node.class_floor(config.federation.min_class_count))
+        return dataset, np.arange(len(dataset))
+    if client_id is None:
+        raise ValueError("a node that hosts partitions must be asked for one of them")
+    parts = partitions(config.data, config.partition, config.run.seed)
+    if not 0 <= client_id < len(parts):
+        raise ValueError(f"client must lie in [0, {len(parts)}), got {client_id}")
+    dataset = training_set(config.data)
+    return dataset.with_class_names(class_names) if class_names else dataset, parts[client_id]

@@ -9,15 +9,18 @@ import torch
 from flwr.app import Context, Message
 from numpy.typing import NDArray
 
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.samples import samples_for
 from fedstats_app.client.node import configs, feature_reader, partition_of
 from fedstats_app.client.split import client_split, node_policy
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.heads import LinearHead
 from fedstats_app.privacy import evaluable
-from fedstats_app.samples import samples_for
-from fedstats_app.site import FeatureReader
-from fedstats_app.training import Samples, SelectedSamples, TensorSamples, TunedModel, evaluate, train_locally
+from fedstats_app.training.evaluation import evaluate
+from fedstats_app.training.local import train_locally
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.training import (
     TrainingRequest,

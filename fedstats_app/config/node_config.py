@@ -4,31 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from fedstats_app.config.app_config import AppConfig
-from fedstats_app.config.checks import (
-    Check,
-    ConfigError,
-    whole,
-)
-from fedstats_app.config.names import (
-    METHOD_NAMES,
-)
+from fedstats_app.config.names import METHOD_NAMES
+from fedstats_app.data.feature_cache_files import default_cache_root
+from fedstats_app.data.options import CacheOptions
+from fedstats_app.options import Check, ConfigError, some_of, whole
 
 # What a node's owner can allow besides the closed-form methods: all that trains on the node.
 TRAINING = "training"
 # On a node with data of its own, unless its owner says otherwise.
 DEFAULT_MIN_CLASS_COUNT = 5
+STATE_FOLDER = "state"
 
 
 def allowed_method_list(value: object) -> tuple[str, ...] | None:
     """Return the methods that an owner allows; None for all."""
-    names = tuple(name.strip() for name in str(value).split(","))
-    allowed = (*METHOD_NAMES, TRAINING)
-    if value != "all" and (not set(names) <= set(allowed) or len(set(names)) != len(names)):
-        raise ValueError(f"must be all, or some of {', '.join(allowed)}, separated by commas")
-    return None if value == "all" else names
+    names = str(some_of((*METHOD_NAMES, TRAINING), "all")(value))
+    return None if names == "all" else tuple(names.split(","))
 
 
 @dataclass(frozen=True)
@@ -69,13 +63,37 @@ class NodeConfig:
     allowed_methods: tuple[str, ...] | None = None
     state_dir: str = ""
 
-    def class_floor(self, config: AppConfig) -> int:
+    def class_floor(self, asked: int) -> int:
         """Return how many samples a class must have to leave: the node's own floor, which a run can only raise.
 
         By default 5 on a node with data of its own, none in a simulation.
+
+        Parameters
+        ----------
+        asked : int
+            The run's ``min-class-count``.
         """
         usual = DEFAULT_MIN_CLASS_COUNT if self.data_path else 0
-        return max(usual if self.min_class_count is None else self.min_class_count, config.min_class_count)
+        return max(usual if self.min_class_count is None else self.min_class_count, asked)
+
+    def cache_root(self, options: CacheOptions) -> Path | None:
+        """Return the feature cache's folder, or None.
+
+        A run can only do without it. There is one in a simulation, and on a node with data of its own if its owner
+        names a ``cache-dir``: features are as personal as the images.
+        """
+        if options.feature_cache == "off" or (self.data_path and not self.cache_dir):
+            return None
+        return self._cache_folder(options)
+
+    def state_root(self, options: CacheOptions) -> Path:
+        """Return the folder of what must last on a node between messages of a run, such as a client's own model."""
+        return Path(self.state_dir).expanduser() if self.state_dir else self._cache_folder(options) / STATE_FOLDER
+
+    def _cache_folder(self, options: CacheOptions) -> Path:
+        # Nor does a run say where files go on a machine that is not its own.
+        folder = self.cache_dir or ("" if self.data_path else options.cache_dir)
+        return Path(folder).expanduser() if folder else default_cache_root()
 
     @classmethod
     def from_node_config(cls, node_config: Mapping[str, object]) -> NodeConfig:

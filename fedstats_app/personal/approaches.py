@@ -73,7 +73,7 @@ def run_personal(
         clients = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.num_examples}
     stage = PersonalStage(grid, config, strategy, backbone, clients, say)
     results: dict[str, PersonalResult] = {}
-    for approach in config.personal_approaches:
+    for approach in config.personal.approaches:
         try:
             made = APPROACHES[approach](stage)
         except TooFewClients as error:
@@ -119,7 +119,7 @@ def global_heads(stage: PersonalStage) -> dict[str, PersonalResult]:
 def local_only(stage: PersonalStage) -> dict[str, PersonalResult]:
     """Let every client train alone, from a random head on the pre-trained backbone. Nothing is exchanged."""
     started = time.perf_counter()
-    content = personal_content(stage.request(stage.config.personal_epochs), {}, None, stage.predictable)
+    content = personal_content(stage.request(stage.config.personal.personal_epochs), {}, None, stage.predictable)
     answers = ask(stage.grid, content, PERSONALISE, stage.clients, read_personal_reply)
     return {"local-only": personal_result("local-only", answers, started)}
 
@@ -141,10 +141,10 @@ def one_shot(stage: PersonalStage, approach: str, form: str) -> dict[str, Person
     """
     started, statistics = time.perf_counter(), stage.statistics()
     prototypes = Prototypes(
-        statistics.class_means.float().cpu(), statistics.present.cpu(), form, stage.config.alignment_weight
+        statistics.class_means.float().cpu(), statistics.present.cpu(), form, stage.config.personal.alignment_weight
     )
     content = personal_content(
-        stage.request(stage.config.personal_epochs), stage.head_arrays(), prototypes, stage.predictable
+        stage.request(stage.config.personal.personal_epochs), stage.head_arrays(), prototypes, stage.predictable
     )
     answers = ask(stage.grid, content, PERSONALISE, stage.clients, read_personal_reply)
     return {approach: personal_result(approach, answers, started)}
@@ -179,13 +179,15 @@ def _solver(stage: PersonalStage, method: str) -> PersonalSolver:
     """Return how the method's head was solved, with the regulariser that was chosen for it."""
     config, parameters = stage.config, stage.strategy.heads[method].report.parameters
     if method == "fedcgs":
-        return PersonalSolver("gaussian", covariance=config.fedcgs_covariance, shrinkage=parameters["shrinkage"])
+        return PersonalSolver(
+            "gaussian", covariance=config.method_keys.fedcgs_covariance, shrinkage=parameters["shrinkage"]
+        )
     return PersonalSolver(
         "ridge",
         ridge_lambda=parameters["ridge_lambda"],
-        between_class=config.fed3r_between_class,
-        fit_bias=config.fed3r_bias,
-        ridge_solver=config.fed3r_solver,
+        between_class=config.method_keys.fed3r_between_class,
+        fit_bias=config.method_keys.fed3r_bias,
+        ridge_solver=config.method_keys.fed3r_solver,
     )
 
 

@@ -16,7 +16,7 @@ from fedstats_app.personal.exchange import Answers, ask, personal_result
 from fedstats_app.personal.stage import PersonalStage
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import EVERYBODY
-from fedstats_app.training import TunedModel
+from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start_heads import random_head
 from fedstats_app.wire.personal import PERSONALISE, PersonalMetrics, Prototypes, personal_content, read_personal_reply
 from fedstats_app.wire.prototypes import PROTOTYPES, LocalPrototypes, prototype_content, read_prototype_reply
@@ -39,7 +39,7 @@ def fedproto(stage: PersonalStage) -> dict[str, PersonalResult]:
     active, dim, prototypes, last_line = sorted(stage.clients), stage.start_head.feature_dim, None, started
     total: Answers[PersonalMetrics] = Answers()
     passes, notes = 0, list[str]()
-    for server_round in range(1, config.personal_rounds + 1):
+    for server_round in range(1, config.personal.personal_rounds + 1):
         answers = _fedproto_round(stage, prototypes, active, server_round)
         total.of = {client: answer.metrics for client, answer in answers.of.items()}
         total.failures |= {client: f"round {server_round}: {reason}" for client, reason in answers.failures.items()}
@@ -48,10 +48,10 @@ def fedproto(stage: PersonalStage) -> dict[str, PersonalResult]:
         lost = [client for client, answer in answers.of.items() if answer.restarted]
         notes += [f"round {server_round}: client {client} had lost its model and started again" for client in lost]
         active = list(answers.of)
-        prototypes = mean_prototypes(answers.of, stage.predictable.numel(), dim, config.alignment_weight)
+        prototypes = mean_prototypes(answers.of, stage.predictable.numel(), dim, config.personal.alignment_weight)
         if time.perf_counter() - last_line > SECONDS_BETWEEN_LINES:
             last_line = time.perf_counter()
-            stage.say(f"fedproto: round {server_round} of {config.personal_rounds}, {len(active)} clients")
+            stage.say(f"fedproto: round {server_round} of {config.personal.personal_rounds}, {len(active)} clients")
     result = personal_result("fedproto", total, started)
     return {"fedproto": replace(result, forward_passes=passes, notes=tuple(notes))}
 
@@ -65,7 +65,7 @@ def _fedproto_round(
         prototypes,
         stage.predictable,
         server_round=server_round,
-        last=server_round == stage.config.personal_rounds,
+        last=server_round == stage.config.personal.personal_rounds,
     )
     return ask(
         stage.grid, content, PROTOTYPES, clients, lambda reply: read_prototype_reply(reply, request.num_classes, dim)
@@ -94,7 +94,7 @@ def fedavg_fine_tuned(stage: PersonalStage) -> dict[str, PersonalResult]:
     """
     started, config = time.perf_counter(), stage.config
     arrays, rounds = _fedavg(stage)
-    content = personal_content(stage.request(config.personal_epochs), arrays, None, stage.predictable)
+    content = personal_content(stage.request(config.personal.personal_epochs), arrays, None, stage.predictable)
     answers = ask(stage.grid, content, PERSONALISE, stage.clients, read_personal_reply)
     answers.bytes_down += sum(one.bytes_down for one in rounds)
     answers.bytes_up += sum(one.bytes_up for one in rounds)
@@ -113,7 +113,7 @@ def fedavg_fine_tuned(stage: PersonalStage) -> dict[str, PersonalResult]:
 
 def _fedavg(stage: PersonalStage) -> tuple[dict[str, Tensor], list[TrainingRound]]:
     """Return the model after all rounds, by the names of :meth:`TunedModel.trained_state`, and the rounds."""
-    request, num_rounds = stage.request(1), stage.config.personal_rounds
+    request, num_rounds = stage.request(1), stage.config.personal.personal_rounds
     model = TunedModel(
         random_head(request.num_classes, stage.start_head.feature_dim, request.seed),
         backbone=stage.backbone,

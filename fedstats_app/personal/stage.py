@@ -13,7 +13,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.heads import LinearHead
 from fedstats_app.statistics import FeatureMap, FeatureStatistics
 from fedstats_app.strategies.base import StatisticsStrategy
-from fedstats_app.training import LocalOptions
+from fedstats_app.training.options import LocalOptions
 from fedstats_app.wire.training import TrainingRequest
 
 # The head and the statistics to start from are of the first of these that the run solved. Both need a Gram matrix.
@@ -97,15 +97,15 @@ class PersonalStage:
             "full",
             LocalOptions(
                 epochs=epochs,
-                batch_size=config.personal_batch_size,
-                learning_rate=config.personal_learning_rate,
-                momentum=config.personal_momentum,
-                weight_decay=config.personal_weight_decay,
-                flip=config.flip,
+                batch_size=config.personal.personal_batch_size,
+                learning_rate=config.personal.personal_learning_rate,
+                momentum=config.personal.personal_momentum,
+                weight_decay=config.personal.personal_weight_decay,
+                flip=config.local.flip,
             ),
-            temperature=config.temperature,
+            temperature=config.tuning.temperature,
             # With GroupNorm in its place there is no BatchNorm left to say anything about.
-            batch_norm="frozen" if config.batch_norm == "groupnorm" else config.batch_norm,
+            batch_norm="frozen" if config.tuning.batch_norm == "groupnorm" else config.tuning.batch_norm,
             feature_map=self.feature_map(),
             seed=asked.seed,
             holdout=asked.holdout,

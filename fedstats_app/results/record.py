@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedstats_app import __version__
-from fedstats_app.backbones import Backbone
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.config import AppConfig
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix
 from fedstats_app.outcomes.method_result import MethodResult
@@ -167,14 +167,14 @@ def trained_head_metadata(
     clients : mapping
         From client to its number of samples.
     """
-    how = "fedmezo" if config.fine_tune == "fedmezo" else config.optimizer
+    how = "fedmezo" if config.tuning.fine_tune == "fedmezo" else config.optimizer.optimizer
     return {
         **common_metadata(config, data_name, feature_map, backbone, class_names, library_versions),
         "method": result.name,
         "regulariser": f"{how} from {result.start}, {result.num_rounds} rounds",
         "num-examples": str(sum(clients.values())),
         "num-clients": str(len(clients)),
-        "temperature": str(config.temperature),
+        "temperature": str(config.tuning.temperature),
     }
 
 
@@ -188,18 +188,18 @@ def common_metadata(
 ) -> dict[str, str]:
     """Return what the headers of all heads of a run have in common."""
     return {
-        "backbone": config.backbone,
-        "backbone-weights": config.backbone_weights,
+        "backbone": config.backbone.backbone,
+        "backbone-weights": config.backbone.backbone_weights,
         "backbone-fingerprint": backbone.fingerprint,
-        "batch-norm": "groupnorm" if config.batch_norm == "groupnorm" else "batch",
+        "batch-norm": "groupnorm" if config.tuning.batch_norm == "groupnorm" else "batch",
         "input-size": str(backbone.input_size),
         "sample-kind": backbone.kind,
-        "text-pooling": config.text_pooling,
-        "text-template": config.text_template,
+        "text-pooling": config.backbone.text_pooling,
+        "text-template": config.backbone.text_template,
         "transform": json.dumps(backbone.transform_spec),
         "feature-map": json.dumps(feature_map.to_dict()),
         "class-names": json.dumps(list(class_names)),
         "dataset": data_name,
-        "seed": str(config.seed),
+        "seed": str(config.run.seed),
         "versions": json.dumps(dict(library_versions)),
     }

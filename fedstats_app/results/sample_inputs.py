@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from fedstats_app.backbones import Backbone
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.data import Sample, to_rgb
 
 SampleLike = str | os.PathLike[str] | Image.Image

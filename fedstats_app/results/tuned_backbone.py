@@ -11,7 +11,9 @@ from typing import Literal
 
 from torch import nn
 
-from fedstats_app.backbones import Backbone, TextOptions, load_backbone, with_folder
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.text import TextOptions, with_folder
 
 Normalisation = Literal["batch", "groupnorm"]
 

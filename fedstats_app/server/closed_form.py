@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
-from fedstats_app.backbones import Backbone
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.config import AppConfig
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import Federation
@@ -76,7 +76,7 @@ class ClosedForm:
         say(f"asking {len(self.federation.hosts)} clients for the statistics of their features")
         with quiet_flower():
             strategy.start(grid, evaluate_fn=self._evaluate_fn(strategy))
-        if self.config.save_statistics:
+        if self.config.run.save_statistics:
             save_statistics(self.folder.path, strategy.collection.collected(self.class_names, self.folder.run_id))
         self._write(strategy, self._evaluate(grid, strategy))
 
@@ -88,18 +88,18 @@ class ClosedForm:
         """Return the strategy that serves all methods of the run, with what an earlier run has to add."""
         config, federation, class_names = self.config, self.federation, self.class_names
         # Personal models are scored on each client's own samples, whatever the server has.
-        holdout = self.test_set is None or config.personalise != "none"
+        holdout = self.test_set is None or config.personal.personalise != "none"
         strategy = make_strategy(
             config,
             len(class_names),
             feature_dim=self.backbone.feature_dim,
-            min_clients=min(config.min_clients, len(federation.hosts)),
-            fraction_train=config.fraction_train,
-            seed=config.seed,
-            wire_dtype=config.wire_dtype,
+            min_clients=min(config.federation.min_clients, len(federation.hosts)),
+            fraction_train=config.federation.fraction_train,
+            seed=config.run.seed,
+            wire_dtype=config.federation.wire_dtype,
             backbone_fingerprint=self.backbone.fingerprint,
             class_names=class_names if self.align_names else (),
-            holdout=config.holdout_fraction if holdout else 0.0,
+            holdout=config.data.holdout_fraction if holdout else 0.0,
         )
         # Labels per client are what some sites would rather not show: the plot is for simulations only.
         keep_labels = federation.simulated and len(federation.hosts) * len(class_names) <= MAX_LABEL_CELLS
@@ -151,7 +151,7 @@ class ClosedForm:
         return evaluate
 
     def _on_server(self, strategy: StatisticsStrategy, test_set: ServerTestSet) -> dict[str, ConfusionMatrix]:
-        return test_set.evaluate(self._heads(strategy), mask_absent=self.config.mask_absent)
+        return test_set.evaluate(self._heads(strategy), mask_absent=self.config.run.mask_absent)
 
     def _heads(self, strategy: StatisticsStrategy) -> dict[str, tuple[FeatureMap, LinearHead]]:
         return {
@@ -161,7 +161,7 @@ class ClosedForm:
     def _evaluate(self, grid: ClientGrid, strategy: StatisticsStrategy) -> dict[str, ConfusionMatrix]:
         test_set = self.test_set
         if test_set is None:
-            share = f"{100 * self.config.holdout_fraction:.0f}%"
+            share = f"{100 * self.config.data.holdout_fraction:.0f}%"
             say(f"evaluating on the {share} of their samples that clients kept for it, after {self.elapsed()}")
             confusion, self.calibration, self.evaluation_failures = evaluate_on_clients(grid, strategy)
             if not any(matrix.num_examples for matrix in confusion.values()):
@@ -211,7 +211,7 @@ class ClosedForm:
             }
         )
         write_model_card(self.folder.path)
-        if self.config.plots:
+        if self.config.run.plots:
             self._plot(results, confusion)
         say(f"done after {self.elapsed()}")
         print(results_table(results), flush=True)
@@ -228,7 +228,7 @@ class ClosedForm:
             label_counts=np.stack(labels) if labels else None,
             confusion_matrices={name: matrix.matrix.numpy() for name, matrix in confusion.items()},
             dataset=self.data_name,
-            backbone=self.config.backbone,
+            backbone=self.config.backbone.backbone,
         )
 
     def _say_what_failed(self, outcomes: list[ClientOutcome]) -> None:

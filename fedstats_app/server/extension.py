@@ -31,9 +31,9 @@ class Extension:
     """
 
     def __init__(self, config: AppConfig) -> None:
-        earlier = load_statistics(config.extend) if config.extend else None
+        earlier = load_statistics(config.federation.extend) if config.federation.extend else None
         self._earlier: CollectedStatistics | None = earlier
-        self._folder, self._min_clients = config.extend, config.min_clients
+        self._folder, self._min_clients = config.federation.extend, config.federation.min_clients
         self.class_names = earlier.class_names if earlier is not None else ()
         self.num_clients = len(earlier.clients) if earlier is not None else 0
         self.num_examples = earlier.num_examples if earlier is not None else 0

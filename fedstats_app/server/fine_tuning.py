@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedstats_app.backbones import Backbone
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.config import AppConfig
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.heads import LinearHead, SolveReport
@@ -20,7 +20,7 @@ from fedstats_app.server.head_training import HeadTraining
 from fedstats_app.server.mezo import MezoTraining
 from fedstats_app.server.test_set import ServerTestSet
 from fedstats_app.statistics import FeatureMap, IdentityMap
-from fedstats_app.training import TunedModel
+from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start_heads import random_head, zero_head
 
 
@@ -71,15 +71,15 @@ class FineTuningStage:
         results = []
         for number, name in enumerate(self._start_names()):
             start = self._start_head(name)
-            mezo = self.config.fine_tune == "fedmezo"
+            mezo = self.config.tuning.fine_tune == "fedmezo"
             training = MezoTraining(self, name, start, number) if mezo else HeadTraining(self, name, start)
             results.append(training.run())
             self._save(results[-1], start.feature_map, training.model, start.head.present)
-        if self.config.plots and any(result.final_accuracy is not None for result in results):
+        if self.config.run.plots and any(result.final_accuracy is not None for result in results):
             from fedstats_app.results.plots.fine_tuning import plot_training
 
             self.folder.plots_path.mkdir(exist_ok=True)
-            title = f"{self.data_name}, {self.config.backbone}, {len(self.clients)} clients"
+            title = f"{self.data_name}, {self.config.backbone.backbone}, {len(self.clients)} clients"
             plot_training(results, self.folder.plots_path / "fine_tuning.png", title)
         return results
 
@@ -95,7 +95,7 @@ class FineTuningStage:
             self.class_names,
             versions(),
         )
-        normalisation: Normalisation = "groupnorm" if self.config.batch_norm == "groupnorm" else "batch"
+        normalisation: Normalisation = "groupnorm" if self.config.tuning.batch_norm == "groupnorm" else "batch"
         tuned = None if model.backbone is None else with_module(self.backbone, model.backbone, f"tuned, {result.name}")
         self.folder.save_head(result.name, model.to_head(present), metadata, tuned=tuned, normalisation=normalisation)
         self.folder.add_training(result.name, result.to_json())
@@ -112,7 +112,7 @@ class FineTuningStage:
     def _start_head(self, name: str) -> SavedHead:
         num_classes, dim = len(self.class_names), self.backbone.feature_dim
         if name == "random":
-            return _made(random_head(num_classes, dim, self.config.seed, bias=self.config.tune_bias))
+            return _made(random_head(num_classes, dim, self.config.run.seed, bias=self.config.tuning.tune_bias))
         if name == "label-words":
             return _made(label_word_head(self.config, self.backbone, self.class_names))
         return _made(zero_head(num_classes, dim)) if name == "zero" else self.heads[name]
@@ -126,7 +126,7 @@ def label_word_head(config: AppConfig, backbone: Backbone, class_names: Sequence
     ValueError
         If there is not one word per class, a word is not one token, or the backbone has no language head.
     """
-    words = config.words
+    words = config.tuning.words
     if len(words) != len(class_names):
         raise ValueError(
             f"label-words must be one word per class, for {', '.join(class_names[:20])}; got {', '.join(words)}"

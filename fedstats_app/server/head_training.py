@@ -17,7 +17,8 @@ from fedstats_app.server.journal import TrainingJournal
 from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, evaluate_model_on_clients
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
-from fedstats_app.training import LocalOptions, TunedModel
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.options import LocalOptions
 from fedstats_app.wire.training import TrainingRequest, to_record
 
 if TYPE_CHECKING:
@@ -49,45 +50,45 @@ class HeadTraining:
         self.config = stage.config
         self.made = start not in stage.heads
         config = self.config
-        probe = config.fine_tune == "probe"
+        probe = config.tuning.fine_tune == "probe"
         self.model = TunedModel(
             head.head,
             backbone=None if probe else stage.backbone.module,
             feature_map=None if probe else head.feature_map,
-            tune=config.fine_tune,  # type: ignore[arg-type]  # "none" does not come here
-            tune_bias=config.tune_bias,
-            temperature=config.temperature,
-            batch_norm="frozen" if config.batch_norm == "groupnorm" else config.batch_norm,
+            tune=config.tuning.fine_tune,  # type: ignore[arg-type]  # "none" does not come here
+            tune_bias=config.tuning.tune_bias,
+            temperature=config.tuning.temperature,
+            batch_norm="frozen" if config.tuning.batch_norm == "groupnorm" else config.tuning.batch_norm,
         ).to(stage.backbone.device)
         self.request = TrainingRequest(
             len(stage.class_names),
-            config.fine_tune,  # type: ignore[arg-type]
+            config.tuning.fine_tune,  # type: ignore[arg-type]
             LocalOptions(
-                epochs=config.local_epochs,
-                batch_size=config.train_batch_size,
-                learning_rate=config.learning_rate,
-                momentum=config.momentum,
-                weight_decay=config.weight_decay,
-                flip=config.flip,
+                epochs=config.local.epochs,
+                batch_size=config.local.batch_size,
+                learning_rate=config.local.learning_rate,
+                momentum=config.local.momentum,
+                weight_decay=config.local.weight_decay,
+                flip=config.local.flip,
             ),
-            temperature=config.temperature,
-            tune_bias=config.tune_bias,
-            batch_norm="frozen" if config.batch_norm == "groupnorm" else config.batch_norm,
+            temperature=config.tuning.temperature,
+            tune_bias=config.tuning.tune_bias,
+            batch_norm="frozen" if config.tuning.batch_norm == "groupnorm" else config.tuning.batch_norm,
             feature_map=head.feature_map,
-            seed=config.seed,
+            seed=config.run.seed,
             holdout=stage.holdout,
             backbone_fingerprint=stage.backbone.fingerprint,
             class_names=stage.class_names if stage.align_names else (),
         )
         self.journal = TrainingJournal(stage, start, head, on_features=probe)
-        self.inner = make_optimizer(config, buffers=self.model.buffer_names)
+        self.inner = make_optimizer(config.optimizer, buffers=self.model.buffer_names)
         self.strategy = FineTuning(
             self.inner,
             self.request,
             stage.clients,
             fixed=self._fixed(),
-            fraction=config.fraction_tune,
-            min_clients=config.min_clients,
+            fraction=config.tuning.fraction_tune,
+            min_clients=config.federation.min_clients,
         )
 
     def run(self) -> TrainingResult:
@@ -95,7 +96,7 @@ class HeadTraining:
         config, stage = self.config, self.stage
         inner, strategy = self.inner, self.strategy
         arrays, done = to_record(self.model.trained_state()), 0
-        checkpoint = latest_checkpoint(self._checkpoints) if config.resume else None
+        checkpoint = latest_checkpoint(self._checkpoints) if config.run.resume else None
         if checkpoint is not None:
             arrays, done = to_record(checkpoint.arrays), checkpoint.round
             load_optimizer_state(inner, checkpoint.optimizer)
@@ -112,9 +113,9 @@ class HeadTraining:
             return self._after_round(outcome)
 
         strategy.on_round = after_round
-        if done < config.num_server_rounds and not self.journal.stopped:
+        if done < config.tuning.num_server_rounds and not self.journal.stopped:
             with quiet_flower():
-                strategy.start(stage.grid, arrays, config.num_server_rounds - done)
+                strategy.start(stage.grid, arrays, config.tuning.num_server_rounds - done)
         self._load(finished["arrays"])
         return self._result()
 
@@ -125,7 +126,7 @@ class HeadTraining:
         num_rounds = self.journal.rounds[-1].round
         return TrainingResult(
             name=self.journal.name,
-            stage=config.fine_tune,
+            stage=config.tuning.fine_tune,
             start=self.start,
             rounds=self.journal.rounds,
             stopped=self.journal.stopped or "rounds done",
@@ -137,10 +138,10 @@ class HeadTraining:
                 num_parameters=sum(tensor.numel() for tensor in self.model.trained_state().values()),
             ),
             thesis_forward_passes=forward_passes(
-                config.fine_tune,
+                config.tuning.fine_tune,
                 num_examples=num_examples * participants // len(stage.clients),
                 num_rounds=num_rounds,
-                local_epochs=config.local_epochs,
+                local_epochs=config.local.epochs,
             ),
         )
 
@@ -167,11 +168,11 @@ class HeadTraining:
     def _after_round(self, outcome: TrainingRound) -> bool:
         """Evaluate, record, write a checkpoint; return whether to stop."""
         config, number = self.config, outcome.server_round
-        last = number == config.num_server_rounds
+        last = number == config.tuning.num_server_rounds
         due = self.journal.is_due(number)
         self._record(number, outcome.arrays if due else None, outcome)
         stop = due and self.journal.stop_at_plateau()
-        if config.checkpoint_every and (stop or last or number % config.checkpoint_every == 0):
+        if config.tuning.checkpoint_every and (stop or last or number % config.tuning.checkpoint_every == 0):
             save_checkpoint(
                 self._checkpoints,
                 number,
@@ -184,7 +185,7 @@ class HeadTraining:
     def _record(self, number: int, arrays: ArrayRecord | None, outcome: TrainingRound | None) -> None:
         accuracy, loss = (None, None) if arrays is None else self.evaluate(arrays, number)
         record = RoundRecord(
-            stage=self.config.fine_tune,
+            stage=self.config.tuning.fine_tune,
             start=self.start,
             round=number,
             accuracy=accuracy,
@@ -204,8 +205,8 @@ class HeadTraining:
 
         Whatever a cache may have saved besides is luck and does not count.
         """
-        if self.config.fine_tune != "probe":
-            return 3 * self.config.local_epochs * sum(outcome.num_examples.values())
+        if self.config.tuning.fine_tune != "probe":
+            return 3 * self.config.local.epochs * sum(outcome.num_examples.values())
         if not self.made:
             return 0
         number = outcome.server_round

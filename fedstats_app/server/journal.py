@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fedstats_app.backbones.samples import samples_for
 from fedstats_app.outcomes.training_record import RoundRecord
 from fedstats_app.results.resume import SavedHead
-from fedstats_app.samples import samples_for
-from fedstats_app.training import Samples, TensorSamples, TunedModel, evaluate
+from fedstats_app.training.evaluation import evaluate
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import Samples, TensorSamples
 
 if TYPE_CHECKING:
     from fedstats_app.server.fine_tuning import FineTuningStage
@@ -51,7 +53,7 @@ class TrainingJournal:
     def __init__(self, stage: FineTuningStage, start: str, head: SavedHead, *, on_features: bool) -> None:
         self._stage, self._start, self._head = stage, start, head
         self._on_features = on_features
-        self.name = f"{start}-{stage.config.fine_tune}"
+        self.name = f"{start}-{stage.config.tuning.fine_tune}"
         self.rounds: list[RoundRecord] = []
         self.stopped = ""
         self._samples = self._test_samples()
@@ -72,20 +74,20 @@ class TrainingJournal:
             self._samples,
             len(stage.class_names),
             batch_size=FEATURE_BATCH if self._on_features else stage.backbone.batch_size,
-            present=self._head.head.present if stage.config.mask_absent else None,
+            present=self._head.head.present if stage.config.run.mask_absent else None,
         )
         return scores.confusion.accuracy, scores.loss
 
     def take_up(self, last: int) -> None:
         """Take over what the run folder has of this training up to a round."""
         records = self._stage.folder.read_rounds()
-        own = [one for one in records if (one.start, one.stage) == (self._start, self._stage.config.fine_tune)]
+        own = [one for one in records if (one.start, one.stage) == (self._start, self._stage.config.tuning.fine_tune)]
         self.rounds = [record for record in own if record.round <= last]
 
     def is_due(self, number: int) -> bool:
         """Return whether a round is to be evaluated."""
         config = self._stage.config
-        return number == config.num_server_rounds or number % config.evaluate_every == 0
+        return number == config.tuning.num_server_rounds or number % config.tuning.evaluate_every == 0
 
     def add(self, record: RoundRecord, failures: Mapping[int, str], dropped: str) -> None:
         """Write a round down, and say how it went.
@@ -103,7 +105,7 @@ class TrainingJournal:
         self._stage.folder.append_round(record)
         for client, reason in failures.items():
             self._stage.say(f"round {record.round}: client {client} {dropped}: {reason}")
-        total, now = self._stage.config.num_server_rounds, time.perf_counter()
+        total, now = self._stage.config.tuning.num_server_rounds, time.perf_counter()
         if record.round not in (0, total) and now - self._last_line < SECONDS_BETWEEN_LINES:
             return
         self._last_line = now
@@ -114,7 +116,7 @@ class TrainingJournal:
 
     def stop_at_plateau(self) -> bool:
         """Return whether training is to end here, for want of a better accuracy or because it was to before."""
-        patience = self._stage.config.patience
+        patience = self._stage.config.tuning.patience
         if plateau(self.rounds, patience):
             self.stopped = f"no better accuracy in {patience} evaluations"
         return bool(self.stopped)

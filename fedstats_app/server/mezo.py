@@ -20,8 +20,8 @@ from fedstats_app.server.console import quiet_flower
 from fedstats_app.server.journal import TrainingJournal
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO, MezoRound
 from fedstats_app.strategies.fine_tuning import sum_evaluations
-from fedstats_app.training import TunedModel
 from fedstats_app.training.lora import merge_lora
+from fedstats_app.training.model import TunedModel
 from fedstats_app.training.zeroth_order.log import SEED_LIMIT, SeedPool, UpdateLog
 from fedstats_app.training.zeroth_order.replica import Replica
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
@@ -66,12 +66,12 @@ class MezoTraining:
         self.stage, self.start, self.head, self.number = stage, start, head, number
         config = self.config = stage.config
         self.made = start not in stage.heads
-        self.on_features = config.fedmezo_tune == "head"
+        self.on_features = config.fedmezo.tune == "head"
         self.journal = TrainingJournal(stage, start, head, on_features=self.on_features)
         self.setup = _setup(config, stage, head, number)
         self.state = MezoState(stage.folder.path / FOLDER / self.journal.name)
         self.notes: list[str] = []
-        dtype = torch.float64 if config.fedmezo_dtype == "float64" else torch.float32
+        dtype = torch.float64 if config.fedmezo.dtype == "float64" else torch.float32
         start_of = {"head.weight": head.head.weight, "head.bias": torch.nan_to_num(head.head.bias, neginf=0.0)}
         self._take_start({key: tensor.to(dtype) for key, tensor in start_of.items()})
 
@@ -79,9 +79,9 @@ class MezoTraining:
         """Train, going on after the last round in the log if there is one; :attr:`model` is then the tuned one."""
         stage, journal = self.stage, self.journal
         with quiet_flower():
-            strategy = (self._resumed() if self.config.resume else None) or self._begun()
+            strategy = (self._resumed() if self.config.run.resume else None) or self._begun()
             strategy.on_round = lambda outcome: self._after_round(outcome, strategy)
-            left = self.config.num_server_rounds - len(strategy.log)
+            left = self.config.tuning.num_server_rounds - len(strategy.log)
             if left > 0 and not journal.stop_at_plateau():
                 strategy.start(stage.grid, num_rounds=left)
                 if strategy.stalled_rounds >= STALLED_ROUNDS:
@@ -104,7 +104,7 @@ class MezoTraining:
         self, log: UpdateLog | None = None, rate: float | None = None, rates: Mapping[int, float] | None = None
     ) -> FedMeZO:
         config = self.config
-        given = None if config.fedmezo_learning_rate == "auto" else config.fedmezo_learning_rate
+        given = None if config.fedmezo.learning_rate == "auto" else config.fedmezo.learning_rate
         return FedMeZO(
             self.setup,
             self.start_tensors,
@@ -113,10 +113,10 @@ class MezoTraining:
             replica=self.replica,
             log=log,
             rates=rates,
-            fraction=config.fraction_tune,
-            min_clients=config.min_clients,
-            weighting=config.fedmezo_weighting,
-            clip=config.fedmezo_clip,
+            fraction=config.tuning.fraction_tune,
+            min_clients=config.federation.min_clients,
+            weighting=config.fedmezo.weighting,
+            clip=config.fedmezo.clip,
             training=self.number,
         )
 
@@ -124,7 +124,7 @@ class MezoTraining:
         """Find temperature and learning rate if they are to be found, keep the start, record it as round 0."""
         stage, name, asked = self.stage, self.journal.name, []
         strategy = self._strategy()
-        temperature = 1.0 if self.made else self.config.fedmezo_temperature
+        temperature = 1.0 if self.made else self.config.fedmezo.temperature
         if temperature == "auto":
             temperature, answers = strategy.measure_temperature(stage.grid)
             asked.append((1, answers))
@@ -156,7 +156,7 @@ class MezoTraining:
 
     def _recorded(self) -> list[RoundRecord]:
         rounds = self.stage.folder.read_rounds()
-        return [one for one in rounds if (one.start, one.stage) == (self.start, self.config.fine_tune)]
+        return [one for one in rounds if (one.start, one.stage) == (self.start, self.config.tuning.fine_tune)]
 
     def _synchronise(self, strategy: FedMeZO) -> None:
         """Bring every replica to the end, and say how many are there."""
@@ -203,7 +203,7 @@ class MezoTraining:
         due = number == 0 or self.journal.is_due(number)
         accuracy, loss = self._score(number, strategy) if due else (None, None)
         record = RoundRecord(
-            stage=self.config.fine_tune,
+            stage=self.config.tuning.fine_tune,
             start=self.start,
             round=number,
             accuracy=accuracy,
@@ -237,11 +237,11 @@ class MezoTraining:
     def _result(self) -> TrainingResult:
         stage, config, rounds = self.stage, self.config, self.journal.rounds
         num_examples, clients = sum(stage.clients.values()), len(stage.clients)
-        participants = max(1, round(config.fraction_tune * clients))
+        participants = max(1, round(config.tuning.fraction_tune * clients))
         num_rounds, directions = rounds[-1].round, self.setup.num_directions
         return TrainingResult(
             name=self.journal.name,
-            stage=config.fine_tune,
+            stage=config.tuning.fine_tune,
             start=self.start,
             rounds=rounds,
             stopped=self.journal.stopped or "rounds done",
@@ -266,29 +266,29 @@ def _together(asked: list[Asked]) -> Asked:
 
 def _setup(config: AppConfig, stage: FineTuningStage, head: SavedHead, number: int) -> MezoSetup:
     pool = None
-    if config.fedmezo_pool:
-        draw = np.random.default_rng([config.seed, SEED_STREAM, number])
-        pool = SeedPool(int(draw.integers(SEED_LIMIT - config.fedmezo_pool)), config.fedmezo_pool)
+    if config.fedmezo.pool:
+        draw = np.random.default_rng([config.run.seed, SEED_STREAM, number])
+        pool = SeedPool(int(draw.integers(SEED_LIMIT - config.fedmezo.pool)), config.fedmezo.pool)
     request = TrainingRequest(
         len(stage.class_names),
-        "probe" if config.fedmezo_tune == "head" else "full",
-        temperature=config.temperature,
-        tune_bias=config.tune_bias,
+        "probe" if config.fedmezo.tune == "head" else "full",
+        temperature=config.tuning.temperature,
+        tune_bias=config.tuning.tune_bias,
         feature_map=head.feature_map,
-        seed=config.seed,
+        seed=config.run.seed,
         holdout=stage.holdout,
         backbone_fingerprint=stage.backbone.fingerprint,
         class_names=stage.class_names if stage.align_names else (),
     )
     return MezoSetup(
         request,
-        tuned=config.fedmezo_tune,
-        epsilon=config.mezo_epsilon,
-        num_directions=config.fedmezo_num_z,
-        distribution=config.fedmezo_directions,
-        dtype=config.fedmezo_dtype,
-        batch_size=config.fedmezo_batch_size,
-        lora_rank=config.fedmezo_lora_rank,
-        lora_alpha=config.fedmezo_lora_alpha,
+        tuned=config.fedmezo.tune,
+        epsilon=config.fedmezo.probe_distance,
+        num_directions=config.fedmezo.num_z,
+        distribution=config.fedmezo.directions,
+        dtype=config.fedmezo.dtype,
+        batch_size=config.fedmezo.batch_size,
+        lora_rank=config.fedmezo.lora_rank,
+        lora_alpha=config.fedmezo.lora_alpha,
         pool=pool,
     )

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.data import Dataset
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
-from fedstats_app.site import FeatureReader
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.statistics.feature_maps import median_distance
 

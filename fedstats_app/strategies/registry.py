@@ -19,22 +19,22 @@ METHODS: dict[str, Callable[[AppConfig, int], StatisticsStrategy]] = {
     "fedncm": lambda config, num_classes: FedNCM(num_classes),
     "fed3r": lambda config, num_classes: Fed3R(
         num_classes,
-        ridge_lambda=config.ridge_lambda,
-        between_class=config.fed3r_between_class,
-        fit_bias=config.fed3r_bias,
-        solver=config.fed3r_solver,
+        ridge_lambda=config.method_keys.ridge_lambda,
+        between_class=config.method_keys.fed3r_between_class,
+        fit_bias=config.method_keys.fed3r_bias,
+        solver=config.method_keys.fed3r_solver,
         feature_map=_fourier_map(config),
     ),
     "fedcof": lambda config, num_classes: FedCOF(
         num_classes,
-        shrinkage=config.fedcof_shrinkage,
-        between_class=config.fedcof_between_class,
-        means_per_class=config.fedcof_means_per_class,
+        shrinkage=config.method_keys.fedcof_shrinkage,
+        between_class=config.method_keys.fedcof_between_class,
+        means_per_class=config.method_keys.fedcof_means_per_class,
     ),
     "fedcgs": lambda config, num_classes: FedCGS(
         num_classes,
-        covariance=config.fedcgs_covariance,
-        shrinkage=config.fedcgs_shrinkage,
+        covariance=config.method_keys.fedcgs_covariance,
+        shrinkage=config.method_keys.fedcgs_shrinkage,
         feature_map=_expansion_map(config),
     ),
 }
@@ -56,14 +56,18 @@ def make_strategy(config: AppConfig, num_classes: int, **options: Any) -> Statis
 
 
 def _fourier_map(config: AppConfig) -> FeatureMap:
-    if config.fed3r_random_features == 0:
+    if config.method_keys.fed3r_random_features == 0:
         return IdentityMap()
-    if config.fed3r_kernel_width == "auto":
+    if config.method_keys.fed3r_kernel_width == "auto":
         raise ValueError("fed3r-kernel-width must be a number here, got auto")
-    return RandomFourierFeatures(config.fed3r_random_features, config.fed3r_kernel_width, config.seed)
+    return RandomFourierFeatures(
+        config.method_keys.fed3r_random_features, config.method_keys.fed3r_kernel_width, config.run.seed
+    )
 
 
 def _expansion_map(config: AppConfig) -> FeatureMap:
-    if config.fedcgs_random_features == 0:
+    if config.method_keys.fedcgs_random_features == 0:
         return IdentityMap()
-    return RandomProjection(config.fedcgs_random_features, config.seed, config.fedcgs_activation)
+    return RandomProjection(
+        config.method_keys.fedcgs_random_features, config.run.seed, config.method_keys.fedcgs_activation
+    )

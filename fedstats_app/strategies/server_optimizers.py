@@ -11,8 +11,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 from torch import Tensor
 
-from fedstats_app.config import AppConfig
-from fedstats_app.training import ServerAdam
+from fedstats_app.training.options import OptimizerOptions
+from fedstats_app.training.server_adam import ServerAdam
 from fedstats_app.wire.training import to_record
 
 # All clients that FineTuning shows; it never asks these strategies to evaluate.
@@ -63,32 +63,32 @@ def _tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
 
 
-# From a name of `optimizer` to what makes the strategy from the configuration and the server's learning rate.
-OPTIMIZERS: dict[str, Callable[[AppConfig, float, frozenset[str]], Strategy]] = {
-    "fedavg": lambda config, rate, buffers: FedAvg(**EVERYBODY),  # type: ignore[arg-type]
-    "fedprox": lambda config, rate, buffers: FedProx(proximal_mu=config.proximal_mu, **EVERYBODY),  # type: ignore[arg-type]
-    "fedavgm": lambda config, rate, buffers: FedAvgM(
-        server_learning_rate=rate,
-        server_momentum=config.server_momentum,
+# From a name of `optimizer` to what makes the strategy from the options.
+OPTIMIZERS: dict[str, Callable[[OptimizerOptions, frozenset[str]], Strategy]] = {
+    "fedavg": lambda options, buffers: FedAvg(**EVERYBODY),  # type: ignore[arg-type]
+    "fedprox": lambda options, buffers: FedProx(proximal_mu=options.proximal_mu, **EVERYBODY),  # type: ignore[arg-type]
+    "fedavgm": lambda options, buffers: FedAvgM(
+        server_learning_rate=options.server_rate,
+        server_momentum=options.server_momentum,
         **EVERYBODY,  # type: ignore[arg-type]
     ),
-    "fedadam": lambda config, rate, buffers: FedAdam(eta=rate, **EVERYBODY),  # type: ignore[arg-type]
-    "fedyogi": lambda config, rate, buffers: FedYogi(eta=rate, **EVERYBODY),  # type: ignore[arg-type]
-    "fedadam-torch": lambda config, rate, buffers: FedAdamTorch(rate, buffers=buffers),
+    "fedadam": lambda options, buffers: FedAdam(eta=options.server_rate, **EVERYBODY),  # type: ignore[arg-type]
+    "fedyogi": lambda options, buffers: FedYogi(eta=options.server_rate, **EVERYBODY),  # type: ignore[arg-type]
+    "fedadam-torch": lambda options, buffers: FedAdamTorch(options.server_rate, buffers=buffers),
 }
 
 
-def make_optimizer(config: AppConfig, *, buffers: frozenset[str] = frozenset()) -> Strategy:
+def make_optimizer(options: OptimizerOptions, *, buffers: frozenset[str] = frozenset()) -> Strategy:
     """Return a fresh strategy for stage 2.
 
     Parameters
     ----------
-    config : AppConfig
-        ``optimizer``, ``server_learning_rate``, ``server_momentum``, ``proximal_mu``.
+    options : OptimizerOptions
+        Which, and its settings.
     buffers : frozenset of str
         Names of arrays that are running statistics, not parameters.
     """
-    return OPTIMIZERS[config.optimizer](config, config.server_rate, buffers)
+    return OPTIMIZERS[options.optimizer](options, buffers)
 
 
 def optimizer_state(strategy: Strategy) -> dict[str, Tensor]:

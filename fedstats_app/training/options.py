@@ -8,8 +8,6 @@ from typing import Literal
 
 from fedstats_app.options import Options, flag, number, one_of, option, whole
 
-# Heads to start from that no statistics are needed for.
-MADE_HEADS = ("random", "zero", "label-words")
 OPTIMIZERS = ("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadam-torch")
 # Server learning rates where "auto" stands; 1, plain averaging, for the others.
 AUTO_SERVER_RATE = {"fedadam": 0.01, "fedyogi": 0.01, "fedadam-torch": 0.001}

@@ -17,7 +17,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedstats_app.training import ALIGNMENT_FORMS
+from fedstats_app.training.alignment import ALIGNMENT_FORMS
 from fedstats_app.wire.arrays import check_keys, read_array, to_array
 from fedstats_app.wire.errors import RejectedReply, RejectedRequest
 from fedstats_app.wire.statistics_checks import MAX_COUNT

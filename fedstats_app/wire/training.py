@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from fedstats_app.statistics import FeatureMap, IdentityMap, feature_map_from_dict
-from fedstats_app.training import LocalOptions
+from fedstats_app.training.options import LocalOptions
 from fedstats_app.wire.arrays import to_array
 from fedstats_app.wire.errors import RejectedRequest
 from fedstats_app.wire.statistics_request import MAX_CLASSES

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
-from fedstats_app.backbones import Backbone, ImageTransform, load_backbone
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.transform import ImageTransform
 
 _TRANSFORM = ImageTransform(16, (0.5,) * 3, (0.5,) * 3)
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.backbones import load_backbone
 from fedstats_app.backbones.efficientnet_lite import EfficientNetLite0, _same_padding
+from fedstats_app.backbones.registry import load_backbone
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedstats_app.backbones import group_norm
+from fedstats_app.backbones.normalisation import group_norm
 from tests.support.networks import small_network
 
 

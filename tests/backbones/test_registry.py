@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedstats_app.backbones import WeightsError, available_backbones, load_backbone
+from fedstats_app.backbones.registry import available_backbones, load_backbone
+from fedstats_app.backbones.weights import WeightsError
 
 
 def test_default_needs_no_network_and_no_torchvision() -> None:

@@ -4,7 +4,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedstats_app.backbones import WeightsError, load_backbone, timm_models
+from fedstats_app.backbones import timm_models
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.weights import WeightsError
 
 timm = pytest.importorskip("timm", reason="timm is an optional extra")
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedstats_app.backbones import load_backbone
+from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.torchvision_models import TORCHVISION_NAMES, torchvision_architecture
 from fedstats_app.backbones.weights import load_strictly
 

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from fedstats_app.backbones import ImageTransform
+from fedstats_app.backbones.transform import ImageTransform
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from fedstats_app.backbones import WeightsError, load_backbone, weights
-from fedstats_app.backbones.weights import official_checkpoint, read_state_file
+from fedstats_app.backbones import weights
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.weights import WeightsError, official_checkpoint, read_state_file
 
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import client_statistics
-from fedstats_app.backbones import load_backbone
+from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.statistics import FeatureStatistics
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedstats_app.backbones import load_backbone
+from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.heads import CalibrationSums, solve_ncm
 from fedstats_app.results import RunFolder
 from fedstats_app.statistics import FeatureStatistics, IdentityMap

@@ -13,6 +13,7 @@ from flwr.app import Message, RecordDict
 from PIL import Image
 
 from fedstats_app import client_app
+from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.client.split import client_split
 from fedstats_app.client.training import prepare_samples
 from fedstats_app.config import AppConfig, NodeConfig
@@ -20,7 +21,6 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead
 from fedstats_app.results.head_file import read_head
 from fedstats_app.results.statistics_file import load_statistics
-from fedstats_app.site import backbone_for
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.wire import StatisticsRequest, evaluation_content
 from fedstats_app.wire.training import TrainingRequest
@@ -229,7 +229,7 @@ def test_a_handful_of_readable_samples_is_not_evaluated_in_training_either(tmp_p
         2,
         "probe",
         holdout=0.25,
-        backbone_fingerprint=backbone_for(config, own_data=True).fingerprint,
+        backbone_fingerprint=loaded_backbone(config.backbone_for(own_data=True)).fingerprint,
         class_names=("ant", "bee"),
     )
     counts = []

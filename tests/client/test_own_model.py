@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from fedstats_app.client.own_model import forget_state, resume, save_state, state_file
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.heads import LinearHead
-from fedstats_app.site import state_root
-from fedstats_app.training import TunedModel
+from fedstats_app.training.model import TunedModel
 from tests.support.compare import same_bits
 
 
@@ -77,10 +76,10 @@ def test_what_cannot_be_used_is_left_alone_and_said(
 
 def test_the_owner_says_where_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = NodeConfig.from_node_config({"partition-id": 0, "num-partitions": 1, "state-dir": str(tmp_path / "own")})
-    assert state_root(AppConfig(), node) == tmp_path / "own"
+    assert node.state_root(AppConfig().cache) == tmp_path / "own"
     config = AppConfig.from_run_config({"cache-dir": str(tmp_path / "cache"), "feature-cache": "off"})
-    assert state_root(config, NodeConfig("", 0, 1)) == tmp_path / "cache" / "state"
-    assert state_root(config, NodeConfig("/data", cache_dir="/node")) == Path("/node/state")
+    assert NodeConfig("", 0, 1).state_root(config.cache) == tmp_path / "cache" / "state"
+    assert NodeConfig("/data", cache_dir="/node").state_root(config.cache) == Path("/node/state")
     # On a node with data of its own the run does not say where files go.
     monkeypatch.setenv("FEDSTATS_CACHE", str(tmp_path / "default"))
-    assert state_root(config, NodeConfig("/data")) == tmp_path / "default" / "state"
+    assert NodeConfig("/data").state_root(config.cache) == tmp_path / "default" / "state"

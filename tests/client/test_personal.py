@@ -12,13 +12,14 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from PIL import Image
 
+from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.client import personal as client_personal
 from fedstats_app.config import AppConfig
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import PersonalSolver
-from fedstats_app.site import backbone_for
 from fedstats_app.statistics import FeatureStatistics, RandomProjection
-from fedstats_app.training import LocalOptions, TunedModel
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.start_heads import random_head
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.personal import PERSONALISE, Prototypes, personal_content, read_personal_reply
@@ -43,7 +44,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def context(site: Path, **node: object) -> Context:
-    config = replace(AppConfig(), backbone="tiny", backbone_weights="random", input_size=16)
+    config = AppConfig.of(backbone="tiny", backbone_weights="random", input_size=16)
     node_config: Mapping[str, Any] = {
         "data-path": str(site),
         "min-class-count": 0,
@@ -107,7 +108,7 @@ def test_statistics_of_other_features_are_refused(site: Path) -> None:
 def test_a_whole_model_and_a_head_on_the_same_backbone_are_the_same_start(site: Path) -> None:
     head, backbone = (
         random_head(2, DIM, 0),
-        backbone_for(AppConfig.from_run_config(context(site).run_config), own_data=True),
+        loaded_backbone(AppConfig.from_run_config(context(site).run_config).backbone_for(own_data=True)),
     )
     whole = TunedModel(head, backbone=backbone.module, tune="full").trained_state()
     replies = [

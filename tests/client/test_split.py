@@ -10,7 +10,7 @@ import pytest
 from fedstats_app.client.split import client_split, node_policy
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import DatasetError
-from fedstats_app.own_data import listed_classes
+from fedstats_app.data.clients import listed_classes, own_dataset
 from fedstats_app.privacy import NodePolicy
 from tests.support.simulation import site_folder
 
@@ -37,16 +37,20 @@ def counts(split: object, part: str) -> dict[str, int]:
 
 def test_the_policy_is_the_nodes_with_its_floor_raised_by_the_run(node: NodeConfig) -> None:
     assert node_policy(CONFIG, node) == NodePolicy(5)
-    assert node_policy(AppConfig(min_class_count=8), node).min_class_count == 8
+    assert node_policy(AppConfig.of(min_class_count=8), node).min_class_count == 8
     assert node_policy(CONFIG, NodeConfig("", 0, 1)) == NodePolicy(0)
     strict = NodeConfig(node.data_path, min_gram_samples=9, allowed_methods=("fedncm",))
     assert node_policy(CONFIG, strict) == NodePolicy(5, 9, ("fedncm",))
 
 
+def told(node: NodeConfig, asked: int = 0) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
+    return listed_classes(own_dataset(node.data_path, CONFIG.data), node.class_floor(asked))
+
+
 def test_names_are_told_of_classes_from_the_floor_on(node: NodeConfig) -> None:
-    assert listed_classes(CONFIG, node) == (("ant", "cat"), None)
-    assert listed_classes(AppConfig(min_class_count=10), node) == (("ant",), None)
-    assert listed_classes(CONFIG, without_floor(node)) == (("ant", "bee", "cat", "dog"), None)
+    assert told(node) == (("ant", "cat"), None)
+    assert told(node, 10) == (("ant",), None)
+    assert told(without_floor(node)) == (("ant", "bee", "cat", "dog"), None)
 
 
 def test_a_class_that_was_not_told_of_is_left_out_before_anything(node: NodeConfig) -> None:
@@ -84,10 +88,10 @@ def test_a_class_counts_by_what_is_left_of_it_after_the_split(node: NodeConfig) 
 
 def test_in_a_simulation_all_samples_may_be_used_unless_the_run_asks_for_a_floor() -> None:
     simulated = NodeConfig("", 0, 1)
-    config = AppConfig(num_clients=100)
+    config = AppConfig.of(num_clients=100)
 
     free = client_split(config, simulated, 3, (), holdout=0.0, seed=0)
-    held = client_split(AppConfig(num_clients=100, min_class_count=8), simulated, 3, (), holdout=0.0, seed=0)
+    held = client_split(AppConfig.of(num_clients=100, min_class_count=8), simulated, 3, (), holdout=0.0, seed=0)
 
     few = {name for name, count in counts(free, "kept").items() if count < 8}
     assert few and free.suppressed == ()

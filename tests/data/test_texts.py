@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
-from fedstats_app.own_data import own_dataset
+from fedstats_app.data.clients import own_dataset
+from fedstats_app.data.options import DataOptions
 from tests.support.sentences import text_folder
 
 
@@ -105,5 +105,5 @@ def test_a_node_s_own_texts(tmp_path: Path, kind: str) -> None:
         path.mkdir()
         (path / "train.csv").write_text("text,label\na,bad\nb,good\n")
     path = path / "train.csv" if kind == "csv file" else path
-    dataset = own_dataset(NodeConfig(str(path)), AppConfig())
+    dataset = own_dataset(str(path), DataOptions())
     assert dataset.kind == "text" and dataset.class_names == ("bad", "good") and len(dataset) == 2

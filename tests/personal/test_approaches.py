@@ -12,17 +12,21 @@ import torch
 from flwr.app import Context, Message
 from numpy.typing import NDArray
 
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.samples import ImageSamples
 from fedstats_app.client import personal as client_personal
 from fedstats_app.client import training as client_training
-from fedstats_app.config import PERSONAL_APPROACHES
+from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import PersonalSolver, choose_mixing, personal_head
 from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.personal import approaches as personal
-from fedstats_app.samples import ImageSamples
-from fedstats_app.site import FeatureReader, partitions, split_holdout, training_set
+from fedstats_app.personal.options import PERSONAL_APPROACHES
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.training import TunedModel, alignment_loss, evaluate, train_locally
+from fedstats_app.training.alignment import alignment_loss
+from fedstats_app.training.evaluation import evaluate
+from fedstats_app.training.local import train_locally
+from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start_heads import random_head
 from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, Handler, federation, image_folder
 from tests.support.personal_federation import personal_app as app_with
@@ -53,7 +57,7 @@ def everything(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Fe
 
 
 def split(one: Federation, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return split_holdout(partitions(one.config)[client], one.config.holdout_fraction, one.config.seed, client)
+    return split_holdout(partitions(one.config)[client], one.config.data.holdout_fraction, one.config.run.seed, client)
 
 
 def images(one: Federation, indices: NDArray[np.int64]) -> ImageSamples:
@@ -81,7 +85,7 @@ def test_costs(everything: tuple[Federation, dict[str, PersonalResult]]) -> None
     examples = sum(len(split(one, client)[0]) for client in range(NUM_CLIENTS))
     parameters = sum(parameter.numel() for parameter in one.backbone.module.parameters()) + NUM_CLASSES * (DIM + 1)
     passes = {name: result.forward_passes for name, result in results.items()}
-    epochs, rounds = one.config.personal_epochs, one.config.personal_rounds
+    epochs, rounds = one.config.personal.personal_epochs, one.config.personal.personal_rounds
     assert passes["local-only"] == passes["one-shot"] == passes["one-shot-sum"] == 3 * epochs * examples
     assert passes["fedavg"] == 3 * rounds * examples
     assert passes["fedavg-ft"] == passes["fedavg"] + 3 * epochs * examples
@@ -132,11 +136,11 @@ def trained_alone(one: Federation, client: int, head: LinearHead, form: str | No
     model = TunedModel(head, backbone=one.backbone.module, tune="full")
     options = (
         personal.PersonalStage(one.grid, one.config, one.strategy, one.backbone.module, {}, print)
-        .request(one.config.personal_epochs)
+        .request(one.config.personal.personal_epochs)
         .options
     )
     extra = None if form is None else alignment_loss(form, stats.class_means.float(), stats.present, weight)
-    train_locally(model, images(one, kept), options, key=(one.config.seed, client, 1), extra_loss=extra)
+    train_locally(model, images(one, kept), options, key=(one.config.run.seed, client, 1), extra_loss=extra)
     return int(evaluate(model, images(one, test), NUM_CLASSES).confusion.matrix.diagonal().sum())
 
 
@@ -148,7 +152,7 @@ def test_training_alone_is_what_it_says(
     everything: tuple[Federation, dict[str, PersonalResult]], approach: str, form: str | None
 ) -> None:
     one, results = everything
-    head = random_head(NUM_CLASSES, DIM, one.config.seed) if form is None else one.strategy.heads["fedcgs"]
+    head = random_head(NUM_CLASSES, DIM, one.config.run.seed) if form is None else one.strategy.heads["fedcgs"]
     for client in range(NUM_CLIENTS):
         assert results[approach].num_correct[client] == trained_alone(one, client, head, form)
 
@@ -161,7 +165,7 @@ def test_the_closed_form_is_solved_from_the_clients_own_statistics(
     ridge = one.strategy.heads["fed3r"].report.parameters["ridge_lambda"]
     solvers = {
         "fed3r": PersonalSolver("ridge", ridge_lambda=ridge),
-        "fedcgs": PersonalSolver("gaussian", shrinkage=one.config.fedcgs_shrinkage),
+        "fedcgs": PersonalSolver("gaussian", shrinkage=one.config.method_keys.fedcgs_shrinkage),
     }
     stats = one.strategy.statistics("fed3r").summed()
     for client in range(NUM_CLIENTS):
@@ -171,7 +175,7 @@ def test_the_closed_form_is_solved_from_the_clients_own_statistics(
         )
         own = FeatureStatistics.from_features(features, labels, NUM_CLASSES)
         for method, solver in solvers.items():
-            key = (one.config.seed, client, client_personal.VALIDATION_STREAM)
+            key = (one.config.run.seed, client, client_personal.VALIDATION_STREAM)
             everywhere = torch.ones(len(labels), dtype=torch.bool)
             mixing = choose_mixing(stats, features, labels, solver, in_global=everywhere, key=key).mixing
             result = results[f"closed-form-{method}"]

@@ -9,15 +9,18 @@ import torch
 from flwr.app import Context, Message
 from flwr.serverapp.strategy import FedAvg
 
+from fedstats_app.backbones.samples import ImageSamples
 from fedstats_app.client import personal as client_personal
+from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.personal.rounds import mean_prototypes
 from fedstats_app.personal.stage import PersonalStage
-from fedstats_app.samples import ImageSamples
-from fedstats_app.site import partitions, split_holdout, training_set
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies.fine_tuning import FineTuning
 from fedstats_app.strategies.server_optimizers import EVERYBODY
-from fedstats_app.training import TunedModel, alignment_loss, evaluate, train_locally
+from fedstats_app.training.alignment import alignment_loss
+from fedstats_app.training.evaluation import evaluate
+from fedstats_app.training.local import train_locally
+from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start_heads import random_head
 from fedstats_app.wire.personal import PersonalMetrics
 from fedstats_app.wire.prototypes import LocalPrototypes
@@ -35,7 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def samples(one: Federation, client: int) -> tuple[ImageSamples, ImageSamples]:
     """Return a client's samples for training and for testing."""
-    parts = split_holdout(partitions(one.config)[client], one.config.holdout_fraction, one.config.seed, client)
+    parts = split_holdout(partitions(one.config)[client], one.config.data.holdout_fraction, one.config.run.seed, client)
     kept, test = (ImageSamples(training_set(one.config), part, one.backbone) for part in parts)
     return kept, test
 
@@ -45,7 +48,7 @@ def stage(one: Federation) -> PersonalStage:
 
 
 def fresh_model(one: Federation) -> TunedModel:
-    head = random_head(NUM_CLASSES, DIM, one.config.seed)
+    head = random_head(NUM_CLASSES, DIM, one.config.run.seed)
     return TunedModel(head, backbone=one.backbone.module, tune="full")
 
 
@@ -75,7 +78,7 @@ def test_fedproto_is_the_description_round_by_round(data: Path, tmp_path: Path) 
         sums, counts = torch.zeros(NUM_CLASSES, DIM, dtype=torch.float64), torch.zeros(NUM_CLASSES, 1)
         for client, model in models.items():
             kept, _ = samples(one, client)
-            train_locally(model, kept, options, key=(one.config.seed, client, server_round), extra_loss=extra)
+            train_locally(model, kept, options, key=(one.config.run.seed, client, server_round), extra_loss=extra)
             with torch.no_grad():
                 features = model.features(kept.inputs(torch.arange(len(kept.labels))))
             stats = FeatureStatistics.from_features(features, kept.labels, NUM_CLASSES)
@@ -156,4 +159,4 @@ def test_fedavg_is_flowers_and_everybody_goes_on_from_it(data: Path, tmp_path: P
         for approach in ("fedavg", "fedavg-ft"):
             right = evaluate(model, test, NUM_CLASSES).confusion.matrix.diagonal().sum()
             assert results[approach].num_correct[client] == int(right)
-            train_locally(model, kept, stage(one).request(2).options, key=(one.config.seed, client, 1))
+            train_locally(model, kept, stage(one).request(2).options, key=(one.config.run.seed, client, 1))

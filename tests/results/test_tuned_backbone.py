@@ -9,13 +9,15 @@ from PIL import Image
 from torch import Tensor, nn
 
 import fedstats_app
-from fedstats_app.backbones import Backbone, WeightsError, load_backbone
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.heads import LinearHead
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results import RunFolder
 from fedstats_app.results.head_file import read_head
 from fedstats_app.results.tuned_backbone import with_module
-from fedstats_app.training import TunedModel
+from fedstats_app.training.model import TunedModel
 from tests.support.trainings import make_training
 
 _NAMES = ["ant", "bee", "cow"]

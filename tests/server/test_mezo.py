@@ -15,10 +15,11 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 import fedstats_app
-from fedstats_app import client_app, server_app
-from fedstats_app.backbones import load_backbone
+from fedstats_app import client_app
+from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.client import mezo as client_mezo
 from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.data import load_dataset
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import ReplicasDiffer
@@ -156,7 +157,7 @@ def test_the_log_and_the_start_give_the_model_again(tmp_path: Path) -> None:
     notes = read_json(folder, "results.json")["training"]["fedncm-fedmezo"]["notes"]
     assert f"digest {replica.digest().hex()}" in notes[0]
     classifier = fedstats_app.load(folder, "fedncm-fedmezo", batch_size=64)
-    dataset = server_app.test_split("builtin")
+    dataset = load_dataset("builtin", "test")
     assert dataset is not None
     right = sum(
         predicted == dataset.class_names[dataset.labels[index]]

@@ -16,13 +16,16 @@ from safetensors.torch import load_file
 
 import fedstats_app
 from fedstats_app import client_app, server_app
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.client import training as client_training
 from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.data import load_dataset
+from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.results import resume as resume_module
 from fedstats_app.results.head_file import read_head
-from fedstats_app.site import FeatureReader, backbone_for, partitions, training_set
-from fedstats_app.training import batch_order
+from fedstats_app.training.samples import batch_order
 from fedstats_app.training.start_heads import random_head
 from tests.support.local_grid import Fault, LocalGrid, clients_in
 from tests.support.simulation import clients, read_json, simulate, site_folder
@@ -36,8 +39,8 @@ def rounds(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def client_features(config: AppConfig, client: int) -> tuple[torch.Tensor, torch.Tensor]:
-    dataset, indices = training_set(config), partitions(config)[client]
-    reader = FeatureReader(backbone_for(config, own_data=False))
+    dataset, indices = training_set(config.data), partitions(config.data, config.partition, config.run.seed)[client]
+    reader = FeatureReader(loaded_backbone(config.backbone_for(own_data=False)))
     features = torch.cat([block for block, _ in reader.blocks(dataset, indices)])
     return features, torch.from_numpy(np.array(dataset.labels[indices]))
 
@@ -53,7 +56,7 @@ def test_probe_of_one_client_is_centralised_sgd_bit_for_bit(tmp_path: Path) -> N
         weight_decay=1e-3,
         **FAST,
     )
-    config = AppConfig(backbone="random:tiny", input_size=16, num_clients=1, partitioner="iid")
+    config = AppConfig.of(backbone="random:tiny", input_size=16, num_clients=1, partitioner="iid")
     features, labels = client_features(config, 0)
     start = random_head(10, 32, seed=0)
     weight, bias = (tensor.clone().requires_grad_() for tensor in (start.weight, start.bias))
@@ -105,11 +108,13 @@ def test_a_tuned_backbone_predicts_again(tmp_path: Path, tune: str) -> None:
     started, tuned = (read_head(folder / "heads" / f"{one}.safetensors")[0] for one in ("fedncm", name))
     assert torch.equal(started.weight, tuned.weight) is (tune == "features")
     state = load_file(folder / "heads" / f"{name}.backbone.safetensors")
-    before = backbone_for(AppConfig(backbone="random:tiny", input_size=16), own_data=False).module.state_dict()
+    before = loaded_backbone(
+        AppConfig.of(backbone="random:tiny", input_size=16).backbone_for(own_data=False)
+    ).module.state_dict()
     assert any(not torch.equal(state[key].float(), before[key].float()) for key in state)
     classifier = fedstats_app.load(folder, name, batch_size=64)
     dataset = training_set(AppConfig())
-    test = server_app.test_split("builtin")
+    test = load_dataset("builtin", "test")
     assert test is not None
     images = [test.sample(index) for index in range(200)]
     accuracy = np.mean(

@@ -9,7 +9,6 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
-from fedstats_app.config import OPTIMIZER_NAMES, AppConfig
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, evaluate_model_on_clients
@@ -19,6 +18,8 @@ from fedstats_app.strategies.server_optimizers import (
     make_optimizer,
     optimizer_state,
 )
+from fedstats_app.training.options import OPTIMIZERS as NAMES
+from fedstats_app.training.options import OptimizerOptions
 from fedstats_app.wire import per_client
 from fedstats_app.wire.training import (
     TrainingRequest,
@@ -57,7 +58,7 @@ def hosted(grid: LocalGrid, count: int) -> ClientGrid:
 
 
 def tuning(inner: Any = None, count: int = 4, **options: Any) -> FineTuning:
-    inner = inner if inner is not None else make_optimizer(AppConfig())
+    inner = inner if inner is not None else make_optimizer(OptimizerOptions())
     return FineTuning(inner, TrainingRequest(2), {client: client + 1 for client in range(count)}, **options)
 
 
@@ -88,7 +89,7 @@ def test_flowers_fedavg_averages_by_samples() -> None:
 
 
 def test_fedadam_of_the_papers_is_torchs_adam_on_the_averaged_change() -> None:
-    strategy = tuning(OPTIMIZERS["fedadam-torch"](AppConfig(optimizer="fedadam-torch"), 0.01, frozenset()))
+    strategy = tuning(OPTIMIZERS["fedadam-torch"](OptimizerOptions("fedadam-torch", 0.01), frozenset()))
     result = strategy.start(hosted(clients(4), 4), to_record(START), 5)
     parameters = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in START.items()}
     adam = torch.optim.Adam(parameters.values(), lr=0.01, weight_decay=1e-5, eps=1e-8)
@@ -116,17 +117,17 @@ def test_clients_of_a_round_are_drawn_by_seed_and_round_alone() -> None:
     assert asked == set(drawn[0]) | set(drawn[1])
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZER_NAMES)
+@pytest.mark.parametrize("optimizer", NAMES)
 def test_bits_do_not_depend_on_hosts_or_order_and_go_on_after_a_stop(optimizer: str) -> None:
-    config = AppConfig(optimizer=optimizer)
+    options = OptimizerOptions(optimizer)
 
     def run(nodes: int, seed: int | None, stop_after: int = 0) -> dict[str, torch.Tensor]:
-        inner = make_optimizer(config)
+        inner = make_optimizer(options)
         grid = hosted(clients(nodes, shuffle_seed=seed), 6)
         if not stop_after:
             return values(tuning(inner, 6, fraction=0.5).start(grid, to_record(START), 6).arrays)
         first = tuning(inner, 6, fraction=0.5).start(grid, to_record(START), stop_after)
-        fresh = make_optimizer(config)
+        fresh = make_optimizer(options)
         load_optimizer_state(fresh, optimizer_state(inner))
         later = tuning(fresh, 6, fraction=0.5, first_round=stop_after + 1)
         return values(later.start(grid, to_record(values(first.arrays)), 6 - stop_after).arrays)
@@ -138,11 +139,11 @@ def test_bits_do_not_depend_on_hosts_or_order_and_go_on_after_a_stop(optimizer: 
 
 
 def test_state_of_another_optimizer_is_refused() -> None:
-    adam = make_optimizer(AppConfig(optimizer="fedadam"))
+    adam = make_optimizer(OptimizerOptions("fedadam"))
     tuning(adam).start(hosted(clients(4), 4), to_record(START), 1)
     assert set(optimizer_state(adam)) == {f"{kind}/{name}" for kind in ("m_t", "v_t") for name in START}
     with pytest.raises(ValueError, match=r"m_t/head\.bias.*which FedAvg does not keep"):
-        load_optimizer_state(make_optimizer(AppConfig()), optimizer_state(adam))
+        load_optimizer_state(make_optimizer(OptimizerOptions()), optimizer_state(adam))
 
 
 def poisoned(reply: Message) -> Message:
@@ -218,7 +219,7 @@ def test_training_stops_when_told_to() -> None:
 def test_it_runs_under_a_plain_grid_of_nodes() -> None:
     grid = clients(3)
     numbers = dict.fromkeys(grid.contexts)
-    strategy = FineTuning(make_optimizer(AppConfig()), TrainingRequest(2), numbers)
+    strategy = FineTuning(make_optimizer(OptimizerOptions()), TrainingRequest(2), numbers)
     result = strategy.start(grid, to_record(START), 1, evaluate_fn=lambda number, _: MetricRecord({"round": number}))
     for name, expected in by_hand(START, 1, range(3)).items():  # type: ignore[arg-type]
         torch.testing.assert_close(values(result.arrays)[name].double(), expected, rtol=1e-5, atol=1e-6)
@@ -240,4 +241,4 @@ def test_options_that_make_no_sense_are_refused() -> None:
         tuning(fraction=0.0)
     with pytest.raises(ValueError, match="first_round must be at least 1"):
         tuning(first_round=0)
-    assert set(OPTIMIZERS) == set(OPTIMIZER_NAMES)
+    assert set(OPTIMIZERS) == set(NAMES)

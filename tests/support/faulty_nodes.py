@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.backbones import load_backbone
+from fedstats_app.backbones.registry import load_backbone
 from tests.support.deployment import Deployment, Script, wait_until
 
 SITES = ("site-a", "site-b", "site-c")

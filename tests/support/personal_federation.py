@@ -14,14 +14,15 @@ from flwr.clientapp import ClientApp
 from PIL import Image
 
 from fedstats_app import client_app
-from fedstats_app.backbones import Backbone
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.client import personal as client_personal
 from fedstats_app.client import training as client_training
 from fedstats_app.config import AppConfig
+from fedstats_app.data.clients import training_set
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.personal.approaches import run_personal
-from fedstats_app.site import backbone_for, training_set
 from fedstats_app.strategies import StatisticsStrategy, make_strategy
 from fedstats_app.wire import guard, per_client
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
@@ -89,17 +90,17 @@ def federation(
     config = AppConfig.from_run_config(values)
     nodes = [{"partition-id": host, "num-partitions": hosts, "state-dir": str(state)} for host in range(hosts)]
     local = LocalGrid(app or personal_app(), nodes, config.to_run_config(), shuffle_seed=hosts)
-    clients = range(config.num_clients)
+    clients = range(config.partition.num_clients)
     grid = ClientGrid(local, {client: FIRST_NODE_ID + client % hosts for client in clients})
-    backbone = backbone_for(config, own_data=False)
+    backbone = loaded_backbone(config.backbone_for(own_data=False))
     strategy = make_strategy(
         config,
-        len(training_set(config).class_names),
+        len(training_set(config.data).class_names),
         feature_dim=backbone.feature_dim,
-        seed=config.seed,
-        wire_dtype=config.wire_dtype,
+        seed=config.run.seed,
+        wire_dtype=config.federation.wire_dtype,
         backbone_fingerprint=backbone.fingerprint,
-        holdout=config.holdout_fraction,
+        holdout=config.data.holdout_fraction,
     )
     strategy.start(grid)
     return Federation(config, local, grid, strategy, backbone)

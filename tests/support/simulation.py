@@ -13,8 +13,10 @@ from flwr.app import Context, RecordDict
 from PIL import Image
 
 from fedstats_app import client_app, server_app
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.config import AppConfig
-from fedstats_app.site import FeatureReader, backbone_for, partitions, training_set
+from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from tests.support.local_grid import Fault, LocalGrid
 
@@ -68,9 +70,9 @@ def clients(folder: Path) -> list[dict[str, Any]]:
 
 def central(config: AppConfig, kept: list[int]) -> tuple[FeatureStatistics, ClassMeanRows]:
     """Return statistics and rows of some clients, computed directly."""
-    dataset = training_set(config)
-    reader = FeatureReader(backbone_for(config, own_data=False))
-    parts, rows = partitions(config), []
+    dataset = training_set(config.data)
+    reader = FeatureReader(loaded_backbone(config.backbone_for(own_data=False)))
+    parts, rows = partitions(config.data, config.partition, config.run.seed), []
     stats = FeatureStatistics.zeros(10, 32)
     for client in kept:
         if not len(parts[client]):

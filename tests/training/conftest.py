@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.training import TensorSamples
+from fedstats_app.training.samples import TensorSamples
 from tests.support.networks import small_network
 
 

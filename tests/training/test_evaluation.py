@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from fedstats_app.heads import ConfusionMatrix, LinearHead
-from fedstats_app.training import Evaluation, TensorSamples, TunedModel, evaluate
+from fedstats_app.training.evaluation import Evaluation, evaluate
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import TensorSamples
 
 
 def test_predictions_and_loss_are_the_heads(

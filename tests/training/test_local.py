@@ -13,18 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.training import (
-    Diverged,
-    LocalOptions,
-    Samples,
-    TensorSamples,
-    TunedModel,
-    alignment_loss,
-    batch_order,
-    evaluate,
-    train_locally,
-)
-from fedstats_app.training.local import flip_images
+from fedstats_app.training.alignment import alignment_loss
+from fedstats_app.training.evaluation import evaluate
+from fedstats_app.training.local import Diverged, flip_images, train_locally
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.samples import Samples, TensorSamples, batch_order
 from tests.support.compare import relative_difference, same_bits
 
 Make = Callable[..., TensorSamples]
@@ -329,7 +323,10 @@ def test_training_does_not_load_torch_s_compiler() -> None:
     program = """
 import sys, torch
 from fedstats_app.heads import LinearHead
-from fedstats_app.training import LocalOptions, TensorSamples, TunedModel, train_locally
+from fedstats_app.training.local import train_locally
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.samples import TensorSamples
 model = TunedModel(LinearHead(torch.zeros(2, 3), torch.zeros(2)), tune="probe")
 samples = TensorSamples(torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))
 print(train_locally(model, samples, LocalOptions(momentum=0.9, weight_decay=0.1), key=(1,)).num_batches)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.backbones import add_lora
 from fedstats_app.heads import LinearHead
-from fedstats_app.training import TunedModel
+from fedstats_app.training.lora import add_lora
+from fedstats_app.training.model import TunedModel
 from fedstats_app.training.zeroth_order.perturbation import Perturbation
 from fedstats_app.training.zeroth_order.selection import tuned_names
 from tests.support.compare import same_bits

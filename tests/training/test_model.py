@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.statistics import RandomFourierFeatures, RandomProjection
-from fedstats_app.training import TensorSamples, TunedModel, evaluate
+from fedstats_app.training.evaluation import evaluate
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import TensorSamples
 from tests.support.compare import relative_difference, same_bits
 
 IMAGES = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(9))

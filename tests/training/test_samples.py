@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.training import TensorSamples, batch_order
+from fedstats_app.training.samples import TensorSamples, batch_order
 
 words = st.integers(0, 2**63 - 1)
 

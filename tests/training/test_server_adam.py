@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedstats_app.training import ServerAdam
+from fedstats_app.training.server_adam import ServerAdam
 from tests.support.compare import relative_difference, same_bits
 
 SHAPES = {"head.bias": (3,), "head.weight": (3, 4), "scale": ()}

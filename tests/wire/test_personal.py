@@ -10,7 +10,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from fedstats_app.training import LocalOptions
+from fedstats_app.training.options import LocalOptions
 from fedstats_app.wire import RejectedReply, RejectedRequest
 from fedstats_app.wire.personal import (
     PERSONALISE,

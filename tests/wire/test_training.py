@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.statistics import RandomFourierFeatures
-from fedstats_app.training import LocalOptions
+from fedstats_app.training.options import LocalOptions
 from fedstats_app.wire import RejectedReply, RejectedRequest
 from fedstats_app.wire.training import (
     TrainingRequest,

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedstats_app.backbones import Backbone
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.cli.doctor.finding import Finding, Level
 from fedstats_app.cli.doctor.samples import some_of
 from fedstats_app.cli.sample_files import readable
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
+from fedstats_app.data.clients import partitions
 from fedstats_app.results.run_folder import DEFAULT_OUTPUT_DIR
-from fedstats_app.site import cache_root, partitions
 
 _TIMED_SECONDS = 0.5
 _GRAM_METHODS = ("fed3r", "fedcgs")
@@ -60,9 +60,13 @@ def sizes_of(dataset: Dataset, config: AppConfig, *, own_data: bool) -> Sizes:
     if own_data:
         return Sizes(len(dataset), 1, len(np.unique(dataset.labels)), num_classes)
     if len(dataset) > _PARTITIONED_AT_MOST:
-        return Sizes(len(dataset), config.num_clients, config.num_clients * num_classes, num_classes)
-    rows = sum(len(np.unique(dataset.labels[part])) for part in partitions(config))
-    return Sizes(len(dataset), config.num_clients, rows, num_classes)
+        return Sizes(
+            len(dataset), config.partition.num_clients, config.partition.num_clients * num_classes, num_classes
+        )
+    rows = sum(
+        len(np.unique(dataset.labels[part])) for part in partitions(config.data, config.partition, config.run.seed)
+    )
+    return Sizes(len(dataset), config.partition.num_clients, rows, num_classes)
 
 
 def bytes_up(method: str, sizes: Sizes, feature_dim: int, config: AppConfig) -> int:
@@ -72,15 +76,18 @@ def bytes_up(method: str, sizes: Sizes, feature_dim: int, config: AppConfig) -> 
     matrix, in the run's wire-dtype.
     """
     dim = mapped_dim(method, feature_dim, config)
-    number = 8 if config.wire_dtype == "float64" else 4
-    rows = sizes.num_rows * (config.fedcof_means_per_class if method == "fedcof" else 1)
+    number = 8 if config.federation.wire_dtype == "float64" else 4
+    rows = sizes.num_rows * (config.method_keys.fedcof_means_per_class if method == "fedcof" else 1)
     gram = number * dim * (dim + 1) // 2 if method in _GRAM_METHODS else 0
     return rows * (number * dim + _ROW_BYTES) + sizes.num_clients * (gram + _REPLY_BYTES)
 
 
 def mapped_dim(method: str, feature_dim: int, config: AppConfig) -> int:
     """Return the length of what a method's statistics are taken of."""
-    random_features = {"fed3r": config.fed3r_random_features, "fedcgs": config.fedcgs_random_features}
+    random_features = {
+        "fed3r": config.method_keys.fed3r_random_features,
+        "fedcgs": config.method_keys.fedcgs_random_features,
+    }
     return random_features.get(method, 0) or feature_dim
 
 
@@ -90,9 +97,11 @@ def server_bytes(sizes: Sizes, feature_dim: int, config: AppConfig) -> int:
     The window of replies, the largest solve, and FedCOF's rows, of which there are as many as clients have classes.
     """
     dim = max(mapped_dim(method, feature_dim, config) for method in config.methods)
-    rows = sizes.num_rows * config.fedcof_means_per_class if "fedcof" in config.methods else sizes.num_classes
+    rows = (
+        sizes.num_rows * config.method_keys.fedcof_means_per_class if "fedcof" in config.methods else sizes.num_classes
+    )
     solve = _MATRICES_IN_A_SOLVE * dim**2 if config.methods != ("fedncm",) else 0
-    return config.window_megabytes * 2**20 + 8 * (solve + 2 * rows * dim + 4 * sizes.num_classes * dim)
+    return config.federation.window_megabytes * 2**20 + 8 * (solve + 2 * rows * dim + 4 * sizes.num_classes * dim)
 
 
 def check_cost(
@@ -159,8 +168,8 @@ def seconds_per_sample(backbone: Backbone, inputs: torch.Tensor) -> float:
 
 def check_disk(config: AppConfig, node: NodeConfig | None, sizes: Sizes | None, feature_dim: int) -> Iterator[Finding]:
     """Check the free space where results and cached features go."""
-    yield _free("results", Path(config.output_dir or DEFAULT_OUTPUT_DIR).expanduser(), 0)
-    cache = cache_root(config, node or NodeConfig())
+    yield _free("results", Path(config.run.output_dir or DEFAULT_OUTPUT_DIR).expanduser(), 0)
+    cache = (node or NodeConfig()).cache_root(config.cache)
     if cache is not None:
         yield _free("feature cache", cache, 4 * feature_dim * sizes.num_samples if sizes else 0)
 

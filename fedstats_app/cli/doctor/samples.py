@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedstats_app.backbones import Backbone
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.cli.doctor.finding import Finding
 from fedstats_app.cli.doctor.weights import offline
 from fedstats_app.cli.sample_files import readable
 from fedstats_app.cli.text import printable
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
-from fedstats_app.own_data import own_dataset
-from fedstats_app.site import training_set
+from fedstats_app.data.clients import own_dataset, training_set
 
 # Spread over all of them: damaged files often come together.
 SAMPLES_READ = 200
@@ -25,7 +24,7 @@ def load_data(config: AppConfig, node: NodeConfig | None) -> tuple[Finding, Data
     """Load the data of a node, or of the simulation, without any download."""
     try:
         with offline():
-            dataset = training_set(config) if node is None else own_dataset(node, config)
+            dataset = training_set(config.data) if node is None else own_dataset(node.data_path, config.data)
     # What is missing for a data set of the hub shows as a failed connection or a missing library.
     except (ValueError, OSError, ImportError) as error:
         return Finding("data", "FAIL", str(error), "put the data there, or name another data-path or dataset"), None
@@ -67,7 +66,7 @@ def check_samples(dataset: Dataset) -> Finding:
 
 def check_class_counts(dataset: Dataset, config: AppConfig, node: NodeConfig) -> Iterator[Finding]:
     """Tell which classes have too few samples to leave a node."""
-    floor = node.class_floor(config)
+    floor = node.class_floor(config.federation.min_class_count)
     counts = np.bincount(dataset.labels, minlength=len(dataset.class_names))
     few = [
         f"{printable(name, 40)} ({n})"

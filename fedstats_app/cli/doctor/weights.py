@@ -7,11 +7,11 @@ import os
 import time
 from collections.abc import Iterator
 
-from fedstats_app.backbones import Backbone
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.cli.doctor.finding import Finding
 from fedstats_app.config import AppConfig
-from fedstats_app.site import backbone_for
 
 
 def check_weights(config: AppConfig, *, own_data: bool, weights: str) -> tuple[Finding, Backbone | None]:
@@ -29,7 +29,7 @@ def check_weights(config: AppConfig, *, own_data: bool, weights: str) -> tuple[F
     started = time.perf_counter()
     try:
         with offline():
-            backbone = backbone_for(config, own_data=own_data, weights=weights)
+            backbone = loaded_backbone(config.backbone_for(own_data=own_data, weights=weights))
     except (WeightsError, ValueError, ModuleNotFoundError) as error:
         advice = "name a local file in backbone-weights, or start a run once where downloads are possible"
         return Finding("backbone", "FAIL", str(error), advice), None

@@ -14,8 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstats_app.backbones import Backbone, TextOptions, WeightsError, available_backbones, load_backbone
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.registry import available_backbones, load_backbone
+from fedstats_app.backbones.text import TextOptions
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
+from fedstats_app.backbones.weights import WeightsError
 from tests.support.sentences import sentences
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `text`")

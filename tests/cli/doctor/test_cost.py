@@ -11,12 +11,12 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 
-from fedstats_app.backbones import load_backbone
+from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.cli.doctor import cost
 from fedstats_app.cli.doctor.cost import Sizes, bytes_up, check_cost, check_disk, megabytes, server_bytes, sizes_of
 from fedstats_app.config import AppConfig
 from fedstats_app.data import load_dataset
-from fedstats_app.site import partitions, training_set
+from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
 from tests.support.local_grid import instruction
@@ -36,7 +36,7 @@ def test_expected_bytes_are_those_of_a_reply(method: str, wire_dtype: str) -> No
     msg: Message = instruction(request.to_content(), "query.statistics")
     reply = statistics_reply(msg, statistics, backbone_fingerprint="0" * 64, seconds=1.0)
     sent = read_statistics_reply(reply, request).wire_bytes
-    expected = bytes_up(method, Sizes(60, 1, PRESENT, CLASSES), DIM, AppConfig(wire_dtype=wire_dtype))
+    expected = bytes_up(method, Sizes(60, 1, PRESENT, CLASSES), DIM, AppConfig.of(wire_dtype=wire_dtype))
     assert expected == pytest.approx(sent, abs=200)
     assert isinstance(reply.content, RecordDict)
 
@@ -44,7 +44,7 @@ def test_expected_bytes_are_those_of_a_reply(method: str, wire_dtype: str) -> No
 def test_random_features_and_several_means_are_counted() -> None:
     sizes, config = (
         Sizes(100, 2, 6, 10),
-        AppConfig(fed3r_random_features=50, fedcgs_random_features=0, fedcof_means_per_class=3),
+        AppConfig.of(fed3r_random_features=50, fedcgs_random_features=0, fedcof_means_per_class=3),
     )
     once = 2 * cost._REPLY_BYTES
     assert bytes_up("fed3r", sizes, 640, config) == 6 * (4 * 50 + 16) + 2 * 4 * 50 * 51 // 2 + once
@@ -53,10 +53,12 @@ def test_random_features_and_several_means_are_counted() -> None:
 
 
 def test_rows_are_those_of_the_partitions() -> None:
-    config = AppConfig(num_clients=7)
-    dataset = training_set(config)
+    config = AppConfig.of(num_clients=7)
+    dataset = training_set(config.data)
     sizes = sizes_of(dataset, config, own_data=False)
-    expected = sum(len(set(dataset.labels[part].tolist())) for part in partitions(config))
+    expected = sum(
+        len(set(dataset.labels[part].tolist())) for part in partitions(config.data, config.partition, config.run.seed)
+    )
     assert sizes == Sizes(len(dataset), 7, expected, 10)
 
 
@@ -67,11 +69,11 @@ def test_a_node_is_one_client(pictures: Path) -> None:
 
 
 def test_memory_grows_with_what_it_depends_on() -> None:
-    small, config = Sizes(100, 10, 50, 10), AppConfig(window_megabytes=1)
+    small, config = Sizes(100, 10, 50, 10), AppConfig.of(window_megabytes=1)
     base = server_bytes(small, 1280, config)
     assert server_bytes(dataclasses.replace(small, num_rows=50_050), 1280, config) - base == 8 * 2 * 50_000 * 1280
-    assert server_bytes(small, 1280, AppConfig(window_megabytes=3)) - base == 2 * 2**20
-    assert server_bytes(small, 1280, AppConfig(window_megabytes=1, method="fedncm")) < base - 6 * 8 * 1280**2 + 1
+    assert server_bytes(small, 1280, AppConfig.of(window_megabytes=3)) - base == 2 * 2**20
+    assert server_bytes(small, 1280, AppConfig.of(window_megabytes=1, method="fedncm")) < base - 6 * 8 * 1280**2 + 1
 
 
 def findings(machine: int | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, cost.Finding]:
@@ -102,7 +104,7 @@ def test_time_is_that_of_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = AppConfig(output_dir=str(tmp_path / "runs"), cache_dir=str(tmp_path / "cache"))
+    config = AppConfig.of(output_dir=str(tmp_path / "runs"), cache_dir=str(tmp_path / "cache"))
     results, cache = check_disk(config, None, Sizes(1000, 1, 1, 1), 1280)
     assert (results.level, cache.level) == ("ok", "ok")
     assert f"feature cache in {tmp_path / 'cache'}" in cache.message and "about 5.1 MB needed" in cache.message

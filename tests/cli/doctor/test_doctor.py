@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedstats_app.backbones import load_backbone
+from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.cli import main
 from tests.cli.certificates import listening, sign, tls
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedstats_app.training import TensorSamples
+from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.zeroth_order import replica as module
 from fedstats_app.training.zeroth_order.log import Update
 from fedstats_app.training.zeroth_order.objective import projected_gradients

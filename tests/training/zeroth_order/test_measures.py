@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.training import TensorSamples, TunedModel
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.zeroth_order.curvature import curvatures
 from fedstats_app.training.zeroth_order.directions import Directions
 from fedstats_app.training.zeroth_order.perturbation import Perturbation

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.statistics import RandomFourierFeatures
-from fedstats_app.training import TensorSamples, TunedModel
 from fedstats_app.training.local import Diverged
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.zeroth_order.directions import Directions
 from fedstats_app.training.zeroth_order.objective import mean_loss, projected_gradients
 from fedstats_app.training.zeroth_order.perturbation import Perturbation

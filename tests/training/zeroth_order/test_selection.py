@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.training import TunedModel
+from fedstats_app.training.model import TunedModel
 from fedstats_app.training.zeroth_order.selection import tuned_names
 
 HEAD = {"head.weight", "head.bias"}

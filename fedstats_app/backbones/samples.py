@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstats_app.backbones import Backbone
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.data import Dataset, UnreadableSampleError
 
 logger = logging.getLogger("fedstats_app")

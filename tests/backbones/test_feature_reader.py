@@ -13,17 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedstats_app.backbones import load_backbone
+from fedstats_app.backbones.feature_reader import BLOCK_SIZE, FeatureReader
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.client.split import client_samples
 from fedstats_app.config import AppConfig, ConfigError, NodeConfig
 from fedstats_app.data import Dataset, load_dataset
-from fedstats_app.site import (
-    BLOCK_SIZE,
-    FeatureReader,
-    cache_root,
-    client_samples,
-    input_size,
-    split_holdout,
-)
+from fedstats_app.data.clients import split_holdout
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +100,7 @@ def test_a_client_without_samples_gives_no_blocks(sample: Dataset) -> None:
 
 
 def test_every_sample_belongs_to_one_client() -> None:
-    config = AppConfig(num_clients=7)
+    config = AppConfig.of(num_clients=7)
     parts = [client_samples(config, NodeConfig("", 0, 2), client, ())[1] for client in range(7)]
     assert sorted(np.concatenate(parts).tolist()) == list(range(8000))
     with pytest.raises(ValueError, match=r"client must lie in \[0, 7\), got 7"):
@@ -131,19 +126,19 @@ def test_held_out_and_kept_samples_are_all_samples(size: int, fraction: float, c
 
 
 def test_input_size_is_small_only_for_the_small_sample() -> None:
-    assert input_size(AppConfig(), own_data=False) == 64
-    assert input_size(AppConfig(), own_data=True) == 0
-    assert input_size(AppConfig(dataset="hub:x/y"), own_data=False) == 0
-    assert input_size(AppConfig(input_size=96), own_data=False) == 96
+    assert AppConfig().backbone_for(own_data=False).input_size == 64
+    assert AppConfig().backbone_for(own_data=True).input_size == 0
+    assert AppConfig.of(dataset="hub:x/y").backbone_for(own_data=False).input_size == 0
+    assert AppConfig.of(input_size=96).backbone_for(own_data=False).input_size == 96
 
 
 def test_the_cache_is_on_in_simulation_and_where_a_node_s_owner_names_a_place(tmp_path: Path) -> None:
     simulated, own = NodeConfig("", 0, 2), NodeConfig("/data")
-    config = AppConfig(cache_dir=str(tmp_path))
-    assert cache_root(config, simulated) == tmp_path and cache_root(config, own) is None
+    config = AppConfig.of(cache_dir=str(tmp_path))
+    assert simulated.cache_root(config.cache) == tmp_path and own.cache_root(config.cache) is None
     with pytest.raises(ConfigError, match="feature-cache: must be one of auto, off, got 'on'"):
         AppConfig.from_run_config({"feature-cache": "on"})
-    assert cache_root(replace(config, feature_cache="off"), simulated) is None
+    assert simulated.cache_root(replace(config.cache, feature_cache="off")) is None
     named = replace(own, cache_dir="/site/cache")
-    assert cache_root(config, named) == Path("/site/cache")
-    assert cache_root(replace(config, feature_cache="off"), named) is None
+    assert named.cache_root(config.cache) == Path("/site/cache")
+    assert named.cache_root(replace(config.cache, feature_cache="off")) is None

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedstats_app import samples as samples_module
-from fedstats_app.backbones import Backbone, load_backbone
+from fedstats_app.backbones import samples as samples_module
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.samples import ImageSamples, TextSamples, samples_for
 from fedstats_app.data import Dataset, load_dataset
-from fedstats_app.samples import ImageSamples, TextSamples, samples_for
-from fedstats_app.site import FeatureReader
 from tests.support.sentences import text_folder
 
 pytest.importorskip("transformers", reason="needs the extra `text`")

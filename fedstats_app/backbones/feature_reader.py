@@ -1,0 +1,129 @@
+"""The frozen backbone's view of samples, in blocks, from the cache where they are in it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.samples import check_kind
+from fedstats_app.data import Dataset, FeatureCache, Sample, UnreadableSampleError
+
+logger = logging.getLogger("fedstats_app")
+
+# Features are handed on in blocks of this size whether they were computed or read from the cache: the order of
+# additions, and so the last bits of the statistics, are the same either way.
+BLOCK_SIZE = 1024
+
+
+@dataclass
+class FeatureReader:
+    """Reads samples, runs the backbone and keeps features on disk if asked to.
+
+    Attributes
+    ----------
+    backbone : Backbone
+        Frozen.
+    cache_root : Path or None
+        Folder of the feature cache, None for none.
+    num_unreadable : int
+        Samples that could not be read so far.
+    """
+
+    backbone: Backbone
+    cache_root: Path | None = None
+    num_unreadable: int = 0
+
+    def blocks(self, dataset: Dataset, indices: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the features of samples in their order; unreadable ones are counted, named in the log and left out.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            Where the samples are.
+        indices : ndarray
+            (n,) which ones.
+
+        Yields
+        ------
+        features : Tensor
+            (b, d) float32 on the backbone's device, b at most ``BLOCK_SIZE``.
+        positions : Tensor
+            (b,) int64 into ``indices``.
+
+        Raises
+        ------
+        ValueError
+            If the data are of another kind than the backbone takes.
+        """
+        check_kind(dataset, self.backbone)
+        cache = self._cache(dataset)
+        for start in range(0, len(indices), BLOCK_SIZE):
+            block = indices[start : start + BLOCK_SIZE]
+            features, positions = self._block(dataset, block, cache)
+            if len(positions):
+                yield features, positions + start
+
+    def _block(self, dataset: Dataset, indices: NDArray[np.int64], cache: FeatureCache | None) -> tuple[Tensor, Tensor]:
+        known = np.zeros(len(indices), dtype=bool)
+        features = torch.zeros(len(indices), self.backbone.feature_dim, device=self.backbone.device)
+        if cache is not None:
+            cached, known = cache.lookup(indices)
+            if cached is not None:
+                features[torch.from_numpy(known)] = torch.from_numpy(cached[known]).to(self.backbone.device)
+        missing = np.flatnonzero(~known)
+        read: list[int] = []
+        done = 0
+        for batch in self.backbone.extract(self._samples(dataset, indices, missing, read)):
+            features[torch.tensor(read[done : done + len(batch)])] = batch
+            done += len(batch)
+        if cache is not None and read:
+            cache.store(indices[read], features[torch.tensor(read)].cpu().numpy())
+        known[read] = True
+        positions = torch.from_numpy(np.flatnonzero(known))
+        return features[positions.to(features.device)], positions
+
+    def _samples(
+        self, dataset: Dataset, indices: NDArray[np.int64], missing: NDArray[np.int64], read: list[int]
+    ) -> Iterator[Sample]:
+        """Yield the samples that can be read and append their positions to ``read``."""
+        for position in missing.tolist():
+            try:
+                sample = dataset.sample(int(indices[position]))
+            except UnreadableSampleError as error:
+                self.num_unreadable += 1
+                # The name stays in this site's own log: file names can be personal data.
+                logger.warning("left out: %s", error)
+                continue
+            read.append(position)
+            yield sample
+
+    def _cache(self, dataset: Dataset) -> FeatureCache | None:
+        if self.cache_root is None:
+            return None
+        backbone = self.backbone
+        parts = (
+            dataset.fingerprint,
+            backbone.fingerprint,
+            str(backbone.batch_size),
+            backbone.autocast,
+            str(backbone.channels_last),
+            backbone.device.type,
+            torch.__version__,
+        )
+        return _open_cache(self.cache_root, hashlib.sha256("\n".join(parts).encode()).hexdigest())
+
+
+@functools.lru_cache(maxsize=4)
+def _open_cache(root: Path, key: str) -> FeatureCache:
+    """Keep caches open: their parts are mapped once per process."""
+    return FeatureCache(root, key)

@@ -1,0 +1,94 @@
+"""Options of the backbone. No torch is imported here."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from fedstats_app.options import Options, flag, one_of, option, text, whole
+
+BACKBONES = (
+    "efficientnet_lite0",
+    "squeezenet1_1",
+    "mobilenet_v2",
+    "resnet18",
+    "resnet50",
+    "efficientnet_b0",
+    "vit_b_16",
+    "vit_b_32",
+    "tiny",
+    "all-MiniLM-L6-v2",
+    "tiny-text",
+)
+# Those of them that take texts, besides what begins with one of the prefixes.
+TEXT_BACKBONES = ("all-MiniLM-L6-v2", "tiny-text")
+TEXT_PREFIXES = ("sentence:", "transformers:")
+
+
+def device_name(value: object) -> object:
+    """Check for a device as torch names them, or auto."""
+    if not isinstance(value, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value):
+        raise ValueError("must be auto, cpu, cuda, cuda:N or mps")
+    return value
+
+
+def backbone_name(value: object) -> object:
+    """Check for a network that can be loaded."""
+    name = str(value).removeprefix("random:")
+    prefixes = ("timm:", *TEXT_PREFIXES)
+    if not (name in BACKBONES or (name.startswith(prefixes) and name not in prefixes)):
+        close = difflib.get_close_matches(name, BACKBONES, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        with_prefix = ", ".join(f"{prefix}NAME" for prefix in prefixes)
+        raise ValueError(f"must be one of {', '.join(BACKBONES)}, {with_prefix} or random:NAME{hint}")
+    return value
+
+
+def text_template(value: object) -> object:
+    """Check for a prompt around a text, or the empty text."""
+    if not isinstance(value, str) or (value and (value.count("{text}") != 1 or value.count("{mask}") > 1)):
+        raise ValueError("must hold {text} once and {mask} at most once, or be empty")
+    return value
+
+
+@dataclass(frozen=True)
+class BackboneOptions(Options):
+    """Which network makes the features, and how it is run."""
+
+    backbone: str = option("efficientnet_lite0", backbone_name)
+    backbone_weights: str = option("", text)
+    input_size: int = option(0, whole(0, 4096))
+    text_max_length: int = option(0, whole(0, 1_000_000))
+    text_pooling: Literal["auto", "mean", "first"] = option("auto", one_of("auto", "mean", "first"))
+    text_template: str = option("", text_template)
+    batch_size: int = option(16, whole(1, 4096))
+    device: str = option("auto", device_name)
+    autocast: str = option("none", one_of("none", "bf16", "fp16"))
+    channels_last: bool = option(True, flag)
+    # The architecture's own normalisation layers, or GroupNorm in the place of BatchNorm: training asks for it.
+    norm: Literal["batch", "group"] = "batch"
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether the backbone is a language model."""
+        name = self.backbone.removeprefix("random:")
+        return name in TEXT_BACKBONES or name.startswith(TEXT_PREFIXES)
+
+    def problems(self) -> list[str]:
+        """Refuse options of texts for images, and of images for texts."""
+        problems = []
+        given = {
+            "text-max-length": self.text_max_length,
+            "text-pooling": "" if self.text_pooling == "auto" else self.text_pooling,
+            "text-template": self.text_template,
+        }
+        for name, value in given.items():
+            if value and not self.takes_text:
+                problems.append(f"{name}: is for text backbones, got {value!r} with backbone {self.backbone!r}")
+        if self.text_template and self.text_pooling != "auto":
+            problems.append(f"text-pooling: must be auto with text-template, got {self.text_pooling!r}")
+        if self.takes_text and self.input_size:
+            problems.append(f"input-size: is for images, text-max-length for texts, got {self.input_size}")
+        return problems

@@ -1,0 +1,108 @@
+"""The data of a run's clients: parts of one data set, or each node's own. It imports no torch.
+
+So a node answers ``query.clients`` without it: in deployment every message is a new process, and torch is most of what
+such a process costs.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstats_app.data.dataset import Dataset
+from fedstats_app.data.loading import load_dataset
+from fedstats_app.data.options import DataOptions, PartitionOptions
+from fedstats_app.data.partition import partition
+
+
+@functools.lru_cache(maxsize=2)
+def training_set(options: DataOptions) -> Dataset:
+    """Return the data set that clients are partitions of, loaded once per process."""
+    return load_dataset(options.dataset, "train", **options.columns)
+
+
+def test_split(spec: str, options: DataOptions) -> Dataset | None:
+    """Return the test split of a data set, or None if it has none; of tables, with the columns that are named."""
+    return load_dataset(spec, "test", **(options.columns if is_table(spec) else {}))
+
+
+@functools.lru_cache(maxsize=2)
+def partitions(data: DataOptions, options: PartitionOptions, seed: int) -> list[NDArray[np.int64]]:
+    """Return the samples of every client of a simulation, drawn once per process."""
+    return partition(
+        training_set(data),
+        partitioner=options.partitioner,
+        num_clients=options.num_clients,
+        alpha=options.dirichlet_alpha,
+        column=options.partition_column,
+        classes_per_client=options.classes_per_client,
+        uniform_share=options.partition_uniform_share,
+        seed=seed,
+    )
+
+
+@functools.lru_cache(maxsize=2)
+def own_dataset(path: str, options: DataOptions) -> Dataset:
+    """Return the data of a node with data of its own, all of it training data."""
+    spec = data_spec(path)
+    return load_dataset(spec, "train", **(options.columns if is_table(spec) else {}))
+
+
+def data_spec(path: str) -> str:
+    """Return the spec of data at a path: parquet or CSV files where there are any, else a folder per class."""
+    place = Path(path).expanduser()
+    for suffix in ("parquet", "csv"):
+        folders = (place, place / "data")
+        if place.suffix == f".{suffix}" or any(any(folder.glob(f"*.{suffix}")) for folder in folders):
+            return f"{suffix}:{path}"
+    return f"folder:{path}"
+
+
+def is_table(spec: str) -> bool:
+    """Return whether a data set has columns to choose from."""
+    return spec.startswith(("hub:", "parquet:", "csv:"))
+
+
+def hidden_classes(dataset: Dataset, floor: int) -> NDArray[np.int64]:
+    """Return the classes of a node's own data, by index, with fewer samples than its floor (and so than none).
+
+    Not even their names leave the node: a name alone would say that there is such a case.
+    """
+    counts = np.bincount(dataset.labels, minlength=len(dataset.class_names))
+    return np.flatnonzero(counts < floor)
+
+
+def listed_classes(dataset: Dataset, floor: int) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
+    """Return the class names that a node with data of its own tells the server, and their numbers if they have any.
+
+    Those under the floor are left out; without a floor all are told, also of classes without samples.
+    """
+    listed = np.setdiff1d(np.arange(len(dataset.class_names)), hidden_classes(dataset, floor))
+    names = tuple(dataset.class_names[c] for c in listed)
+    return names, tuple(listed.tolist()) if dataset.numbered else None
+
+
+def aligned(dataset: Dataset, class_names: tuple[str, ...], floor: int) -> Dataset:
+    """Return a node's data with the federation's classes, without samples of classes that it was not told of."""
+    hidden = [c for c in hidden_classes(dataset, floor) if dataset.class_names[c] not in class_names]
+    left_out = np.isin(dataset.labels, hidden)
+    if left_out.any():
+        dataset = dataset.subset(np.flatnonzero(~left_out))
+    return dataset.with_class_names(class_names)
+
+
+def split_holdout(
+    indices: NDArray[np.int64], fraction: float, seed: int, client_id: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return a client's samples for statistics and those it keeps for evaluation, drawn by (seed, client).
+
+    A client with one sample keeps it for statistics.
+    """
+    if fraction == 0.0:
+        return indices, indices[:0]
+    order = np.random.default_rng([seed, 0 if client_id is None else client_id]).permutation(len(indices))
+    held_out = min(round(fraction * len(indices)), max(len(indices) - 1, 0))
+    return np.sort(indices[order[held_out:]]), np.sort(indices[order[:held_out]])

@@ -1,0 +1,63 @@
+"""Options of the data: where samples come from, which client has which, where features are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedstats_app.data.partition import PARTITIONERS
+from fedstats_app.options import Options, empty_or, is_absolute, number, one_of, option, text, whole
+
+
+def dataset_spec(value: object) -> object:
+    """Check for where a data set is."""
+    kind, _, where = str(value).partition(":")
+    if not (value == "builtin" or (kind in ("hub", "folder", "parquet", "csv") and where)):
+        raise ValueError("must be builtin, hub:NAME, folder:/PATH, parquet:/PATH or csv:/PATH")
+    if kind in ("folder", "parquet", "csv") and not is_absolute(where):
+        # The app does not run in the user's folder, so a relative path would lead somewhere else.
+        raise ValueError("must name an absolute path (or one that starts with ~)")
+    return value
+
+
+@dataclass(frozen=True)
+class DataOptions(Options):
+    """Where samples come from, and what clients keep of theirs for evaluation."""
+
+    dataset: str = option("builtin", dataset_spec)
+    test_dataset: str = option("", empty_or(dataset_spec))
+    image_column: str = option("", text)
+    text_column: str = option("", text)
+    label_column: str = option("", text)
+    holdout_fraction: float = option(0.2, number(0.0, 0.9, open_low=True))
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that are named, as arguments of :func:`fedstats_app.data.load_dataset`."""
+        named = {name: getattr(self, name) for name in ("image_column", "text_column", "label_column")}
+        return {name: column for name, column in named.items() if column}
+
+
+@dataclass(frozen=True)
+class PartitionOptions(Options):
+    """How a simulation's samples are split over its clients."""
+
+    num_clients: int = option(100, whole(1, 1_000_000))
+    partitioner: str = option("dirichlet", one_of(*PARTITIONERS))
+    dirichlet_alpha: float = option(0.1, number(0.0, open_low=True))
+    partition_column: str = option("", text)
+    classes_per_client: int = option(2, whole(1, 1_000_000))
+    partition_uniform_share: float = option(0.2, number(0.0, 1.0))
+
+    def problems(self) -> list[str]:
+        """Refuse a split by a column that is not named."""
+        if self.partitioner in ("natural-id", "domain") and not self.partition_column:
+            return [f"partition-column: partitioner {self.partitioner!r} needs one, got none"]
+        return []
+
+
+@dataclass(frozen=True)
+class CacheOptions(Options):
+    """Whether and where features are kept."""
+
+    feature_cache: str = option("auto", one_of("auto", "off"))
+    cache_dir: str = option("", text)

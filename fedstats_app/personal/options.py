@@ -1,0 +1,42 @@
+"""Options of personalisation. No torch is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedstats_app.options import Options, number, option, some_of, whole
+from fedstats_app.training.options import LocalOptions
+
+# Ways to a model of one's own for every client, and what they are compared with.
+APPROACHES = ("global", "local-only", "one-shot", "one-shot-sum", "fedavg-ft", "fedproto", "closed-form")
+
+
+@dataclass(frozen=True)
+class PersonalOptions(Options):
+    """Which ways to personal models are compared, and how clients train in them."""
+
+    personalise: str = option("none", some_of(APPROACHES, "none", "all"))
+    personal_epochs: int = option(20, whole(1, 100_000))
+    personal_rounds: int = option(20, whole(1, 100_000))
+    personal_batch_size: int = option(128, whole(1, 1_000_000))
+    personal_learning_rate: float = option(0.01, number(0.0, open_low=True))
+    personal_momentum: float = option(0.5, number(0.0, 1.0))
+    personal_weight_decay: float = option(5e-4, number(0.0))
+    alignment_weight: float = option(1.0, number(0.0))
+
+    @property
+    def approaches(self) -> tuple[str, ...]:
+        """The approaches in the order asked for."""
+        named = {"none": (), "all": APPROACHES}
+        return named.get(self.personalise, tuple(self.personalise.split(",")))
+
+    def local(self, epochs: int, *, flip: bool) -> LocalOptions:
+        """Return how clients train for so many epochs, the same in all approaches."""
+        return LocalOptions(
+            epochs,
+            self.personal_batch_size,
+            self.personal_learning_rate,
+            self.personal_momentum,
+            self.personal_weight_decay,
+            flip,
+        )

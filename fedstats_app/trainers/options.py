@@ -1,0 +1,48 @@
+"""Options of training from the head, whatever trains. No torch is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedstats_app.config.names import METHOD_NAMES
+from fedstats_app.options import Options, flag, number, one_of, option, some_of, whole, word_list
+from fedstats_app.training.options import BatchNorm
+
+# Heads to start from that no statistics are needed for.
+MADE_HEADS = ("random", "zero", "label-words")
+# What is trained: "none", or the name of a trainer.
+TUNINGS = ("none", "full", "probe", "features", "fedmezo")
+
+
+@dataclass(frozen=True)
+class TuningOptions(Options):
+    """Training from the head, whatever trains: what, from where, for how long, and how it is scored."""
+
+    fine_tune: str = option("none", one_of(*TUNINGS))
+    start_head: str = option("best", some_of((*METHOD_NAMES, *MADE_HEADS), "best", "all"))
+    label_words: str = option("", word_list)
+    num_server_rounds: int = option(20, whole(1, 1_000_000))
+    fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True))
+    temperature: float = option(1.0, number(0.0, open_low=True))
+    tune_bias: bool = option(True, flag)
+    batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
+        "frozen", one_of("frozen", "kept", "averaged", "groupnorm")
+    )
+    evaluate_every: int = option(1, whole(1, 1_000_000))
+    patience: int = option(0, whole(0, 1_000_000))
+    checkpoint_every: int = option(10, whole(0, 1_000_000))
+
+    @property
+    def running_statistics(self) -> BatchNorm:
+        """What happens to BatchNorm's running statistics; with GroupNorm in its place there are none."""
+        return "frozen" if self.batch_norm == "groupnorm" else self.batch_norm
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The label words, one per class; none where there are none."""
+        return tuple(self.label_words.split(",")) if self.label_words else ()
+
+    def start_heads(self, methods: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the heads to start from, in the order asked for; ("best",) for the most accurate one."""
+        return (*methods, "random") if self.start_head == "all" else tuple(self.start_head.split(","))
