@@ -31,9 +31,9 @@ from fedstats_app.results.resume import ClosedFormStage, check_same_run, closed_
 from fedstats_app.results.training_table import training_table
 from fedstats_app.server.closed_form import ClosedForm
 from fedstats_app.server.console import LastWord, quiet_flower, say
+from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
 from fedstats_app.server.fine_tuning import FineTuningStage, label_word_head
-from fedstats_app.server.test_set import ServerTestSet
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire.disclosure import DisclosureLedger
 
@@ -126,7 +126,9 @@ class Run:
         class_names = extension.with_earlier_classes(own_names)
         self.align_names = not federation.simulated or class_names != own_names
         if config.tuning.fine_tune != "none" and "label-words" in config.start_heads:
-            label_word_head(config, backbone, class_names)  # words that do not suit are an error now, not after stage 1
+            label_word_head(
+                config.tuning.words, backbone, class_names
+            )  # words that do not suit are an error now, not after stage 1
         test_set = self._test_set(federation, backbone, class_names)
         if (
             "fed3r" in config.methods

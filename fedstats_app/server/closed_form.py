@@ -22,8 +22,8 @@ from fedstats_app.results.disclosure import policy_record
 from fedstats_app.results.record import head_metadata, method_result, versions
 from fedstats_app.results.statistics_file import save_statistics
 from fedstats_app.server.console import quiet_flower, say
+from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
-from fedstats_app.server.test_set import ServerTestSet
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.strategies import StatisticsStrategy, make_strategy
 from fedstats_app.wire import ReceivedStatistics

@@ -16,9 +16,9 @@ from fedstats_app.results import RunFolder
 from fedstats_app.results.record import trained_head_metadata, versions
 from fedstats_app.results.resume import SavedHead
 from fedstats_app.results.tuned_backbone import Normalisation, with_module
+from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.head_training import HeadTraining
 from fedstats_app.server.mezo import MezoTraining
-from fedstats_app.server.test_set import ServerTestSet
 from fedstats_app.statistics import FeatureMap, IdentityMap
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start_heads import random_head, zero_head
@@ -114,11 +114,11 @@ class FineTuningStage:
         if name == "random":
             return _made(random_head(num_classes, dim, self.config.run.seed, bias=self.config.tuning.tune_bias))
         if name == "label-words":
-            return _made(label_word_head(self.config, self.backbone, self.class_names))
+            return _made(label_word_head(self.config.tuning.words, self.backbone, self.class_names))
         return _made(zero_head(num_classes, dim)) if name == "zero" else self.heads[name]
 
 
-def label_word_head(config: AppConfig, backbone: Backbone, class_names: Sequence[str]) -> LinearHead:
+def label_word_head(words: Sequence[str], backbone: Backbone, class_names: Sequence[str]) -> LinearHead:
     """Return the head that scores each class by the language model's score for the class's word.
 
     Raises
@@ -126,7 +126,6 @@ def label_word_head(config: AppConfig, backbone: Backbone, class_names: Sequence
     ValueError
         If there is not one word per class, a word is not one token, or the backbone has no language head.
     """
-    words = config.tuning.words
     if len(words) != len(class_names):
         raise ValueError(
             f"label-words must be one word per class, for {', '.join(class_names[:20])}; got {', '.join(words)}"

@@ -16,12 +16,13 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.samples import ImageSamples
 from fedstats_app.client import personal as client_personal
 from fedstats_app.client import training as client_training
-from fedstats_app.data.clients import partitions, split_holdout, training_set
+from fedstats_app.data.clients import split_holdout, training_set
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import PersonalSolver, choose_mixing, personal_head
 from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.personal import approaches as personal
-from fedstats_app.personal.options import PERSONAL_APPROACHES
+from fedstats_app.personal.options import APPROACHES as APPROACH_NAMES
+from fedstats_app.personal.options import PersonalOptions
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.alignment import alignment_loss
 from fedstats_app.training.evaluation import evaluate
@@ -57,11 +58,11 @@ def everything(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Fe
 
 
 def split(one: Federation, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return split_holdout(partitions(one.config)[client], one.config.data.holdout_fraction, one.config.run.seed, client)
+    return split_holdout(one.parts()[client], one.config.data.holdout_fraction, one.config.run.seed, client)
 
 
 def images(one: Federation, indices: NDArray[np.int64]) -> ImageSamples:
-    return ImageSamples(training_set(one.config), indices, one.backbone)
+    return ImageSamples(training_set(one.config.data), indices, one.backbone)
 
 
 def comparable(result: PersonalResult) -> PersonalResult:
@@ -120,7 +121,7 @@ def test_results_do_not_depend_on_the_hosts(
 def test_global_heads_are_scored_client_by_client(everything: tuple[Federation, dict[str, PersonalResult]]) -> None:
     one, results = everything
     reader = FeatureReader(one.backbone)
-    dataset = training_set(one.config)
+    dataset = training_set(one.config.data)
     for client in range(NUM_CLIENTS):
         _, test = split(one, client)
         features = torch.cat([block for block, _ in reader.blocks(dataset, test)])
@@ -161,7 +162,7 @@ def test_the_closed_form_is_solved_from_the_clients_own_statistics(
     everything: tuple[Federation, dict[str, PersonalResult]],
 ) -> None:
     one, results = everything
-    dataset, reader = training_set(one.config), FeatureReader(one.backbone)
+    dataset, reader = training_set(one.config.data), FeatureReader(one.backbone)
     ridge = one.strategy.heads["fed3r"].report.parameters["ridge_lambda"]
     solvers = {
         "fed3r": PersonalSolver("ridge", ridge_lambda=ridge),
@@ -300,10 +301,10 @@ def test_personal_models_need_a_holdout(data: Path, tmp_path: Path) -> None:
 
 def test_personal_models_need_a_head_with_a_gram_matrix(data: Path, tmp_path: Path) -> None:
     one = federation(data, tmp_path, method="fedncm")
-    one.config = replace(one.config, personalise="local-only")
+    one.config = replace(one.config, personal=PersonalOptions("local-only"))
     with pytest.raises(ValueError, match="need the head of fedcgs or fed3r, got fedncm"):
         one.run()
 
 
 def test_every_name_of_the_configuration_has_its_approach() -> None:
-    assert tuple(personal.APPROACHES) == PERSONAL_APPROACHES
+    assert tuple(personal.APPROACHES) == APPROACH_NAMES

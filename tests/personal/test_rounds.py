@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedstats_app.backbones.samples import ImageSamples
 from fedstats_app.client import personal as client_personal
-from fedstats_app.data.clients import partitions, split_holdout, training_set
+from fedstats_app.data.clients import split_holdout, training_set
 from fedstats_app.personal.rounds import mean_prototypes
 from fedstats_app.personal.stage import PersonalStage
 from fedstats_app.statistics import FeatureStatistics
@@ -38,8 +38,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def samples(one: Federation, client: int) -> tuple[ImageSamples, ImageSamples]:
     """Return a client's samples for training and for testing."""
-    parts = split_holdout(partitions(one.config)[client], one.config.data.holdout_fraction, one.config.run.seed, client)
-    kept, test = (ImageSamples(training_set(one.config), part, one.backbone) for part in parts)
+    parts = split_holdout(one.parts()[client], one.config.data.holdout_fraction, one.config.run.seed, client)
+    kept, test = (ImageSamples(training_set(one.config.data), part, one.backbone) for part in parts)
     return kept, test
 
 

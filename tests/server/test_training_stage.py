@@ -113,7 +113,7 @@ def test_a_tuned_backbone_predicts_again(tmp_path: Path, tune: str) -> None:
     ).module.state_dict()
     assert any(not torch.equal(state[key].float(), before[key].float()) for key in state)
     classifier = fedstats_app.load(folder, name, batch_size=64)
-    dataset = training_set(AppConfig())
+    dataset = training_set(AppConfig().data)
     test = load_dataset("builtin", "test")
     assert test is not None
     images = [test.sample(index) for index in range(200)]

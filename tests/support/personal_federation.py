@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 from PIL import Image
 
 from fedstats_app import client_app
@@ -19,7 +20,7 @@ from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.client import personal as client_personal
 from fedstats_app.client import training as client_training
 from fedstats_app.config import AppConfig
-from fedstats_app.data.clients import training_set
+from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.personal.approaches import run_personal
@@ -67,6 +68,10 @@ class Federation:
 
     def run(self, **options: Any) -> dict[str, PersonalResult]:
         return run_personal(self.grid, self.config, self.strategy, self.backbone.module, **options)
+
+    def parts(self) -> list[NDArray[np.int64]]:
+        """Return the samples of every client."""
+        return partitions(self.config.data, self.config.partition, self.config.run.seed)
 
 
 def federation(

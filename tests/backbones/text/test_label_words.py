@@ -13,7 +13,6 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.text import TextOptions
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
 from fedstats_app.backbones.weights import WeightsError
-from fedstats_app.config import AppConfig
 from fedstats_app.server.fine_tuning import label_word_head
 from tests.support.sentences import sentences
 
@@ -65,7 +64,7 @@ def plain_logits(model: tuple[Path, str], text: str) -> Any:
 
 def test_the_head_of_label_words_is_the_language_model(model: tuple[Path, str]) -> None:
     backbone = prompted(model)
-    head = label_word_head(AppConfig.of(label_words=",".join(WORDS)), backbone, ("negative", "positive"))
+    head = label_word_head(WORDS, backbone, ("negative", "positive"))
     ids = tiny_tokenizer().convert_tokens_to_ids(list(WORDS))
     texts = sentences(6, seed=2)
     logits = head.logits(torch.cat(list(backbone.extract(texts))))
@@ -101,9 +100,9 @@ def test_words_that_do_not_suit_are_refused(model: tuple[Path, str]) -> None:
         ("great,bad,good", "one word per class, for negative, positive; got great, bad, good"),
     ):
         with pytest.raises(ValueError, match=message):
-            label_word_head(AppConfig.of(label_words=words), backbone, classes)
+            label_word_head(words.split(","), backbone, classes)
     with pytest.raises(ValueError, match="no language head without a text-template"):
-        label_word_head(AppConfig.of(label_words="bad,good"), load_backbone("random:tiny-text"), classes)
+        label_word_head(("bad", "good"), load_backbone("random:tiny-text"), classes)
 
 
 def test_models_without_a_language_head_are_refused(tmp_path: Path, model: tuple[Path, str]) -> None:
