@@ -1,4 +1,4 @@
-"""Dependencies point one way: statistics <- heads <- strategies <- server_app, and few modules know Flower."""
+"""Rooms stand on levels, imports point down, nothing goes in a circle, and few rooms know Flower."""
 
 from __future__ import annotations
 
@@ -7,206 +7,85 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "fedstats_app"
 
-# What each part may import of the others. A part not named here may not be imported by anybody.
-ALLOWED: dict[str, set[str]] = {
-    "statistics": set(),
-    "heads": {"statistics"},
-    "backbones": {"training"},
-    "data": set(),
-    "config": set(),
-    "results": {"statistics", "heads", "backbones", "data", "config", "__init__", "strategies"},
-    "own_data": {"config", "data"},
-    "samples": {"backbones", "data"},
-    "site": {"backbones", "data", "config", "own_data", "samples"},
-    "cli": {"__init__", "backbones", "config", "data", "heads", "own_data", "results", "site", "threads"},
-    "server_data": {"data", "heads", "site", "statistics"},
-    "training": {"statistics", "heads"},
-    "wire": {"statistics", "heads", "training"},
-    "strategies": {"statistics", "heads", "wire", "config", "training", "privacy"},
-    "privacy": {"statistics", "heads"},
-    "node": {"config", "site", "wire"},
-    "client_data": {"config", "data", "own_data", "privacy", "site"},
-    "client_evaluation": {"client_data", "heads", "node", "privacy", "site", "wire"},
-    "client_statistics": {"client_data", "node", "privacy", "wire"},
-    "server_extension": {"config", "results", "statistics", "strategies"},
-    "client_training": {
-        "client_data",
-        "config",
-        "data",
-        "heads",
-        "node",
-        "privacy",
-        "samples",
-        "site",
-        "training",
-        "wire",
-    },
-    "mezo_model": {"backbones", "heads", "mezo_state", "training", "wire"},
-    "mezo_state": {"results", "training"},
-    "client_mezo": {"client_training", "config", "mezo_model", "mezo_state", "node", "site", "training", "wire"},
-    "server_mezo": {
-        "backbones",
-        "config",
-        "console",
-        "mezo_model",
-        "mezo_state",
-        "results",
-        "server_training",
-        "server_training_journal",
-        "strategies",
-        "training",
-        "wire",
-    },
-    "server_training_journal": {"results", "samples", "server_training", "training"},
-    "client_state": {"results", "training"},
-    "client_personal": {
-        "client_data",
-        "client_evaluation",
-        "client_state",
-        "client_training",
-        "heads",
-        "node",
-        "site",
-        "statistics",
-        "training",
-        "wire",
-    },
-    "server_closed_form": {
-        "backbones",
-        "config",
-        "console",
-        "heads",
-        "results",
-        "server_data",
-        "server_extension",
-        "statistics",
-        "strategies",
-        "wire",
-    },
-    "server_head_training": {
-        "console",
-        "results",
-        "server_training",
-        "server_training_journal",
-        "site",
-        "strategies",
-        "training",
-        "wire",
-    },
-    "server_training": {
-        "backbones",
-        "config",
-        "console",
-        "heads",
-        "results",
-        "server_data",
-        "server_head_training",
-        "server_mezo",
-        "site",
-        "statistics",
-        "strategies",
-        "training",
-        "wire",
-    },
-    "threads": set(),
-    "console": set(),
-    "client_app": {
-        "client_data",
-        "client_evaluation",
-        "client_mezo",
-        "client_personal",
-        "client_statistics",
-        "client_training",
-        "config",
-        "node",
-        "own_data",
-        "privacy",
-        "threads",
-        "wire",
-    },
-    "server_app": {
-        "backbones",
-        "config",
-        "console",
-        "heads",
-        "own_data",
-        "results",
-        "samples",
-        "server_closed_form",
-        "server_data",
-        "server_extension",
-        "server_training",
-        "site",
-        "statistics",
-        "strategies",
-        "threads",
-        "training",
-        "wire",
-    },
-    "__init__": {"results"},
-}
-FLOWER = {
-    "wire",
-    "strategies",
-    "node",
-    "client_app",
-    "client_evaluation",
-    "client_mezo",
-    "client_personal",
-    "client_statistics",
-    "client_training",
-    "server_app",
-    "server_closed_form",
-    "server_head_training",
-    "server_training",
-}
+# The rooms of each level; a room imports only from rooms of lower levels, also inside functions and for types.
+LEVELS = (
+    {"options", "threads", "storage", "__version__"},
+    {"statistics", "data"},
+    {"heads"},
+    {"backbones", "training"},
+    {"methods", "outcomes"},
+    {"wire", "privacy"},
+    {"grid", "results"},
+    {"strategies"},
+    {"trainers", "personal"},
+    {"config", "classifier"},
+    {"client", "server", "cli"},
+    {"client_app", "server_app", "__init__"},
+)
+LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+KNOW_FLOWER = {"wire", "grid", "strategies", "trainers", "personal", "client", "server", "client_app", "server_app"}
 PUBLIC_FLOWER = {"flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy"}
-TORCH_ONLY = {"statistics", "heads", "training"}
+TORCH_ONLY = {"options", "storage", "statistics", "heads", "training"}
+MODULES = {
+    ".".join(("fedstats_app", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
 
 
-def modules() -> Iterator[tuple[str, Path]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(PACKAGE).parts[0].removesuffix(".py"), path
+def room(module: str) -> str:
+    return (module.split(".") + ["__init__"])[1]
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Yield (module, only for types) of every import, those inside functions included."""
-    tree = ast.parse(path.read_text())
-    typing_only = {
-        id(node)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
-        for node in ast.walk(block)
-    }
-    for node in ast.walk(tree):
+def imports(module: str) -> Iterator[str]:
+    """Yield every module that one imports, for types and inside functions too."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, id(node) in typing_only) for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            yield node.module or "", id(node) in typing_only
+            assert node.level == 0 and node.module, f"{module}: relative import"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in MODULES or inner == "fedstats_app.__version__" else node.module
 
 
-@pytest.mark.parametrize(("part", "path"), list(modules()), ids=lambda value: str(getattr(value, "name", value)))
-def test_dependencies_point_one_way(part: str, path: Path) -> None:
-    for module, typing_only in imports(path):
-        names = module.split(".")
-        if names[0] == "fedstats_app":
-            other = names[1] if len(names) > 1 else "__init__"
-            if other == part:
-                continue
-            assert other in ALLOWED[part], f"{path.name} imports {module}"
-            assert typing_only or (part, other) != ("results", "strategies"), f"{path.name} depends on {module}"
-        elif names[0] == "flwr":
-            assert part in FLOWER, f"{path.name} imports {module}"
-            assert module in PUBLIC_FLOWER, f"{path.name} imports {module}, which is not public"
-        elif part in TORCH_ONLY:
-            assert names[0] in {"torch", "numpy"} | sys.stdlib_module_names, f"{path.name} imports {module}"
+def test_every_room_has_a_level_and_the_top_stays_small() -> None:
+    assert {room(module) for module in MODULES} == LEVEL.keys() - {"__version__"}
+    assert len([module for module in MODULES if not MODULES[module].relative_to(PACKAGE).parts[1:]]) <= 7
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_downward(module: str) -> None:
+    for other in imports(module):
+        if other.startswith("fedstats_app"):
+            same = room(other) == room(module)
+            assert same or LEVEL[room(other)] < LEVEL[room(module)], f"{module} imports {other}"
+        elif other.split(".")[0] == "flwr":
+            assert room(module) in KNOW_FLOWER and other in PUBLIC_FLOWER, f"{module} imports {other}"
+        elif room(module) in TORCH_ONLY:
+            allowed = {"torch", "numpy", "safetensors"} | sys.stdlib_module_names
+            assert other.split(".")[0] in allowed, f"{module} imports {other}"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    sorter = TopologicalSorter(
+        {module: {other for other in imports(module) if other in MODULES and other != module} for module in MODULES}
+    )
+    sorter.prepare()  # raises CycleError, which names the circle
+
+
+def test_every_room_says_what_it_is_for_and_what_it_may_import() -> None:
+    for name in {room(module) for module in MODULES}:
+        path = PACKAGE / name / "__init__.py"
+        if path.is_file():
+            text = ast.get_docstring(ast.parse(path.read_text())) or ""
+            assert "mport" in text, f"{name}/__init__.py must say what the room may import"
 
 
 @pytest.mark.parametrize(
@@ -232,11 +111,11 @@ def test_imports_are_light(module: str, absent: tuple[str, ...]) -> None:
 
 
 def test_nothing_is_unpickled() -> None:
-    for _, path in modules():
+    for path in MODULES.values():
         text = path.read_text()
         assert not re.search(r"pickle\.(load|Unpickler)|allow_pickle=True", text), path
         assert text.count("torch.load(") == text.count("weights_only=True"), path
 
 
 def test_no_module_is_named_after_nothing() -> None:
-    assert [path for _, path in modules() if path.stem in {"utils", "helpers", "misc", "common"}] == []
+    assert [path for path in MODULES.values() if path.stem in {"utils", "helpers", "misc", "common"}] == []

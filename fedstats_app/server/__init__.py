@@ -1,1 +1,4 @@
-"""The stages of a run and what they share. It may import all but the client and the command line."""
+"""The stages of a run, what they share, and what a user sees of them.
+
+It may import config and what stands below it, but nothing of client or cli.
+"""

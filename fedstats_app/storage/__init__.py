@@ -1,1 +1,4 @@
-"""The ground floor for whoever keeps something: atomic files, tensor files, checkpoints."""
+"""The ground floor for whoever keeps something: atomic files, tensor files, checkpoints.
+
+It may import nothing of the package.
+"""
