@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -25,6 +25,23 @@ settings.load_profile("fedstats")
 
 # Matrices here are tiny: on a busy machine threads that wait for each other make them twenty times slower.
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the workers of `pytest -n` whole files, which share fixtures, and one of them all real runs, at once."""
+    for item in items:
+        real = item.get_closest_marker("end_to_end")
+        item.add_marker(pytest.mark.xdist_group("end to end" if real else str(item.path)))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.get_closest_marker("end_to_end") is None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let captured logs travel from a worker: file names that are no UTF-8 stand in some, and would end it."""
+    report = yield
+    report.sections = [(title, text.encode("utf-8", "backslashreplace").decode()) for title, text in report.sections]
+    return report
 
 
 @pytest.fixture(params=FEDERATIONS)
