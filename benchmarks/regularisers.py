@@ -43,7 +43,7 @@ def measure(config: AppConfig) -> dict[str, dict[str, float]]:
     num_classes = len(train.class_names)
     stats = FeatureStatistics.from_features(features, labels, num_classes)
     rows = ClassMeanRows.concatenate(
-        _client_rows(features, labels, part, num_classes, config.method_keys.fedcof_means_per_class)
+        _client_rows(features, labels, part, num_classes, config.options_of("fedcof").means_per_class)
         for part in partitions(config.data, config.partition, config.run.seed)
     )
 

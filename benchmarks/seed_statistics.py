@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.outcomes.method_result import display_name
+from fedstats_app.methods import display_name
 from fedstats_app.outcomes.training_record import TrainingResult, random_head_training
 from fedstats_app.results.rounds_file import read_rounds
 from fedstats_app.results.training_curves import TrainingCurve, mean_and_deviation, training_curves

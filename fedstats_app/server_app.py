@@ -8,7 +8,7 @@ import fedstats_app.threads  # noqa: F401  # first: it must come before torch
 
 import logging
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -130,13 +130,7 @@ class Run:
                 config.tuning.words, backbone, class_names
             )  # words that do not suit are an error now, not after stage 1
         test_set = self._test_set(federation, backbone, class_names)
-        if (
-            "fed3r" in config.methods
-            and config.method_keys.fed3r_random_features
-            and config.method_keys.fed3r_kernel_width == "auto"
-        ):
-            keys = replace(config.method_keys, fed3r_kernel_width=self._kernel_width(test_set))
-            config = replace(config, method_keys=keys)
+        config = config.measured(None if test_set is None else test_set.features, say)
         closed_form = ClosedForm(
             config,
             self.folder,
@@ -196,15 +190,6 @@ class Run:
             return None
         reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
         return ServerTestSet(dataset.with_class_names(class_names), reader)
-
-    def _kernel_width(self, test_set: ServerTestSet | None) -> float:
-        if test_set is None:
-            raise ValueError(
-                "fed3r-kernel-width must be a number where the server has no test data to measure it on, got auto"
-            )
-        width = test_set.kernel_width()
-        say(f"fed3r-kernel-width: median distance between the server's test features, {width:.4g}")
-        return width
 
     def _train(
         self,

@@ -138,11 +138,11 @@ def personal_heads(msg: Message, context: Context, client_id: int | None) -> Mes
         raise RejectedRequest(
             f"statistics: must be of this node's {features.shape[1]} features, got {shared.feature_dim}"
         )
-    key = (task.training.request.seed, client.number, VALIDATION_STREAM)
-    choice = choose_mixing(shared, features, labels, task.solver, in_global=client.above_floor, key=key, grid=task.grid)
+    key, solve = (task.training.request.seed, client.number, VALIDATION_STREAM), task.method.solve_mixture
+    choice = choose_mixing(shared, features, labels, solve, in_global=client.above_floor, key=key, grid=task.grid)
     own = FeatureStatistics.from_features(features, labels, shared.num_classes)
     before, after = (
-        _num_head_correct(personal_head(shared, own, mixing, task.solver), client) for mixing in (0.0, choice.mixing)
+        _num_head_correct(personal_head(shared, own, mixing, solve), client) for mixing in (0.0, choice.mixing)
     )
     seconds = time.perf_counter() - started
     metrics = PersonalMetrics(len(labels), client.num_test, before, after, forward_passes=len(labels), seconds=seconds)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, hidden_classes, own_dataset, partitions, split_holdout, training_set
+from fedstats_app.methods import METHODS
 from fedstats_app.privacy import NodePolicy, evaluable
 
 logger = logging.getLogger("fedstats_app")
@@ -19,7 +20,9 @@ logger = logging.getLogger("fedstats_app")
 
 def node_policy(config: AppConfig, node: NodeConfig) -> NodePolicy:
     """Return the policy of a node's owner, with the floor raised where the run asks for more."""
-    return NodePolicy(node.class_floor(config.federation.min_class_count), node.min_gram_samples, node.allowed_methods)
+    allowed = node.allowed_methods
+    needs = None if allowed is None else {name: METHODS[name].needs if name in METHODS else None for name in allowed}
+    return NodePolicy(node.class_floor(config.federation.min_class_count), node.min_gram_samples, needs)
 
 
 @dataclass(frozen=True)

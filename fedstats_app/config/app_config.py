@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fedstats_app.backbones.options import BackboneOptions
-from fedstats_app.config.method_keys import MethodKeys
-from fedstats_app.config.names import METHOD_NAMES
+from fedstats_app.config.method_options import MethodOptions
 from fedstats_app.data.options import CacheOptions, DataOptions, PartitionOptions
 from fedstats_app.grid.options import FederationOptions
+from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod
 from fedstats_app.options import ConfigError, Options, absolute, flag, option, run_folder, some_of, whole
 from fedstats_app.personal.options import PersonalOptions
 from fedstats_app.trainers.options import MADE_HEADS, TuningOptions
 from fedstats_app.training.options import LocalOptions, OptimizerOptions
 from fedstats_app.training.zeroth_order.options import FedMeZOOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Pixels: the built-in sample's 28 need not become 224.
 BUILTIN_INPUT_SIZE = 64
@@ -26,7 +29,7 @@ BUILTIN_INPUT_SIZE = 64
 class RunOptions(Options):
     """Which methods, drawn from which seed, going on from what; what is left behind, and where."""
 
-    method: str = option("all", some_of(METHOD_NAMES, "all"))
+    method: str = option("all", some_of(tuple(METHODS), "all"))
     seed: int = option(0, whole(0, 2**31 - 1))
     mask_absent: bool = option(True, flag)
     resume: str = option("", run_folder)
@@ -44,7 +47,7 @@ class AppConfig:
     partition: PartitionOptions = field(default_factory=PartitionOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
     backbone: BackboneOptions = field(default_factory=BackboneOptions)
-    method_keys: MethodKeys = field(default_factory=MethodKeys)
+    method_options: MethodOptions = field(default_factory=MethodOptions)
     federation: FederationOptions = field(default_factory=FederationOptions)
     tuning: TuningOptions = field(default_factory=TuningOptions)
     local: LocalOptions = field(default_factory=LocalOptions)
@@ -55,7 +58,33 @@ class AppConfig:
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods to solve, in the order asked for."""
-        return METHOD_NAMES if self.run.method == "all" else tuple(self.run.method.split(","))
+        return tuple(METHODS) if self.run.method == "all" else tuple(self.run.method.split(","))
+
+    @property
+    def configured_methods(self) -> dict[str, ConfiguredMethod]:
+        """The methods to solve with their options, by name."""
+        return {name: METHODS[name].configured(self.options_of(name), seed=self.run.seed) for name in self.methods}
+
+    def options_of(self, method: str) -> Any:
+        """Return a method's options, of its record's type."""
+        return self.method_options.of(method)
+
+    def measured(self, features: Callable[[], Tensor] | None, say: Callable[[str], None]) -> AppConfig:
+        """Return the configuration with what its methods take from the server's test features.
+
+        Parameters
+        ----------
+        features : callable or None
+            Returns them, (n, d); None without test data.
+        say : callable
+            Prints a line.
+
+        Raises
+        ------
+        ValueError
+            If there are none but something is to be measured.
+        """
+        return replace(self, method_options=self.method_options.measured(self.methods, features, say))
 
     @property
     def start_heads(self) -> tuple[str, ...]:
@@ -140,8 +169,9 @@ class AppConfig:
             problems.append("start-head: label-words needs the words in label-words, got none")
         if tuning.fine_tune == "fedmezo" and tuning.batch_norm != "frozen":
             problems.append(f"batch-norm: fedmezo needs frozen running statistics, got {tuning.batch_norm!r}")
-        if self.personal.approaches and not {"fed3r", "fedcgs"} & set(self.methods):
-            problems.append(f"personalise: method must name fed3r or fedcgs, got method {self.run.method!r}")
+        if self.personal.approaches and not set(PERSONAL_METHODS) & set(self.methods):
+            allowed = " or ".join(name for name in METHODS if name in PERSONAL_METHODS)
+            problems.append(f"personalise: method must name {allowed}, got method {self.run.method!r}")
         if self.run.resume and self.personal.approaches:
             problems.append(
                 f"personalise: has no checkpoints to resume from, got {self.personal.personalise!r} with resume"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.config.names import METHOD_NAMES
 from fedstats_app.data.feature_cache_files import default_cache_root
 from fedstats_app.data.options import CacheOptions
+from fedstats_app.methods import METHODS
 from fedstats_app.options import Check, ConfigError, some_of, whole
 
 # What a node's owner can allow besides the closed-form methods: all that trains on the node.
@@ -21,7 +21,7 @@ STATE_FOLDER = "state"
 
 def allowed_method_list(value: object) -> tuple[str, ...] | None:
     """Return the methods that an owner allows; None for all."""
-    names = str(some_of((*METHOD_NAMES, TRAINING), "all")(value))
+    names = str(some_of((*METHODS, TRAINING), "all")(value))
     return None if names == "all" else tuple(names.split(","))
 
 

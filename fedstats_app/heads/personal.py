@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.gaussian import solve_gaussian
 from fedstats_app.heads.linear_head import LinearHead
-from fedstats_app.heads.ridge import solve_ridge
 from fedstats_app.statistics import FeatureStatistics
 
 # Weights to choose from. 0 is the global head, so the choice can never score below it on the samples it is made on.
@@ -33,52 +30,9 @@ FOLDS = 4
 LARGEST_DENOMINATOR = 1000
 MAX_COUNT = 2**62
 
-
-@dataclass(frozen=True)
-class PersonalSolver:
-    """How mixed statistics are solved: as the federation's head was, its regulariser included.
-
-    Attributes
-    ----------
-    method : {"ridge", "gaussian"}
-        As :func:`solve_ridge` or :func:`solve_gaussian`.
-    ridge_lambda : float
-        lambda >= 0, absolute, for the federation's statistics. It is in proportion to the number of samples, and so
-        the same per sample for every mixture.
-    between_class, fit_bias, ridge_solver
-        As :func:`solve_ridge`.
-    covariance, shrinkage
-        As :func:`solve_gaussian`; the shrinkage is relative and needs no adjustment.
-
-    Raises
-    ------
-    ValueError
-        If the method is unknown. Of the others the solvers say what is wrong.
-    """
-
-    method: Literal["ridge", "gaussian"]
-    ridge_lambda: float = 0.01
-    between_class: bool = True
-    fit_bias: bool = False
-    ridge_solver: Literal["cholesky", "pinv32"] = "cholesky"
-    covariance: Literal["total", "within"] = "total"
-    shrinkage: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.method not in ("ridge", "gaussian"):
-            raise ValueError(f'method must be "ridge" or "gaussian", got {self.method!r}')
-
-    def solve(self, statistics: FeatureStatistics, *, samples_ratio: float = 1.0) -> LinearHead:
-        """Return the head; ``samples_ratio`` is the number of samples over that of the federation."""
-        if self.method == "gaussian":
-            return solve_gaussian(statistics, covariance=self.covariance, shrinkage=self.shrinkage)
-        return solve_ridge(
-            statistics,
-            ridge_lambda=self.ridge_lambda * samples_ratio,
-            between_class=self.between_class,
-            fit_bias=self.fit_bias,
-            solver=self.ridge_solver,
-        )
+# Solves mixed statistics as the federation's head was solved, its regulariser included, which may be in proportion to
+# the number of samples: the second argument is that of the statistics over that of the federation.
+MixtureSolver = Callable[[FeatureStatistics, float], LinearHead]
 
 
 @dataclass(frozen=True)
@@ -142,7 +96,7 @@ def personal_head(
     global_statistics: FeatureStatistics,
     local_statistics: FeatureStatistics,
     mixing: float,
-    solver: PersonalSolver,
+    solve: MixtureSolver,
 ) -> LinearHead:
     """Return the head of the mixture; with a = 0 the global one, to the bit.
 
@@ -150,7 +104,7 @@ def personal_head(
     ----------
     global_statistics, local_statistics, mixing
         As :func:`mixed_statistics`.
-    solver : PersonalSolver
+    solve : callable
         As the global head was solved.
 
     Returns
@@ -160,14 +114,14 @@ def personal_head(
     """
     mixture = mixed_statistics(global_statistics, local_statistics, mixing)
     ratio = mixture.num_examples / max(global_statistics.num_examples, 1)
-    return solver.solve(mixture, samples_ratio=ratio)
+    return solve(mixture, ratio)
 
 
 def choose_mixing(
     global_statistics: FeatureStatistics,
     features: Tensor,
     labels: Tensor,
-    solver: PersonalSolver,
+    solve: MixtureSolver,
     *,
     in_global: Tensor,
     key: Sequence[int],
@@ -186,7 +140,7 @@ def choose_mixing(
         (n, d) the client's own features, mapped as the statistics are.
     labels : Tensor
         (n,) int64 in [0, C).
-    solver : PersonalSolver
+    solve : callable
         As the global head was solved.
     in_global : Tensor
         (n,) bool: samples that are in the global statistics; a client may have kept back classes with few samples.
@@ -213,7 +167,7 @@ def choose_mixing(
         remaining = _difference(global_statistics, _statistics_of(features, labels, in_both, global_statistics))
         local = _statistics_of(features, labels, rest, global_statistics)
         for index, mixing in enumerate(grid):
-            predicted = personal_head(remaining, local, mixing, solver).predict(features[validation])
+            predicted = personal_head(remaining, local, mixing, solve).predict(features[validation])
             num_correct[index] += int((predicted == labels[validation]).sum())
     return MixingChoice(grid[num_correct.index(max(num_correct))], tuple(num_correct), len(labels))
 

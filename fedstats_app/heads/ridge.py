@@ -136,5 +136,5 @@ def _solve_pinv32(gram: Tensor, rhs: Tensor, ridge_lambda: float) -> Solution:
     singular = torch.linalg.svdvals(matrix)
     kept = singular > len(matrix) * torch.finfo(torch.float32).eps * singular[0]
     x = (torch.linalg.pinv(matrix) @ rhs.float()).to(torch.float64)
-    smallest = float(singular[kept][-1]) if bool(kept.any()) else 1.0
-    return Solution(x, float(singular[0]) / smallest, int(kept.sum()))
+    condition = float(singular[0]) / float(singular[kept][-1]) if bool(kept.any()) else 1.0
+    return Solution(x, condition, int(kept.sum()))

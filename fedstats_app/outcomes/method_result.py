@@ -4,29 +4,6 @@ from dataclasses import asdict, dataclass, field, fields
 
 from fedstats_app.heads import Calibration
 
-_DISPLAY_NAMES = {
-    "fedncm": "FedNCM",
-    "fed3r": "Fed3R",
-    "fedcof": "FedCOF",
-    "fedcgs": "FedCGS",
-}
-
-
-def display_name(method: str) -> str:
-    """Spell a method as its paper does.
-
-    Parameters
-    ----------
-    method : str
-        The method's name in the configuration, such as `fed3r`.
-
-    Returns
-    -------
-    str
-        The paper's spelling, such as `Fed3R`; an unknown name comes back unchanged.
-    """
-    return _DISPLAY_NAMES.get(method, method)
-
 
 @dataclass(frozen=True)
 class MethodResult:

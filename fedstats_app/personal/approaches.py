@@ -15,7 +15,7 @@ from torch import nn
 from fedstats_app.config import AppConfig
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
-from fedstats_app.heads.personal import MIXING_GRID, PersonalSolver
+from fedstats_app.heads.personal import MIXING_GRID
 from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.personal.exchange import Answers, ask, personal_result, scored
 from fedstats_app.personal.rounds import fedavg_fine_tuned, fedproto
@@ -152,16 +152,16 @@ def one_shot(stage: PersonalStage, approach: str, form: str) -> dict[str, Person
 
 def closed_form(stage: PersonalStage) -> dict[str, PersonalResult]:
     """Solve a head per client from the federation's statistics and its own (:mod:`fedstats_app.heads.personal`)."""
-    results = {}
+    results, strategy = {}, stage.strategy
     for method in stage.start_methods:
         started, name = time.perf_counter(), f"closed-form-{method}"
         request = replace(stage.request(1), tune="probe", feature_map=stage.feature_map(method))
         content = personal_heads_content(
             request,
             stage.statistics(method),
-            _solver(stage, method),
+            strategy.methods()[method].fixed(strategy.heads[method].report.parameters),
             MIXING_GRID,
-            wire_dtype=stage.strategy.request.wire_dtype,
+            wire_dtype=strategy.request.wire_dtype,
         )
         answers = ask(stage.grid, content, PERSONAL_HEADS, stage.clients, read_personal_heads_reply)
         metrics = Answers(
@@ -173,22 +173,6 @@ def closed_form(stage: PersonalStage) -> dict[str, PersonalResult]:
         mixing = {client: weight for client, (_, weight) in answers.of.items()}
         results[name] = replace(personal_result(name, metrics, started), mixing=mixing)
     return results
-
-
-def _solver(stage: PersonalStage, method: str) -> PersonalSolver:
-    """Return how the method's head was solved, with the regulariser that was chosen for it."""
-    config, parameters = stage.config, stage.strategy.heads[method].report.parameters
-    if method == "fedcgs":
-        return PersonalSolver(
-            "gaussian", covariance=config.method_keys.fedcgs_covariance, shrinkage=parameters["shrinkage"]
-        )
-    return PersonalSolver(
-        "ridge",
-        ridge_lambda=parameters["ridge_lambda"],
-        between_class=config.method_keys.fed3r_between_class,
-        fit_bias=config.method_keys.fed3r_bias,
-        ridge_solver=config.method_keys.fed3r_solver,
-    )
 
 
 # From a name of `personalise` to what runs it.

@@ -11,13 +11,11 @@ from torch import Tensor, nn
 from fedstats_app.config import AppConfig
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.heads import LinearHead
+from fedstats_app.methods import PERSONAL_METHODS
 from fedstats_app.statistics import FeatureMap, FeatureStatistics
 from fedstats_app.strategies.base import StatisticsStrategy
 from fedstats_app.training.options import LocalOptions
 from fedstats_app.wire.training import TrainingRequest
-
-# The head and the statistics to start from are of the first of these that the run solved. Both need a Gram matrix.
-START_METHODS = ("fedcgs", "fed3r")
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class PersonalStage:
     Raises
     ------
     ValueError
-        If clients kept no samples for testing, or no head with a Gram matrix was solved.
+        If clients kept no samples for testing, or no method that makes personal heads was solved.
     """
 
     grid: ClientGrid
@@ -56,14 +54,13 @@ class PersonalStage:
         if not self.strategy.request.holdout:
             raise ValueError("personal models are tested on samples that clients keep: holdout must be above 0, got 0")
         if not self.start_methods:
-            raise ValueError(
-                f"personal models need the head of {' or '.join(START_METHODS)}, got {', '.join(self.strategy.heads)}"
-            )
+            needed, solved = " or ".join(PERSONAL_METHODS), ", ".join(self.strategy.heads)
+            raise ValueError(f"personal models need the head of {needed}, got {solved}")
 
     @property
     def start_methods(self) -> tuple[str, ...]:
-        """The methods solved from statistics with a Gram matrix; models start from the first one's head."""
-        return tuple(name for name in START_METHODS if name in self.strategy.heads)
+        """The methods solved that make personal heads; models start from the first one's head."""
+        return tuple(name for name in PERSONAL_METHODS if name in self.strategy.heads)
 
     @property
     def start_head(self) -> LinearHead:

@@ -4,11 +4,10 @@ Apart from Flower, configuration and disk: torch tensors and values in, values o
 """
 
 from fedstats_app.privacy.evaluation import confusion_above_floor, evaluable
-from fedstats_app.privacy.node_policy import CLOSED_FORM_METHODS, NodePolicy, RefusedByPolicy, says_much_about_samples
+from fedstats_app.privacy.node_policy import NodePolicy, RefusedByPolicy, says_much_about_samples
 from fedstats_app.privacy.suppression import StatisticsAboveFloor, statistics_above_floor
 
 __all__ = [
-    "CLOSED_FORM_METHODS",
     "NodePolicy",
     "RefusedByPolicy",
     "StatisticsAboveFloor",

@@ -7,30 +7,16 @@ leaves in no form, and an owner can refuse Gram matrices of few samples, or alto
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import functools
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics import IdentityMap, StatisticsSpec
-
-
-@dataclass(frozen=True)
-class _Needs:
-    """What a method asks a client for beside one mean per class."""
-
-    gram: bool = False
-    several_means: bool = False
-    feature_map: bool = False
-
-
-CLOSED_FORM_METHODS = {
-    "fedncm": _Needs(),
-    "fed3r": _Needs(gram=True, feature_map=True),
-    "fedcof": _Needs(several_means=True),
-    "fedcgs": _Needs(gram=True, feature_map=True),
-}
+from fedstats_app.methods import Needs
+from fedstats_app.statistics import StatisticsSpec
 
 # A Gram matrix of fewer samples than this many times its dimension is warned of.
 SAMPLES_PER_DIMENSION = 2
@@ -51,8 +37,8 @@ class NodePolicy:
         nor sum, nor mean, nor as a part of the Gram matrix. 0 for no floor; 1 suppresses nothing either.
     min_gram_samples : int
         A Gram matrix of fewer samples is refused. 0 for no limit.
-    allowed_methods : tuple of str or None
-        The methods that the node works for; None for all.
+    allowed : mapping or None
+        From what the node works for to the statistics that it may need, None where that is none; None for all.
 
     Raises
     ------
@@ -62,16 +48,12 @@ class NodePolicy:
 
     min_class_count: int = 0
     min_gram_samples: int = 0
-    allowed_methods: tuple[str, ...] | None = None
+    allowed: Mapping[str, Needs | None] | None = None
 
     def __post_init__(self) -> None:
         for name in ("min_class_count", "min_gram_samples"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-
-    def raised_to(self, min_class_count: int) -> NodePolicy:
-        """Return the policy with a floor of at least ``min_class_count``: a server's wish cannot lower it."""
-        return replace(self, min_class_count=max(self.min_class_count, min_class_count))
 
     @property
     def min_samples_per_mean(self) -> int:
@@ -90,8 +72,8 @@ class NodePolicy:
         RefusedByPolicy
             Naming the allowed ones.
         """
-        if self.allowed_methods is not None and method not in self.allowed_methods:
-            raise RefusedByPolicy(f"{method} is not among this node's {self._allowed}")
+        if self.allowed is not None and method not in self.allowed:
+            raise RefusedByPolicy(f"{method} is not among this node's {self._in_words}")
 
     def check_specifications(self, specs: Iterable[StatisticsSpec]) -> None:
         """Refuse a request for statistics that no allowed method needs.
@@ -101,23 +83,14 @@ class NodePolicy:
         RefusedByPolicy
             Saying what was asked for and which methods are allowed.
         """
-        if self.allowed_methods is None:
+        if self.allowed is None:
             return
-        needs = [CLOSED_FORM_METHODS[name] for name in self.allowed_methods if name in CLOSED_FORM_METHODS]
+        needs = [needed for needed in self.allowed.values() if needed is not None]
         if not needs:
-            raise RefusedByPolicy(f"statistics are needed by none of this node's {self._allowed}")
-        for spec in specs:
-            for asked, what, needed in (
-                (spec.gram, "a Gram matrix", any(method.gram for method in needs)),
-                (spec.means_per_class > 1, "several means per class", any(method.several_means for method in needs)),
-                (
-                    not isinstance(spec.feature_map, IdentityMap),
-                    f"statistics of mapped features ({spec.feature_map.kind})",
-                    any(method.feature_map for method in needs),
-                ),
-            ):
-                if asked and not needed:
-                    raise RefusedByPolicy(f"{what}: needed by none of this node's {self._allowed}")
+            raise RefusedByPolicy(f"statistics are needed by none of this node's {self._in_words}")
+        most = functools.reduce(operator.or_, needs)
+        for what in (what for spec in specs for what in most.missing(spec)):
+            raise RefusedByPolicy(f"{what}: needed by none of this node's {self._in_words}")
 
     def check_gram(self, specs: Iterable[StatisticsSpec], num_examples: int) -> None:
         """Refuse a Gram matrix of too few samples; one of none is zero and says nothing.
@@ -133,8 +106,8 @@ class NodePolicy:
             )
 
     @property
-    def _allowed(self) -> str:
-        return f"allowed-methods ({', '.join(self.allowed_methods or ()) or 'none'})"
+    def _in_words(self) -> str:
+        return f"allowed-methods ({', '.join(self.allowed or ()) or 'none'})"
 
 
 def says_much_about_samples(num_examples: int, dim: int) -> bool:

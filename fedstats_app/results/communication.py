@@ -7,14 +7,13 @@ and reported apart from it.
 
 from collections.abc import Callable
 
+from fedstats_app.methods import METHODS
+
 _BYTES_PER_NUMBER = 4
 
 # M: (class, mean) rows of all clients; K: clients whose statistics were merged; C: classes; d: feature dimension.
 _NUMBERS_SENT: dict[str, Callable[[int, int, int, int], int]] = {
-    "fedncm": lambda M, K, C, d: M * d,
-    "fedcof": lambda M, K, C, d: M * d,
-    "fed3r": lambda M, K, C, d: M * d + K * d**2,
-    "fedcgs": lambda M, K, C, d: K * (C * d + d**2 + C),
+    **{name: method.uplink for name, method in METHODS.items()},
     "fedcof-oracle": lambda M, K, C, d: M * (d + d**2),
     "ccvr": lambda M, K, C, d: M * (d + d**2),
 }
@@ -26,7 +25,7 @@ def uplink_bytes(method: str, *, num_rows: int, num_clients: int, num_classes: i
     Parameters
     ----------
     method : str
-        One of fedncm, fedcof, fed3r, fedcgs, fedcof-oracle (a covariance for every class and client), ccvr.
+        A method's name, fedcof-oracle (a covariance for every class and client) or ccvr.
     num_rows : int
         M, the number of (client, class) pairs with samples, or of means where a client sends several per class.
     num_clients : int

@@ -10,21 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.outcomes.method_result import display_name
+from fedstats_app.methods import METHODS, Needs, display_name
 from fedstats_app.results.head_file import read_head
 from fedstats_app.results.tuned_backbone import SUFFIX
 from fedstats_app.storage.files import write_atomically
 
 CARD_NAME = "README.md"
 _CLASSES_LISTED = 50
-
-# What a client sends for a head, and what it can give away.
-_SENT = {
-    "fedncm": "for each of its classes the number of samples and the sum of their features",
-    "fed3r": "for each of its classes the number of samples and the sum of their features, and one Gram matrix",
-    "fedcof": "for each of its classes the number of samples and the mean of their features (or several such means)",
-    "fedcgs": "for each of its classes the number of samples and the sum of their features, and one Gram matrix",
-}
 
 
 def write_model_card(run_folder: Path) -> Path:
@@ -257,8 +249,8 @@ def _privacy(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any])
     lines = []
     for name, metadata in heads.items():
         method = metadata.get("method", name)
-        if method in _SENT:
-            lines.append(f"- `{name}`: every client sent {_SENT[method]}.")
+        if method in METHODS:
+            lines.append(f"- `{name}`: every client sent {_sent(METHODS[method].needs)}.")
         else:
             lines.append(
                 f"- `{name}`: besides the statistics of its start, clients sent trained weights in every round."
@@ -279,6 +271,12 @@ These are exact statistics, without noise: no differential privacy is claimed. T
 {kind}'s features, so they say most about classes with few {kind}s at a site. How many bytes each client sent stands in
 `clients.jsonl` of the run folder.
 """
+
+
+def _sent(needs: Needs) -> str:
+    """Tell what a client sends for a head, and can give away by it."""
+    sums = "the mean of their features (or several such means)" if needs.several_means else "the sum of their features"
+    return f"for each of its classes the number of samples and {sums}{', and one Gram matrix' if needs.gram else ''}"
 
 
 def _limits(first: Mapping[str, str]) -> str:

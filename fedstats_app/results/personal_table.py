@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedstats_app.outcomes.method_result import display_name
+from fedstats_app.methods import display_name
 from fedstats_app.results.text_columns import GAP, WIDTH, aligned, three_figures
 
 if TYPE_CHECKING:

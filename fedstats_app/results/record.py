@@ -15,6 +15,7 @@ from fedstats_app import __version__
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.config import AppConfig
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix
+from fedstats_app.methods import METHODS
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.results.communication import uplink_bytes
@@ -102,7 +103,7 @@ def method_result(
         num_clients=strategy.collection.num_merged,
         uplink_bytes=uplink_bytes(
             method,
-            num_rows=statistics.num_rows if method == "fedcof" else statistics.num_pairs,
+            num_rows=statistics.num_rows if METHODS[method].needs.several_means else statistics.num_pairs,
             num_clients=strategy.collection.num_merged,
             num_classes=strategy.num_classes,
             feature_dim=statistics.feature_dim,

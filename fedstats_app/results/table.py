@@ -3,7 +3,8 @@
 import textwrap
 from collections.abc import Sequence
 
-from fedstats_app.outcomes.method_result import MethodResult, display_name
+from fedstats_app.methods import display_name
+from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results.text_columns import GAP, WIDTH, aligned, three_figures
 
 _HEADINGS = (

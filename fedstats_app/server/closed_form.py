@@ -25,7 +25,7 @@ from fedstats_app.server.console import quiet_flower, say
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
 from fedstats_app.statistics import FeatureMap
-from fedstats_app.strategies import StatisticsStrategy, make_strategy
+from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics
 
 # A plot of the labels of every client needs a table of clients x classes; above this size none is kept.
@@ -89,9 +89,9 @@ class ClosedForm:
         config, federation, class_names = self.config, self.federation, self.class_names
         # Personal models are scored on each client's own samples, whatever the server has.
         holdout = self.test_set is None or config.personal.personalise != "none"
-        strategy = make_strategy(
-            config,
+        strategy = StatisticsStrategy(
             len(class_names),
+            tuple(config.configured_methods.values()),
             feature_dim=self.backbone.feature_dim,
             min_clients=min(config.federation.min_clients, len(federation.hosts)),
             fraction_train=config.federation.fraction_train,

@@ -12,10 +12,6 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.data import Dataset
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
 from fedstats_app.statistics import FeatureMap
-from fedstats_app.statistics.feature_maps import median_distance
-
-# Enough pairs for a median; more would only cost memory.
-KERNEL_WIDTH_SAMPLES = 500
 
 
 class ServerTestSet:
@@ -70,8 +66,6 @@ class ServerTestSet:
                 total[name] += CalibrationSums.from_logits(head.logits(feature_map(features)), labels)
         return total
 
-    def kernel_width(self) -> float:
-        """Return the median distance between features, the usual width of a Gaussian kernel."""
-        features = torch.cat([features for features, _ in self.blocks])
-        step = max(1, len(features) // KERNEL_WIDTH_SAMPLES)
-        return median_distance(features[::step])
+    def features(self) -> Tensor:
+        """Return (n, d) the features of all samples that can be read."""
+        return torch.cat([features for features, _ in self.blocks])

@@ -63,6 +63,24 @@ class StatisticsSpec:
             and (self.means_per_class == other.means_per_class or other.means_per_class == 1)
         )
 
+    def num_bytes(self, num_rows: int, num_clients: int, feature_dim: int, number_bytes: int) -> int:
+        """Return what clients send, without headers: rows with class id and count, and the triangles of Gram matrices.
+
+        Parameters
+        ----------
+        num_rows : int
+            M, pairs of a client and a class that it has.
+        num_clients : int
+            K.
+        feature_dim : int
+            d of the backbone.
+        number_bytes : int
+            Of a number in the run's wire-dtype; class ids and counts take 8 each.
+        """
+        dim = self.feature_map.output_dim(feature_dim)
+        gram = num_clients * number_bytes * dim * (dim + 1) // 2 if self.gram else 0
+        return num_rows * self.means_per_class * (16 + number_bytes * dim) + gram
+
     def accumulator(
         self,
         labels: Tensor,

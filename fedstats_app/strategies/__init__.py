@@ -9,10 +9,8 @@ from fedstats_app.strategies.fedmezo import FedMeZO
 from fedstats_app.strategies.fedncm import FedNCM
 from fedstats_app.strategies.fine_tuning import FineTuning
 from fedstats_app.strategies.one_pass import OnePass
-from fedstats_app.strategies.registry import METHODS, make_strategy
 
 __all__ = [
-    "METHODS",
     "ClientGrid",
     "Fed3R",
     "FedCGS",
@@ -22,5 +20,4 @@ __all__ = [
     "FineTuning",
     "OnePass",
     "StatisticsStrategy",
-    "make_strategy",
 ]

@@ -1,42 +1,39 @@
-"""The Strategy that every one-pass method shares: ask each client once, fold replies in client order, solve."""
+"""The Strategy of all closed-form methods: ask each client once, fold replies in client order, solve."""
 
 from __future__ import annotations
 
 import logging
 import math
-import time
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.grid.collection import Collection
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
-from fedstats_app.heads import LinearHead
-from fedstats_app.outcomes.client_outcome import ClientOutcome
-from fedstats_app.statistics import CollectedStatistics, StatisticsSpec, StatisticsSum, merge_specs
-from fedstats_app.wire import QUERY_STATISTICS, ReceivedStatistics, StatisticsRequest
-from fedstats_app.wire.arrays import WIRE_DTYPES, to_array
+from fedstats_app.methods import ConfiguredMethod
+from fedstats_app.statistics import merge_specs
+from fedstats_app.strategies.served import ServedMethods
+from fedstats_app.wire import QUERY_STATISTICS, StatisticsRequest
 
 logger = logging.getLogger("fedstats_app")
 
 
-class StatisticsStrategy(Strategy):
-    """Base of the strategies that need one upload per client and a closed-form solve.
+class StatisticsStrategy(ServedMethods, Strategy):
+    """Serves one or several methods from one upload per client: the union of what they need.
 
-    A subclass gives ``name``, ``specification`` and ``solve``. ``start`` works with any Grid: with Flower's own every
-    node is a client; with a :class:`ClientGrid` clients are what it says.
+    ``start`` works with any Grid: with Flower's own every node is a client; with a :class:`ClientGrid` clients are what
+    it says. What can be read afterwards is that of :class:`ServedMethods`.
 
     Parameters
     ----------
     num_classes : int
         C, the same on all clients.
+    methods : sequence of ConfiguredMethod
+        At least one, of different names.
     feature_dim : int, optional
         d of the backbone; replies with another are refused. By default that of the first valid reply: give it
         wherever a node might send something else, since one reply of another d would have all others refused.
@@ -61,21 +58,16 @@ class StatisticsStrategy(Strategy):
     window_bytes : int
         Replies outstanding at a time, in bytes.
 
-    Attributes
-    ----------
-    heads : dict of str to LinearHead
-        By method, after the last round.
-    collection : Collection
-        The merged statistics.
-    solve_seconds : dict of str to float
-        Of the last round.
+    Raises
+    ------
+    ValueError
+        Without methods, with two of one name, with methods that one pass cannot serve, or an option out of range.
     """
-
-    name = ""
 
     def __init__(
         self,
         num_classes: int,
+        methods: Sequence[ConfiguredMethod],
         *,
         feature_dim: int | None = None,
         num_clients: int | None = None,
@@ -91,126 +83,27 @@ class StatisticsStrategy(Strategy):
         reply_timeout: float = 600.0,
         window_bytes: int = 128 * 2**20,
     ) -> None:
+        if not methods or len({method.name for method in methods}) != len(methods):
+            raise ValueError(
+                f"there must be at least one method, of different names, got {[one.name for one in methods]}"
+            )
         if not 0.0 < fraction_train <= 1.0:
             raise ValueError(f"fraction_train must lie in (0, 1], got {fraction_train}")
         if min_clients < 1:
             raise ValueError(f"min_clients must be at least 1, got {min_clients}")
-        self.num_classes, self.feature_dim, self.num_clients = num_classes, feature_dim, num_clients
-        self.min_clients, self.fraction_train, self.seed = min_clients, fraction_train, seed
+        specs = merge_specs(method.specification for method in methods)
+        names = tuple(class_names)
+        request = StatisticsRequest(num_classes, specs, wire_dtype, seed, 1, backbone_fingerprint, names, holdout)
+        super().__init__(methods, request, feature_dim)
+        self.num_clients, self.min_clients, self.fraction_train = num_clients, min_clients, fraction_train
+        self.seed, self.window_bytes = seed, window_bytes
         self.wait_timeout, self.settle_seconds, self.reply_timeout = wait_timeout, settle_seconds, reply_timeout
-        self.window_bytes = window_bytes
-        self.request = StatisticsRequest(
-            num_classes,
-            merge_specs(method.specification for method in self.methods().values()),
-            wire_dtype,
-            seed,
-            1,
-            backbone_fingerprint,
-            tuple(class_names),
-            holdout,
-        )
-        self.collection = Collection(self.request, self._keep_rows, feature_dim)
-        self.heads: dict[str, LinearHead] = {}
-        self.solve_seconds: dict[str, float] = {}
-        # A hook for whoever wants to see each client as it is folded: progress lines, a plot of label counts.
-        self.on_reply: Callable[[ClientOutcome, ReceivedStatistics | None], None] | None = None
         self._asked: set[int] = set()
-
-    # What a method defines
-
-    @property
-    @abstractmethod
-    def specification(self) -> StatisticsSpec:
-        """Which statistics the method needs."""
-
-    @abstractmethod
-    def solve(self, statistics: StatisticsSum) -> LinearHead:
-        """Return the head from the merged statistics."""
-
-    @property
-    def keeps_rows(self) -> bool:
-        """Whether ``solve`` needs every client's rows, not only their sum."""
-        return False
-
-    def methods(self) -> Mapping[str, StatisticsStrategy]:
-        """Return the methods served by this pass, by name: here, itself."""
-        return {self.name: self}
-
-    def extend(self, earlier: CollectedStatistics) -> None:
-        """Start from the statistics of earlier runs, to which the clients of this one are added.
-
-        A client whose very statistics are among them is not counted twice. Call it before ``start``.
-
-        Parameters
-        ----------
-        earlier : CollectedStatistics
-            Of the same backbone, specifications and classes (:meth:`CollectedStatistics.with_class_names`).
-
-        Raises
-        ------
-        ValueError
-            If they are of another kind; the message says what was and what is.
-        """
-        self.collection = Collection(self.request, self._keep_rows, self.feature_dim, earlier)
-
-    @property
-    def _keep_rows(self) -> list[bool]:
-        return [
-            any(method.keeps_rows and spec.covers(method.specification) for method in self.methods().values())
-            for spec in self.request.specs
-        ]
-
-    # What users read afterwards
-
-    @property
-    def head(self) -> LinearHead:
-        """The head, of the first method if there are several.
-
-        Raises
-        ------
-        TooFewClients
-            If no client was merged yet.
-        """
-        if not self.heads:
-            raise TooFewClients("there is no head: no client's statistics were merged")
-        return next(iter(self.heads.values()))
-
-    @property
-    def outcomes(self) -> list[ClientOutcome]:
-        """One per client asked, in the order of rounds and clients."""
-        return self.collection.outcomes
 
     @property
     def num_rounds(self) -> int:
         """Rounds after which every client was asked."""
         return math.ceil(1 / self.fraction_train)
-
-    @property
-    def expected_reply_bytes(self) -> int:
-        """Upper bound of a reply's size, for a :class:`ClientGrid` that has seen none; 1 MiB where d is not known."""
-        if self.feature_dim is None:
-            return 2**20
-        size = torch.finfo(WIRE_DTYPES[self.request.wire_dtype]).bits // 8
-        total = 0
-        for spec in self.request.specs:
-            dim = spec.feature_map.output_dim(self.feature_dim)
-            rows = self.num_classes * spec.means_per_class
-            # Each row has a class id and a count of 8 bytes, each array a header of 128.
-            total += rows * (16 + size * dim) + (size * dim * (dim + 1) // 2 if spec.gram else 0) + 4 * 128
-        return total
-
-    def statistics(self, method: str | None = None) -> StatisticsSum:
-        """Return the merged statistics that a method (by default the first) is solved from."""
-        return self.collection.statistics(self.spec_index(method if method is not None else next(iter(self.methods()))))
-
-    def spec_index(self, method: str) -> int:
-        """Return which of the request's specifications serves a method."""
-        wanted = self.methods()[method].specification
-        return next(index for index, spec in enumerate(self.request.specs) if spec.covers(wanted))
-
-    def wire_bytes(self, method: str) -> int:
-        """Return the bytes, of all that was received, that a method needed: what it alone would have cost."""
-        return self.collection.wire_bytes(self.spec_index(method), self.methods()[method].specification)
 
     # Flower's Strategy
 
@@ -302,10 +195,7 @@ class StatisticsStrategy(Strategy):
             del reply, received  # frees the reply before the next is made
         if not self.collection.num_merged:
             return None, None
-        for name, method in self.methods().items():
-            started = time.perf_counter()
-            self.heads[name] = method.solve(self.statistics(name))
-            self.solve_seconds[name] = time.perf_counter() - started
+        self.solve()
         of_round = [outcome for outcome in self.outcomes if outcome.server_round == server_round]
         metrics = MetricRecord(
             {
@@ -329,16 +219,7 @@ class StatisticsStrategy(Strategy):
 
     def summary(self) -> None:
         """Log what is asked for."""
-        logger.info("methods %s, %d rounds, %s", ", ".join(self.methods()), self.num_rounds, self.request)
-
-    def _arrays(self) -> ArrayRecord:
-        """Return the head as ``weight`` and ``bias``, with the method's name in front if there are several."""
-        arrays = {}
-        for name, head in self.heads.items():
-            prefix = "" if len(self.methods()) == 1 else f"{name}."
-            arrays[f"{prefix}weight"] = to_array(head.weight)
-            arrays[f"{prefix}bias"] = to_array(head.bias)
-        return ArrayRecord(arrays)
+        logger.info("methods %s, %d rounds, %s", ", ".join(self._methods), self.num_rounds, self.request)
 
     def _first_reasons(self) -> str:
         failed = [outcome for outcome in self.outcomes if not outcome.in_heads]

@@ -1,18 +1,10 @@
-"""FedCOF: covariances for free from client means.
-
-Goswami et al. 2025, "Covariances for free: exploiting mean distributions for training-free federated learning".
-
-Clients send the same as for FedNCM; the server estimates class covariances from the spread of the means. Deviations
-from the reference code: the divisor is the number of means of the class, one symmetric product replaces C matrices,
-and an absent class adds nothing.
-"""
+"""FedCOF as a Strategy; see :mod:`fedstats_app.methods.fedcof`."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from fedstats_app.heads import LinearHead, solve_fedcof
-from fedstats_app.statistics import StatisticsSpec, StatisticsSum
+from fedstats_app.methods.fedcof import FEDCOF, FedCOFOptions
 from fedstats_app.strategies.base import StatisticsStrategy
 
 
@@ -33,8 +25,6 @@ class FedCOF(StatisticsStrategy):
         As :class:`StatisticsStrategy`.
     """
 
-    name = "fedcof"
-
     def __init__(
         self,
         num_classes: int,
@@ -44,19 +34,5 @@ class FedCOF(StatisticsStrategy):
         means_per_class: int = 1,
         **options: Any,
     ) -> None:
-        self.shrinkage, self.between_class, self.means_per_class = shrinkage, between_class, means_per_class
-        super().__init__(num_classes, **options)
-
-    @property
-    def specification(self) -> StatisticsSpec:
-        """Class sums of the features, in several parts if asked for."""
-        return StatisticsSpec(means_per_class=self.means_per_class)
-
-    @property
-    def keeps_rows(self) -> bool:
-        """Covariances come from the rows."""
-        return True
-
-    def solve(self, statistics: StatisticsSum) -> LinearHead:
-        """Return the FedCOF head."""
-        return solve_fedcof(statistics.rows(), shrinkage=self.shrinkage, between_class=self.between_class)
+        own = FedCOFOptions(shrinkage, between_class, means_per_class)
+        super().__init__(num_classes, [FEDCOF.configured(own)], **options)

@@ -2,19 +2,20 @@
 
 The request has the ConfigRecord ``config`` of a training round (whose ``feature-map`` is that of the statistics), an
 ArrayRecord ``statistics`` (``class-counts`` (C,) int64, ``class-sums`` (C, D), ``gram`` (D (D + 1) / 2,), its upper
-triangle row by row) and a ConfigRecord ``solver``. The head that a client solves stays with it. ``evaluate.personal``
-asks how the federation's own heads do on each client's samples, by numbers of right answers only.
+triangle row by row) and a ConfigRecord ``solver``: a method and all its options by their run-config keys, its
+regulariser as a number. The head that a client solves stays with it. ``evaluate.personal`` asks how the federation's
+own heads do on each client's samples, by numbers of right answers only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedstats_app.heads.personal import PersonalSolver
+from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
 from fedstats_app.wire.arrays import WIRE_DTYPES, check_keys, read_array, to_array
@@ -40,22 +41,22 @@ class PersonalHeadTask:
         Which samples are for what; nothing in it is trained.
     statistics : FeatureStatistics
         Of the federation, with a Gram matrix.
-    solver : PersonalSolver
-        As the federation's head was solved.
+    method : ConfiguredMethod
+        As the federation's head was solved, its regulariser fixed.
     grid : tuple of float
         Mixing weights to choose from.
     """
 
     training: TrainingTask
     statistics: FeatureStatistics
-    solver: PersonalSolver
+    method: ConfiguredMethod
     grid: tuple[float, ...]
 
 
 def personal_heads_content(
     request: TrainingRequest,
     statistics: FeatureStatistics,
-    solver: PersonalSolver,
+    method: ConfiguredMethod,
     grid: Sequence[float],
     *,
     wire_dtype: str,
@@ -75,14 +76,14 @@ def personal_heads_content(
         "class-sums": to_array(statistics.class_sums.to(dtype)),
         "gram": to_array(pack_upper(statistics.gram).to(dtype)),
     }
-    options = {name.replace("_", "-"): value for name, value in asdict(solver).items()}
+    solver = {"method": method.name, **method.options.to_config(), "grid": list(grid), "wire-dtype": wire_dtype}
     return RecordDict(
         {
             "config": ConfigRecord({**request.to_config(), "server-round": 1}),
             "arrays": ArrayRecord(),
             "fixed": ArrayRecord(),
             "statistics": ArrayRecord(arrays),
-            "solver": ConfigRecord({**options, "grid": list(grid), "wire-dtype": wire_dtype}),
+            "solver": ConfigRecord(solver),
         }
     )
 
@@ -100,13 +101,23 @@ def read_personal_heads_task(msg: Message) -> PersonalHeadTask:
         record, arrays = msg.content["solver"], msg.content["statistics"]
         if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
             raise TypeError("solver must be a ConfigRecord and statistics an ArrayRecord")
-        options = {name.replace("-", "_"): value for name, value in record.items()}
-        wire_dtype, grid = options.pop("wire_dtype"), _read_grid(options.pop("grid"))
-        statistics = _read_statistics(arrays, training.request.num_classes, WIRE_DTYPES[str(wire_dtype)])
-        solver = PersonalSolver(**options)  # type: ignore[arg-type]  # solvers check their options
-        return PersonalHeadTask(training, statistics, solver, grid)
+        grid, method = _read_grid(record["grid"]), _read_method(record)
+        dtype = WIRE_DTYPES[str(record["wire-dtype"])]
+        statistics = _read_statistics(arrays, training.request.num_classes, dtype)
+        return PersonalHeadTask(training, statistics, method, grid)
     except (KeyError, TypeError, ValueError, RejectedReply) as error:
         raise RejectedRequest(f"not a request for personal heads: {type(error).__name__}: {error!s:.200}") from error
+
+
+def _read_method(record: ConfigRecord) -> ConfiguredMethod:
+    """Return the method, its options checked as those of a configuration are."""
+    if record["method"] not in PERSONAL_METHODS:
+        raise ValueError(f"method must be one of {', '.join(PERSONAL_METHODS)}, got {record['method']!r:.60}")
+    method = METHODS[str(record["method"])]
+    check_keys("solver", record, {"method", "grid", "wire-dtype", *method.options.keys()})
+    configured = method.configured(method.options.read(record))
+    configured.scaled(1.0)  # refuses a regulariser that is still to be chosen
+    return configured
 
 
 def _read_grid(values: object) -> tuple[float, ...]:

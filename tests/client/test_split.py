@@ -11,6 +11,7 @@ from fedstats_app.client.split import client_split, node_policy
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import DatasetError
 from fedstats_app.data.clients import listed_classes, own_dataset
+from fedstats_app.methods import METHODS
 from fedstats_app.privacy import NodePolicy
 from tests.support.simulation import site_folder
 
@@ -40,7 +41,7 @@ def test_the_policy_is_the_nodes_with_its_floor_raised_by_the_run(node: NodeConf
     assert node_policy(AppConfig.of(min_class_count=8), node).min_class_count == 8
     assert node_policy(CONFIG, NodeConfig("", 0, 1)) == NodePolicy(0)
     strict = NodeConfig(node.data_path, min_gram_samples=9, allowed_methods=("fedncm",))
-    assert node_policy(CONFIG, strict) == NodePolicy(5, 9, ("fedncm",))
+    assert node_policy(CONFIG, strict) == NodePolicy(5, 9, {"fedncm": METHODS["fedncm"].needs})
 
 
 def told(node: NodeConfig, asked: int = 0) -> tuple[tuple[str, ...], tuple[int, ...] | None]:

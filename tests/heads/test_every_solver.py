@@ -1,81 +1,65 @@
-"""What holds for every closed-form head: finite on degenerate data, and the same for any split of the samples."""
+"""What holds for every method's head: finite on degenerate data, and the same for any split of the samples."""
 
 from __future__ import annotations
 
 import functools
-import math
+import operator
 from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics
+from fedstats_app.heads import LinearHead, solve_ridge
+from fedstats_app.methods import METHODS, ConfiguredMethod
+from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from tests.support.compare import absolute_difference
 from tests.support.draws import Sample, samples
+from tests.support.options import configured
 
-FROM_SUMS: dict[str, Callable[[FeatureStatistics], LinearHead]] = {
-    "ncm": solve_ncm,
-    "ridge": solve_ridge,
-    "ridge 0": functools.partial(solve_ridge, ridge_lambda=0.0),
-    "ridge auto": functools.partial(solve_ridge, ridge_lambda="auto"),
-    "ridge bias": functools.partial(solve_ridge, fit_bias=True),
-    "ridge bias auto": functools.partial(solve_ridge, fit_bias=True, ridge_lambda="auto"),
-    "ridge raw": functools.partial(solve_ridge, normalize=False),
-    "ridge within": functools.partial(solve_ridge, between_class=False),
-    "ridge within 0": functools.partial(solve_ridge, between_class=False, ridge_lambda=0.0),
-    "ridge within auto": functools.partial(solve_ridge, between_class=False, ridge_lambda="auto"),
-    "ridge pinv32": functools.partial(solve_ridge, solver="pinv32"),
-    "gaussian total": solve_gaussian,
-    "gaussian within": functools.partial(solve_gaussian, covariance="within"),
-    "gaussian total shrunk": functools.partial(solve_gaussian, shrinkage=1e-3),
-    "gaussian within shrunk": functools.partial(solve_gaussian, covariance="within", shrinkage=1e-3),
-}
-FROM_ROWS: dict[str, Callable[[ClassMeanRows], LinearHead]] = {
-    "fedcof": solve_fedcof,
-    "fedcof 0": functools.partial(solve_fedcof, shrinkage=0.0),
-    "fedcof auto": functools.partial(solve_fedcof, shrinkage="auto"),
-    "fedcof infinite": functools.partial(solve_fedcof, shrinkage=math.inf),
-    "fedcof between": functools.partial(solve_fedcof, between_class=True),
-}
-SOLVERS: dict[str, Callable[[ClientStatistics], LinearHead]] = {
-    name: (lambda merged, solve=solve: solve(merged.summed())) for name, solve in FROM_SUMS.items()
-} | {name: (lambda merged, solve=solve: solve(merged.rows)) for name, solve in FROM_ROWS.items()}
-every_solver = pytest.mark.parametrize("solve", SOLVERS.values(), ids=SOLVERS)
+# The defaults of every method and what differs from them in one or two options.
+CONFIGURED = {name: configured(name) for name in METHODS}
+FROM_SUMS = [name for name, method in METHODS.items() if not method.keeps_rows]
+every_method = pytest.mark.parametrize("name", METHODS)
+# Each example is of one of a method's many options.
+more_examples = settings(max_examples=5 * settings.default.max_examples)
 
 
-def _client(features: torch.Tensor, labels: torch.Tensor, num_classes: int) -> ClientStatistics:
-    return ClientStatistics(
-        ClassMeanRows.from_features(features, labels, num_classes),
-        FeatureStatistics.from_features(features, labels, num_classes).gram,
-    )
+def any_options(data: st.DataObject, name: str) -> ConfiguredMethod:
+    return data.draw(st.sampled_from(CONFIGURED[name]), label="options")
 
 
-def _merged(sample: Sample) -> ClientStatistics:
-    clients = [_client(*part, sample.num_classes) for part in sample.parts]
-    return functools.reduce(ClientStatistics.__add__, clients)
+def _merged(sample: Sample, spec: StatisticsSpec) -> ClientStatistics:
+    clients = [spec.from_features(*part, sample.num_classes, seed=3) for part in sample.parts]
+    return functools.reduce(operator.add, clients)
 
 
-def _check(head: LinearHead, sample: Sample) -> None:
+def _solve(one: ConfiguredMethod, merged: ClientStatistics) -> LinearHead:
+    return one.method.solve(merged.rows if one.method.keeps_rows else merged.summed(), one.options)
+
+
+def _check(solve: Callable[[ClientStatistics], LinearHead], spec: StatisticsSpec, sample: Sample) -> None:
+    head = solve(_merged(sample, spec))
     present = [c in set(sample.labels.tolist()) for c in range(sample.num_classes)]
     assert head.weight.dtype == head.bias.dtype == torch.float64
-    assert head.weight.shape == (sample.num_classes, sample.features.shape[1])
+    assert head.weight.shape == (sample.num_classes, spec.feature_map.output_dim(sample.features.shape[1]))
     assert head.present.tolist() == present
     assert bool(torch.isfinite(head.weight).all()) and not bool(torch.isnan(head.bias).any())
     assert head.weight[~head.present].count_nonzero() == 0
     if any(present):
-        predictions = head.predict(sample.features)
+        predictions = head.predict(spec.feature_map(sample.features))
         assert all(present[c] for c in predictions.tolist())
     condition = head.report.condition_number
     assert condition is None or condition >= 0.99
 
 
-@every_solver
-@given(sample=samples())
-def test_a_head_is_finite_whatever_the_samples(solve: Callable[[ClientStatistics], LinearHead], sample: Sample) -> None:
-    _check(solve(_merged(sample)), sample)
+@every_method
+@more_examples
+@given(sample=samples(), data=st.data())
+def test_a_head_is_finite_whatever_the_samples(name: str, sample: Sample, data: st.DataObject) -> None:
+    one = any_options(data, name)
+    _check(functools.partial(_solve, one), one.specification, sample)
 
 
 def _sample(features: torch.Tensor, labels: list[int], num_classes: int = 3, num_clients: int = 2) -> Sample:
@@ -101,10 +85,19 @@ DEGENERATE = {
 }
 
 
-@every_solver
+@every_method
 @pytest.mark.parametrize("case", DEGENERATE)
-def test_a_head_is_finite_in_named_degenerate_cases(solve: Callable[[ClientStatistics], LinearHead], case: str) -> None:
-    _check(solve(_merged(DEGENERATE[case])), DEGENERATE[case])
+def test_a_head_is_finite_in_named_degenerate_cases(name: str, case: str) -> None:
+    for one in CONFIGURED[name]:
+        _check(functools.partial(_solve, one), one.specification, DEGENERATE[case])
+
+
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_rows_that_are_not_normalised_are_finite_too(case: str) -> None:
+    def solve(merged: ClientStatistics) -> LinearHead:
+        return solve_ridge(merged.summed(), normalize=False)
+
+    _check(solve, StatisticsSpec(gram=True), DEGENERATE[case])
 
 
 @st.composite
@@ -117,35 +110,37 @@ def _well_posed(draw: st.DrawFn) -> Sample:
     return Sample(features, labels, clients, 4, num_clients, "well posed", 1.0)
 
 
-@pytest.mark.parametrize("solve", FROM_SUMS.values(), ids=FROM_SUMS)
-@given(sample=_well_posed())
-def test_heads_from_sums_do_not_depend_on_the_split(
-    solve: Callable[[FeatureStatistics], LinearHead], sample: Sample
-) -> None:
-    split = solve(_merged(sample).summed())
-    together = solve(FeatureStatistics.from_features(sample.features, sample.labels, 4))
+@pytest.mark.parametrize("name", FROM_SUMS)
+@more_examples
+@given(sample=_well_posed(), data=st.data())
+def test_heads_from_sums_do_not_depend_on_the_split(name: str, sample: Sample, data: st.DataObject) -> None:
+    one = any_options(data, name)
+    spec = one.specification
+    split = _solve(one, _merged(sample, spec))
+    together = _solve(one, spec.from_features(sample.features, sample.labels, 4))
     tolerance = 1e-3 if split.report.rank is not None else 1e-10  # only pinv32 has a rank here: it works in float32
     assert absolute_difference(split.weight, together.weight) <= tolerance
-    fresh = torch.randn(50, 6, generator=torch.Generator().manual_seed(1))
+    fresh = spec.feature_map(torch.randn(50, 6, generator=torch.Generator().manual_seed(1)))
     assert split.predict(fresh).tolist() == together.predict(fresh).tolist()
 
 
-@every_solver
-@given(sample=_well_posed())
-def test_the_same_statistics_give_the_same_bits(
-    solve: Callable[[ClientStatistics], LinearHead], sample: Sample
-) -> None:
-    merged = _merged(sample)
-    once, twice = solve(merged), solve(merged)
+@every_method
+@more_examples
+@given(sample=_well_posed(), data=st.data())
+def test_the_same_statistics_give_the_same_bits(name: str, sample: Sample, data: st.DataObject) -> None:
+    one = any_options(data, name)
+    merged = _merged(sample, one.specification)
+    once, twice = _solve(one, merged), _solve(one, merged)
     assert torch.equal(once.weight, twice.weight) and torch.equal(once.bias, twice.bias)
     assert once.report == twice.report
 
 
-@every_solver
-def test_a_solver_leaves_the_statistics_alone(solve: Callable[[ClientStatistics], LinearHead]) -> None:
-    merged = _merged(DEGENERATE["one sample per client"])
-    assert merged.gram is not None
-    before = [t.clone() for t in (merged.rows.class_ids, merged.rows.counts, merged.rows.class_sums, merged.gram)]
-    solve(merged)
-    after = [merged.rows.class_ids, merged.rows.counts, merged.rows.class_sums, merged.gram]
-    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+@every_method
+def test_a_solver_leaves_the_statistics_alone(name: str) -> None:
+    for one in CONFIGURED[name]:
+        merged = _merged(DEGENERATE["one sample per client"], one.specification)
+        gram = [] if merged.gram is None else [merged.gram]
+        tensors = [merged.rows.class_ids, merged.rows.counts, merged.rows.class_sums, *gram]
+        before = [tensor.clone() for tensor in tensors]
+        _solve(one, merged)
+        assert all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from fedstats_app.heads import Calibration
-from fedstats_app.outcomes.method_result import MethodResult, display_name
+from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.storage.files import to_json
 
 Make = Callable[..., MethodResult]

@@ -17,8 +17,8 @@ from fedstats_app.backbones.samples import ImageSamples
 from fedstats_app.client import personal as client_personal
 from fedstats_app.client import training as client_training
 from fedstats_app.data.clients import split_holdout, training_set
-from fedstats_app.heads import LinearHead
-from fedstats_app.heads.personal import PersonalSolver, choose_mixing, personal_head
+from fedstats_app.heads import LinearHead, solve_gaussian, solve_ridge
+from fedstats_app.heads.personal import choose_mixing, personal_head
 from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.personal import approaches as personal
 from fedstats_app.personal.options import APPROACHES as APPROACH_NAMES
@@ -164,9 +164,10 @@ def test_the_closed_form_is_solved_from_the_clients_own_statistics(
     one, results = everything
     dataset, reader = training_set(one.config.data), FeatureReader(one.backbone)
     ridge = one.strategy.heads["fed3r"].report.parameters["ridge_lambda"]
+    shrinkage = one.config.options_of("fedcgs").shrinkage
     solvers = {
-        "fed3r": PersonalSolver("ridge", ridge_lambda=ridge),
-        "fedcgs": PersonalSolver("gaussian", shrinkage=one.config.method_keys.fedcgs_shrinkage),
+        "fed3r": lambda stats, ratio: solve_ridge(stats, ridge_lambda=ridge * ratio),
+        "fedcgs": lambda stats, ratio: solve_gaussian(stats, shrinkage=shrinkage),
     }
     stats = one.strategy.statistics("fed3r").summed()
     for client in range(NUM_CLIENTS):

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fedstats_app.privacy import CLOSED_FORM_METHODS, NodePolicy, RefusedByPolicy, says_much_about_samples
+from fedstats_app.methods import METHODS
+from fedstats_app.privacy import NodePolicy, RefusedByPolicy, says_much_about_samples
 from fedstats_app.statistics import RandomProjection, StatisticsSpec, merge_specs
-from fedstats_app.strategies import Fed3R, FedCGS, FedCOF, FedNCM
+from tests.support.options import configured
 
 ROWS, GRAM = StatisticsSpec(), StatisticsSpec(gram=True)
 SEVERAL, MAPPED = StatisticsSpec(means_per_class=3), StatisticsSpec(gram=True, feature_map=RandomProjection(9, seed=1))
-STRATEGIES = {
-    "fedncm": FedNCM(3),
-    "fed3r": Fed3R(3),
-    "fedcof": FedCOF(3, means_per_class=3),
-    "fedcgs": FedCGS(3, feature_map=RandomProjection(9, seed=1)),
-}
 
 
-@given(st.integers(0, 50), st.integers(0, 50))
-def test_a_server_raises_the_floor_and_never_lowers_it(own: int, asked: int) -> None:
-    policy = NodePolicy(own, 7, ("fedncm",)).raised_to(asked)
-
-    assert policy == NodePolicy(max(own, asked), 7, ("fedncm",))
+def allowing(*names: str) -> NodePolicy:
+    return NodePolicy(allowed={name: METHODS[name].needs if name in METHODS else None for name in names})
 
 
 def test_classes_are_allowed_from_the_floor_on() -> None:
@@ -36,9 +26,10 @@ def test_classes_are_allowed_from_the_floor_on() -> None:
     assert NodePolicy(9).allowed_classes(torch.empty(0, dtype=torch.int64), 2).tolist() == [False, False]
 
 
-@pytest.mark.parametrize("method", STRATEGIES)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_may_ask_for_what_it_needs_alone(method: str) -> None:
-    NodePolicy(allowed_methods=(method,)).check_specifications([STRATEGIES[method].specification])
+    for one in configured(method):
+        allowing(method).check_specifications([one.specification])
 
 
 @pytest.mark.parametrize(
@@ -59,23 +50,23 @@ def test_every_method_may_ask_for_what_it_needs_alone(method: str) -> None:
 )
 def test_what_no_allowed_method_needs_is_refused(allowed: tuple[str, ...], spec: StatisticsSpec, reason: str) -> None:
     with pytest.raises(RefusedByPolicy, match=reason):
-        NodePolicy(allowed_methods=allowed).check_specifications([ROWS, spec])
+        allowing(*allowed).check_specifications([ROWS, spec])
 
 
 def test_one_pass_for_all_is_refused_where_one_of_them_is_not_allowed() -> None:
-    specs = merge_specs(strategy.specification for strategy in STRATEGIES.values())
+    specs = merge_specs(configured(name)[-1].specification for name in METHODS)
 
-    NodePolicy(allowed_methods=tuple(CLOSED_FORM_METHODS)).check_specifications(specs)
+    allowing(*METHODS).check_specifications(specs)
     NodePolicy().check_specifications(specs)
     with pytest.raises(RefusedByPolicy, match="Gram"):
-        NodePolicy(allowed_methods=("fedncm", "fedcof")).check_specifications(specs)
+        allowing("fedncm", "fedcof").check_specifications(specs)
 
 
 def test_methods_that_train_are_checked_by_name() -> None:
     NodePolicy().check_method("training")
-    NodePolicy(allowed_methods=("fedncm", "training")).check_method("training")
+    allowing("fedncm", "training").check_method("training")
     with pytest.raises(RefusedByPolicy, match=r"training is not among this node's allowed-methods \(fedncm\)"):
-        NodePolicy(allowed_methods=("fedncm",)).check_method("training")
+        allowing("fedncm").check_method("training")
 
 
 @pytest.mark.parametrize(("num_examples", "refused"), [(0, False), (1, True), (19, True), (20, False)])

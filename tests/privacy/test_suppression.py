@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedstats_app.methods import Needs
 from fedstats_app.privacy import NodePolicy, RefusedByPolicy, StatisticsAboveFloor, statistics_above_floor
 from fedstats_app.statistics import ClientStatistics, RandomProjection, StatisticsSpec
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
@@ -190,7 +191,7 @@ def test_a_client_whose_classes_are_all_too_small_sends_nothing() -> None:
 @pytest.mark.parametrize(
     ("policy", "unreadable", "reason", "passes"),
     [
-        (NodePolicy(allowed_methods=("fedncm",)), set(), "Gram", 0),
+        (NodePolicy(allowed={"fedncm": Needs()}), set(), "Gram", 0),
         (NodePolicy(min_gram_samples=27), set(), "fewer than 27 samples", 0),
         (NodePolicy(7, min_gram_samples=21), set(), "fewer than 21 samples", 0),
         (NodePolicy(min_gram_samples=26), {0}, "fewer than 26 samples", 1),

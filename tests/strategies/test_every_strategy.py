@@ -13,8 +13,9 @@ from fedstats_app.config import AppConfig
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
+from fedstats_app.methods import METHODS
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
-from fedstats_app.strategies import METHODS, FedCGS, FedCOF, FedNCM, OnePass, make_strategy
+from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass, StatisticsStrategy
 from tests.support.clients import DIM, NUM_CLASSES, STRATEGIES, Clients, run, strategy_for
 from tests.support.compare import relative_difference
 from tests.support.local_grid import Fault
@@ -34,7 +35,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def expected_heads() -> dict[str, LinearHead]:
-    """Solve on all data at once, with the default options of the strategies."""
+    """Solve on all data at once, with the papers' options."""
     statistics = CLIENTS.statistics(GRAM)
     return {
         "fedncm": solve_ncm(statistics.summed()),
@@ -45,7 +46,7 @@ def expected_heads() -> dict[str, LinearHead]:
 
 
 def test_heads_equal_those_of_the_data_at_once() -> None:
-    strategy = strategy_for("one pass")
+    strategy = strategy_for("papers in one pass")
     strategy.start(CLIENTS.client_grid())
 
     for method, expected in expected_heads().items():
@@ -55,7 +56,7 @@ def test_heads_equal_those_of_the_data_at_once() -> None:
         assert torch.equal(head.predict(CLIENTS.features), expected.predict(CLIENTS.features))
 
 
-@pytest.mark.parametrize("method", ["fedncm", "fed3r", "fedcof", "fedcgs"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_method_alone_equals_it_in_one_pass(method: str) -> None:
     alone, together = strategy_for(method), strategy_for("one pass")
 
@@ -164,7 +165,7 @@ FAULTS = {
 @pytest.mark.parametrize("drops_refused", [True, False], ids=["simulation", "deployment"])
 def test_every_fault_of_a_node_is_named_and_costs_nobody_else(drops_refused: bool) -> None:
     faults = {node: fault for node, (fault, _, _) in FAULTS.items()}
-    strategy = strategy_for("one pass", reply_timeout=0.3)
+    strategy = strategy_for("papers in one pass", reply_timeout=0.3)
     grid = CLIENTS.local_grid(faults=faults, shuffle_seed=3, drops_refused=drops_refused)
 
     strategy.start(grid)
@@ -204,7 +205,8 @@ def test_bytes_of_a_method_are_what_it_alone_costs() -> None:
 
     for method in (FedNCM(NUM_CLASSES), FedCOF(NUM_CLASSES, means_per_class=3), FedCGS(NUM_CLASSES)):
         method.start(CLIENTS.client_grid())
-        assert together.wire_bytes(method.name) == method.collection.total_wire_bytes, method.name
+        (name,) = method.methods()
+        assert together.wire_bytes(name) == method.collection.total_wire_bytes, name
     assert (
         together.wire_bytes("fedcgs")
         < together.collection.total_wire_bytes
@@ -239,13 +241,13 @@ def test_the_hook_sees_each_client_as_it_is_folded() -> None:
     assert seen == [(client, client != 5) for client in range(14)]
 
 
-def test_every_method_of_the_registry_runs_from_the_configuration() -> None:
+def test_all_methods_run_from_the_configuration() -> None:
     config = AppConfig.from_run_config({"method": "all"})
-    strategy = make_strategy(config, NUM_CLASSES, settle_seconds=0.0)
+    strategy = StatisticsStrategy(NUM_CLASSES, list(config.configured_methods.values()), settle_seconds=0.0)
 
     strategy.start(CLIENTS.client_grid())
 
-    assert set(strategy.heads) == set(METHODS) == {"fedncm", "fed3r", "fedcof", "fedcgs"}
+    assert list(strategy.heads) == list(METHODS)
     assert len(strategy.request.specs) == 1, "one upload serves all"
     for head in strategy.heads.values():
         assert head.weight.shape == (NUM_CLASSES, DIM) and bool(torch.isfinite(head.weight).all())

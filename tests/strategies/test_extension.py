@@ -151,9 +151,9 @@ def test_a_chain_of_runs_knows_all_its_clients(tmp_path: Path) -> None:
     [
         ("fedncm", {"backbone_fingerprint": "other"}, r"backbone \(fingerprint\) was f, is other"),
         ("fed3r", {}, "statistics"),
-        ("fedcof auto", {}, "statistics .*means_per_class=1.*means_per_class=2"),
+        ("fedcof, other options", {}, "statistics .*means_per_class=1.*means_per_class=3"),
         ("fedcof", {}, r"rows kept \(fedcof\) was \[False\], is \[True\]"),
-        ("fed3r fourier", {}, "RandomFourierFeatures"),
+        ("fed3r, other options", {}, "RandomFourierFeatures"),
     ],
 )
 def test_statistics_of_another_kind_are_refused(method: str, options: dict[str, object], reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,27 +13,23 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.statistics import ClientStatistics, RandomFourierFeatures, RandomProjection, StatisticsSpec
+from fedstats_app.methods import METHODS
+from fedstats_app.statistics import ClientStatistics, RandomProjection, StatisticsSpec
 from fedstats_app.strategies import Fed3R, FedCGS, FedCOF, FedNCM, OnePass, StatisticsStrategy
 from fedstats_app.wire import NodeInfo, guard, node_info_reply, per_client, read_statistics_request, statistics_reply
 from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
+from tests.support.options import configured
 
 NUM_CLASSES, DIM = 6, 8
 
 Make = Callable[..., StatisticsStrategy]
-# Strategies with their options away from the defaults too: what is tested of one holds for all.
+OTHER = {f"{name}, other options": configured(name)[-1:] for name in METHODS if METHODS[name].options.keys()}
+DEFAULT = {name: [method.configured()] for name, method in METHODS.items()}
+# What is tested of one holds for all.
 STRATEGIES: dict[str, Make] = {
-    "fedncm": FedNCM,
-    "fed3r": Fed3R,
-    "fed3r auto": lambda c, **options: Fed3R(c, ridge_lambda="auto", fit_bias=True, **options),
-    "fed3r fourier": lambda c, **options: Fed3R(c, feature_map=RandomFourierFeatures(12, 3.0, seed=5), **options),
-    "fedcof": FedCOF,
-    "fedcof auto": lambda c, **options: FedCOF(c, shrinkage="auto", means_per_class=2, **options),
-    "fedcgs": FedCGS,
-    "fedcgs expanded": lambda c, **options: FedCGS(
-        c, shrinkage=0.1, covariance="within", feature_map=RandomProjection(12, seed=5), **options
-    ),
-    "one pass": lambda c, **options: OnePass(c, [FedNCM(c), Fed3R(c), FedCOF(c), FedCGS(c)], **options),
+    **{name: functools.partial(StatisticsStrategy, methods=methods) for name, methods in (DEFAULT | OTHER).items()},
+    "one pass": functools.partial(StatisticsStrategy, methods=[one for [one] in DEFAULT.values()]),
+    "papers in one pass": lambda c, **options: OnePass(c, [FedNCM(c), Fed3R(c), FedCOF(c), FedCGS(c)], **options),
     "one pass, two maps": lambda c, **options: OnePass(
         c, [FedCOF(c, means_per_class=2), FedCGS(c, feature_map=RandomProjection(12, seed=5)), FedNCM(c)], **options
     ),

@@ -24,7 +24,7 @@ from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.personal.approaches import run_personal
-from fedstats_app.strategies import StatisticsStrategy, make_strategy
+from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import guard, per_client
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
@@ -98,9 +98,9 @@ def federation(
     clients = range(config.partition.num_clients)
     grid = ClientGrid(local, {client: FIRST_NODE_ID + client % hosts for client in clients})
     backbone = loaded_backbone(config.backbone_for(own_data=False))
-    strategy = make_strategy(
-        config,
+    strategy = StatisticsStrategy(
         len(training_set(config.data).class_names),
+        tuple(config.configured_methods.values()),
         feature_dim=backbone.feature_dim,
         seed=config.run.seed,
         wire_dtype=config.federation.wire_dtype,

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +20,14 @@ from fedstats_app.cli.sample_files import readable
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import partitions
+from fedstats_app.methods import METHODS, ConfiguredMethod
 from fedstats_app.results.run_folder import DEFAULT_OUTPUT_DIR
 
 _TIMED_SECONDS = 0.5
-_GRAM_METHODS = ("fed3r", "fedcgs")
 # A solve holds the Gram matrix, the scatter, eigenvectors and work space of the same size, in float64.
 _MATRICES_IN_A_SOLVE = 6
-# Class id and count of a row, and what is sent once: other records and the headers of arrays.
-_ROW_BYTES, _REPLY_BYTES = 16, 480
+# What a client sends once: other records and the headers of arrays.
+_REPLY_BYTES = 480
 FREE_AT_LEAST = 100e6
 _PARTITIONED_AT_MOST = 2_000_000
 
@@ -69,39 +69,30 @@ def sizes_of(dataset: Dataset, config: AppConfig, *, own_data: bool) -> Sizes:
     return Sizes(len(dataset), config.partition.num_clients, rows, num_classes)
 
 
-def bytes_up(method: str, sizes: Sizes, feature_dim: int, config: AppConfig) -> int:
-    """Return the bytes that all clients together send for one method alone, without Flower's envelopes.
-
-    Rows of class id, count and sum (FedCOF: of every mean), and for Fed3R and FedCGS the upper triangle of the Gram
-    matrix, in the run's wire-dtype.
-    """
-    dim = mapped_dim(method, feature_dim, config)
-    number = 8 if config.federation.wire_dtype == "float64" else 4
-    rows = sizes.num_rows * (config.method_keys.fedcof_means_per_class if method == "fedcof" else 1)
-    gram = number * dim * (dim + 1) // 2 if method in _GRAM_METHODS else 0
-    return rows * (number * dim + _ROW_BYTES) + sizes.num_clients * (gram + _REPLY_BYTES)
+def bytes_up(method: ConfiguredMethod, sizes: Sizes, feature_dim: int, wire_dtype: str) -> int:
+    """Return the bytes that all clients together send for one method alone, without Flower's envelopes."""
+    number = 8 if wire_dtype == "float64" else 4
+    sent = method.specification.num_bytes(sizes.num_rows, sizes.num_clients, feature_dim, number)
+    return sent + sizes.num_clients * _REPLY_BYTES
 
 
-def mapped_dim(method: str, feature_dim: int, config: AppConfig) -> int:
-    """Return the length of what a method's statistics are taken of."""
-    random_features = {
-        "fed3r": config.method_keys.fed3r_random_features,
-        "fedcgs": config.method_keys.fedcgs_random_features,
-    }
-    return random_features.get(method, 0) or feature_dim
-
-
-def server_bytes(sizes: Sizes, feature_dim: int, config: AppConfig) -> int:
+def server_bytes(methods: Iterable[ConfiguredMethod], sizes: Sizes, feature_dim: int, window_megabytes: int) -> int:
     """Return the memory that the server's process needs, above what this process has with the network loaded.
 
-    The window of replies, the largest solve, and FedCOF's rows, of which there are as many as clients have classes.
+    The window of replies, the largest solve, and the rows that are kept, of which clients send one or several per
+    class that they have.
     """
-    dim = max(mapped_dim(method, feature_dim, config) for method in config.methods)
-    rows = (
-        sizes.num_rows * config.method_keys.fedcof_means_per_class if "fedcof" in config.methods else sizes.num_classes
-    )
-    solve = _MATRICES_IN_A_SOLVE * dim**2 if config.methods != ("fedncm",) else 0
-    return config.federation.window_megabytes * 2**20 + 8 * (solve + 2 * rows * dim + 4 * sizes.num_classes * dim)
+    specs = {one: one.specification for one in methods}
+    dim = max(spec.feature_map.output_dim(feature_dim) for spec in specs.values())
+    kept = [sizes.num_rows * spec.means_per_class for one, spec in specs.items() if one.method.keeps_rows]
+    solve = _MATRICES_IN_A_SOLVE * dim**2 if any(one.method.solves_matrix for one in specs) else 0
+    rows = max(kept, default=sizes.num_classes)
+    return window_megabytes * 2**20 + 8 * (solve + 2 * rows * dim + 4 * sizes.num_classes * dim)
+
+
+def sized_methods(config: AppConfig) -> dict[str, ConfiguredMethod]:
+    """Return the run's methods; what is to be measured is taken of two features, since no size depends on it."""
+    return config.measured(lambda: torch.eye(2), lambda line: None).configured_methods
 
 
 def check_cost(
@@ -109,7 +100,9 @@ def check_cost(
 ) -> Iterator[Finding]:
     """Tell expected bytes, memory and time of a run; memory is compared with this machine's."""
     who = "this node" if own_data else f"all {sizes.num_clients} clients"
-    parts = [f"{name} {megabytes(bytes_up(name, sizes, backbone.feature_dim, config))}" for name in config.methods]
+    wire_dtype, dim = config.federation.wire_dtype, backbone.feature_dim
+    methods = sized_methods(config)
+    parts = [f"{name} {megabytes(bytes_up(one, sizes, dim, wire_dtype))}" for name, one in methods.items()]
     yield Finding("bytes up", "ok", f"from {who}, each method alone: {', '.join(parts)}")
     if not own_data:
         yield _memory(sizes, backbone, config)
@@ -125,14 +118,16 @@ def check_cost(
 
 
 def _memory(sizes: Sizes, backbone: Backbone, config: AppConfig) -> Finding:
-    present, needed = process_bytes(), server_bytes(sizes, backbone.feature_dim, config)
+    methods, window = sized_methods(config).values(), config.federation.window_megabytes
+    present, needed = process_bytes(), server_bytes(methods, sizes, backbone.feature_dim, window)
     total = machine_bytes()
     message = f"about {megabytes(present + needed)} for the server's process"
     if total is None:
         return Finding("memory", "ok", message)
     message += f", of {megabytes(total)} in this machine"
     if present + needed > total:
-        advice = "set a smaller window-megabytes, fewer random features, or method=fedncm"
+        small = next(name for name, method in METHODS.items() if not method.solves_matrix)
+        advice = f"set a smaller window-megabytes, fewer random features, or method={small}"
         return Finding("memory", "FAIL", message, advice)
     level: Level = "ok" if present + needed < 0.7 * total else "warning"
     return Finding("memory", level, message, "" if level == "ok" else "a simulation's clients need memory too")

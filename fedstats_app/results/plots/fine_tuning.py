@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from fedstats_app.outcomes.method_result import display_name
+from fedstats_app.methods import METHODS, display_name
 from fedstats_app.outcomes.training_record import RANDOM_START, TrainingResult
 from fedstats_app.results.plots.binning import log_ticks
 from fedstats_app.results.plots.style import FAINT, METHOD_COLOURS, MUTED, new_figure, plot_style, save_png, shortened
@@ -27,7 +27,7 @@ _STAGES = {
     "fedmezo": "FedMeZO",
 }
 # Those of the plot of accuracy against bytes, where the methods come in this order.
-_COLOURS = dict(zip(("fedncm", "fed3r", "fedcof", "fedcgs"), METHOD_COLOURS, strict=False))
+_COLOURS = dict(zip(METHODS, METHOD_COLOURS, strict=False))
 _MADE = (RANDOM_START, "zero")  # heads that nothing was solved for
 _DASHES: dict[str, Any] = {RANDOM_START: (0, (1, 1.2)), "zero": (0, (4, 1.5, 1, 1.5))}
 

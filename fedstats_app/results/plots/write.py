@@ -5,7 +5,8 @@ from pathlib import Path
 
 from numpy.typing import ArrayLike
 
-from fedstats_app.outcomes.method_result import MethodResult, display_name
+from fedstats_app.methods import display_name
+from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results.plots.accuracy import CostPoint, plot_accuracy_vs_megabytes
 from fedstats_app.results.plots.confusion import plot_confusion_matrix
 from fedstats_app.results.plots.labels import plot_label_distribution

@@ -1,3 +1,0 @@
-"""What the configuration can name."""
-
-METHOD_NAMES = ("fedncm", "fed3r", "fedcof", "fedcgs")

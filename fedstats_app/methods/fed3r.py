@@ -1,0 +1,111 @@
+"""Fed3R: federated recursive ridge regression.
+
+Fani et al. 2024, "Accelerating heterogeneous federated learning with closed-form classifiers".
+
+Clients send class sums, counts and their Gram matrix; the head is the ridge regression on one-hot labels of all data.
+Deviations from the reference code: float64, lambda added once in the solve, and one triangle of the Gram matrix on
+the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from fedstats_app.methods.method import Method, Needs, Personal
+from fedstats_app.options import Options, flag, number, one_of, option, whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedstats_app.heads import LinearHead
+    from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
+
+# Features whose distances are measured; more would only cost memory.
+_MEASURED_FEATURES = 500
+
+
+@dataclass(frozen=True)
+class Fed3ROptions(Options):
+    """As :func:`fedstats_app.heads.solve_ridge`; random Fourier features, where there are some, give Fed3R-RF."""
+
+    prefix: ClassVar[str] = "fed3r-"
+
+    ridge_lambda: float | Literal["auto"] = option("auto", number(0.0, word="auto"), key="ridge-lambda")
+    between_class: bool = option(True, flag)
+    bias: bool = option(False, flag)
+    solver: Literal["cholesky", "pinv32"] = option("cholesky", one_of("cholesky", "pinv32"))
+    random_features: int = option(0, whole(0, 100_000))
+    kernel_width: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the values together."""
+        if self.bias and not self.between_class:
+            return ["fed3r-bias: true needs fed3r-between-class true, got false"]
+        return []
+
+
+def _specify(options: Fed3ROptions, seed: int) -> StatisticsSpec:
+    from fedstats_app.statistics import RandomFourierFeatures, StatisticsSpec
+
+    if not options.random_features:
+        return StatisticsSpec(gram=True)
+    if options.kernel_width == "auto":
+        raise ValueError("fed3r-kernel-width must be a number here, got auto")
+    return StatisticsSpec(
+        gram=True, feature_map=RandomFourierFeatures(options.random_features, options.kernel_width, seed)
+    )
+
+
+def _solve(statistics: FeatureStatistics, options: Fed3ROptions) -> LinearHead:
+    from fedstats_app.heads import solve_ridge
+
+    return solve_ridge(
+        statistics,
+        ridge_lambda=options.ridge_lambda,
+        between_class=options.between_class,
+        fit_bias=options.bias,
+        solver=options.solver,
+    )
+
+
+def _measure(options: Fed3ROptions, features: Callable[[], Tensor] | None, say: Callable[[str], None]) -> Fed3ROptions:
+    """Set the kernel width, where it is needed and "auto", to the median distance between features."""
+    if not options.random_features or options.kernel_width != "auto":
+        return options
+    if features is None:
+        raise ValueError(
+            "fed3r-kernel-width must be a number where the server has no test data to measure it on, got auto"
+        )
+    from fedstats_app.statistics.feature_maps import median_distance
+
+    found = features()
+    width = median_distance(found[:: max(1, len(found) // _MEASURED_FEATURES)])
+    say(f"fed3r-kernel-width: median distance between the server's test features, {width:.4g}")
+    return replace(options, kernel_width=width)
+
+
+def _fix(options: Fed3ROptions, parameters: Mapping[str, float]) -> Fed3ROptions:
+    return replace(options, ridge_lambda=parameters["ridge_lambda"])
+
+
+def _scale(options: Fed3ROptions, samples_ratio: float) -> Fed3ROptions:
+    """Keep lambda the same per sample."""
+    if options.ridge_lambda == "auto":
+        raise ValueError("ridge-lambda must be a number for a personal head, got auto")
+    return replace(options, ridge_lambda=options.ridge_lambda * samples_ratio)
+
+
+FED3R = Method(
+    name="fed3r",
+    display_name="Fed3R",
+    paper="Fani et al. 2024",
+    options=Fed3ROptions,
+    needs=Needs(gram=True, feature_map=True),
+    specify=_specify,
+    solve=_solve,
+    uplink=lambda M, K, C, d: M * d + K * d**2,
+    personal=Personal(_fix, _scale, priority=1),
+    measure=_measure,
+)

@@ -1,0 +1,56 @@
+"""FedCOF: covariances for free from client means.
+
+Goswami et al. 2025, "Covariances for free: exploiting mean distributions for training-free federated learning".
+
+Clients send the same as for FedNCM; the server keeps every row and estimates class covariances from the spread of the
+means. Deviations from the reference code: the divisor is the number of means of the class, one symmetric product
+replaces C matrices, and an absent class adds nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from fedstats_app.methods.method import Method, Needs
+from fedstats_app.options import Options, flag, number, option, whole
+
+if TYPE_CHECKING:
+    from fedstats_app.heads import LinearHead
+    from fedstats_app.statistics import ClassMeanRows, StatisticsSpec
+
+
+@dataclass(frozen=True)
+class FedCOFOptions(Options):
+    """As :func:`fedstats_app.heads.solve_fedcof`, and how many disjoint means a client sends per class."""
+
+    prefix: ClassVar[str] = "fedcof-"
+
+    shrinkage: float | Literal["auto"] = option("auto", number(0.0, word="auto", infinite=True))
+    between_class: bool = option(False, flag)
+    means_per_class: int = option(1, whole(1, 10_000))
+
+
+def _specify(options: FedCOFOptions, seed: int) -> StatisticsSpec:
+    from fedstats_app.statistics import StatisticsSpec
+
+    return StatisticsSpec(means_per_class=options.means_per_class)
+
+
+def _solve(rows: ClassMeanRows, options: FedCOFOptions) -> LinearHead:
+    from fedstats_app.heads import solve_fedcof
+
+    return solve_fedcof(rows, shrinkage=options.shrinkage, between_class=options.between_class)
+
+
+FEDCOF = Method(
+    name="fedcof",
+    display_name="FedCOF",
+    paper="Goswami et al. 2025",
+    options=FedCOFOptions,
+    needs=Needs(several_means=True),
+    specify=_specify,
+    solve=_solve,
+    uplink=lambda M, K, C, d: M * d,
+    keeps_rows=True,
+)

@@ -1,0 +1,33 @@
+"""FedNCM: class means in one round.
+
+Legate et al. 2023, "Guiding the last layer in federated learning with pre-trained models".
+
+Clients send class sums and counts; the head is the row-normalised class means, exact for any split. Deviation from
+the reference code: no random bias is kept, and an absent class gives a zero row instead of NaN.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedstats_app.methods.method import Method
+from fedstats_app.options import Options
+
+if TYPE_CHECKING:
+    from fedstats_app.heads import LinearHead
+    from fedstats_app.statistics import FeatureStatistics
+
+
+def _solve(statistics: FeatureStatistics, options: Options) -> LinearHead:
+    from fedstats_app.heads import solve_ncm
+
+    return solve_ncm(statistics)
+
+
+FEDNCM = Method(
+    name="fedncm",
+    display_name="FedNCM",
+    paper="Legate et al. 2023",
+    solve=_solve,
+    uplink=lambda M, K, C, d: M * d,
+)

@@ -1,0 +1,211 @@
+"""Method: all that the app knows of a closed-form method; ConfiguredMethod: a method with its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from fedstats_app.options import Options
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedstats_app.heads import LinearHead
+    from fedstats_app.statistics import FeatureMap, FeatureStatistics, StatisticsSpec, StatisticsSum
+
+OptionsType = TypeVar("OptionsType", bound=Options)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a method may ever ask clients for, beside one mean per class and their number of samples.
+
+    Attributes
+    ----------
+    gram : bool
+        A Gram matrix.
+    several_means : bool
+        Several means per class.
+    feature_map : bool
+        Statistics of mapped features.
+    """
+
+    gram: bool = False
+    several_means: bool = False
+    feature_map: bool = False
+
+    def __or__(self, other: Needs) -> Needs:
+        """Return what either may ask for."""
+        return Needs(
+            self.gram or other.gram,
+            self.several_means or other.several_means,
+            self.feature_map or other.feature_map,
+        )
+
+    def missing(self, spec: StatisticsSpec) -> tuple[str, ...]:
+        """Return what a specification asks for beyond this, in words."""
+        asked = {
+            "a Gram matrix": spec.gram and not self.gram,
+            "several means per class": spec.means_per_class > 1 and not self.several_means,
+            f"statistics of mapped features ({spec.feature_map.kind})": (
+                spec.feature_map.kind != "identity" and not self.feature_map
+            ),
+        }
+        return tuple(what for what, is_missing in asked.items() if is_missing)
+
+
+@dataclass(frozen=True)
+class Personal(Generic[OptionsType]):
+    """How a method makes a head for one client from the federation's statistics mixed with the client's own.
+
+    Its statistics have a Gram matrix, and its solver takes sums. The defaults suit a regulariser that is relative to
+    the statistics and not chosen from them.
+
+    Attributes
+    ----------
+    fix : callable
+        From the options and ``report.parameters`` of the federation's head to options whose regulariser is that head's.
+    scale : callable
+        From such options and the number of samples, over that of the federation, to the options for so many.
+    priority : int
+        Models that are trained start from the head of the highest that was solved.
+    """
+
+    fix: Callable[[OptionsType, Mapping[str, float]], OptionsType] = lambda options, parameters: options
+    scale: Callable[[OptionsType, float], OptionsType] = lambda options, samples_ratio: options
+    priority: int = 0
+
+
+def _as_they_are(options: Any, features: object, say: object) -> Any:
+    return options
+
+
+@dataclass(frozen=True)
+class Method(Generic[OptionsType]):
+    """One method: what it asks for, how it is solved, what is said of it. All else is derived from this.
+
+    Attributes
+    ----------
+    name : str
+        In the configuration, in results and as a file's name.
+    display_name, paper : str
+        As the paper spells it, and the paper in short.
+    solve : callable
+        From merged statistics and options to the head.
+    uplink : callable
+        From M, K, C, d to the numbers that all clients send by the paper's formula. M: pairs of a client and a class
+        that it has, or all means where the method may ask for several; K: clients; C: classes; d: feature dimension.
+    needs : Needs
+        What no options make the method exceed.
+    options : type
+        With the run-config keys; by default there are none.
+    specify : callable
+        From options and the run's seed to what clients are asked for; by default the Gram matrix where it is needed.
+    keeps_rows : bool
+        ``solve`` takes every client's :class:`ClassMeanRows` instead of their sum, :class:`FeatureStatistics`.
+    personal : Personal or None
+        None where clients get no head of their own by this method.
+    measure : callable
+        From options, the server's test features, read on demand, (n, d) or None without test data, and what prints a
+        line, to options in which nothing is left to be measured.
+    """
+
+    name: str
+    display_name: str
+    paper: str
+    solve: Callable[[Any, OptionsType], LinearHead]
+    uplink: Callable[[int, int, int, int], int]
+    needs: Needs = field(default_factory=Needs)
+    options: type[OptionsType] = Options  # type: ignore[assignment]  # an empty group
+    specify: Callable[[OptionsType, int], StatisticsSpec] | None = None
+    keeps_rows: bool = False
+    personal: Personal[OptionsType] | None = None
+    measure: Callable[[OptionsType, Callable[[], Tensor] | None, Callable[[str], None]], OptionsType] = _as_they_are
+
+    @property
+    def solves_matrix(self) -> bool:
+        """Whether the solve takes matrices of d x d: from the clients' Gram matrices, or made of their rows."""
+        return self.needs.gram or self.keeps_rows
+
+    def configured(
+        self, options: OptionsType | None = None, *, seed: int = 0, feature_map: FeatureMap | None = None
+    ) -> ConfiguredMethod:
+        """Return the method with options, by default the run-config's, and perhaps another feature map than theirs."""
+        return ConfiguredMethod(self, self.options() if options is None else options, seed, feature_map)
+
+
+@dataclass(frozen=True)
+class ConfiguredMethod:
+    """A method with its options: what a strategy serves.
+
+    Attributes
+    ----------
+    method : Method
+        The record.
+    options : Options
+        Of the record's type.
+    seed : int
+        Draws the feature map, if there is one.
+    feature_map : FeatureMap or None
+        Takes the place of the options' one.
+    """
+
+    method: Method[Any]
+    options: Options
+    seed: int = 0
+    feature_map: FeatureMap | None = None
+
+    @property
+    def name(self) -> str:
+        """The method's."""
+        return self.method.name
+
+    @property
+    def specification(self) -> StatisticsSpec:
+        """Which statistics clients are asked for.
+
+        Raises
+        ------
+        ValueError
+            If an option is still to be measured.
+        """
+        from fedstats_app.statistics import StatisticsSpec
+
+        specify = self.method.specify
+        spec = StatisticsSpec(gram=self.method.needs.gram) if specify is None else specify(self.options, self.seed)
+        return spec if self.feature_map is None else replace(spec, feature_map=self.feature_map)
+
+    def solve(self, statistics: StatisticsSum) -> LinearHead:
+        """Return the head, from statistics that cover the specification."""
+        return self.method.solve(statistics.rows() if self.method.keeps_rows else statistics.summed(), self.options)
+
+    def fixed(self, parameters: Mapping[str, float]) -> ConfiguredMethod:
+        """Return the method with the regulariser of a head that it solved, for :meth:`solve_mixture`.
+
+        Parameters
+        ----------
+        parameters : mapping
+            The head's ``report.parameters``.
+        """
+        return replace(self, options=self._personal.fix(self.options, parameters))
+
+    def scaled(self, samples_ratio: float) -> ConfiguredMethod:
+        """Return the method for another number of samples, given over that of the federation.
+
+        Raises
+        ------
+        ValueError
+            If the method has no personal heads, or its regulariser is not fixed.
+        """
+        return replace(self, options=self._personal.scale(self.options, samples_ratio))
+
+    def solve_mixture(self, statistics: FeatureStatistics, samples_ratio: float) -> LinearHead:
+        """Return a client's own head, as :meth:`scaled` for its number of samples."""
+        return self.method.solve(statistics, self.scaled(samples_ratio).options)
+
+    @property
+    def _personal(self) -> Personal[Any]:
+        if self.method.personal is None:
+            raise ValueError(f"{self.name} has no personal heads")
+        return self.method.personal

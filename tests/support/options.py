@@ -1,0 +1,59 @@
+"""Values for any options object, found by trying what its checks allow: so a new option is tested without a word."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from dataclasses import fields, replace
+from typing import TypeVar
+
+import torch
+
+from fedstats_app.methods import METHODS, ConfiguredMethod
+from fedstats_app.options import Check, Options
+
+Group = TypeVar("Group", bound=Options)
+
+NUMBERS = (False, True, 0, 3, 0.5, math.inf)
+
+
+def allowed_values(check: Check) -> list[object]:
+    """Return numbers, flags and words that a check allows; it names the words where it refuses something."""
+    try:
+        check(object())
+        words: list[str] = []
+    except ValueError as error:
+        words = re.findall(r"[\w-]+", str(error))
+    found: list[object] = []
+    for value in (*NUMBERS, *words):
+        try:
+            checked = check(value)
+        except ValueError:
+            continue
+        if checked not in found:
+            found.append(checked)
+    return found
+
+
+def variations(defaults: Group) -> list[Group]:
+    """Return the options and all others that differ from them in one or two values, and contradict nothing."""
+    others = [
+        {one.name: value}
+        for one in fields(defaults)
+        for value in allowed_values(one.metadata["check"])
+        if value != getattr(defaults, one.name)
+    ]
+    pairs = [one | other for one, other in itertools.combinations(others, 2) if one.keys() != other.keys()]
+    made = [replace(defaults, **changes) for changes in ({}, *others, *pairs)]
+    return [options for options in made if not options.problems()]
+
+
+def configured(method: str) -> list[ConfiguredMethod]:
+    """Return a method with all variations of its options, nothing in them left to be measured."""
+    record = METHODS[method]
+    features = torch.rand(20, 5, generator=torch.Generator().manual_seed(0))
+    measured = [
+        record.measure(options, lambda: features, lambda line: None) for options in variations(record.options())
+    ]
+    return [record.configured(options, seed=5) for options in dict.fromkeys(measured)]
