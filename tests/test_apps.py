@@ -22,9 +22,10 @@ from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import load_dataset
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
+from fedstats_app.methods import METHODS
 from fedstats_app.results.head_file import read_head
 from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
-from tests.support.simulation import METHODS, central, clients, head_bytes, read_json, simulate, site_folder
+from tests.support.simulation import central, clients, head_bytes, read_json, simulate, site_folder
 
 
 @pytest.fixture(scope="module")

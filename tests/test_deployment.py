@@ -23,6 +23,7 @@ from fedstats_app import client_app, server_app
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.config import AppConfig
 from fedstats_app.data import load_dataset
+from fedstats_app.methods import METHODS
 from fedstats_app.mezo_model import replay
 from fedstats_app.results.head_file import read_head
 from tests.support.deployment import (
@@ -43,8 +44,6 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes left behind in /proc"),
     pytest.mark.skipif(not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="makes certificates"),
 ]
-
-METHODS = ("fedncm", "fed3r", "fedcof", "fedcgs")
 
 
 @pytest.fixture(scope="module")

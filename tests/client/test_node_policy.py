@@ -19,6 +19,7 @@ from fedstats_app.client.training import prepare_samples
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead
+from fedstats_app.methods import METHODS
 from fedstats_app.results.head_file import read_head
 from fedstats_app.results.statistics_file import load_statistics
 from fedstats_app.statistics import StatisticsSpec
@@ -26,7 +27,7 @@ from fedstats_app.wire import StatisticsRequest, evaluation_content
 from fedstats_app.wire.training import TrainingRequest
 from tests.support.compare import relative_difference
 from tests.support.local_grid import LocalGrid
-from tests.support.simulation import METHODS, clients, read_json, simulate, site_folder
+from tests.support.simulation import clients, read_json, simulate, site_folder
 
 SIZES = {"a": {"ant": 12, "bee": 12, "zzyzx": 3}, "b": {"ant": 10, "bee": 11}, "c": {"bee": 9, "cat": 13}}
 

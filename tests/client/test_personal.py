@@ -16,7 +16,7 @@ from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.client import personal as client_personal
 from fedstats_app.config import AppConfig
 from fedstats_app.heads import LinearHead
-from fedstats_app.heads.personal import PersonalSolver
+from fedstats_app.methods import METHODS
 from fedstats_app.statistics import FeatureStatistics, RandomProjection
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.options import LocalOptions
@@ -29,6 +29,7 @@ from fedstats_app.wire.training import TrainingRequest
 from tests.support.local_grid import instruction
 
 NAMES, DIM = ("ant", "bee"), 32
+FED3R = METHODS["fed3r"].configured().fixed({"ridge_lambda": 0.01})
 EVERY = torch.ones(2, dtype=torch.bool)
 REQUEST = TrainingRequest(2, "full", LocalOptions(epochs=1, batch_size=4), holdout=0.25, class_names=NAMES)
 
@@ -97,7 +98,7 @@ def test_statistics_of_other_features_are_refused(site: Path) -> None:
     content = personal_heads_content(
         replace(REQUEST, tune="probe"),
         FeatureStatistics.from_features(torch.ones(3, 5), torch.tensor([0, 1, 1]), 2),
-        PersonalSolver("ridge"),
+        FED3R,
         (0.0, 1.0),
         wire_dtype="float64",
     )
@@ -138,7 +139,7 @@ def test_a_client_with_nothing_takes_part_without_a_model(tmp_path: Path, site: 
     assert len(proto.class_ids) == 0 and proto.metrics.num_test == 0
     statistics = FeatureStatistics.from_features(torch.rand(9, DIM), torch.arange(9) % 2, 2)
     content = personal_heads_content(
-        replace(REQUEST, tune="probe"), statistics, PersonalSolver("ridge"), (0.0, 1.0), wire_dtype="float64"
+        replace(REQUEST, tune="probe"), statistics, FED3R, (0.0, 1.0), wire_dtype="float64"
     )
     metrics, mixing = read_personal_heads_reply(
         client_personal.personal_heads(request(content, PERSONAL_HEADS), empty, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from fedstats_app.heads import solve_gaussian, solve_ridge
 from fedstats_app.heads.personal import (
     FOLDS,
     MIXING_GRID,
-    PersonalSolver,
+    MixtureSolver,
     choose_mixing,
     mixed_statistics,
     personal_head,
@@ -25,14 +25,23 @@ from fedstats_app.statistics import FeatureStatistics
 from tests.support.compare import relative_difference, same_bits
 
 NUM_CLASSES, DIM = 4, 6
-RIDGE = PersonalSolver("ridge", ridge_lambda=3.0)
-GAUSSIAN = PersonalSolver("gaussian", shrinkage=0.05)
+
+
+def ridge(**options: Any) -> MixtureSolver:
+    return lambda stats, ratio: solve_ridge(stats, ridge_lambda=3.0 * ratio, **options)
+
+
+def gaussian(**options: Any) -> MixtureSolver:
+    return lambda stats, ratio: solve_gaussian(stats, shrinkage=0.05, **options)
+
+
+RIDGE, GAUSSIAN = ridge(), gaussian()
 SOLVERS = {
     "ridge": RIDGE,
-    "ridge with bias": PersonalSolver("ridge", ridge_lambda=3.0, fit_bias=True),
-    "ridge within": PersonalSolver("ridge", ridge_lambda=3.0, between_class=False),
+    "ridge with bias": ridge(fit_bias=True),
+    "ridge within": ridge(between_class=False),
     "gaussian": GAUSSIAN,
-    "gaussian within": PersonalSolver("gaussian", covariance="within", shrinkage=0.05),
+    "gaussian within": gaussian(covariance="within"),
 }
 weights = st.floats(0.0, 1.0).map(lambda value: round(value, 3))
 
@@ -55,15 +64,9 @@ GLOBAL = statistics(*draw(300, 0))
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_the_ends_are_the_global_and_the_local_head(name: str) -> None:
-    solver, local = SOLVERS[name], statistics(*draw(40, 1))
-    own = {
-        "ridge": lambda of, scale: solve_ridge(
-            of, ridge_lambda=3.0 * scale, between_class=solver.between_class, fit_bias=solver.fit_bias
-        ),
-        "gaussian": lambda of, scale: solve_gaussian(of, covariance=solver.covariance, shrinkage=0.05),
-    }[solver.method]
+    solve, local = SOLVERS[name], statistics(*draw(40, 1))
     for mixing, of, scale in ((0.0, GLOBAL, 1.0), (1.0, local, 40 / 300)):
-        head, expected = personal_head(GLOBAL, local, mixing, solver), own(of, scale)
+        head, expected = personal_head(GLOBAL, local, mixing, solve), solve(of, scale)
         assert same_bits(head.weight, expected.weight) and same_bits(head.bias, expected.bias)
         assert same_bits(head.present, expected.present)
 
@@ -86,7 +89,7 @@ def test_a_client_like_the_federation_changes_nothing(name: str, mixing: float) 
     features, labels = draw(100, 5)
     local = statistics(features, labels)
     federation = statistics(features.repeat(3, 1), labels.repeat(3))
-    head, expected = personal_head(federation, local, mixing, SOLVERS[name]), SOLVERS[name].solve(federation)
+    head, expected = personal_head(federation, local, mixing, SOLVERS[name]), SOLVERS[name](federation, 1.0)
     # Covariances are divided by the number of samples less one (or less C), so not quite.
     exact = "gaussian" not in name
     assert relative_difference(head.weight, expected.weight) < (1e-9 if exact else 0.02)
@@ -103,18 +106,18 @@ def test_the_weight_means_the_same_whatever_the_sizes(mixing: float, times: int)
 def test_statistics_without_samples_count_for_nothing() -> None:
     nobody = FeatureStatistics.zeros(NUM_CLASSES, DIM)
     for mixing in (0.0, 0.4, 1.0):
-        assert same_bits(personal_head(GLOBAL, nobody, mixing, RIDGE).weight, RIDGE.solve(GLOBAL).weight)
+        assert same_bits(personal_head(GLOBAL, nobody, mixing, RIDGE).weight, RIDGE(GLOBAL, 1.0).weight)
         assert same_bits(mixed_statistics(nobody, GLOBAL, mixing).class_counts, GLOBAL.class_counts)
 
 
-def choose(features: Tensor, labels: Tensor, solver: PersonalSolver = GAUSSIAN, key: int = 0) -> object:
+def choose(features: Tensor, labels: Tensor, solver: MixtureSolver = GAUSSIAN, key: int = 0) -> object:
     federation = GLOBAL + statistics(features, labels)
     everything = torch.ones(len(labels), dtype=torch.bool)
     return choose_mixing(federation, features, labels, solver, in_global=everything, key=(key,))
 
 
 @pytest.mark.parametrize("solver", [RIDGE, GAUSSIAN])
-def test_a_client_unlike_the_others_gets_a_head_of_its_own(solver: PersonalSolver) -> None:
+def test_a_client_unlike_the_others_gets_a_head_of_its_own(solver: MixtureSolver) -> None:
     features, labels = draw(160, 7, classes=2, shift=3.0)
     choice = choose(features, labels, solver)
     assert choice.mixing >= 0.1
@@ -188,9 +191,3 @@ def test_counts_that_would_overflow_are_refused() -> None:
     larger = FeatureStatistics(torch.full((NUM_CLASSES,), 10**10 + 19), GLOBAL.class_sums, GLOBAL.gram)
     with pytest.raises(ValueError, match="too many samples to mix"):
         mixed_statistics(larger, huge, 0.123)
-
-
-def test_an_unknown_method_is_refused() -> None:
-    method: Literal["ridge"] = "lasso"  # type: ignore[assignment]
-    with pytest.raises(ValueError, match="lasso"):
-        PersonalSolver(method)

@@ -56,8 +56,3 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
 def test_impossible_values_are_refused(make_result: Make, changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_result("fed3r", **changes)
-
-
-def test_methods_are_spelled_as_their_papers_spell_them() -> None:
-    names = [display_name(method) for method in ("fedncm", "fed3r", "fedcof", "fedcgs", "mine")]
-    assert names == ["FedNCM", "Fed3R", "FedCOF", "FedCGS", "mine"]

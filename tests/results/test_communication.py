@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from fedstats_app.methods import METHODS
 from fedstats_app.results import uplink_bytes
 
 _COSTS = Path(__file__).parents[1] / "golden" / "comm_costs.csv"
@@ -50,12 +51,12 @@ def test_fedcgs_sends_the_parameters_that_its_paper_counts() -> None:
 
 
 def test_no_client_costs_nothing() -> None:
-    for method in ("fedncm", "fedcof", "fed3r", "fedcgs"):
+    for method in METHODS:
         assert uplink_bytes(method, num_rows=0, num_clients=0, num_classes=10, feature_dim=8) == 0
 
 
 def test_unknown_methods_and_negative_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"no uplink formula for 'fedavg'.*fedncm, fedcof, fed3r, fedcgs"):
+    with pytest.raises(ValueError, match=r"no uplink formula for 'fedavg'.*fedncm, fed3r, fedcof, fedcgs"):
         uplink_bytes("fedavg", num_rows=1, num_clients=1, num_classes=1, feature_dim=1)
     with pytest.raises(ValueError, match="num_clients must be at least 0, got -1"):
         uplink_bytes("fed3r", num_rows=1, num_clients=-1, num_classes=1, feature_dim=1)

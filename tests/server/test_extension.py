@@ -11,10 +11,11 @@ import torch
 
 from fedstats_app.config import ConfigError
 from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.methods import METHODS
 from fedstats_app.results.head_file import read_head
 from fedstats_app.results.statistics_file import load_statistics
 from tests.support.compare import relative_difference
-from tests.support.simulation import METHODS, clients, read_json, simulate, site_folder
+from tests.support.simulation import clients, read_json, simulate, site_folder
 
 SITES = {"a": ("ant", "bee", "dog"), "b": ("dog", "ant"), "c": ("bee", "cat")}  # cat comes with c, in the middle
 

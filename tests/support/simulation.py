@@ -20,8 +20,6 @@ from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from tests.support.local_grid import Fault, LocalGrid
 
-METHODS = ("fedncm", "fed3r", "fedcof", "fedcgs")
-
 
 def simulate(
     tmp_path: Path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 from flwr.app import Array, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from fedstats_app.heads.personal import PersonalSolver
+from fedstats_app.methods import METHODS, PERSONAL_METHODS
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.wire import RejectedReply, RejectedRequest
 from fedstats_app.wire.personal import PersonalMetrics
@@ -27,28 +28,36 @@ from fedstats_app.wire.personal_heads import (
 from fedstats_app.wire.training import TrainingRequest
 from tests.support.compare import relative_difference, same_bits
 from tests.support.local_grid import instruction
+from tests.support.options import configured
 from tests.wire.replies import DIM, NUM_CLASSES, features_and_labels
 
 STATISTICS = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES)
 REQUEST = TrainingRequest(NUM_CLASSES, "probe", holdout=0.25, seed=3)
-SOLVER = PersonalSolver("ridge", ridge_lambda=12.5, fit_bias=True)
+FIXED = {"ridge_lambda": 12.5, "shrinkage": 0.25}
+FED3R = METHODS["fed3r"].configured().fixed(FIXED)
 GRID = (0.0, 0.25, 1.0)
 METRICS = PersonalMetrics(100, 25, 10, 20, 100, 1.5)
 
 
 def content(wire_dtype: str = "float64") -> RecordDict:
-    return personal_heads_content(REQUEST, STATISTICS, SOLVER, GRID, wire_dtype=wire_dtype)
+    return personal_heads_content(REQUEST, STATISTICS, FED3R, GRID, wire_dtype=wire_dtype)
 
 
 def question() -> Message:
     return instruction(content(), PERSONAL_HEADS)
 
 
-@pytest.mark.parametrize("solver", [SOLVER, PersonalSolver("gaussian", covariance="within", shrinkage=0.25)])
-def test_statistics_arrive_bit_for_bit(solver: PersonalSolver) -> None:
-    asked = personal_heads_content(REQUEST, STATISTICS, solver, GRID, wire_dtype="float64")
-    task = read_personal_heads_task(instruction(asked, PERSONAL_HEADS))
-    assert (task.training.request, task.solver, task.grid) == (REQUEST, solver, GRID)
+@pytest.mark.parametrize("name", PERSONAL_METHODS)
+def test_any_options_arrive_as_they_are(name: str) -> None:
+    for method in configured(name):
+        fixed = replace(method.fixed(FIXED), seed=0)
+        asked = personal_heads_content(REQUEST, STATISTICS, fixed, GRID, wire_dtype="float64")
+        task = read_personal_heads_task(instruction(asked, PERSONAL_HEADS))
+        assert (task.training.request, task.method, task.grid) == (REQUEST, fixed, GRID)
+
+
+def test_statistics_arrive_bit_for_bit() -> None:
+    task = read_personal_heads_task(question())
     assert task.statistics.gram is not None and STATISTICS.gram is not None
     for name in ("class_counts", "class_sums", "gram"):
         assert same_bits(getattr(task.statistics, name), getattr(STATISTICS, name))
@@ -65,7 +74,7 @@ def test_float32_halves_what_travels() -> None:
 def test_statistics_without_a_gram_matrix_are_not_sent() -> None:
     without = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES, gram=False)
     with pytest.raises(ValueError, match="Gram matrix"):
-        personal_heads_content(REQUEST, without, SOLVER, GRID, wire_dtype="float32")
+        personal_heads_content(REQUEST, without, FED3R, GRID, wire_dtype="float32")
 
 
 def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
@@ -81,8 +90,15 @@ def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
         (lambda records: records.pop("solver"), "KeyError"),
         (lambda records: records.pop("statistics"), "KeyError"),
         (lambda records: records.update({"solver": MetricRecord()}), "solver must be a ConfigRecord"),
-        (put("solver", "method", "lasso"), "method must be"),
-        (put("solver", "weights", 1.0), "TypeError"),
+        (put("solver", "method", "lasso"), "method must be one of fedcgs, fed3r"),
+        (put("solver", "method", "fedncm"), "method must be one of"),
+        (put("solver", "method", 3), "method must be one of"),
+        (put("solver", "weights", 1.0), r"missing \[\], unexpected"),
+        (lambda records: records["solver"].pop("fed3r-bias"), r"missing \['fed3r-bias'\]"),
+        (put("solver", "ridge-lambda", -1.0), r"ridge-lambda: must be a number in \[0, inf\)"),
+        (put("solver", "ridge-lambda", "auto"), "ridge-lambda must be a number for a personal head"),
+        (put("solver", "fed3r-between-class", "yes"), "fed3r-between-class: must be true or false"),
+        (put("solver", "fed3r-solver", "magic"), "fed3r-solver: must be one of"),
         (put("solver", "wire-dtype", "float16"), "KeyError"),
         (put("solver", "grid", 0.5), "grid must be at most"),
         (put("solver", "grid", [0.0] * 1001), "grid must be at most"),

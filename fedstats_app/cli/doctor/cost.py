@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,28 +69,28 @@ def sizes_of(dataset: Dataset, config: AppConfig, *, own_data: bool) -> Sizes:
     return Sizes(len(dataset), config.partition.num_clients, rows, num_classes)
 
 
-def bytes_up(method: ConfiguredMethod, sizes: Sizes, feature_dim: int, wire_dtype: str) -> int:
+def bytes_up(method: str, sizes: Sizes, feature_dim: int, config: AppConfig) -> int:
     """Return the bytes that all clients together send for one method alone, without Flower's envelopes."""
-    number = 8 if wire_dtype == "float64" else 4
-    sent = method.specification.num_bytes(sizes.num_rows, sizes.num_clients, feature_dim, number)
-    return sent + sizes.num_clients * _REPLY_BYTES
+    number = 8 if config.federation.wire_dtype == "float64" else 4
+    spec = _sized_methods(config)[method].specification
+    return spec.num_bytes(sizes.num_rows, sizes.num_clients, feature_dim, number) + sizes.num_clients * _REPLY_BYTES
 
 
-def server_bytes(methods: Iterable[ConfiguredMethod], sizes: Sizes, feature_dim: int, window_megabytes: int) -> int:
+def server_bytes(sizes: Sizes, feature_dim: int, config: AppConfig) -> int:
     """Return the memory that the server's process needs, above what this process has with the network loaded.
 
     The window of replies, the largest solve, and the rows that are kept, of which clients send one or several per
     class that they have.
     """
-    specs = {one: one.specification for one in methods}
+    specs = {one.method: one.specification for one in _sized_methods(config).values()}
     dim = max(spec.feature_map.output_dim(feature_dim) for spec in specs.values())
-    kept = [sizes.num_rows * spec.means_per_class for one, spec in specs.items() if one.method.keeps_rows]
-    solve = _MATRICES_IN_A_SOLVE * dim**2 if any(one.method.solves_matrix for one in specs) else 0
+    kept = [sizes.num_rows * spec.means_per_class for method, spec in specs.items() if method.keeps_rows]
+    solve = _MATRICES_IN_A_SOLVE * dim**2 if any(method.solves_matrix for method in specs) else 0
     rows = max(kept, default=sizes.num_classes)
-    return window_megabytes * 2**20 + 8 * (solve + 2 * rows * dim + 4 * sizes.num_classes * dim)
+    return config.federation.window_megabytes * 2**20 + 8 * (solve + 2 * rows * dim + 4 * sizes.num_classes * dim)
 
 
-def sized_methods(config: AppConfig) -> dict[str, ConfiguredMethod]:
+def _sized_methods(config: AppConfig) -> dict[str, ConfiguredMethod]:
     """Return the run's methods; what is to be measured is taken of two features, since no size depends on it."""
     return config.measured(lambda: torch.eye(2), lambda line: None).configured_methods
 
@@ -100,9 +100,7 @@ def check_cost(
 ) -> Iterator[Finding]:
     """Tell expected bytes, memory and time of a run; memory is compared with this machine's."""
     who = "this node" if own_data else f"all {sizes.num_clients} clients"
-    wire_dtype, dim = config.federation.wire_dtype, backbone.feature_dim
-    methods = sized_methods(config)
-    parts = [f"{name} {megabytes(bytes_up(one, sizes, dim, wire_dtype))}" for name, one in methods.items()]
+    parts = [f"{name} {megabytes(bytes_up(name, sizes, backbone.feature_dim, config))}" for name in config.methods]
     yield Finding("bytes up", "ok", f"from {who}, each method alone: {', '.join(parts)}")
     if not own_data:
         yield _memory(sizes, backbone, config)
@@ -118,8 +116,7 @@ def check_cost(
 
 
 def _memory(sizes: Sizes, backbone: Backbone, config: AppConfig) -> Finding:
-    methods, window = sized_methods(config).values(), config.federation.window_megabytes
-    present, needed = process_bytes(), server_bytes(methods, sizes, backbone.feature_dim, window)
+    present, needed = process_bytes(), server_bytes(sizes, backbone.feature_dim, config)
     total = machine_bytes()
     message = f"about {megabytes(present + needed)} for the server's process"
     if total is None:

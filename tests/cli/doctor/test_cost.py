@@ -17,6 +17,7 @@ from fedstats_app.cli.doctor.cost import Sizes, bytes_up, check_cost, check_disk
 from fedstats_app.config import AppConfig
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
+from fedstats_app.methods import METHODS
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
 from tests.support.local_grid import instruction
@@ -25,9 +26,9 @@ CLASSES, PRESENT, DIM = 10, 3, 640
 
 
 @pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
-@pytest.mark.parametrize("method", ["fedncm", "fed3r"])
+@pytest.mark.parametrize("method", METHODS)
 def test_expected_bytes_are_those_of_a_reply(method: str, wire_dtype: str) -> None:
-    gram = method == "fed3r"
+    gram = METHODS[method].needs.gram
     features, labels = torch.rand(60, DIM), torch.arange(60) % PRESENT
     statistics = FeatureStatistics.from_features(features, labels, CLASSES, gram=gram)
     request = StatisticsRequest(

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
+from fedstats_app.methods import METHODS
 from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.results.plots import plot_training
 from fedstats_app.results.plots.fine_tuning import training_figure
@@ -16,7 +17,6 @@ from fedstats_app.results.plots.style import METHOD_COLOURS, MUTED, plot_style
 from tests.support.trainings import make_training
 
 Check = Callable[[Figure], list[str]]
-METHODS = ("fedncm", "fed3r", "fedcof", "fedcgs")
 
 
 def rising(start: str, low: float, high: float, *, seed: int = 0, rounds: int = 30, **changes: Any) -> TrainingResult:
