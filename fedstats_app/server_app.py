@@ -219,7 +219,8 @@ class Run:
             solved.heads,
             test_set,
             self.data_name,
-            config.data.holdout_fraction if test_set is None else 0.0,
+            # Clients keep for themselves what they kept in stage 1, also where it is for personal models only.
+            config.data.holdout_fraction if test_set is None or config.personal.approaches else 0.0,
             self.align_names,
             say,
             known,

@@ -37,6 +37,10 @@ class MethodOptions(Options):
             raise ConfigError("\n".join(problems))
         return cls(tuple(groups))
 
+    def problems(self) -> list[str]:
+        """Return what is wrong with the values of any group together."""
+        return [problem for group in self.groups for problem in group.problems()]
+
     def to_config(self) -> dict[str, Any]:
         """Return the values of all groups by key."""
         return {key: value for group in self.groups for key, value in group.to_config().items()}

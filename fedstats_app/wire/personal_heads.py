@@ -116,6 +116,8 @@ def _read_method(record: ConfigRecord) -> ConfiguredMethod:
     method = METHODS[str(record["method"])]
     check_keys("solver", record, {"method", "grid", "wire-dtype", *method.options.keys()})
     configured = method.configured(method.options.read(record))
+    if problems := configured.options.problems():
+        raise ValueError(", ".join(problems))
     configured.scaled(1.0)  # refuses a regulariser that is still to be chosen
     return configured
 

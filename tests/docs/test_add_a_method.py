@@ -1,4 +1,4 @@
-"""The page about adding a method: done to a copy of the package, it gives a run with the new method."""
+"""The page about adding a method, done to a copy of the package: the new method is wherever the others are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.docs.markdown import DOCS, REPOSITORY, blocks
 
@@ -21,8 +23,19 @@ from fedstats_app import client_app, server_app
 from fedstats_app.config import AppConfig
 from tests.support.local_grid import LocalGrid
 config = {**AppConfig().to_run_config(), **json.loads(sys.argv[1])}
-nodes = [{"partition-id": 0, "num-partitions": 1}]
+allowed = [{}, {"allowed-methods": "feddiag,training"}, {"allowed-methods": "fedncm,training"}]
+nodes = [{"partition-id": node, "num-partitions": 3, **policy} for node, policy in enumerate(allowed)]
 server_app.app(LocalGrid(client_app.app, nodes, config), Context(1, 1, {}, RecordDict(), config))
+"""
+KEYS = """
+import tomllib, pathlib, torch
+from fedstats_app.config import AppConfig
+from fedstats_app.statistics import FeatureStatistics
+declared = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+assert AppConfig().to_run_config() == declared
+method = AppConfig.of(feddiag_shrinkage=0.25).configured_methods["feddiag"]
+statistics = FeatureStatistics.from_features(torch.rand(9, 4), torch.arange(9) % 3, 3)
+print(method.method.solve(statistics, method.options).report.regulariser)
 """
 
 
@@ -40,31 +53,90 @@ def apply(diff: str, root: Path) -> None:
         (root / file).write_text(text)
 
 
-def test_the_new_method_runs_beside_the_others(tmp_path: Path, run_config: dict[str, str | int | float | bool]) -> None:
-    root = tmp_path / "copy"
+def python(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{REPOSITORY}"},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with the two files and the one line of the page."""
+    root = tmp_path_factory.mktemp("copy")
     shutil.copytree(
         REPOSITORY / "fedstats_app", root / "fedstats_app", ignore=shutil.ignore_patterns("__pycache__", "*.json")
     )
     shutil.copy(REPOSITORY / "pyproject.toml", root)
-    for block in blocks(PAGE, "python"):
+    files = blocks(PAGE, "python")
+    for block in files:
         assert block.file is not None and not (root / block.file).exists()
         (root / block.file).write_text(block.code)
-    [diff] = blocks(PAGE, "diff")
-    apply(diff.code, root)
-    settings = {**run_config, "output-dir": str(tmp_path / "runs"), "feddiag-shrinkage": 0.1}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, json.dumps(settings)],
-        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{REPOSITORY}"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    [folder] = (tmp_path / "runs").iterdir()
-    methods = json.loads((folder / "results.json").read_text())["methods"]
-    assert set(methods) == {"fedncm", "fed3r", "fedcof", "fedcgs", "feddiag"}
-    assert methods["feddiag"]["regulariser"] == "shrinkage 0.1 (diagonal)"
-    assert methods["feddiag"]["accuracy"] > 0.9
-    assert (folder / "heads" / "feddiag.safetensors").is_file()
-    assert "FedDiag" in done.stdout
+    line = blocks(PAGE, "diff")[0].code
+    assert len(files) == 2 and line.count("\n+") == 1 and "\n-" not in line
+    apply(line, root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def settings(
+    tmp_path_factory: pytest.TempPathFactory, run_config: dict[str, str | int | float | bool]
+) -> dict[str, object]:
+    """The new method beside another one, a start of training, and personal heads."""
+    return {
+        **run_config,
+        "method": "fedncm,feddiag",
+        "start-head": "feddiag",
+        "personalise": "global,closed-form",
+        "plots": True,
+        "output-dir": str(tmp_path_factory.mktemp("runs")),
+    }
+
+
+def test_the_new_method_is_wherever_the_others_are(copy: Path, settings: dict[str, object]) -> None:
+    printed = python(copy, "-c", RUN, json.dumps(settings))
+
+    [folder] = Path(str(settings["output-dir"])).iterdir()
+    results = json.loads((folder / "results.json").read_text())
+    assert list(results["methods"]) == ["fedncm", "feddiag"]
+    found = results["methods"]["feddiag"]
+    assert found["regulariser"] == "shrinkage 0.01 (diagonal)" and found["accuracy"] > 0.9
+    assert found["uplink_bytes"] == results["methods"]["fedncm"]["uplink_bytes"] + 4 * 4 * 32**2
+    assert set(results["training"]) == {"feddiag-probe"}
+    assert {"global-feddiag", "closed-form-feddiag"} <= set(results["personal"])
+    assert results["personal"]["closed-form-feddiag"]["num_test"]
+    for words in ("\nFedDiag ", "global head, FedDiag", "closed form, FedDiag"):
+        assert words in printed
+    assert {path.name for path in (folder / "heads").glob("*.safetensors")} >= {"feddiag.safetensors"}
+    card = (folder / "heads" / "README.md").read_text()
+    assert "| `feddiag` | FedDiag | shrinkage 0.01 (diagonal) |" in card
+    sent = "for each of its classes the number of samples and the sum of their features, and one Gram matrix"
+    assert f"- `feddiag`: every client sent {sent}." in card
+    plots = {"accuracy-vs-megabytes.png", "confusion-matrix-feddiag.png", "fine_tuning.png", "personal.png"}
+    assert plots <= {path.name for path in (folder / "plots").iterdir()}
+    outcomes = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+    # The clients of the third node, whose owner allows FedNCM only.
+    assert {one["client"]: one["outcome"] for one in outcomes} == {
+        client: "refused" if client % 3 == 2 else "merged" for client in range(6)
+    }
+    assert "a Gram matrix: needed by none of this node's allowed-methods (fedncm, training)" in outcomes[2]["reason"]
+
+
+def test_doctor_forecasts_its_cost(copy: Path, settings: dict[str, object]) -> None:
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    (copy / "run.toml").write_text("\n".join(lines))
+    findings = json.loads(python(copy, "-m", "fedstats_app.cli", "doctor", "--run-config", "run.toml", "--json"))
+    [sent] = [finding["message"] for finding in findings["findings"] if finding["check"] == "bytes up"]
+    # Six clients with three classes of 32 features in float32, and the triangle of a Gram matrix from each.
+    assert "feddiag 18.1 kB" in sent
+
+
+def test_a_key_of_its_own_takes_an_option_and_a_line_of_pyproject(copy: Path) -> None:
+    apply(blocks(PAGE, "diff")[1].code, copy)
+    assert python(copy, "-c", KEYS) == "shrinkage 0.25 (diagonal)\n"

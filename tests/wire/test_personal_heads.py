@@ -98,6 +98,10 @@ def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
         (put("solver", "ridge-lambda", -1.0), r"ridge-lambda: must be a number in \[0, inf\)"),
         (put("solver", "ridge-lambda", "auto"), "ridge-lambda must be a number for a personal head"),
         (put("solver", "fed3r-between-class", "yes"), "fed3r-between-class: must be true or false"),
+        (
+            lambda records: records["solver"].update({"fed3r-between-class": False, "fed3r-bias": True}),
+            "fed3r-bias: true needs",
+        ),
         (put("solver", "fed3r-solver", "magic"), "fed3r-solver: must be one of"),
         (put("solver", "wire-dtype", "float16"), "KeyError"),
         (put("solver", "grid", 0.5), "grid must be at most"),
