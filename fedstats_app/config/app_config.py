@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from fedstats_app.backbones.options import BackboneOptions
-from fedstats_app.config.method_options import MethodOptions
 from fedstats_app.data.options import CacheOptions, DataOptions, PartitionOptions
 from fedstats_app.grid.options import FederationOptions
 from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod
@@ -47,7 +46,9 @@ class AppConfig:
     partition: PartitionOptions = field(default_factory=PartitionOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
     backbone: BackboneOptions = field(default_factory=BackboneOptions)
-    method_options: MethodOptions = field(default_factory=MethodOptions)
+    method_options: Mapping[str, Options] = field(
+        default_factory=lambda: {name: method.options() for name, method in METHODS.items()}
+    )
     federation: FederationOptions = field(default_factory=FederationOptions)
     tuning: TuningOptions = field(default_factory=TuningOptions)
     local: LocalOptions = field(default_factory=LocalOptions)
@@ -67,7 +68,7 @@ class AppConfig:
 
     def options_of(self, method: str) -> Any:
         """Return a method's options, of its record's type."""
-        return self.method_options.of(method)
+        return self.method_options[method]
 
     def measured(self, features: Callable[[], Tensor] | None, say: Callable[[str], None]) -> AppConfig:
         """Return the configuration with what its methods take from the server's test features.
@@ -84,7 +85,8 @@ class AppConfig:
         ValueError
             If there are none but something is to be measured.
         """
-        return replace(self, method_options=self.method_options.measured(self.methods, features, say))
+        measured = {name: METHODS[name].measure(self.options_of(name), features, say) for name in self.methods}
+        return replace(self, method_options={**self.method_options, **measured})
 
     @property
     def start_heads(self) -> tuple[str, ...]:
@@ -133,7 +135,12 @@ class AppConfig:
         ConfigError
             With all problems: unknown names, wrong types, values out of range, values that exclude each other.
         """
-        kinds: dict[str, type[Options]] = {one.name: one.default_factory for one in fields(cls)}  # type: ignore[misc]
+        own: dict[str, type[Options]] = {
+            one.name: one.default_factory  # type: ignore[misc]
+            for one in fields(cls)
+            if one.name != "method_options"
+        }
+        kinds = own | {name: method.options for name, method in METHODS.items()}
         known = [key for kind in kinds.values() for key in kind.keys()]  # noqa: SIM118  # no mapping
         problems, groups = [], {}
         for name in [name for name in run_config if name not in known]:
@@ -145,7 +152,8 @@ class AppConfig:
             except ConfigError as error:
                 problems += str(error).split("\n")
         if not problems:
-            config = cls(**groups)  # type: ignore[arg-type]  # each of its own kind
+            methods = {name: groups.pop(name) for name in METHODS}
+            config = cls(**groups, method_options=methods)
             problems = [problem for group in config._groups() for problem in group.problems()]
             problems += config._contradictions()
             if not problems:
@@ -153,7 +161,8 @@ class AppConfig:
         raise ConfigError(f"{len(problems)} problem(s) in the run configuration:\n  " + "\n  ".join(problems))
 
     def _groups(self) -> list[Options]:
-        return [getattr(self, one.name) for one in fields(self)]
+        own = [getattr(self, one.name) for one in fields(self) if one.name != "method_options"]
+        return [*own, *self.method_options.values()]
 
     def _contradictions(self) -> list[str]:
         """Return what is wrong with groups together."""

@@ -9,7 +9,7 @@ the wire.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -86,17 +86,6 @@ def _measure(options: Fed3ROptions, features: Callable[[], Tensor] | None, say: 
     return replace(options, kernel_width=width)
 
 
-def _fix(options: Fed3ROptions, parameters: Mapping[str, float]) -> Fed3ROptions:
-    return replace(options, ridge_lambda=parameters["ridge_lambda"])
-
-
-def _scale(options: Fed3ROptions, samples_ratio: float) -> Fed3ROptions:
-    """Keep lambda the same per sample."""
-    if options.ridge_lambda == "auto":
-        raise ValueError("ridge-lambda must be a number for a personal head, got auto")
-    return replace(options, ridge_lambda=options.ridge_lambda * samples_ratio)
-
-
 FED3R = Method(
     name="fed3r",
     display_name="Fed3R",
@@ -106,6 +95,6 @@ FED3R = Method(
     specify=_specify,
     solve=_solve,
     uplink=lambda M, K, C, d: M * d + K * d**2,
-    personal=Personal(_fix, _scale, priority=1),
+    personal=Personal("ridge_lambda", per_sample=True, priority=1),
     measure=_measure,
 )

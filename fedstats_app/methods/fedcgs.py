@@ -55,5 +55,5 @@ FEDCGS = Method(
     specify=_specify,
     solve=_solve,
     uplink=lambda M, K, C, d: K * (C * d + d**2 + C),
-    personal=Personal(priority=2),
+    personal=Personal("shrinkage", priority=2),
 )

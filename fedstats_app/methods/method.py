@@ -35,14 +35,6 @@ class Needs:
     several_means: bool = False
     feature_map: bool = False
 
-    def __or__(self, other: Needs) -> Needs:
-        """Return what either may ask for."""
-        return Needs(
-            self.gram or other.gram,
-            self.several_means or other.several_means,
-            self.feature_map or other.feature_map,
-        )
-
     def missing(self, spec: StatisticsSpec) -> tuple[str, ...]:
         """Return what a specification asks for beyond this, in words."""
         asked = {
@@ -56,24 +48,24 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Personal(Generic[OptionsType]):
+class Personal:
     """How a method makes a head for one client from the federation's statistics mixed with the client's own.
 
-    Its statistics have a Gram matrix, and its solver takes sums. The defaults suit a regulariser that is relative to
-    the statistics and not chosen from them.
+    Its statistics have a Gram matrix, and its solver takes sums.
 
     Attributes
     ----------
-    fix : callable
-        From the options and ``report.parameters`` of the federation's head to options whose regulariser is that head's.
-    scale : callable
-        From such options and the number of samples, over that of the federation, to the options for so many.
+    regulariser : str
+        The option that is fixed as it was for the federation's head, whose ``report.parameters`` name it too; "" where
+        nothing is chosen from the statistics.
+    per_sample : bool
+        Whether that is in proportion to the number of samples.
     priority : int
         Models that are trained start from the head of the highest that was solved.
     """
 
-    fix: Callable[[OptionsType, Mapping[str, float]], OptionsType] = lambda options, parameters: options
-    scale: Callable[[OptionsType, float], OptionsType] = lambda options, samples_ratio: options
+    regulariser: str = ""
+    per_sample: bool = False
     priority: int = 0
 
 
@@ -120,7 +112,7 @@ class Method(Generic[OptionsType]):
     options: type[OptionsType] = Options  # type: ignore[assignment]  # an empty group
     specify: Callable[[OptionsType, int], StatisticsSpec] | None = None
     keeps_rows: bool = False
-    personal: Personal[OptionsType] | None = None
+    personal: Personal | None = None
     measure: Callable[[OptionsType, Callable[[], Tensor] | None, Callable[[str], None]], OptionsType] = _as_they_are
 
     @property
@@ -188,7 +180,8 @@ class ConfiguredMethod:
         parameters : mapping
             The head's ``report.parameters``.
         """
-        return replace(self, options=self._personal.fix(self.options, parameters))
+        name = self._personal.regulariser
+        return self._with({name: parameters[name]} if name else {})
 
     def scaled(self, samples_ratio: float) -> ConfiguredMethod:
         """Return the method for another number of samples, given over that of the federation.
@@ -198,14 +191,21 @@ class ConfiguredMethod:
         ValueError
             If the method has no personal heads, or its regulariser is not fixed.
         """
-        return replace(self, options=self._personal.scale(self.options, samples_ratio))
+        name = self._personal.regulariser
+        value = getattr(self.options, name) if name else 0.0
+        if value == "auto":
+            raise ValueError(f"{name} must be a number for a personal head, got auto")
+        return self._with({name: value * samples_ratio} if self._personal.per_sample else {})
 
     def solve_mixture(self, statistics: FeatureStatistics, samples_ratio: float) -> LinearHead:
         """Return a client's own head, as :meth:`scaled` for its number of samples."""
         return self.method.solve(statistics, self.scaled(samples_ratio).options)
 
+    def _with(self, changes: Mapping[str, float]) -> ConfiguredMethod:
+        return replace(self, options=replace(self.options, **changes))
+
     @property
-    def _personal(self) -> Personal[Any]:
+    def _personal(self) -> Personal:
         if self.method.personal is None:
             raise ValueError(f"{self.name} has no personal heads")
         return self.method.personal

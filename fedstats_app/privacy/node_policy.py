@@ -7,8 +7,6 @@ leaves in no form, and an owner can refuse Gram matrices of few samples, or alto
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -88,9 +86,10 @@ class NodePolicy:
         needs = [needed for needed in self.allowed.values() if needed is not None]
         if not needs:
             raise RefusedByPolicy(f"statistics are needed by none of this node's {self._in_words}")
-        most = functools.reduce(operator.or_, needs)
-        for what in (what for spec in specs for what in most.missing(spec)):
-            raise RefusedByPolicy(f"{what}: needed by none of this node's {self._in_words}")
+        for spec in specs:
+            for what in needs[0].missing(spec):
+                if all(what in one.missing(spec) for one in needs):
+                    raise RefusedByPolicy(f"{what}: needed by none of this node's {self._in_words}")
 
     def check_gram(self, specs: Iterable[StatisticsSpec], num_examples: int) -> None:
         """Refuse a Gram matrix of too few samples; one of none is zero and says nothing.

@@ -9,13 +9,12 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
-from fedstats_app.config import AppConfig
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
-from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass, StatisticsStrategy
+from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass
 from tests.support.clients import DIM, NUM_CLASSES, STRATEGIES, Clients, run, strategy_for
 from tests.support.compare import relative_difference
 from tests.support.local_grid import Fault
@@ -241,16 +240,8 @@ def test_the_hook_sees_each_client_as_it_is_folded() -> None:
     assert seen == [(client, client != 5) for client in range(14)]
 
 
-def test_all_methods_run_from_the_configuration() -> None:
-    config = AppConfig.from_run_config({"method": "all"})
-    strategy = StatisticsStrategy(NUM_CLASSES, list(config.configured_methods.values()), settle_seconds=0.0)
-
-    strategy.start(CLIENTS.client_grid())
-
-    assert list(strategy.heads) == list(METHODS)
-    assert len(strategy.request.specs) == 1, "one upload serves all"
-    for head in strategy.heads.values():
-        assert head.weight.shape == (NUM_CLASSES, DIM) and bool(torch.isfinite(head.weight).all())
+def test_one_upload_serves_all_methods() -> None:
+    assert len(strategy_for("one pass").request.specs) == 1
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
         (put("solver", "weights", 1.0), r"missing \[\], unexpected"),
         (lambda records: records["solver"].pop("fed3r-bias"), r"missing \['fed3r-bias'\]"),
         (put("solver", "ridge-lambda", -1.0), r"ridge-lambda: must be a number in \[0, inf\)"),
-        (put("solver", "ridge-lambda", "auto"), "ridge-lambda must be a number for a personal head"),
+        (put("solver", "ridge-lambda", "auto"), "ridge_lambda must be a number for a personal head"),
         (put("solver", "fed3r-between-class", "yes"), "fed3r-between-class: must be true or false"),
         (
             lambda records: records["solver"].update({"fed3r-between-class": False, "fed3r-bias": True}),
