@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from fedstats_app.backbones.options import BackboneOptions
@@ -135,12 +135,8 @@ class AppConfig:
         ConfigError
             With all problems: unknown names, wrong types, values out of range, values that exclude each other.
         """
-        own: dict[str, type[Options]] = {
-            one.name: one.default_factory  # type: ignore[misc]
-            for one in fields(cls)
-            if one.name != "method_options"
-        }
-        kinds = own | {name: method.options for name, method in METHODS.items()}
+        kinds: dict[str, type[Options]] = {one.name: one.default_factory for one in cls._own()}  # type: ignore[misc]
+        kinds |= {name: method.options for name, method in METHODS.items()}
         known = [key for kind in kinds.values() for key in kind.keys()]  # noqa: SIM118  # no mapping
         problems, groups = [], {}
         for name in [name for name in run_config if name not in known]:
@@ -153,7 +149,7 @@ class AppConfig:
                 problems += str(error).split("\n")
         if not problems:
             methods = {name: groups.pop(name) for name in METHODS}
-            config = cls(**groups, method_options=methods)
+            config = cls(**groups, method_options=methods)  # type: ignore[arg-type]  # each of its own kind
             problems = [problem for group in config._groups() for problem in group.problems()]
             problems += config._contradictions()
             if not problems:
@@ -161,8 +157,11 @@ class AppConfig:
         raise ConfigError(f"{len(problems)} problem(s) in the run configuration:\n  " + "\n  ".join(problems))
 
     def _groups(self) -> list[Options]:
-        own = [getattr(self, one.name) for one in fields(self) if one.name != "method_options"]
-        return [*own, *self.method_options.values()]
+        return [*(getattr(self, one.name) for one in self._own()), *self.method_options.values()]
+
+    @classmethod
+    def _own(cls) -> list[Field[Any]]:
+        return [one for one in fields(cls) if one.name != "method_options"]
 
     def _contradictions(self) -> list[str]:
         """Return what is wrong with groups together."""

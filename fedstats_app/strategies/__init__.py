@@ -1,4 +1,4 @@
-"""Flower Strategy classes: one paper per file, and the Grid under which they see clients as nodes."""
+"""Flower Strategy classes, and the Grid under which they see clients as nodes; they may import what stands below."""
 
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.strategies.base import StatisticsStrategy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 import torch
@@ -38,6 +39,7 @@ def test_records_are_read_without_torch_and_flower() -> None:
 def test_names(method: Method[Options]) -> None:
     assert METHODS[method.name] is method
     assert method.name == method.name.lower() and method.name.isalnum()
+    assert method.name not in {one.name for one in fields(AppConfig)}
     assert display_name(method.name) == method.display_name
     assert method.paper
 
