@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedstats_app.wire.multiplex import pack_requests, unpack_reply
+from fedstats_app.wire.serving import pack_requests, unpack_reply
 
 if TYPE_CHECKING:
     from fedstats_app.grid.client_grid import ClientGrid

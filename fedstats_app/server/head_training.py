@@ -19,7 +19,8 @@ from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, evalu
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.options import LocalOptions
-from fedstats_app.wire.training import TrainingRequest, to_record
+from fedstats_app.wire.arrays import to_record, to_tensors
+from fedstats_app.wire.training import TrainingRequest
 
 if TYPE_CHECKING:
     from fedstats_app.server.fine_tuning import FineTuningStage
@@ -176,7 +177,7 @@ class HeadTraining:
             save_checkpoint(
                 self._checkpoints,
                 number,
-                {name: torch.from_numpy(array.numpy()) for name, array in outcome.arrays.items()},
+                to_tensors(outcome.arrays),
                 optimizer_state(self.inner),
                 {"name": self.journal.name, "stopped": self.journal.stopped},
             )
@@ -230,4 +231,4 @@ class HeadTraining:
         }
 
     def _load(self, arrays: ArrayRecord) -> None:
-        self.model.load_trained_state({name: torch.from_numpy(array.numpy()) for name, array in arrays.items()})
+        self.model.load_trained_state(to_tensors(arrays))

@@ -103,11 +103,10 @@ class StatisticsStrategy(Strategy):
             num_classes,
             merge_specs(method.specification for method in self.methods().values()),
             wire_dtype,
-            seed,
-            1,
-            backbone_fingerprint,
-            tuple(class_names),
-            holdout,
+            seed=seed,
+            backbone_fingerprint=backbone_fingerprint,
+            class_names=tuple(class_names),
+            holdout=holdout,
         )
         self.collection = Collection(self.request, self._keep_rows, feature_dim)
         self.heads: dict[str, LinearHead] = {}

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -17,13 +16,11 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.participants import draw_participants
 from fedstats_app.wire import RejectedReply
+from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import (
     EVALUATE_MODEL,
-    TrainingRequest,
-    to_record,
-)
-from fedstats_app.wire.training_replies import (
     EvaluationCounts,
+    TrainingRequest,
     check_training_reply,
     read_model_evaluation_reply,
 )
@@ -229,7 +226,7 @@ class FineTuning(Strategy):
         if arrays is None:
             return None, metrics
         # Flower's adaptive strategies return float64 where numpy promotes; a round's model is float32, always.
-        return to_record({name: torch.from_numpy(array.numpy()).float() for name, array in arrays.items()}), metrics
+        return to_record({name: tensor.float() for name, tensor in to_tensors(arrays).items()}), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

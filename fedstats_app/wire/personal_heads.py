@@ -9,7 +9,7 @@ asks how the federation's own heads do on each client's samples, by numbers of r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -17,10 +17,22 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from fedstats_app.heads.personal import PersonalSolver
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
-from fedstats_app.wire.arrays import WIRE_DTYPES, check_keys, read_array, to_array
-from fedstats_app.wire.errors import RejectedReply, RejectedRequest
-from fedstats_app.wire.personal import PersonalMetrics, number_metric, refuse_failure, whole_metric
-from fedstats_app.wire.statistics_checks import MAX_COUNT
+from fedstats_app.wire.arrays import WIRE_DTYPES, read_array, to_array
+from fedstats_app.wire.personal import PersonalMetrics
+from fedstats_app.wire.reading import (
+    MAX_COUNT,
+    Malformed,
+    check_keys,
+    from_values,
+    list_of,
+    number,
+    reads_replies,
+    reads_requests,
+    record_of,
+    to_values,
+    typed,
+    whole,
+)
 from fedstats_app.wire.statistics_request import MAX_GRAM_DIM
 from fedstats_app.wire.training import TrainingRequest, TrainingTask, read_training_task
 
@@ -75,18 +87,18 @@ def personal_heads_content(
         "class-sums": to_array(statistics.class_sums.to(dtype)),
         "gram": to_array(pack_upper(statistics.gram).to(dtype)),
     }
-    options = {name.replace("_", "-"): value for name, value in asdict(solver).items()}
     return RecordDict(
         {
             "config": ConfigRecord({**request.to_config(), "server-round": 1}),
             "arrays": ArrayRecord(),
             "fixed": ArrayRecord(),
             "statistics": ArrayRecord(arrays),
-            "solver": ConfigRecord({**options, "grid": list(grid), "wire-dtype": wire_dtype}),
+            "solver": ConfigRecord({**to_values(solver), "grid": list(grid), "wire-dtype": wire_dtype}),
         }
     )
 
 
+@reads_requests("for personal heads")
 def read_personal_heads_task(msg: Message) -> PersonalHeadTask:
     """Return what a message of type ``train.personal_heads`` asks for.
 
@@ -96,35 +108,23 @@ def read_personal_heads_task(msg: Message) -> PersonalHeadTask:
         If a record is missing or a value is not allowed.
     """
     training = read_training_task(msg)
-    try:
-        record, arrays = msg.content["solver"], msg.content["statistics"]
-        if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
-            raise TypeError("solver must be a ConfigRecord and statistics an ArrayRecord")
-        options = {name.replace("-", "_"): value for name, value in record.items()}
-        wire_dtype, grid = options.pop("wire_dtype"), _read_grid(options.pop("grid"))
-        statistics = _read_statistics(arrays, training.request.num_classes, WIRE_DTYPES[str(wire_dtype)])
-        solver = PersonalSolver(**options)  # type: ignore[arg-type]  # solvers check their options
-        return PersonalHeadTask(training, statistics, solver, grid)
-    except (KeyError, TypeError, ValueError, RejectedReply) as error:
-        raise RejectedRequest(f"not a request for personal heads: {type(error).__name__}: {error!s:.200}") from error
+    record = record_of(msg.content, "solver", ConfigRecord)
+    solver = from_values(PersonalSolver, record)
+    check_keys("solver", record, {*to_values(solver), "grid", "wire-dtype"})
+    wire_dtype, grid = typed(record, "wire-dtype", str), list_of(record, "grid", float, MAX_GRID)
+    if wire_dtype not in WIRE_DTYPES:
+        raise Malformed(f"wire-dtype: must be one of {', '.join(WIRE_DTYPES)}, got {wire_dtype!r:.40}")
+    statistics = _read_statistics(msg.content, training.request.num_classes, WIRE_DTYPES[wire_dtype])
+    return PersonalHeadTask(training, statistics, solver, tuple(grid))
 
 
-def _read_grid(values: object) -> tuple[float, ...]:
-    if not isinstance(values, list) or len(values) > MAX_GRID:
-        raise ValueError(f"grid must be at most {MAX_GRID} numbers, got {values!r:.60}")
-    return tuple(float(value) for value in values)
-
-
-def _read_statistics(arrays: ArrayRecord, num_classes: int, dtype: torch.dtype) -> FeatureStatistics:
-    check_keys("statistics", arrays, {"class-counts", "class-sums", "gram"})
-    claimed = arrays["class-sums"].shape
-    dim = int(claimed[1]) if len(claimed) == 2 else 0
-    if not 1 <= dim <= MAX_GRAM_DIM:
-        raise ValueError(f"class-sums: feature dimension must lie in [1, {MAX_GRAM_DIM}], got {dim}")
+def _read_statistics(content: RecordDict, num_classes: int, dtype: torch.dtype) -> FeatureStatistics:
+    arrays = record_of(content, "statistics", ArrayRecord, {"class-counts", "class-sums", "gram"})
     counts = read_array(arrays, "class-counts", torch.int64, (num_classes,))
     if int(counts.min()) < 0 or int(counts.max()) > 2**50:
-        raise ValueError(f"class-counts must lie in [0, 2^50], got {int(counts.min())} to {int(counts.max())}")
-    sums = read_array(arrays, "class-sums", dtype, (num_classes, dim))
+        raise Malformed(f"class-counts: must lie in [0, 2^50], got {int(counts.min())} to {int(counts.max())}")
+    sums = read_array(arrays, "class-sums", dtype, (num_classes, range(1, MAX_GRAM_DIM + 1)))
+    dim = sums.shape[1]
     gram = unpack_upper(read_array(arrays, "gram", dtype, (dim * (dim + 1) // 2,)), dim)
     return FeatureStatistics(counts, sums.to(torch.float64), gram.to(torch.float64))
 
@@ -134,6 +134,7 @@ def personal_heads_reply(msg: Message, metrics: PersonalMetrics, mixing: float) 
     return Message(RecordDict({"metrics": metrics.to_record(mixing=float(mixing))}), reply_to=msg)
 
 
+@reads_replies
 def read_personal_heads_reply(reply: Message) -> tuple[PersonalMetrics, float]:
     """Return what a client says of its head, and the weight of its own statistics in it.
 
@@ -142,10 +143,9 @@ def read_personal_heads_reply(reply: Message) -> tuple[PersonalMetrics, float]:
     RejectedReply
         If it failed, or says something that cannot be.
     """
-    refuse_failure(reply)
     check_keys("reply", reply.content, {"metrics"})
-    metrics = PersonalMetrics.read(reply.content["metrics"], frozenset({"mixing"}))
-    return metrics, number_metric(reply.content.metric_records["metrics"], "mixing", 1.0)
+    metrics = PersonalMetrics.read(reply.content, "mixing")
+    return metrics, number(reply.content.metric_records["metrics"], "mixing", 1.0)
 
 
 def head_scores_reply(msg: Message, num_test: int, num_correct: dict[str, int]) -> Message:
@@ -154,6 +154,7 @@ def head_scores_reply(msg: Message, num_test: int, num_correct: dict[str, int]) 
     return Message(RecordDict({"metrics": MetricRecord({"num-test": num_test, **scores})}), reply_to=msg)
 
 
+@reads_replies
 def read_head_scores_reply(reply: Message, methods: Sequence[str]) -> tuple[int, dict[str, int]]:
     """Return a client's number of test samples, and how many of them the head of each method predicts right.
 
@@ -162,11 +163,8 @@ def read_head_scores_reply(reply: Message, methods: Sequence[str]) -> tuple[int,
     RejectedReply
         If it failed, or says something that cannot be.
     """
-    refuse_failure(reply)
     check_keys("reply", reply.content, {"metrics"})
-    record = reply.content["metrics"]
-    if not isinstance(record, MetricRecord):
-        raise RejectedReply(f"metrics: must be a MetricRecord, got {type(record).__name__}")
-    check_keys("metrics", record, {"num-test", *(f"correct.{name}" for name in methods)})
-    num_test = whole_metric(record, "num-test", MAX_COUNT)
-    return num_test, {name: whole_metric(record, f"correct.{name}", num_test) for name in methods}
+    correct = {name: f"correct.{name}" for name in methods}
+    record = record_of(reply.content, "metrics", MetricRecord, {"num-test", *correct.values()})
+    num_test = whole(record, "num-test", 0, MAX_COUNT)
+    return num_test, {name: whole(record, key, 0, num_test) for name, key in correct.items()}

@@ -21,14 +21,12 @@ from fedstats_app.strategies.server_optimizers import (
 from fedstats_app.training.options import OPTIMIZERS as NAMES
 from fedstats_app.training.options import OptimizerOptions
 from fedstats_app.wire import per_client
+from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import (
-    TrainingRequest,
-    read_training_task,
-    to_record,
-)
-from fedstats_app.wire.training_replies import (
     EvaluationCounts,
+    TrainingRequest,
     model_evaluation_reply,
+    read_training_task,
     training_reply,
 )
 from tests.support.local_grid import Fault, LocalGrid, begin_run
@@ -63,7 +61,7 @@ def tuning(inner: Any = None, count: int = 4, **options: Any) -> FineTuning:
 
 
 def values(arrays: ArrayRecord) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+    return to_tensors(arrays)
 
 
 def by_hand(

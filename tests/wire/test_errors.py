@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.wire import RejectedReply
-from fedstats_app.wire.errors import MAX_REASON, clean_reason
+from fedstats_app.wire.serving import MAX_REASON, clean_reason
 
 
 @given(st.text(max_size=2000))

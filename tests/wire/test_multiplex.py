@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from fedstats_app.wire import guard, per_client
-from fedstats_app.wire.multiplex import pack_requests, unpack_reply
+from fedstats_app.wire.serving import pack_requests, unpack_reply
 from tests.support.local_grid import instruction
 
 NOWHERE = Context(1, 1, {}, RecordDict(), {})

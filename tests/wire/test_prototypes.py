@@ -52,15 +52,23 @@ def test_a_round_survives_the_journey(last: bool) -> None:
     assert task.prototypes is not None and same_bits(task.prototypes.means, SHARED.means)
 
 
-@pytest.mark.parametrize("record", [None, ConfigRecord(), ConfigRecord({"last": 1}), ConfigRecord({"last": "no"})])
-def test_a_round_must_say_whether_it_is_the_last(record: ConfigRecord | None) -> None:
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (None, "round: must be a ConfigRecord, got none"),
+        (ConfigRecord(), "last: is missing"),
+        (ConfigRecord({"last": 1}), "last: must be true or false, got 1"),
+        (ConfigRecord({"last": "no"}), "last: must be true or false, got 'no'"),
+    ],
+)
+def test_a_round_must_say_whether_it_is_the_last(record: ConfigRecord | None, reason: str) -> None:
     asked = content()
     del asked["round"]
     if record is not None:
         asked["round"] = record
-    with pytest.raises(RejectedRequest, match="round: must say whether it is the last"):
+    with pytest.raises(RejectedRequest, match=reason):
         read_prototype_task(instruction(asked, PROTOTYPES))
-    with pytest.raises(RejectedRequest, match="count from 1"):
+    with pytest.raises(RejectedRequest, match="server-round: must count from 1, got 0"):
         read_prototype_task(instruction(content(server_round=0), PROTOTYPES))
 
 
@@ -94,7 +102,7 @@ def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
         (put("prototypes", "counts", Array(np.array([5, 5]))), "unexpected \\['counts'\\]"),
         (lambda records: records.update({"prototypes": ConfigRecord()}), "prototypes: must be an ArrayRecord"),
         (lambda records: records.pop("prototypes"), "missing \\['prototypes'\\]"),
-        (put("metrics", "loss", math.nan), "loss: must be a finite number"),
+        (put("metrics", "loss", math.nan), "loss: must be a finite float"),
         (put("metrics", "restarted", 2), "restarted: must be a whole number from 0 to 1"),
         (put("metrics", "num-test", -1), "num-test"),
     ],
