@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedstats_app.grid.asking import first_reasons
 from fedstats_app.grid.class_lists import ClassList, align_class_lists
 from fedstats_app.grid.exchange import FIRST_POLL, next_poll, push
 from fedstats_app.wire import QUERY_CLIENTS, NodeInfo, RejectedReply, read_node_info
@@ -171,7 +172,7 @@ def discover(
         progress(f"{len(federation.supernodes)} of {expected} SuperNodes came within {now - started:.0f} s")
     needed = max(min(min_clients, num_clients) if federation.simulated else min_clients, 1)
     if len(federation.hosts) < needed:
-        reasons = "; ".join(f"node {node}: {reason}" for node, reason in list(federation.refused.items())[:3])
+        reasons = first_reasons([f"node {node}: {reason}" for node, reason in federation.refused.items()])
         raise TooFewClients(
             f"{len(federation.hosts)} clients on {len(federation.supernodes)} SuperNodes came within "
             f"{now - started:.0f} s, {needed} are needed (min-clients, wait-timeout)"

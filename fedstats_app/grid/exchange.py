@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord, Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
+from fedstats_app.grid.asking import array_bytes
 from fedstats_app.wire.serving import pack_requests, unpack_reply
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Exchange:
                 client = None if self.grid.hosts is None else instruction.metadata.dst_node_id
                 answer = unpack_reply(reply, client, instruction)
                 if answer.has_content():
-                    self.grid.note_reply_size(_array_bytes(answer.content))
+                    self.grid.note_reply_size(array_bytes(answer.content))
                 self.ready[index] = answer
         return received
 
@@ -185,9 +186,3 @@ class Exchange:
         for index in batch:
             instruction = self.order[index]
             self.ready[index] = Message(Error(code=NO_REPLY_CODE, reason=reason), reply_to=instruction)
-
-
-def _array_bytes(content: RecordDict) -> int:
-    return sum(
-        len(array.data) for record in content.values() if isinstance(record, ArrayRecord) for array in record.values()
-    )

@@ -10,8 +10,9 @@ import torch
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
+from fedstats_app.grid.asking import Answers, ask
 from fedstats_app.outcomes.personal_result import PersonalResult
-from fedstats_app.personal.exchange import Answers, ask, personal_result
+from fedstats_app.personal.exchange import personal_result
 from fedstats_app.personal.stage import PersonalStage
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import EVERYBODY

@@ -9,13 +9,14 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
+from fedstats_app.grid.evaluation import evaluate_model_on_clients
 from fedstats_app.outcomes.training_record import RoundRecord, TrainingResult
 from fedstats_app.results.compute import forward_passes, training_bytes
 from fedstats_app.results.resume import SavedHead
 from fedstats_app.server.console import quiet_flower
 from fedstats_app.server.journal import TrainingJournal
 from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
-from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, evaluate_model_on_clients
+from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.options import LocalOptions

@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedstats_app.grid.asking import first_reasons
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.collection import Collection
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
@@ -207,6 +208,11 @@ class StatisticsStrategy(Strategy):
         wanted = self.methods()[method].specification
         return next(index for index, spec in enumerate(self.request.specs) if spec.covers(wanted))
 
+    @property
+    def indexed_heads(self) -> dict[str, tuple[int, LinearHead]]:
+        """The heads as they are sent to be scored: by method, with which of the request's specifications serves it."""
+        return {name: (self.spec_index(name), head) for name, head in self.heads.items()}
+
     def wire_bytes(self, method: str) -> int:
         """Return the bytes, of all that was received, that a method needed: what it alone would have cost."""
         return self.collection.wire_bytes(self.spec_index(method), self.methods()[method].specification)
@@ -341,5 +347,4 @@ class StatisticsStrategy(Strategy):
 
     def _first_reasons(self) -> str:
         failed = [outcome for outcome in self.outcomes if not outcome.in_heads]
-        shown = "; ".join(f"client {outcome.client} {outcome.outcome}: {outcome.reason}" for outcome in failed[:3])
-        return shown + (f"; and {len(failed) - 3} more" if len(failed) > 3 else "")
+        return first_reasons([f"client {one.client} {one.outcome}: {one.reason}" for one in failed])

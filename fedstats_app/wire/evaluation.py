@@ -39,8 +39,8 @@ def evaluation_content(request: StatisticsRequest, heads: Mapping[str, tuple[int
         content[f"head.{name}"] = ArrayRecord(
             {
                 "specification": to_array(torch.tensor(index)),
-                "weight": to_array(head.weight),
-                "bias": to_array(head.bias),
+                "weight": to_array(head.weight.to(torch.float64)),
+                "bias": to_array(head.bias.to(torch.float64)),
                 "present": to_array(head.present.to(torch.uint8)),
             }
         )

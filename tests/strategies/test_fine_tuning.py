@@ -11,7 +11,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
-from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, evaluate_model_on_clients
+from fedstats_app.grid.evaluation import evaluate_model_on_clients
+from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import (
     OPTIMIZERS,
     load_optimizer_state,
@@ -189,7 +190,7 @@ def test_a_client_cannot_make_itself_heavier() -> None:
     strategy = tuning()
     strategy.on_round = rounds.append
     strategy.start(hosted(clients(4, faults={1: Fault(tamper=heavier)}), 4), to_record(START), 1)
-    assert rounds[0].failures == {1: "count: must be a whole number, 2, got 10000000"}
+    assert rounds[0].failures == {1: "num-examples: must be 2, got 10000000"}
 
 
 def test_bytes_are_those_of_the_arrays_that_travelled() -> None:
