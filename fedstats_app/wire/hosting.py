@@ -61,6 +61,7 @@ def read_node_info(reply: Message) -> NodeInfo:
         If it failed, or says something that cannot be.
     """
     record = record_of(reply.content, "node", ConfigRecord)
+    check_keys("reply", reply.content, {"node"})
     trains = typed({"trains": True, **record}, "trains", bool)
     if "class-names" in record and "partition-id" not in record:
         check_keys("node", record, {"class-names"}, {"trains", "class-ids"})

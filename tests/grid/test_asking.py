@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedstats_app.grid.asking import Answers, array_bytes, ask, first_reasons, num_bytes, to_all, usable
+from fedstats_app.grid.asking import Answers, array_bytes, ask, first_reasons, num_bytes, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.wire import RejectedReply, guard, per_client
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid

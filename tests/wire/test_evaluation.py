@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
 from fedstats_app.heads.calibration import NUM_BINS, TEMPERATURES
@@ -62,15 +62,11 @@ def test_heads_arrive_bit_for_bit() -> None:
         ("specification", np.array(2)),
         ("specification", np.array(-1)),
         ("specification", np.array([0, 1])),
-        ("bias", None),
     ],
 )
-def test_a_hostile_head_is_refused_on_the_client(key: str, value: np.ndarray | None) -> None:
+def test_a_hostile_head_is_refused_on_the_client(key: str, value: np.ndarray) -> None:
     msg = question()
-    if value is None:
-        del msg.content["head.fedncm"][key]
-    else:
-        msg.content["head.fedncm"][key] = Array(value)
+    msg.content["head.fedncm"][key] = Array(value)
 
     with pytest.raises(RejectedRequest, match=rf"not a request to evaluate heads: .*({key}|a head)"):
         read_evaluation_request(msg)
@@ -122,11 +118,7 @@ def cells(*rows: tuple[int, int, int], dtype: type = np.int64) -> Callable[[Reco
         (cells((0, 0, 1), (0, 0, 1)), "one cell twice"),
         (cells((0, 0, 1), dtype=np.float64), "cells: must be <i8"),
         (cells(*[(0, 0, 1)] * (C * C + 1)), "cells: must have shape"),
-        (lambda content: content.update({"confusion.fedncm": MetricRecord()}), "must be an ArrayRecord"),
         (lambda content: content.update({"confusion.other": ArrayRecord()}), r"unexpected \['confusion.other'\]"),
-        (lambda content: content.__delitem__("confusion.fedncm"), r"missing \['confusion.fedncm'\]"),
-        (lambda content: content.__delitem__("metrics"), r"missing \['metrics'\]"),
-        (lambda content: content["confusion.fedncm"].__delitem__("cells"), r"missing \['cells'\]"),
         (losses(0, -1e-9), "losses: must lie within 1e.30 and be at least 0 but for slopes"),
         (losses(2, -1.0), "losses: must lie within"),
         (losses(1, 1e31), "losses: must lie within"),
@@ -139,9 +131,6 @@ def cells(*rows: tuple[int, int, int], dtype: type = np.int64) -> Callable[[Reco
         (calibration("gaps", SUMS.gaps.numpy()), "gaps: must be <f4"),
         (calibration("num-examples", np.array([21])), r"num-examples: must lie in \[0, 20\]"),
         (calibration("num-examples", np.array([-1])), r"num-examples: must lie in \[0, 20\]"),
-        (lambda content: content.update({"calibration.fedncm": MetricRecord()}), "must be an ArrayRecord"),
-        (lambda content: content.__delitem__("calibration.fedncm"), r"missing \['calibration.fedncm'\]"),
-        (lambda content: content["calibration.fedncm"].__delitem__("gaps"), r"missing \['gaps'\]"),
     ],
 )
 def test_what_cannot_be_an_evaluation_is_refused(tamper: Callable[[RecordDict], None], reason: str) -> None:
@@ -159,11 +148,6 @@ def test_losses_without_samples_are_refused() -> None:
 
     with pytest.raises(RejectedReply, match="must be zero without samples"):
         read_evaluation_reply(reply, REQUEST, ("fedncm",))
-
-
-def test_an_error_is_refused_with_its_reason() -> None:
-    with pytest.raises(RejectedReply, match="no held-out samples"):
-        read_evaluation_reply(Message(Error(code=100, reason="no held-out samples"), reply_to=question()), REQUEST, ())
 
 
 def pooled_reply(pooled: ConfusionMatrix = ConfusionMatrix(CONFUSION.matrix, 7, 5)) -> Message:  # noqa: B008  # immutable

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,11 +70,8 @@ def test_bytes_are_counted() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda m: m.pop("r"), "r: is missing"),
         (lambda m: m.update({"r": 0}), "r: must be a whole number of at least 1, got 0"),
-        (lambda m: m.update({"s": 1.5}), "s: must be a whole number"),
         (lambda m: m.update({"u": b"123"}), "take 16 bytes each, got 3"),
-        (lambda m: m.update({"u": "text"}), "u: must be bytes"),
         (lambda m: m.update({"w": "everything"}), "w: must be one of"),
         (lambda m: m.update({"u": np.array([1.0, np.inf]).tobytes()}), "steps must be finite"),
         (lambda m: m.update({"k": bytes(7)}), "k: must be 8 bytes for each seed of the pool, got 7"),
@@ -86,13 +83,6 @@ def test_a_bad_request_is_refused(change: Callable[[ConfigRecord], object], reas
     change(content["m"])  # type: ignore[arg-type]
     with pytest.raises(RejectedRequest, match=reason):
         read_mezo_request(instruction(content, MEZO))
-
-
-def test_a_request_without_its_record_is_refused() -> None:
-    with pytest.raises(RejectedRequest, match="not a request of FedMeZO: m: must be a ConfigRecord, got none"):
-        read_mezo_request(instruction(RecordDict(), MEZO))
-    with pytest.raises(RejectedRequest, match="m: must be a ConfigRecord, got ArrayRecord"):
-        read_mezo_request(instruction(RecordDict({"m": ArrayRecord()}), MEZO))
 
 
 def reply(answer: MezoReply | Behind) -> Message:
@@ -117,11 +107,9 @@ def test_other_answers_come_back() -> None:
     [
         ({"b": -2}, "b: must be a whole number of at least -1"),
         ({"b": 3, "g": b""}, "unexpected"),
-        ({"g": bytes(8), "n": 1}, "missing"),
         ({"g": bytes(16), "n": 1, "d": bytes(16)}, "g: must be 8 bytes"),
         ({"g": np.array([np.inf]).tobytes(), "n": 1, "d": bytes(16)}, "g: must be finite"),
         ({"g": bytes(8), "n": -1, "d": bytes(16)}, "n: must be a whole number from 0 to"),
-        ({"g": bytes(8), "n": True, "d": bytes(16)}, "n: must be a whole number"),
         ({"g": bytes(8), "n": 2**50, "d": bytes(16)}, "n: must be a whole number"),
         ({"g": bytes(8), "n": 1, "d": bytes(15)}, "d: must be 16 bytes"),
         ({"g": bytes(8), "n": 0, "d": bytes(16)}, "g: must be 0 bytes"),
@@ -131,14 +119,6 @@ def test_a_bad_answer_is_refused(record: dict[str, Any], reason: str) -> None:
     msg = Message(RecordDict({"m": ConfigRecord(record)}), reply_to=instruction(RecordDict(), MEZO))
     with pytest.raises(RejectedReply, match=reason):
         read_mezo_reply(msg, 1)
-
-
-def test_failures_and_strange_records_are_refused() -> None:
-    asked = instruction(RecordDict(), MEZO)
-    with pytest.raises(RejectedReply, match="out of memory"):
-        read_mezo_reply(Message(Error(code=1, reason="out of memory"), reply_to=asked), 1)
-    with pytest.raises(RejectedReply, match="m: must be a ConfigRecord, got ArrayRecord"):
-        read_mezo_reply(Message(RecordDict({"m": ArrayRecord()}), reply_to=asked), 1)
 
 
 @pytest.mark.parametrize(

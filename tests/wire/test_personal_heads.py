@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, Message, RecordDict
 
 from fedstats_app.heads.personal import PersonalSolver
 from fedstats_app.statistics import FeatureStatistics
@@ -27,6 +25,7 @@ from fedstats_app.wire.personal_heads import (
 from fedstats_app.wire.training import TrainingRequest
 from tests.support.compare import relative_difference, same_bits
 from tests.support.local_grid import instruction
+from tests.wire.messages import put
 from tests.wire.replies import DIM, NUM_CLASSES, features_and_labels
 
 STATISTICS = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES)
@@ -68,23 +67,12 @@ def test_statistics_without_a_gram_matrix_are_not_sent() -> None:
         personal_heads_content(REQUEST, without, SOLVER, GRID, wire_dtype="float32")
 
 
-def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
-    def change(records: RecordDict) -> None:
-        records[record][key] = value  # type: ignore[index,call-overload]
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda records: records.pop("solver"), "solver: must be a ConfigRecord, got none"),
-        (lambda records: records.pop("statistics"), "statistics: must be an ArrayRecord, got none"),
-        (lambda records: records.update({"solver": MetricRecord()}), "solver: must be a ConfigRecord"),
         (put("solver", "method", "lasso"), "method: must be one of"),
         (put("solver", "weights", 1.0), "unexpected \\['weights'\\]"),
         (put("solver", "wire-dtype", "float16"), "wire-dtype: must be one of"),
-        (put("solver", "grid", 0.5), "grid: must be a list of at most"),
         (put("solver", "grid", [0.0] * 1001), "grid: must be a list of at most"),
         (put("statistics", "class-counts", Array(np.full(NUM_CLASSES, -1))), "class-counts: must lie in"),
         (put("statistics", "class-counts", Array(np.full(NUM_CLASSES, 2**60))), "class-counts: must lie in"),
@@ -93,7 +81,6 @@ def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
         (put("statistics", "class-sums", Array(np.ones(NUM_CLASSES))), "class-sums: must have shape .*1\\.\\.32768"),
         (put("statistics", "class-sums", Array(np.ones((NUM_CLASSES, 7)))), "gram: must have shape"),
         (put("statistics", "gram", Array(np.full(DIM * (DIM + 1) // 2, np.nan))), "gram: must be finite"),
-        (lambda records: records["statistics"].pop("gram"), "missing \\['gram'\\]"),
     ],
 )
 def test_what_is_no_request_is_refused(change: Callable[[RecordDict], object], reason: str) -> None:
@@ -109,7 +96,7 @@ def test_replies_survive_the_journey() -> None:
     assert read_head_scores_reply(head_scores_reply(question(), 7, scores), ("fed3r", "fedcgs")) == (7, scores)
 
 
-@pytest.mark.parametrize(("key", "value"), [("mixing", 1.5), ("mixing", -0.1), ("mixing", math.nan), ("num-test", 3)])
+@pytest.mark.parametrize(("key", "value"), [("mixing", 1.5), ("mixing", -0.1), ("num-test", 3)])
 def test_a_head_that_cannot_be_is_refused(key: str, value: object) -> None:
     forged = personal_heads_reply(question(), METRICS, 0.3)
     forged.content["metrics"][key] = value
@@ -117,24 +104,9 @@ def test_a_head_that_cannot_be_is_refused(key: str, value: object) -> None:
         read_personal_heads_reply(forged)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("correct.fed3r", 8), ("correct.fed3r", -1), ("correct.fedcof", 1), ("num-test", 1.0)]
-)
+@pytest.mark.parametrize(("key", "value"), [("correct.fed3r", 8), ("correct.fed3r", -1), ("correct.fedcof", 1)])
 def test_scores_that_cannot_be_are_refused(key: str, value: object) -> None:
     forged = head_scores_reply(question(), 7, {"fed3r": 3})
     forged.content["metrics"][key] = value
     with pytest.raises(RejectedReply, match="must"):
         read_head_scores_reply(forged, ("fed3r",))
-
-
-@pytest.mark.parametrize("kind", ["heads", "scores"])
-def test_failures_and_other_records_are_refused(kind: Literal["heads", "scores"]) -> None:
-    def read(reply: Message) -> object:
-        return read_personal_heads_reply(reply) if kind == "heads" else read_head_scores_reply(reply, ("fed3r",))
-
-    with pytest.raises(RejectedReply, match="out of memory"):
-        read(Message(Error(100, "out of memory"), reply_to=question()))
-    with pytest.raises(RejectedReply, match="metrics: must be a MetricRecord"):
-        read(Message(RecordDict({"metrics": ConfigRecord()}), reply_to=question()))
-    with pytest.raises(RejectedReply, match="unexpected"):
-        read(Message(RecordDict({"metrics": MetricRecord(), "head": ConfigRecord()}), reply_to=question()))

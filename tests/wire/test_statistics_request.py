@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import RecordDict
 
 from fedstats_app.statistics import RandomFourierFeatures, RandomProjection, StatisticsSpec
 from fedstats_app.wire import RejectedRequest, StatisticsRequest, read_statistics_request
@@ -56,24 +56,12 @@ def specifications(**changes: object) -> str:
 
 
 HOSTILE: dict[str, tuple[RecordDict, str]] = {
-    "nothing": (RecordDict(), "request: must be a ConfigRecord, got none"),
-    "arrays": (RecordDict({"request": ArrayRecord()}), "must be a ConfigRecord, got ArrayRecord"),
-    "empty": (RecordDict({"request": ConfigRecord()}), "num-classes: is missing"),
     "no classes": (hostile("num-classes", 0), r"num_classes must lie in \[1, 1000000\], got 0"),
     "huge number of classes": (hostile("num-classes", 10**12), "num_classes must lie in"),
-    "classes as text": (hostile("num-classes", "3"), "num-classes: must be a whole number, got '3'"),
-    "classes as float": (hostile("num-classes", 3.5), "num-classes: must be a whole number"),
-    "infinitely many classes": (hostile("num-classes", float("inf")), "num-classes: must be a whole number"),
-    "classes as bool": (hostile("num-classes", True), "num-classes: must be a whole number"),
     "wire dtype": (hostile("wire-dtype", "object"), "wire_dtype must be one of"),
     "negative seed": (hostile("seed", -1), r"seed must lie in \[0, 2\^63\)"),
     "seed of 64 bits": (hostile("seed", 2**63), "seed must lie in"),
-    "round as text": (hostile("server-round", "1"), "server-round: must be a whole number"),
-    "fingerprint as bytes": (hostile("backbone-fingerprint", b"x"), "backbone-fingerprint: must be text"),
     "too few names": (hostile("class-names", ["a", "b"]), "class_names must name all 3 classes, got 2"),
-    "a text for names": (hostile("class-names", "abc"), "class-names: must be a list"),
-    "names as numbers": (hostile("class-names", [1, 2, 3]), "class-names: must be a list, each value text, got 1"),
-    "NaN holdout": (hostile("holdout", float("nan")), "holdout: must be a finite float, got nan"),
     "all held out": (hostile("holdout", 1.0), r"holdout must lie in \[0, 1\)"),
     "no JSON": (hostile("specifications", "{"), "JSONDecodeError"),
     "no list": (hostile("specifications", '{"gram": true}'), "must be a list of objects"),

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,14 +93,6 @@ def test_a_request_that_makes_no_sense_is_refused(changes: dict[str, object], re
         read_training_task(instruction(request_content(**changes), "train"))
 
 
-@pytest.mark.parametrize("missing", ["arrays", "fixed", "config"])
-def test_a_request_without_a_record_is_refused(missing: str) -> None:
-    content = request_content()
-    del content[missing]
-    with pytest.raises(RejectedRequest, match=missing):
-        read_training_task(instruction(content, "train"))
-
-
 def test_a_good_reply_is_taken() -> None:
     assert check_training_reply(reply(), SHAPES) == TrainingMetrics(7, 0.25, 1.5)
     assert check_training_reply(reply(), SHAPES, 7).num_examples == 7
@@ -118,11 +109,7 @@ def test_a_client_without_samples_is_no_failure() -> None:
     ("metrics", "reason"),
     [
         ({"num_examples": 8}, "num-examples: must be 7, got 8"),
-        ({"num_examples": 7.0}, "num-examples: must be 7, got 7.0"),
-        ({"loss": math.nan}, "loss: must be a finite float"),
         ({"loss": -1.0}, "loss: must be a finite float"),
-        ({"seconds": math.inf}, "seconds: must be a finite float"),
-        ({"extra": 1}, "unexpected"),
     ],
 )
 def test_metrics_that_cannot_be_are_rejected(metrics: dict[str, object], reason: str) -> None:
@@ -154,20 +141,6 @@ def test_other_arrays_than_those_that_went_down_are_rejected(arrays: dict[str, t
     bad.content["arrays"] = to_record(arrays)
     with pytest.raises(RejectedReply):
         check_training_reply(bad, SHAPES)
-
-
-def test_replies_of_another_kind_are_rejected() -> None:
-    failed = Message(Error(code=2, reason="out of memory"), reply_to=instruction(RecordDict(), "train"))
-    with pytest.raises(RejectedReply, match="out of memory"):
-        check_training_reply(failed, SHAPES)
-    for name, record in (
-        ("arrays", MetricRecord({"head.bias": 1})),
-        ("metrics", ArrayRecord({"x": Array(np.zeros(1))})),
-    ):
-        odd = reply()
-        odd.content[name] = record
-        with pytest.raises(RejectedReply, match=f"{name}: must be"):
-            check_training_reply(odd, SHAPES)
 
 
 def test_evaluation_counts_add_up_and_travel() -> None:
