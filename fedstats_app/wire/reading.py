@@ -11,8 +11,8 @@ import functools
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
@@ -28,7 +28,7 @@ MAX_JSON_LENGTH = 100_000
 # What Flower's records hold.
 LARGEST_WHOLE = 2**63 - 1
 
-TYPE_WORDS = {int: "a whole number", float: "a finite float", bool: "true or false", str: "text"}
+TYPE_WORDS = {int: "a whole number", float: "a finite float", bool: "true or false", str: "text", bytes: "bytes"}
 
 Read = TypeVar("Read")
 Value = TypeVar("Value")
@@ -91,11 +91,7 @@ def check_keys(what: str, found: Mapping[str, Any], required: set[str], optional
 
 
 def record_of(
-    content: RecordDict,
-    name: str,
-    kind: type[Record],
-    keys: set[str] | None = None,
-    optional: set[str] | None = None,
+    content: RecordDict, name: str, kind: type[Record], keys: set[str] | None = None, optional: set[str] | None = None
 ) -> Record:
     """Return a record of a message if it is of this kind and has these keys; any keys by default."""
     record = content.get(name)
@@ -112,7 +108,7 @@ def typed(values: Mapping[str, Any], key: str, kind: type[Value]) -> Value:
     """Return a value of exactly this type, and finite: 1.5 is no count, 1 no flag and True no seed."""
     value = _present(values, key)
     if not _is_exactly(value, kind):
-        raise Malformed(f"{key}: must be {_word(kind)}, got {value!r:.60}")
+        raise Malformed(f"{key}: must be {TYPE_WORDS[kind]}, got {value!r:.60}")
     return cast(Value, value)
 
 
@@ -142,16 +138,12 @@ def list_of(values: Mapping[str, Any], key: str, kind: type[Value], most: int | 
         raise Malformed(f"{key}: must be a list{bound}, got {found!r:.60}")
     for value in found:
         if not _is_exactly(value, kind):
-            raise Malformed(f"{key}: must be a list, each value {_word(kind)}, got {value!r:.60}")
+            raise Malformed(f"{key}: must be a list, each value {TYPE_WORDS[kind]}, got {value!r:.60}")
     return found
 
 
 def _is_exactly(value: object, kind: type) -> bool:
     return type(value) is kind and not (isinstance(value, float) and not math.isfinite(value))
-
-
-def _word(kind: type) -> str:
-    return TYPE_WORDS.get(kind, kind.__name__)
 
 
 def _present(values: Mapping[str, Any], key: str) -> Any:
@@ -175,22 +167,13 @@ def as_text(write: Callable[[Any], object], read: Callable[[Any], Any], key: str
     return {"key": key, "write": lambda value: json.dumps(write(value)), "read": read_text}
 
 
-class _WireField(NamedTuple):
-    key: str
-    name: str
-    kind: Any
-    metadata: Mapping[str, Any]
-
-
 @functools.cache
-def _wire_fields(kind: Any) -> tuple[_WireField, ...]:
-    """Return the fields of a dataclass that travel: all, and of a group of options those that have a key."""
-    hints = get_type_hints(kind)
-    if issubclass(kind, Options):
-        keyed = kind.keys()
-    else:
-        keyed = {one.metadata.get("key") or one.name.replace("_", "-"): one for one in fields(kind)}
-    return tuple(_WireField(key, one.name, hints[one.name], one.metadata) for key, one in keyed.items())
+def _wire_fields(kind: Any) -> dict[str, tuple[Field[Any], Any]]:
+    """Return field and type by key of all fields that travel: of a group of options those that have a key."""
+    types = get_type_hints(kind)
+    keyed = {one.metadata.get("key") or one.name.replace("_", "-"): one for one in fields(kind)}
+    own = kind.keys() if issubclass(kind, Options) else keyed
+    return {key: (one, types[one.name]) for key, one in own.items()}
 
 
 def to_values(value: Any) -> dict[str, Any]:
@@ -199,10 +182,10 @@ def to_values(value: Any) -> dict[str, Any]:
     A key is the field's name with hyphens, unless its metadata have another.
     """
     values: dict[str, Any] = {}
-    for key, name, kind, metadata in _wire_fields(type(value)):  # type: ignore[arg-type]  # classes are hashable
-        own = getattr(value, name)
-        if "write" in metadata:
-            values[key] = metadata["write"](own)
+    for key, (one, kind) in _wire_fields(type(value)).items():  # type: ignore[arg-type]  # classes are hashable
+        own = getattr(value, one.name)
+        if "write" in one.metadata:
+            values[key] = one.metadata["write"](own)
         elif is_dataclass(kind):
             values |= to_values(own)
         else:
@@ -223,33 +206,30 @@ def from_values(kind: type[Read], values: Mapping[str, Any]) -> Read:
 
     Raises
     ------
-    Malformed
+    ValueError
         If a key is missing, or a value is not of its type or not allowed.
     """
-    made = {one.name: _read_field(one, values) for one in _wire_fields(kind)}  # type: ignore[arg-type]  # classes are hashable
-    try:
-        return kind(**made)
-    except ValueError as error:
-        raise Malformed(str(error)) from error
+    wanted = _wire_fields(kind)  # type: ignore[arg-type]  # classes are hashable
+    return kind(**{one.name: _read_field(key, one, of, values) for key, (one, of) in wanted.items()})
 
 
-def _read_field(one: _WireField, values: Mapping[str, Any]) -> Any:
+def _read_field(key: str, one: Field[Any], kind: Any, values: Mapping[str, Any]) -> Any:
     if "read" in one.metadata:
         try:
-            return one.metadata["read"](_present(values, one.key))
+            return one.metadata["read"](_present(values, key))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            kind = "" if type(error) is ValueError else f"{type(error).__name__}: "  # which says what it is about
-            raise Malformed(f"{one.key}: {kind}{error!s:.200}") from error
-    if is_dataclass(one.kind):
-        return from_values(one.kind, values)  # type: ignore[arg-type]  # a type, not an instance
-    if get_origin(one.kind) is tuple:
-        return tuple(list_of(values, one.key, get_args(one.kind)[0]))
-    if get_origin(one.kind) is Literal:
-        allowed, value = get_args(one.kind), typed(values, one.key, str)
+            what = "" if type(error) is ValueError else f"{type(error).__name__}: "  # which says what it is about
+            raise Malformed(f"{key}: {what}{error!s:.200}") from error
+    if is_dataclass(kind):
+        return from_values(kind, values)  # type: ignore[arg-type]  # a type, not an instance
+    if get_origin(kind) is tuple:
+        return tuple(list_of(values, key, get_args(kind)[0]))
+    if get_origin(kind) is Literal:
+        allowed, value = get_args(kind), typed(values, key, str)
         if value not in allowed:
-            raise Malformed(f"{one.key}: must be one of {', '.join(allowed)}, got {value!r:.60}")
+            raise Malformed(f"{key}: must be one of {', '.join(allowed)}, got {value!r:.60}")
         return value
-    return typed(values, one.key, one.kind)
+    return typed(values, key, kind)
 
 
 @dataclass(frozen=True)
@@ -268,11 +248,6 @@ class SampleRequest:
         Of the server's backbone and transform, or "" if there is none to compare with.
     class_names : tuple of str
         The classes in the order of their ids, or empty where ids are agreed on otherwise.
-
-    Raises
-    ------
-    ValueError
-        If a value is out of range.
     """
 
     num_classes: int
