@@ -147,12 +147,3 @@ KINDS: dict[str, Kind] = {
     ),
     "behind": _reply(lambda: mezo.mezo_reply(ASKED, mezo.Behind(3)), lambda reply: mezo.read_mezo_reply(reply, 1)),
 }
-
-
-def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
-    """Return what sets one value of a record."""
-
-    def change(content: RecordDict) -> None:
-        content[record][key] = value  # type: ignore[index,call-overload]
-
-    return change

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedstats_app.statistics import RandomFourierFeatures
 from fedstats_app.training.options import LocalOptions
-from fedstats_app.wire import RejectedReply, RejectedRequest
+from fedstats_app.wire import RejectedReply
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.training import (
     EvaluationCounts,
@@ -73,26 +73,6 @@ def test_flowers_fedprox_puts_its_term_into_the_options() -> None:
     assert read_training_task(instruction(request_content(proximal_mu=0.3), "train")).request.options.proximal_mu == 0.3
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"tune": "everything"}, "tune: must be one of full, probe, features"),
-        ({"batch_norm": "off"}, "batch-norm: must be one of"),
-        ({"temperature": 0.0}, "temperature must be a positive number"),
-        ({"learning_rate": -1.0}, "learning_rate must be positive"),
-        ({"local_epochs": 0}, "epochs must be at least 1"),
-        ({"holdout": 1.0}, r"holdout must lie in \[0, 1\)"),
-        ({"num_classes": 0}, "num_classes must lie in"),
-        ({"class_names": ["ant"]}, "class_names must name all 2 classes"),
-        ({"feature_map": "{"}, "not a request to train"),
-        ({"seed": -1}, "seed must lie in"),
-    ],
-)
-def test_a_request_that_makes_no_sense_is_refused(changes: dict[str, object], reason: str) -> None:
-    with pytest.raises(RejectedRequest, match=reason):
-        read_training_task(instruction(request_content(**changes), "train"))
-
-
 def test_a_good_reply_is_taken() -> None:
     assert check_training_reply(reply(), SHAPES) == TrainingMetrics(7, 0.25, 1.5)
     assert check_training_reply(reply(), SHAPES, 7).num_examples == 7
@@ -103,18 +83,6 @@ def test_a_client_without_samples_is_no_failure() -> None:
     assert check_training_reply(empty, SHAPES).num_examples == 0
     with pytest.raises(RejectedReply, match="missing"):
         check_training_reply(empty, SHAPES, 7)
-
-
-@pytest.mark.parametrize(
-    ("metrics", "reason"),
-    [
-        ({"num_examples": 8}, "num-examples: must be 7, got 8"),
-        ({"loss": -1.0}, "loss: must be a finite float"),
-    ],
-)
-def test_metrics_that_cannot_be_are_rejected(metrics: dict[str, object], reason: str) -> None:
-    with pytest.raises(RejectedReply, match=reason):
-        check_training_reply(reply(**metrics), SHAPES, 7)
 
 
 @given(st.sampled_from([math.nan, math.inf, -math.inf]), st.integers(0, 5))
