@@ -69,10 +69,6 @@ def test_request_survives_the_journey() -> None:
     assert torch.equal(task.fixed["head.bias"], torch.zeros(2))
 
 
-def test_flowers_fedprox_puts_its_term_into_the_options() -> None:
-    assert read_training_task(instruction(request_content(proximal_mu=0.3), "train")).request.options.proximal_mu == 0.3
-
-
 def test_a_good_reply_is_taken() -> None:
     assert check_training_reply(reply(), SHAPES) == TrainingMetrics(7, 0.25, 1.5)
     assert check_training_reply(reply(), SHAPES, 7).num_examples == 7
