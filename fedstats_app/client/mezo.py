@@ -28,16 +28,9 @@ from fedstats_app.training.zeroth_order.perturbed import Probe
 from fedstats_app.training.zeroth_order.replica import Replica
 from fedstats_app.training.zeroth_order.temperature import losses_by_temperature
 from fedstats_app.wire import RejectedRequest
-from fedstats_app.wire.mezo import (
-    CURVATURE_DIRECTIONS,
-    Behind,
-    MezoReply,
-    MezoRequest,
-    mezo_reply,
-    read_mezo_request,
-)
+from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, Behind, MezoReply, MezoRequest, mezo_reply, read_mezo_request
 from fedstats_app.wire.mezo_setup import MezoSetup, read_setup
-from fedstats_app.wire.training_replies import EvaluationCounts, model_evaluation_reply
+from fedstats_app.wire.training import EvaluationCounts, model_evaluation_reply
 
 logger = logging.getLogger("fedstats_app")
 

@@ -23,14 +23,12 @@ from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.training import (
+    EvaluationCounts,
     TrainingRequest,
     TrainingTask,
-    read_training_task,
-)
-from fedstats_app.wire.training_replies import (
-    EvaluationCounts,
     model_evaluation_reply,
     nothing_to_train_reply,
+    read_training_task,
     training_reply,
 )
 

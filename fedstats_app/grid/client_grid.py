@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedstats_app.grid.exchange import Exchange
-
-# Replies whose sizes are remembered, and the share of them that the estimate covers: the few largest do not count, so
-# that one node cannot make the window, and with it the run, as slow as it likes by sending large replies.
-SIZES_REMEMBERED, SHARE_COVERED = 128, 0.9
+from fedstats_app.grid.exchange import Exchange, Link
 
 
-class ClientGrid(Grid):
+class ClientGrid(Link, Grid):
     """A Grid whose nodes are clients, in a fixed order, over another Grid whose nodes are SuperNodes.
 
     ``send_and_receive`` packs several clients' requests into one message, keeps a bounded number of replies
@@ -23,45 +18,8 @@ class ClientGrid(Grid):
     folds them in that order gets the same bytes whatever the network does. A client that fails or does not answer
     yields a reply with an error, in its place.
 
-    Parameters
-    ----------
-    inner : Grid
-        Flower's.
-    hosts : mapping, optional
-        From client id to the id of the SuperNode that hosts it. By default every node of ``inner`` is one client and
-        messages pass as they are.
-    reply_timeout : float
-        Seconds that a request may take per client in it, counted from when it was sent or, since SuperNodes and
-        simulated workers take requests one after another, from the last reply of anybody.
-    window_bytes : int
-        Replies that may be outstanding, in bytes, going by the larger ones of the latest replies; at least one client.
-    expected_reply_bytes : int
-        Size of a reply, for as long as none was seen.
+    Its parameters are those of :class:`Link`.
     """
-
-    def __init__(
-        self,
-        inner: Grid,
-        hosts: Mapping[int, int] | None = None,
-        *,
-        reply_timeout: float = 600.0,
-        window_bytes: int = 128 * 2**20,
-        expected_reply_bytes: int = 2**20,
-    ) -> None:
-        if reply_timeout <= 0 or window_bytes <= 0 or expected_reply_bytes <= 0:
-            raise ValueError(
-                "reply_timeout, window_bytes and expected_reply_bytes must be positive, "
-                f"got {reply_timeout}, {window_bytes} and {expected_reply_bytes}"
-            )
-        self.inner = inner
-        self.hosts = None if hosts is None else dict(hosts)
-        self.reply_timeout = reply_timeout
-        self.window_bytes = window_bytes
-        self.reply_bytes = expected_reply_bytes
-        self.wire_messages = 0
-        # A hook for whoever keeps account of what left each client; it sees every reply before it is used.
-        self.on_reply: Callable[[Message], None] | None = None
-        self._sizes: deque[int] = deque(maxlen=SIZES_REMEMBERED)
 
     def set_run(self, run: object) -> None:
         """Pass on to the inner grid."""
@@ -124,21 +82,6 @@ class ClientGrid(Grid):
                 self.on_reply(reply)
             yield reply
             del reply  # do not hold a Gram matrix while waiting for the next
-
-    def host(self, client_id: int) -> int:
-        """Return the SuperNode that hosts a client."""
-        return client_id if self.hosts is None else self.hosts[client_id]
-
-    @property
-    def num_hosts(self) -> int:
-        """Number of SuperNodes that host clients."""
-        return max(1, len(set(self.get_node_ids() if self.hosts is None else self.hosts.values())))
-
-    def note_reply_size(self, size: int) -> None:
-        """Take the bytes of one client's reply into the estimate that the window goes by."""
-        self._sizes.append(size)
-        covered = sorted(self._sizes)[int(SHARE_COVERED * (len(self._sizes) - 1))]
-        self.reply_bytes = max(covered, 1024)
 
     def _require_identity(self, what: str) -> None:
         if self.hosts is not None:

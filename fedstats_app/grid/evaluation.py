@@ -1,28 +1,38 @@
-"""Scoring heads on the samples that clients kept for it, by sums over clients."""
+"""Scoring heads and models on the samples that clients kept for it, by sums over clients; who fails is named."""
 
 from __future__ import annotations
 
-from flwr.app import Message
+from collections.abc import Iterable, Mapping
 
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from torch import Tensor
+
+from fedstats_app.grid.asking import to_all, usable
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix
-from fedstats_app.strategies.base import StatisticsStrategy
-from fedstats_app.wire import EVALUATE_HEADS, RejectedReply, evaluation_content, read_evaluation_reply
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
+from fedstats_app.wire import EVALUATE_HEADS, StatisticsRequest, evaluation_content, read_evaluation_reply
+from fedstats_app.wire.arrays import to_record
+from fedstats_app.wire.training import EVALUATE_MODEL, EvaluationCounts, TrainingRequest, read_model_evaluation_reply
 
 
 def evaluate_on_clients(
-    grid: ClientGrid, strategy: StatisticsStrategy
+    grid: ClientGrid,
+    request: StatisticsRequest,
+    heads: Mapping[str, tuple[int, LinearHead]],
+    clients: Iterable[int],
 ) -> tuple[dict[str, ConfusionMatrix], dict[str, CalibrationSums], dict[int, str]]:
-    """Send a finished strategy's heads to all clients that are in them and add up what they count.
-
-    Clients that fail are left out and named.
+    """Send heads to clients and add up what they count.
 
     Parameters
     ----------
     grid : ClientGrid
-        The one the strategy ran on.
-    strategy : StatisticsStrategy
-        With heads; its request had a holdout above 0.
+        The one that the heads' statistics were asked for on.
+    request : StatisticsRequest
+        That for the statistics, with a holdout above 0.
+    heads : mapping
+        From a method's name to the index of its specification in the request, and its head.
+    clients : iterable of int
+        Whom to ask.
 
     Returns
     -------
@@ -33,20 +43,41 @@ def evaluate_on_clients(
     failures : dict
         From client to the reason why it is not in there.
     """
-    heads = {name: (strategy.spec_index(name), head) for name, head in strategy.heads.items()}
-    content = evaluation_content(strategy.request, heads)
-    asked = [outcome.client for outcome in strategy.outcomes if outcome.in_heads]
-    messages = [Message(content, dst_node_id=client, message_type=EVALUATE_HEADS) for client in asked]
-    confusion = {name: ConfusionMatrix.zeros(strategy.num_classes) for name in heads}
+    confusion = {name: ConfusionMatrix.zeros(request.num_classes) for name in heads}
     calibration = {name: CalibrationSums.zeros() for name in heads}
     failures: dict[int, str] = {}
-    for reply in grid.send_and_receive(messages):
-        try:
-            received = read_evaluation_reply(reply, strategy.request, tuple(heads))
-        except RejectedReply as error:
-            failures[int(reply.metadata.src_node_id)] = str(error)
-            continue
+    replies = grid.send_and_receive(to_all(evaluation_content(request, heads), EVALUATE_HEADS, clients))
+    for _, _, received in usable(replies, lambda reply: read_evaluation_reply(reply, request, tuple(heads)), failures):
         for name, (counts, sums) in received.items():
             confusion[name] += counts
             calibration[name] += sums
     return confusion, calibration, failures
+
+
+def evaluate_model_on_clients(
+    grid: ClientGrid,
+    request: TrainingRequest,
+    clients: Iterable[int],
+    arrays: ArrayRecord,
+    fixed: Mapping[str, Tensor],
+    server_round: int,
+) -> tuple[EvaluationCounts, dict[int, str]]:
+    """Score a model that is being trained; see :func:`sum_evaluations`."""
+    config = ConfigRecord({**request.to_config(), "server-round": server_round})
+    content = RecordDict({"arrays": arrays, "fixed": to_record(fixed), "config": config})
+    return sum_evaluations(grid, to_all(content, EVALUATE_MODEL, clients))
+
+
+def sum_evaluations(grid: ClientGrid, messages: Iterable[Message]) -> tuple[EvaluationCounts, dict[int, str]]:
+    """Send requests to evaluate.
+
+    Returns
+    -------
+    counts : EvaluationCounts
+        Of all clients that answered.
+    failures : dict
+        From client to the reason why it is not in there.
+    """
+    failures: dict[int, str] = {}
+    counted = usable(grid.send_and_receive(messages), read_model_evaluation_reply, failures)
+    return sum((counts for _, _, counts in counted), EvaluationCounts()), failures

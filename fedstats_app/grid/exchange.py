@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord, Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
-from fedstats_app.wire.multiplex import pack_requests, unpack_reply
-
-if TYPE_CHECKING:
-    from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.asking import array_bytes
+from fedstats_app.wire.serving import pack_requests, unpack_reply
 
 NO_REPLY_CODE = 101
 # Errors that no site sent: ours, and those that Flower's SuperLink answers in the place of a node (message or reply
@@ -24,6 +22,9 @@ SERVER_SIDE_CODES = frozenset({NO_REPLY_CODE, 3, 4, 5})
 CLIENTS_PER_MESSAGE = 10
 # Clients asked for ahead of the one whose turn it is, at most, whatever their size.
 CLIENTS_PER_WINDOW = 256
+# Replies whose sizes are remembered, and the share of them that the estimate covers: the few largest do not count, so
+# that one node cannot make the window, and with it the run, as slow as it likes by sending large replies.
+SIZES_REMEMBERED, SHARE_COVERED = 128, 0.9
 FIRST_POLL, LONGEST_POLL = 0.02, 0.5
 
 
@@ -46,6 +47,65 @@ def push(grid: Grid, messages: Sequence[Message]) -> list[str | None]:
     return [message_id if message_id in accepted else None for message_id in own]
 
 
+class Link:
+    """SuperNodes as the way to clients: who hosts whom, how long a reply may take, how many may be outstanding.
+
+    Parameters
+    ----------
+    inner : Grid
+        Flower's.
+    hosts : mapping, optional
+        From client id to the id of the SuperNode that hosts it. By default every node of ``inner`` is one client and
+        messages pass as they are.
+    reply_timeout : float
+        Seconds that a request may take per client in it, counted from when it was sent or, since SuperNodes and
+        simulated workers take requests one after another, from the last reply of anybody.
+    window_bytes : int
+        Replies that may be outstanding, in bytes, going by the larger ones of the latest replies; at least one client.
+    expected_reply_bytes : int
+        Size of a reply, for as long as none was seen.
+    """
+
+    def __init__(
+        self,
+        inner: Grid,
+        hosts: Mapping[int, int] | None = None,
+        *,
+        reply_timeout: float = 600.0,
+        window_bytes: int = 128 * 2**20,
+        expected_reply_bytes: int = 2**20,
+    ) -> None:
+        if reply_timeout <= 0 or window_bytes <= 0 or expected_reply_bytes <= 0:
+            raise ValueError(
+                "reply_timeout, window_bytes and expected_reply_bytes must be positive, "
+                f"got {reply_timeout}, {window_bytes} and {expected_reply_bytes}"
+            )
+        self.inner = inner
+        self.hosts = None if hosts is None else dict(hosts)
+        self.reply_timeout = reply_timeout
+        self.window_bytes = window_bytes
+        self.reply_bytes = expected_reply_bytes
+        self.wire_messages = 0
+        # A hook for whoever keeps account of what left each client; it sees every reply before it is used.
+        self.on_reply: Callable[[Message], None] | None = None
+        self._sizes: deque[int] = deque(maxlen=SIZES_REMEMBERED)
+
+    def host(self, client_id: int) -> int:
+        """Return the SuperNode that hosts a client."""
+        return client_id if self.hosts is None else self.hosts[client_id]
+
+    @property
+    def num_hosts(self) -> int:
+        """Number of SuperNodes that host clients."""
+        return max(1, len(set(self.inner.get_node_ids() if self.hosts is None else self.hosts.values())))
+
+    def note_reply_size(self, size: int) -> None:
+        """Take the bytes of one client's reply into the estimate that the window goes by."""
+        self._sizes.append(size)
+        covered = sorted(self._sizes)[int(SHARE_COVERED * (len(self._sizes) - 1))]
+        self.reply_bytes = max(covered, 1024)
+
+
 @dataclass
 class _InFlight:
     """One message on its way: which clients of the order it carries, and when it was sent."""
@@ -60,7 +120,7 @@ class Exchange:
 
     Attributes
     ----------
-    grid : ClientGrid
+    grid : Link
         Whose window, hosts and limits hold.
     order : list of Message
         One per client, in the order in which replies are wanted.
@@ -68,7 +128,7 @@ class Exchange:
         Seconds for all together.
     """
 
-    grid: ClientGrid
+    grid: Link
     order: list[Message]
     timeout: float | None
     turn: int = 0
@@ -154,7 +214,7 @@ class Exchange:
                 client = None if self.grid.hosts is None else instruction.metadata.dst_node_id
                 answer = unpack_reply(reply, client, instruction)
                 if answer.has_content():
-                    self.grid.note_reply_size(_array_bytes(answer.content))
+                    self.grid.note_reply_size(array_bytes(answer.content))
                 self.ready[index] = answer
         return received
 
@@ -185,9 +245,3 @@ class Exchange:
         for index in batch:
             instruction = self.order[index]
             self.ready[index] = Message(Error(code=NO_REPLY_CODE, reason=reason), reply_to=instruction)
-
-
-def _array_bytes(content: RecordDict) -> int:
-    return sum(
-        len(array.data) for record in content.values() if isinstance(record, ArrayRecord) for array in record.values()
-    )

@@ -12,9 +12,9 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from fedstats_app.grid.asking import Answers, usable
 from fedstats_app.training.zeroth_order.log import SEED_LIMIT, UpdateLog
 from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.wire import RejectedReply
 from fedstats_app.wire.mezo import MEZO, Behind, MezoReply, MezoRequest, Wanted, read_mezo_reply
 from fedstats_app.wire.mezo_setup import MezoSetup
 
@@ -27,41 +27,26 @@ class ReplicasDiffer(RuntimeError):
 
 
 @dataclass
-class Asked:
-    """One question to clients and what came of it.
+class Asked(Answers[MezoReply]):
+    """One question to clients and what came of it: the answers of those whose replica is right.
 
     Attributes
     ----------
-    answers : dict
-        From every client whose replica is right to its answer, in the order of the clients.
-    failures : dict
-        From every other client that was asked to the reason.
     replayed : dict
         From every client that had to be sent more than the question, after it said so or its digest was wrong, to the
         reason.
-    bytes_down, bytes_up : int
-        Payload: training, round, seed and last update; scalars, count and digest.
     bytes_catch_up : int
-        What nodes lacked besides, the start included.
+        What nodes lacked besides question, seed and last update (``bytes_down``), the start included.
     """
 
-    answers: dict[int, MezoReply] = field(default_factory=dict)
-    failures: dict[int, str] = field(default_factory=dict)
     replayed: dict[int, str] = field(default_factory=dict)
-    bytes_down: int = 0
-    bytes_up: int = 0
     bytes_catch_up: int = 0
     started: float = field(default_factory=time.perf_counter)
 
     @property
     def with_samples(self) -> dict[int, MezoReply]:
         """The answers that are means over something."""
-        return {client: answer for client, answer in self.answers.items() if answer.num_examples}
-
-    def reasons(self) -> str:
-        """Return the first failures in words."""
-        shown = "; ".join(f"client {client}: {reason}" for client, reason in list(self.failures.items())[:3])
-        return shown + (f"; and {len(self.failures) - 3} more" if len(self.failures) > 3 else "")
+        return {client: answer for client, answer in self.of.items() if answer.num_examples}
 
 
 class MezoExchange:
@@ -158,7 +143,7 @@ class MezoExchange:
         wrong = [client for client, answer in answers.items() if answer.digest != expected]
         following = {client: last for client, last in behind.items() if last <= end}
         restarting = dict.fromkeys(sorted({*wrong, *(behind.keys() - following.keys())}), -1)
-        asked.answers = {client: answer for client, answer in answers.items() if answer.digest == expected}
+        asked.of = {client: answer for client, answer in answers.items() if answer.digest == expected}
         asked.replayed.update({client: f"it knew {_round_in_words(last)}" for client, last in following.items()})
         asked.replayed.update(dict.fromkeys(restarting, f"its replica of round {end} differed"))
         again = self._to_clients(asked, following, wanted) + self._to_clients(asked, restarting, wanted, restart=True)
@@ -167,13 +152,13 @@ class MezoExchange:
             expected = expected or self._digest(answers)
             for client, answer in answers.items():
                 if answer.digest == expected:
-                    asked.answers[client] = answer
+                    asked.of[client] = answer
                 else:
                     asked.failures[client] = f"its replica of round {end} differs, also after a replay"
             for client, last in behind.items():
                 asked.failures[client] = f"it cannot follow: it knows {_round_in_words(last)}, not round {end}"
-        asked.answers = dict(sorted(asked.answers.items()))
-        self._known.update(dict.fromkeys(asked.answers, end))
+        asked.of = dict(sorted(asked.of.items()))
+        self._known.update(dict.fromkeys(asked.of, end))
         for client in asked.failures:
             self._known.pop(client, None)
 
@@ -226,17 +211,13 @@ class MezoExchange:
     def _read(
         self, asked: Asked, replies: Iterable[Message], num_scalars: int
     ) -> tuple[dict[int, MezoReply], dict[int, int]]:
+        def read(reply: Message) -> MezoReply | Behind:
+            known = self.clients[int(reply.metadata.src_node_id)]
+            return read_mezo_reply(reply, num_scalars, known if num_scalars else None)
+
         answers: dict[int, MezoReply] = {}
         behind: dict[int, int] = {}
-        for reply in replies:
-            client = int(reply.metadata.src_node_id)
-            try:
-                if client not in self.clients:
-                    raise RejectedReply("it was not asked")
-                answer = read_mezo_reply(reply, num_scalars, self.clients[client] if num_scalars else None)
-            except RejectedReply as error:
-                asked.failures[client] = str(error)
-                continue
+        for client, _, answer in usable(replies, read, asked.failures, self.clients):
             if isinstance(answer, Behind):
                 behind[client] = answer.round
             else:

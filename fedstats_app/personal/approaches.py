@@ -13,11 +13,12 @@ from dataclasses import replace
 from torch import nn
 
 from fedstats_app.config import AppConfig
+from fedstats_app.grid.asking import Answers, ask
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads.personal import MIXING_GRID
 from fedstats_app.outcomes.personal_result import PersonalResult
-from fedstats_app.personal.exchange import Answers, ask, personal_result, scored
+from fedstats_app.personal.exchange import personal_result, scored
 from fedstats_app.personal.rounds import fedavg_fine_tuned, fedproto
 from fedstats_app.personal.stage import PersonalStage
 from fedstats_app.strategies.base import StatisticsStrategy
@@ -98,9 +99,7 @@ def global_heads(stage: PersonalStage) -> dict[str, PersonalResult]:
     """Score the federation's heads, one for all, on every client's test samples."""
     started, strategy = time.perf_counter(), stage.strategy
     methods = tuple(strategy.heads)
-    content = evaluation_content(
-        strategy.request, {name: (strategy.spec_index(name), strategy.heads[name]) for name in methods}
-    )
+    content = evaluation_content(strategy.request, strategy.indexed_heads)
     answers = ask(
         stage.grid, content, EVALUATE_PERSONAL, stage.clients, lambda reply: read_head_scores_reply(reply, methods)
     )

@@ -1,97 +1,13 @@
-"""One question to many clients about their personal models, and an account of the answers."""
+"""What clients say of their personal models, as results."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping
 
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-
-from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.asking import Answers
 from fedstats_app.outcomes.personal_result import PersonalResult
-from fedstats_app.wire import RejectedReply
 from fedstats_app.wire.personal import PersonalMetrics
-
-logger = logging.getLogger("fedstats_app")
-
-Answer = TypeVar("Answer")
-
-BYTES_PER_METRIC = 8
-
-
-@dataclass
-class Answers(Generic[Answer]):
-    """What clients answered, and what did not count.
-
-    Attributes
-    ----------
-    of : dict
-        From client to answer, in the order of the clients.
-    failures : dict
-        From every other client that was asked to the reason.
-    bytes_down, bytes_up : int
-        Of the arrays down; of the arrays and metrics of the answers that count up.
-    """
-
-    of: dict[int, Answer] = field(default_factory=dict)
-    failures: dict[int, str] = field(default_factory=dict)
-    bytes_down: int = 0
-    bytes_up: int = 0
-
-    def add_bytes(self, other: Answers[Any]) -> None:
-        """Count the bytes of an earlier or later round too."""
-        self.bytes_down += other.bytes_down
-        self.bytes_up += other.bytes_up
-
-
-def ask(
-    grid: ClientGrid,
-    content: RecordDict,
-    message_type: str,
-    clients: Iterable[int],
-    read: Callable[[Message], Answer],
-) -> Answers[Answer]:
-    """Send the same request to clients and read their replies; one that must not be used is named and left out.
-
-    Parameters
-    ----------
-    grid : ClientGrid
-        The one that stage 1 ran on.
-    content : RecordDict
-        The request.
-    message_type : str
-        Of the request.
-    clients : iterable of int
-        Whom to ask.
-    read : callable
-        From a reply to an answer; raises :class:`RejectedReply`.
-    """
-    messages = [Message(content, dst_node_id=client, message_type=message_type) for client in sorted(clients)]
-    answers: Answers[Answer] = Answers(bytes_down=len(messages) * num_bytes(content))
-    for reply in grid.send_and_receive(messages):
-        client = int(reply.metadata.src_node_id)
-        try:
-            answers.of[client] = read(reply)
-        except RejectedReply as error:
-            logger.warning("client %d is left out of %s: %s", client, message_type, error)
-            answers.failures[client] = str(error)
-            continue
-        answers.bytes_up += num_bytes(reply.content)
-    return answers
-
-
-def num_bytes(content: RecordDict) -> int:
-    """Return the bytes of arrays and metrics; settings, a few hundred bytes, are not counted."""
-    total = 0
-    for record in content.values():
-        if isinstance(record, ArrayRecord):
-            total += sum(len(array.data) for array in record.values())
-        elif isinstance(record, MetricRecord):
-            total += BYTES_PER_METRIC * len(record)
-    return total
 
 
 def personal_result(

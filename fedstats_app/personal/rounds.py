@@ -7,20 +7,20 @@ from collections import defaultdict
 from dataclasses import replace
 
 import torch
-from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
+from fedstats_app.grid.asking import Answers, ask
 from fedstats_app.outcomes.personal_result import PersonalResult
-from fedstats_app.personal.exchange import Answers, ask, personal_result
+from fedstats_app.personal.exchange import personal_result
 from fedstats_app.personal.stage import PersonalStage
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import EVERYBODY
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start_heads import random_head
+from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.personal import PERSONALISE, PersonalMetrics, Prototypes, personal_content, read_personal_reply
 from fedstats_app.wire.prototypes import PROTOTYPES, LocalPrototypes, prototype_content, read_prototype_reply
-from fedstats_app.wire.training import to_record
 
 SECONDS_BETWEEN_LINES = 10.0
 # Forward and backward pass through the backbone.
@@ -136,8 +136,4 @@ def _fedavg(stage: PersonalStage) -> tuple[dict[str, Tensor], list[TrainingRound
     strategy = FineTuning(inner, request, stage.clients)
     strategy.on_round = after_round
     result = strategy.start(stage.grid, to_record(model.trained_state()), num_rounds)
-    return _tensors(result.arrays), rounds
-
-
-def _tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+    return to_tensors(result.arrays), rounds

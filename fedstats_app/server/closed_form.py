@@ -163,7 +163,12 @@ class ClosedForm:
         if test_set is None:
             share = f"{100 * self.config.data.holdout_fraction:.0f}%"
             say(f"evaluating on the {share} of their samples that clients kept for it, after {self.elapsed()}")
-            confusion, self.calibration, self.evaluation_failures = evaluate_on_clients(grid, strategy)
+            confusion, self.calibration, self.evaluation_failures = evaluate_on_clients(
+                grid,
+                strategy.request,
+                strategy.indexed_heads,
+                [outcome.client for outcome in strategy.outcomes if outcome.in_heads],
+            )
             if not any(matrix.num_examples for matrix in confusion.values()):
                 say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
             return confusion

@@ -9,17 +9,19 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
+from fedstats_app.grid.evaluation import evaluate_model_on_clients
 from fedstats_app.outcomes.training_record import RoundRecord, TrainingResult
 from fedstats_app.results.compute import forward_passes, training_bytes
 from fedstats_app.results.resume import SavedHead
 from fedstats_app.server.console import quiet_flower
 from fedstats_app.server.journal import TrainingJournal
 from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
-from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, evaluate_model_on_clients
+from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.options import LocalOptions
-from fedstats_app.wire.training import TrainingRequest, to_record
+from fedstats_app.wire.arrays import to_record, to_tensors
+from fedstats_app.wire.training import TrainingRequest
 
 if TYPE_CHECKING:
     from fedstats_app.server.fine_tuning import FineTuningStage
@@ -176,7 +178,7 @@ class HeadTraining:
             save_checkpoint(
                 self._checkpoints,
                 number,
-                {name: torch.from_numpy(array.numpy()) for name, array in outcome.arrays.items()},
+                to_tensors(outcome.arrays),
                 optimizer_state(self.inner),
                 {"name": self.journal.name, "stopped": self.journal.stopped},
             )
@@ -230,4 +232,4 @@ class HeadTraining:
         }
 
     def _load(self, arrays: ArrayRecord) -> None:
-        self.model.load_trained_state({name: torch.from_numpy(array.numpy()) for name, array in arrays.items()})
+        self.model.load_trained_state(to_tensors(arrays))

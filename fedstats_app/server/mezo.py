@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.config import AppConfig
+from fedstats_app.grid.evaluation import sum_evaluations
 from fedstats_app.grid.mezo_exchange import SEED_STREAM, Asked
 from fedstats_app.mezo_model import build_model, make_replica
 from fedstats_app.mezo_state import MezoState
@@ -19,7 +20,6 @@ from fedstats_app.results.resume import SavedHead
 from fedstats_app.server.console import quiet_flower
 from fedstats_app.server.journal import TrainingJournal
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO, MezoRound
-from fedstats_app.strategies.fine_tuning import sum_evaluations
 from fedstats_app.training.lora import merge_lora
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.zeroth_order.log import SEED_LIMIT, SeedPool, UpdateLog
@@ -136,7 +136,7 @@ class MezoTraining:
             asked.append((1 + 2 * CURVATURE_DIRECTIONS, strategy.measure_learning_rate(stage.grid)))
             stage.say(f"{name}: fedmezo-learning-rate {strategy.learning_rate:.4g}, from the loss's curvature")
         self.state.save_start({**self.setup.to_config(), _RATE: strategy.learning_rate}, self.start_tensors)
-        passes = sum(times * sum(one.num_examples for one in answers.answers.values()) for times, answers in asked)
+        passes = sum(times * sum(one.num_examples for one in answers.of.values()) for times, answers in asked)
         self._record(0, _together([answers for _, answers in asked]), strategy, passes=passes)
         return strategy
 
@@ -161,7 +161,7 @@ class MezoTraining:
     def _synchronise(self, strategy: FedMeZO) -> None:
         """Bring every replica to the end, and say how many are there."""
         asked = strategy.synchronise(self.stage.grid)
-        confirmed, total = len(asked.answers), len(self.stage.clients)
+        confirmed, total = len(asked.of), len(self.stage.clients)
         digest = self.replica.digest().hex()
         note = f"{confirmed} of {total} replicas are bit-identical in the end, digest {digest}"
         self.stage.say(f"{self.journal.name}: {note}")
@@ -257,8 +257,7 @@ def _together(asked: list[Asked]) -> Asked:
     """Return several questions as one, with all their bytes and failures."""
     total = Asked()
     for one in asked:
-        total.bytes_down += one.bytes_down
-        total.bytes_up += one.bytes_up
+        total.add_bytes(one)
         total.bytes_catch_up += one.bytes_catch_up
         total.failures.update(one.failures)
     return total

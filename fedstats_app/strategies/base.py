@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedstats_app.grid.asking import first_reasons
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.methods import ConfiguredMethod
@@ -92,8 +93,15 @@ class StatisticsStrategy(ServedMethods, Strategy):
         if min_clients < 1:
             raise ValueError(f"min_clients must be at least 1, got {min_clients}")
         specs = merge_specs(method.specification for method in methods)
-        names = tuple(class_names)
-        request = StatisticsRequest(num_classes, specs, wire_dtype, seed, 1, backbone_fingerprint, names, holdout)
+        request = StatisticsRequest(
+            num_classes,
+            specs,
+            wire_dtype,
+            seed=seed,
+            backbone_fingerprint=backbone_fingerprint,
+            class_names=tuple(class_names),
+            holdout=holdout,
+        )
         super().__init__(methods, request, feature_dim)
         self.num_clients, self.min_clients, self.fraction_train = num_clients, min_clients, fraction_train
         self.seed, self.window_bytes = seed, window_bytes
@@ -223,5 +231,4 @@ class StatisticsStrategy(ServedMethods, Strategy):
 
     def _first_reasons(self) -> str:
         failed = [outcome for outcome in self.outcomes if not outcome.in_heads]
-        shown = "; ".join(f"client {outcome.client} {outcome.outcome}: {outcome.reason}" for outcome in failed[:3])
-        return shown + (f"; and {len(failed) - 3} more" if len(failed) > 3 else "")
+        return first_reasons([f"client {one.client} {one.outcome}: {one.reason}" for one in failed])

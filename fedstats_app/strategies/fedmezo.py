@@ -29,9 +29,9 @@ from fedstats_app.training.zeroth_order.average import RateGuard, ScalarAverage,
 from fedstats_app.training.zeroth_order.log import Update, UpdateLog
 from fedstats_app.training.zeroth_order.replica import Replica
 from fedstats_app.training.zeroth_order.temperature import TEMPERATURES, best_temperature
+from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, Wanted
 from fedstats_app.wire.mezo_setup import MezoSetup
-from fedstats_app.wire.training import to_record
 
 logger = logging.getLogger("fedstats_app")
 

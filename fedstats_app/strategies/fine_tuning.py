@@ -7,26 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
+from fedstats_app.grid.asking import Answers, array_bytes, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.participants import draw_participants
-from fedstats_app.wire import RejectedReply
-from fedstats_app.wire.training import (
-    EVALUATE_MODEL,
-    TrainingRequest,
-    to_record,
-)
-from fedstats_app.wire.training_replies import (
-    EvaluationCounts,
-    check_training_reply,
-    read_model_evaluation_reply,
-)
+from fedstats_app.wire.arrays import to_record, to_tensors
+from fedstats_app.wire.training import TrainingMetrics, TrainingRequest, check_training_reply
 
 logger = logging.getLogger("fedstats_app")
 
@@ -64,15 +55,10 @@ class TrainingRound:
 
 
 @dataclass
-class _Progress:
+class _Progress(Answers[TrainingMetrics]):
     """What is counted while a round goes on."""
 
     started: float = field(default_factory=time.perf_counter)
-    num_examples: dict[int, int] = field(default_factory=dict)
-    failures: dict[int, str] = field(default_factory=dict)
-    losses: dict[int, float] = field(default_factory=dict)
-    bytes_down: int = 0
-    bytes_up: int = 0
 
 
 class FineTuning(Strategy):
@@ -197,7 +183,7 @@ class FineTuning(Strategy):
         messages = list(self.inner.configure_train(absolute, arrays, config, participants))
         # One content for all: clients of one SuperNode then share a message.
         content = RecordDict({**(messages[0].content if messages else {}), "fixed": self.fixed})
-        self._progress.bytes_down = len(messages) * (_num_bytes(arrays) + _num_bytes(self.fixed))
+        self._progress.bytes_down = len(messages) * array_bytes(content)
         return [
             Message(
                 content,
@@ -218,23 +204,28 @@ class FineTuning(Strategy):
         TooFewClients
             If there are too few of them.
         """
-        usable = [reply for reply in replies if self._is_usable(reply)]
-        asked = len(self.participants(self._absolute(server_round)))
-        if len(usable) < max(1, min(self.min_clients, asked)):
+        progress, asked = self._progress, len(self.participants(self._absolute(server_round)))
+        updates = []
+        for client, reply, metrics in usable(replies, self._read, progress.failures, self.clients):
+            if metrics.num_examples:
+                updates.append(reply)
+                progress.of[client] = metrics
+                progress.bytes_up += array_bytes(reply.content)
+        if len(updates) < max(1, min(self.min_clients, asked)):
             raise TooFewClients(
-                f"round {self._absolute(server_round)}: {len(usable)} of {asked} clients sent a usable update, "
-                f"{min(self.min_clients, asked)} are needed (min-clients); {self._first_reasons()}"
+                f"round {self._absolute(server_round)}: {len(updates)} of {asked} clients sent a usable update, "
+                f"{min(self.min_clients, asked)} are needed (min-clients); {progress.reasons()}"
             )
-        arrays, metrics = self.inner.aggregate_train(self._absolute(server_round), usable)
+        arrays, averaged = self.inner.aggregate_train(self._absolute(server_round), updates)
         if arrays is None:
-            return None, metrics
+            return None, averaged
         # Flower's adaptive strategies return float64 where numpy promotes; a round's model is float32, always.
-        return to_record({name: torch.from_numpy(array.numpy()).float() for name, array in arrays.items()}), metrics
+        return to_record({name: tensor.float() for name, tensor in to_tensors(arrays).items()}), averaged
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Return nothing: see :func:`evaluate_model_on_clients`."""
+        """Return nothing: see :mod:`fedstats_app.grid.evaluation`."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -248,77 +239,20 @@ class FineTuning(Strategy):
     def _absolute(self, server_round: int) -> int:
         return self.first_round + server_round - 1
 
-    def _is_usable(self, reply: Message) -> bool:
-        """Check a reply and keep account of it."""
-        client, progress = int(reply.metadata.src_node_id), self._progress
-        try:
-            if client not in self.clients:
-                raise RejectedReply("it was not asked")
-            metrics = check_training_reply(reply, self._shapes, self.clients[client])
-        except RejectedReply as error:
-            progress.failures[client] = str(error)
-            return False
-        if metrics.num_examples == 0:
-            return False
-        progress.bytes_up += _num_bytes(reply.content.array_records["arrays"])
-        progress.num_examples[client], progress.losses[client] = metrics.num_examples, metrics.loss
-        return True
+    def _read(self, reply: Message) -> TrainingMetrics:
+        return check_training_reply(reply, self._shapes, self.clients[int(reply.metadata.src_node_id)])
 
     def _round(self, absolute: int, arrays: ArrayRecord) -> TrainingRound:
         progress = self._progress
-        total = sum(progress.num_examples.values())
-        weighted = sum(progress.losses[client] * number for client, number in progress.num_examples.items())
+        total = sum(one.num_examples for one in progress.of.values())
+        weighted = sum(one.loss * one.num_examples for one in progress.of.values())
         return TrainingRound(
             absolute,
             arrays,
-            progress.num_examples,
+            {client: one.num_examples for client, one in progress.of.items()},
             progress.failures,
             weighted / total,
             progress.bytes_down,
             progress.bytes_up,
             time.perf_counter() - progress.started,
         )
-
-    def _first_reasons(self) -> str:
-        failures = self._progress.failures
-        shown = "; ".join(f"client {client}: {reason}" for client, reason in list(failures.items())[:3])
-        return shown + (f"; and {len(failures) - 3} more" if len(failures) > 3 else "")
-
-
-def evaluate_model_on_clients(
-    grid: ClientGrid,
-    request: TrainingRequest,
-    clients: Iterable[int],
-    arrays: ArrayRecord,
-    fixed: Mapping[str, Tensor],
-    server_round: int,
-) -> tuple[EvaluationCounts, dict[int, str]]:
-    """Score a model that is being trained on the samples that clients kept for it.
-
-    Returns
-    -------
-    counts : EvaluationCounts
-        Of all clients that answered.
-    failures : dict
-        From client to the reason why it is not in there.
-    """
-    config = ConfigRecord({**request.to_config(), "server-round": server_round})
-    content = RecordDict({"arrays": arrays, "fixed": to_record(fixed), "config": config})
-    return sum_evaluations(
-        grid, [Message(content, dst_node_id=client, message_type=EVALUATE_MODEL) for client in sorted(clients)]
-    )
-
-
-def sum_evaluations(grid: ClientGrid, messages: Iterable[Message]) -> tuple[EvaluationCounts, dict[int, str]]:
-    """Send requests to evaluate, and return the sum of what clients counted and the reasons of those that did not."""
-    total, failures = EvaluationCounts(), {}
-    for reply in grid.send_and_receive(messages):
-        try:
-            total += read_model_evaluation_reply(reply)
-        except RejectedReply as error:
-            failures[int(reply.metadata.src_node_id)] = str(error)
-    return total, failures
-
-
-def _num_bytes(arrays: ArrayRecord) -> int:
-    return sum(len(array.data) for array in arrays.values())

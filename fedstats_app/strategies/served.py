@@ -116,6 +116,11 @@ class ServedMethods:
         wanted = self._methods[method].specification
         return next(index for index, spec in enumerate(self.request.specs) if spec.covers(wanted))
 
+    @property
+    def indexed_heads(self) -> dict[str, tuple[int, LinearHead]]:
+        """The heads as they are sent to be scored: by method, with which of the request's specifications serves it."""
+        return {name: (self.spec_index(name), head) for name, head in self.heads.items()}
+
     def wire_bytes(self, method: str) -> int:
         """Return the bytes, of all that was received, that a method needed: what it alone would have cost."""
         return self.collection.wire_bytes(self.spec_index(method), self._methods[method].specification)

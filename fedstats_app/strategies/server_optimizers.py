@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedstats_app.training.options import OptimizerOptions
 from fedstats_app.training.server_adam import ServerAdam
-from fedstats_app.wire.training import to_record
+from fedstats_app.wire.arrays import to_record, to_tensors
 
 # All clients that FineTuning shows; it never asks these strategies to evaluate.
 EVERYBODY = {
@@ -46,7 +46,7 @@ class FedAdamTorch(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """As FedAvg's; keep what clients start from."""
-        self._current = _tensors(arrays)
+        self._current = to_tensors(arrays)
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
@@ -56,11 +56,7 @@ class FedAdamTorch(FedAvg):
         average, metrics = super().aggregate_train(server_round, replies)
         if average is None:
             return None, metrics
-        return to_record(self.adam.step(self._current, _tensors(average))), metrics
-
-
-def _tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+        return to_record(self.adam.step(self._current, to_tensors(average))), metrics
 
 
 # From a name of `optimizer` to what makes the strategy from the options.

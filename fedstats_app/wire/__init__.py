@@ -2,6 +2,7 @@
 
 Every byte from a node is checked here before anything is allocated or used: exact keys, the .npy header before the
 data, shapes, dtypes, finiteness, and whether the numbers can be statistics at all. Nothing is ever unpickled.
+It may import methods, training and what stands below them.
 
 Somebody else's ClientApp answers our strategies with two calls::
 
@@ -12,10 +13,8 @@ Somebody else's ClientApp answers our strategies with two calls::
 import importlib
 from typing import TYPE_CHECKING
 
-from fedstats_app.wire.errors import RejectedReply, RejectedRequest
-from fedstats_app.wire.guard import guard
 from fedstats_app.wire.hosting import QUERY_CLIENTS, NodeInfo, node_info_reply, read_node_info
-from fedstats_app.wire.multiplex import per_client
+from fedstats_app.wire.serving import RejectedReply, RejectedRequest, guard, per_client
 
 if TYPE_CHECKING:
     from fedstats_app.wire.evaluation import (
@@ -35,9 +34,10 @@ if TYPE_CHECKING:
         EVALUATE_MODEL,
         TRAIN,
         TrainingRequest,
+        model_evaluation_reply,
         read_training_task,
+        training_reply,
     )
-    from fedstats_app.wire.training_replies import model_evaluation_reply, training_reply
 
 # Imported on first use, because they need torch, and a node says which clients it hosts without. None of these names
 # may be that of a module of this package: an import of the module would hide it.
@@ -51,14 +51,14 @@ _NEED_TORCH = {
     "TrainingRequest": "training",
     "evaluation_content": "evaluation",
     "evaluation_reply": "evaluation",
-    "model_evaluation_reply": "training_replies",
+    "model_evaluation_reply": "training",
     "read_evaluation_reply": "evaluation",
     "read_evaluation_request": "evaluation",
     "read_statistics_reply": "statistics_replies",
     "read_statistics_request": "statistics_request",
     "read_training_task": "training",
     "statistics_reply": "statistics_replies",
-    "training_reply": "training_replies",
+    "training_reply": "training",
 }
 
 __all__ = [

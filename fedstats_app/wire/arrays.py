@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
-from fedstats_app.wire.errors import RejectedReply
+from fedstats_app.wire.reading import Malformed, record_of
 
 # What numpy writes for arrays without fields. numpy's own reader would evaluate the header as a Python literal, which
 # strangers can make fail in a dozen ways (tokenizer and index errors among them); this needs no evaluation.
@@ -22,85 +23,94 @@ NPY_HEADER = re.compile(
 MAX_HEADER_BYTES = 1024
 
 WIRE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+# No network's features have more dimensions.
+MAX_FEATURE_DIM = 100_000
 
 
 def to_array(tensor: Tensor) -> Array:
     """Return a tensor as a Flower Array (C order, on the CPU)."""
-    return Array(np.ascontiguousarray(tensor.detach().cpu().numpy()))
+    return Array(np.asarray(tensor.detach().cpu().numpy(), order="C"))  # ascontiguousarray gives a scalar an axis
+
+
+def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """Return tensors by name as a record, in the order given."""
+    return ArrayRecord({name: to_array(tensor) for name, tensor in tensors.items()})
+
+
+def to_tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
+    """Return the tensors of a record of this process's own; what a stranger sent is for :func:`read_tensors`."""
+    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+
+
+def read_tensors(content: RecordDict, name: str, *dtypes: torch.dtype) -> dict[str, Tensor]:
+    """Return all tensors of one of a message's records, of any names and shapes, each of one of these dtypes."""
+    record = record_of(content, name, ArrayRecord)
+    return {key: _values(key, array, *_read_header(key, array, dtypes)) for key, array in record.items()}
 
 
 def read_array(
-    record: ArrayRecord, name: str, dtype: torch.dtype, shape: tuple[int | None, ...], *, max_rows: int = 0
+    record: ArrayRecord, name: str, dtype: torch.dtype, shape: tuple[int | range, ...], *, finite: bool = True
 ) -> Tensor:
     """Return one array of a record as a tensor, or refuse it.
 
     Parameters
     ----------
     record : ArrayRecord
-        Whose keys were checked already.
+        Of a message.
     name : str
         Key in the record.
     dtype : torch.dtype
         The only one allowed.
-    shape : tuple
-        Allowed extent of each axis; None on the first axis means any number from 0 to ``max_rows``.
-    max_rows : int
-        See ``shape``.
+    shape : tuple of int or range
+        Allowed extents of each axis.
+    finite : bool
+        Whether NaN and infinity are refused.
 
     Raises
     ------
-    RejectedReply
-        If kind, header, dtype, shape or length is not as allowed.
+    Malformed
+        If it is missing, or kind, header, dtype, shape or length is not as allowed.
     """
-    array = record[name]
-    if array.stype != "numpy.ndarray":
-        raise RejectedReply(f"{name}: must be a numpy.ndarray, got {array.stype!r:.40}")
-    data = array.data
-    found_dtype, order, found_shape, offset = _read_header(name, data)
-    wanted = torch.empty(0, dtype=dtype).numpy().dtype
-    if found_dtype != wanted.str or order != "C":
-        raise RejectedReply(f"{name}: must be {wanted.str} in C order, got {found_dtype} in {order} order")
-    if len(found_shape) != len(shape) or any(
-        extent != allowed if allowed is not None else not 0 <= extent <= max_rows
-        for extent, allowed in zip(found_shape, shape, strict=True)
+    if name not in record:
+        raise Malformed(f"{name}: is missing")
+    found_dtype, found, offset = _read_header(name, record[name], (dtype,))
+    if len(found) != len(shape) or any(
+        extent not in allowed if isinstance(allowed, range) else extent != allowed
+        for extent, allowed in zip(found, shape, strict=True)
     ):
-        wish = tuple(f"0..{max_rows}" if allowed is None else allowed for allowed in shape)
-        raise RejectedReply(f"{name}: must have shape {wish}, got {found_shape!s:.80}")
-    expected_bytes = math.prod(found_shape) * wanted.itemsize
-    if len(data) - offset != expected_bytes:
-        raise RejectedReply(f"{name}: shape {found_shape} needs {expected_bytes} bytes, got {len(data) - offset}")
-    values = np.frombuffer(data, dtype=wanted, offset=offset).reshape(found_shape)
-    tensor = torch.from_numpy(values.copy())
-    if dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
-        raise RejectedReply(f"{name}: must be finite, got NaN or infinity")
-    return tensor
+        wish = tuple(f"{one.start}..{one.stop - 1}" if isinstance(one, range) else one for one in shape)
+        raise Malformed(f"{name}: must have shape {wish}, got {found!s:.80}")
+    return _values(name, record[name], found_dtype, found, offset, finite=finite)
 
 
-def _read_header(name: str, data: bytes) -> tuple[str, str, tuple[int, ...], int]:
-    """Return dtype, order ("C" or "Fortran"), shape and where the values start."""
+def _read_header(name: str, array: Array, dtypes: tuple[torch.dtype, ...]) -> tuple[np.dtype, tuple[int, ...], int]:
+    """Return dtype, shape and where the values start."""
+    if array.stype != "numpy.ndarray":
+        raise Malformed(f"{name}: must be a numpy.ndarray, got {array.stype!r:.40}")
+    data = array.data
     if data[: len(NPY_MAGIC)] != NPY_MAGIC:
-        raise RejectedReply(f"{name}: must be an .npy array, version 1.0, got data that starts with {data[:8]!r}")
+        raise Malformed(f"{name}: must be an .npy array, version 1.0, got data that starts with {data[:8]!r}")
     start = len(NPY_MAGIC) + 2
     offset = start + int.from_bytes(data[len(NPY_MAGIC) : start], "little")
     header = NPY_HEADER.fullmatch(data, start, offset) if offset <= min(len(data), start + MAX_HEADER_BYTES) else None
     if header is None:
-        raise RejectedReply(f"{name}: must have the .npy header of a plain array, got {data[start : start + 60]!r}")
+        raise Malformed(f"{name}: must have the .npy header of a plain array, got {data[start : start + 60]!r}")
+    dtype, order = header[1].decode(), "Fortran" if header[2] == b"True" else "C"
+    wanted = {one.str: one for one in (torch.empty(0, dtype=dtype).numpy().dtype for dtype in dtypes)}
+    if dtype not in wanted or order != "C":
+        raise Malformed(f"{name}: must be {' or '.join(wanted)} in C order, got {dtype} in {order} order")
     shape = tuple(int(extent) for extent in header[3].replace(b" ", b"").split(b",") if extent)
-    return header[1].decode(), "Fortran" if header[2] == b"True" else "C", shape, offset
+    return wanted[dtype], shape, offset
 
 
-def check_keys(what: str, found: object, required: set[str], optional: frozenset[str] = frozenset()) -> None:
-    """Refuse a mapping whose keys are not exactly the required ones, give or take the optional ones.
-
-    Raises
-    ------
-    RejectedReply
-        Naming missing and unexpected keys.
-    """
-    keys = set(found)  # type: ignore[call-overload]  # any mapping of Flower's
-    missing, unexpected = required - keys, keys - required - optional
-    if missing or unexpected:
-        raise RejectedReply(
-            f"{what}: must have the keys {sorted(required)}, "
-            f"missing {sorted(missing)}, unexpected {[str(key)[:40] for key in sorted(unexpected)[:5]]}"
-        )
+def _values(
+    name: str, array: Array, dtype: np.dtype, shape: tuple[int, ...], offset: int, *, finite: bool = True
+) -> Tensor:
+    """Return the values behind a header, as many as its shape needs."""
+    expected, found = math.prod(shape) * dtype.itemsize, len(array.data) - offset
+    if found != expected:
+        raise Malformed(f"{name}: shape {shape!s:.80} needs {expected} bytes, got {found}")
+    tensor = torch.from_numpy(np.frombuffer(array.data, dtype=dtype, offset=offset).reshape(shape).copy())
+    if finite and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        raise Malformed(f"{name}: must be finite, got NaN or infinity")
+    return tensor

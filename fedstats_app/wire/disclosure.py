@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import Array, Message, MetricRecord, RecordDict
 
-from fedstats_app.wire.errors import clean_reason
+from fedstats_app.wire.serving import clean_reason
 from fedstats_app.wire.statistics_replies import SUPPRESSED
 
 # Of a stranger's reply: how many fields are described, and how much of a field's name.

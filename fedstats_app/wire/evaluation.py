@@ -13,9 +13,8 @@ from torch import Tensor
 
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
 from fedstats_app.heads.calibration import NUM_BINS, NUM_LOSSES, TEMPERATURES
-from fedstats_app.wire.arrays import check_keys, read_array, to_array
-from fedstats_app.wire.errors import RejectedReply, RejectedRequest
-from fedstats_app.wire.statistics_checks import MAX_COUNT
+from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array, to_array
+from fedstats_app.wire.reading import MAX_COUNT, Malformed, check_keys, reads_replies, reads_requests, record_of, whole
 from fedstats_app.wire.statistics_request import StatisticsRequest, read_statistics_request
 
 EVALUATE_HEADS = "evaluate.heads"
@@ -40,14 +39,15 @@ def evaluation_content(request: StatisticsRequest, heads: Mapping[str, tuple[int
         content[f"head.{name}"] = ArrayRecord(
             {
                 "specification": to_array(torch.tensor(index)),
-                "weight": to_array(head.weight),
-                "bias": to_array(head.bias),
+                "weight": to_array(head.weight.to(torch.float64)),
+                "bias": to_array(head.bias.to(torch.float64)),
                 "present": to_array(head.present.to(torch.uint8)),
             }
         )
     return content
 
 
+@reads_requests("to evaluate heads")
 def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, tuple[int, LinearHead]]]:
     """Return the request for statistics and the heads, by method.
 
@@ -57,22 +57,19 @@ def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, 
         If a record is not as it must be.
     """
     request = read_statistics_request(msg)
-    heads = {}
-    for name, record in msg.content.items():
-        if not name.startswith("head.") or not isinstance(record, ArrayRecord):
-            continue
-        try:
-            tensors = {key: torch.from_numpy(array.numpy()) for key, array in record.items()}
-            head = LinearHead(tensors["weight"], tensors["bias"], tensors["present"].to(torch.bool))
-            index = int(tensors["specification"])
-            if not 0 <= index < len(request.specs):
-                raise ValueError(f"specification must be below {len(request.specs)}, got {index}")
-            if head.num_classes != request.num_classes:
-                raise ValueError(f"a head must have {request.num_classes} classes, got {head.num_classes}")
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise RejectedRequest(f"not a head: {name}: {error}") from error
-        heads[name.removeprefix("head.")] = (index, head)
-    return request, heads
+    names = [name for name in msg.content if name.startswith("head.")]
+    return request, {name.removeprefix("head."): _read_head(msg.content, name, request) for name in names}
+
+
+def _read_head(content: RecordDict, name: str, request: StatisticsRequest) -> tuple[int, LinearHead]:
+    record, classes = record_of(content, name, ArrayRecord), request.num_classes
+    index = int(read_array(record, "specification", torch.int64, ()))
+    if not 0 <= index < len(request.specs):
+        raise Malformed(f"{name}: specification: must be below {len(request.specs)}, got {index}")
+    weight = read_array(record, "weight", torch.float64, (classes, range(1, MAX_FEATURE_DIM + 1)))
+    # The bias of an absent class may be -inf; a head checks that those of the others are finite.
+    bias = read_array(record, "bias", torch.float64, (classes,), finite=False)
+    return index, LinearHead(weight, bias, read_array(record, "present", torch.uint8, (classes,)).to(torch.bool))
 
 
 def evaluation_reply(
@@ -111,6 +108,7 @@ def evaluation_reply(
     return Message(content, reply_to=msg)
 
 
+@reads_replies
 def read_evaluation_reply(
     reply: Message, request: StatisticsRequest, methods: tuple[str, ...]
 ) -> dict[str, tuple[ConfusionMatrix, CalibrationSums]]:
@@ -121,62 +119,55 @@ def read_evaluation_reply(
     RejectedReply
         If it failed, or holds something that cannot be a confusion matrix or such sums.
     """
-    if reply.has_error():
-        raise RejectedReply(reply.error.reason or f"error code {reply.error.code}")
     kinds = ("confusion", "calibration")
     check_keys("reply", reply.content, {*(f"{kind}.{name}" for name in methods for kind in kinds), "metrics"})
+    whole(record_of(reply.content, "metrics", MetricRecord, {"num-examples"}), "num-examples")
     received = {}
     for name in methods:
-        confusion = _read_cells(reply.content[f"confusion.{name}"], request.num_classes)
-        sums = _read_sums(reply.content[f"calibration.{name}"], confusion.num_examples)
+        record = record_of(reply.content, f"confusion.{name}", ArrayRecord, {"cells"}, {"pooled"})
+        confusion = _read_cells(record, request.num_classes)
+        record = record_of(reply.content, f"calibration.{name}", ArrayRecord, {"losses", "gaps", "num-examples"})
+        sums = _read_sums(record, confusion.num_examples)
         received[name] = (confusion, sums)
     return received
 
 
-def _read_cells(record: object, num_classes: int) -> ConfusionMatrix:
-    if not isinstance(record, ArrayRecord):
-        raise RejectedReply(f"confusion: must be an ArrayRecord, got {type(record).__name__}")
-    check_keys("confusion", record, {"cells"}, frozenset({"pooled"}))
-    cells = read_array(record, "cells", torch.int64, (None, 3), max_rows=num_classes**2)
+def _read_cells(record: ArrayRecord, num_classes: int) -> ConfusionMatrix:
+    cells = read_array(record, "cells", torch.int64, (range(num_classes**2 + 1), 3))
     true, predicted, counts = cells.unbind(dim=1)
     if len(cells) and (_outside(true, num_classes) or _outside(predicted, num_classes)):
-        raise RejectedReply(f"cells: classes must lie in [0, {num_classes})")
+        raise Malformed(f"cells: classes must lie in [0, {num_classes})")
     if len(cells) and not 1 <= int(counts.min()) <= int(counts.max()) <= MAX_COUNT:
-        raise RejectedReply(
-            f"cells: counts must lie in [1, {MAX_COUNT}], got {int(counts.min())} to {int(counts.max())}"
-        )
+        raise Malformed(f"cells: counts must lie in [1, {MAX_COUNT}], got {int(counts.min())} to {int(counts.max())}")
     if len(torch.unique(true * num_classes + predicted)) < len(cells):
-        raise RejectedReply("cells: must differ in their classes, got one cell twice")
+        raise Malformed("cells: must differ in their classes, got one cell twice")
     matrix = torch.zeros(num_classes, num_classes, dtype=torch.int64)
     matrix[true, predicted] = counts
     if "pooled" not in record:
         return ConfusionMatrix(matrix)
     pooled, correct = read_array(record, "pooled", torch.int64, (2,)).tolist()
     if not 0 <= correct <= pooled <= MAX_COUNT:
-        raise RejectedReply(f"pooled: must be 0 <= correct <= examples <= {MAX_COUNT}, got {correct} and {pooled}")
+        raise Malformed(f"pooled: must be 0 <= correct <= examples <= {MAX_COUNT}, got {correct} and {pooled}")
     return ConfusionMatrix(matrix, pooled, correct)
 
 
-def _read_sums(record: object, num_examples: int) -> CalibrationSums:
-    if not isinstance(record, ArrayRecord):
-        raise RejectedReply(f"calibration: must be an ArrayRecord, got {type(record).__name__}")
-    check_keys("calibration", record, {"losses", "gaps", "num-examples"})
+def _read_sums(record: ArrayRecord, num_examples: int) -> CalibrationSums:
     t = len(TEMPERATURES)
     losses = read_array(record, "losses", torch.float64, (NUM_LOSSES, t))
     gaps = read_array(record, "gaps", torch.float32, (t, NUM_BINS)).to(torch.float64)
     counted = int(read_array(record, "num-examples", torch.int64, (1,)))
     if not 0 <= counted <= num_examples:
-        raise RejectedReply(f"num-examples: must lie in [0, {num_examples}], the samples evaluated, got {counted}")
+        raise Malformed(f"num-examples: must lie in [0, {num_examples}], the samples evaluated, got {counted}")
     if float(losses.abs().max()) > MAX_LOSS or float(losses[::2].min()) < 0.0:
-        raise RejectedReply(
+        raise Malformed(
             f"losses: must lie within {MAX_LOSS:.0e} and be at least 0 but for slopes, got {float(losses.min()):.3g} "
             f"to {float(losses.max()):.3g}"
         )
     largest = float(gaps.abs().sum(dim=1).max())
     if largest > counted * (1.0 + GAP_TOLERANCE):
-        raise RejectedReply(f"gaps: must add up to at most {counted}, the samples counted, got {largest:.6g}")
+        raise Malformed(f"gaps: must add up to at most {counted}, the samples counted, got {largest:.6g}")
     if counted == 0 and bool(losses.any()):
-        raise RejectedReply("losses: must be zero without samples, got other values")
+        raise Malformed("losses: must be zero without samples, got other values")
     return CalibrationSums(losses, gaps, counted)
 
 

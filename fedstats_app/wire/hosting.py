@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedstats_app.wire.errors import RejectedReply
+from fedstats_app.wire.reading import Malformed, check_keys, list_of, reads_replies, record_of, typed, whole
 
 QUERY_CLIENTS = "query.clients"
 MAX_CLASS_NAMES = 100_000
@@ -51,6 +51,7 @@ def node_info_reply(msg: Message, info: NodeInfo) -> Message:
     return Message(RecordDict({"node": record}), reply_to=msg)
 
 
+@reads_replies
 def read_node_info(reply: Message) -> NodeInfo:
     """Return what a SuperNode says of itself.
 
@@ -59,60 +60,34 @@ def read_node_info(reply: Message) -> NodeInfo:
     RejectedReply
         If it failed, or says something that cannot be.
     """
-    if reply.has_error():
-        raise RejectedReply(reply.error.reason or f"error code {reply.error.code}")
-    record = reply.content.get("node")
-    if not isinstance(record, ConfigRecord):
-        raise RejectedReply("node: must be a ConfigRecord")
-    trains = record.get("trains", True)
-    if not isinstance(trains, bool):
-        raise RejectedReply(f"node: trains must be true or false, got {trains!r:.40}")
-    if set(record) - {"trains", "class-ids"} == {"class-names"}:
-        names = record["class-names"]
-        if not isinstance(names, list) or len(names) > MAX_CLASS_NAMES or not all(_is_class_name(n) for n in names):
-            raise RejectedReply(
-                f"node: class-names must be at most {MAX_CLASS_NAMES} strings of 1 to {MAX_CLASS_NAME_LENGTH} "
-                "printable characters"
+    record = record_of(reply.content, "node", ConfigRecord)
+    check_keys("reply", reply.content, {"node"})
+    trains = typed({"trains": True, **record}, "trains", bool)
+    if "class-names" in record and "partition-id" not in record:
+        check_keys("node", record, {"class-names"}, {"trains", "class-ids"})
+        names = _read_class_names(record)
+        return NodeInfo(class_names=names, class_ids=_read_class_ids(record, len(names)), trains=trains)
+    check_keys("node", record, {"partition-id", "num-partitions"}, {"trains"})
+    num_partitions = whole(record, "num-partitions", 1)
+    return NodeInfo(whole(record, "partition-id", 0, num_partitions - 1), num_partitions, trains=trains)
+
+
+def _read_class_names(record: ConfigRecord) -> tuple[str, ...]:
+    names = list_of(record, "class-names", str, MAX_CLASS_NAMES)
+    for name in names:
+        if not (1 <= len(name) <= MAX_CLASS_NAME_LENGTH and name.isprintable()):
+            raise Malformed(
+                f"class-names: must have 1 to {MAX_CLASS_NAME_LENGTH} printable characters, got {name[:40]!r}"
             )
-        if len(set(names)) != len(names):
-            raise RejectedReply("node: class-names must differ, got one twice")
-        return NodeInfo(
-            class_names=tuple(str(name) for name in names),
-            class_ids=_read_class_ids(record, len(names)),
-            trains=trains,
-        )
-    if set(record) - {"trains"} != {"partition-id", "num-partitions"}:
-        raise RejectedReply(
-            "node: must have the keys partition-id and num-partitions, or class-names, "
-            f"got {[key[:40] for key in sorted(record)[:5]]}"
-        )
-    partition_id, num_partitions = record["partition-id"], record["num-partitions"]
-    if (
-        not isinstance(partition_id, int)
-        or not isinstance(num_partitions, int)
-        or isinstance(partition_id, bool)
-        or isinstance(num_partitions, bool)
-        or not 0 <= partition_id < num_partitions
-    ):
-        raise RejectedReply(
-            f"node: must say 0 <= partition-id < num-partitions, got {partition_id!r:.40} and {num_partitions!r:.40}"
-        )
-    return NodeInfo(partition_id, num_partitions, trains=trains)
+    if len(set(names)) != len(names):
+        raise Malformed("class-names: must differ, got one twice")
+    return tuple(names)
 
 
 def _read_class_ids(record: ConfigRecord, number: int) -> tuple[int, ...] | None:
     if "class-ids" not in record:
         return None
-    ids = record["class-ids"]
-    if (
-        not isinstance(ids, list)
-        or len(ids) != number
-        or any(type(one) is not int for one in ids)
-        or any(not low < high for low, high in itertools.pairwise([-1, *ids, 2**63]))
-    ):
-        raise RejectedReply(f"node: class-ids must be {number} ascending whole numbers from 0, got {ids!r:.80}")
-    return tuple(int(one) for one in ids)
-
-
-def _is_class_name(name: object) -> bool:
-    return isinstance(name, str) and 1 <= len(name) <= MAX_CLASS_NAME_LENGTH and name.isprintable()
+    ids = list_of(record, "class-ids", int)
+    if len(ids) != number or any(not low < high for low, high in itertools.pairwise([-1, *ids, 2**63])):
+        raise Malformed(f"class-ids: must be {number} ascending whole numbers from 0, got {ids!r:.80}")
+    return tuple(ids)

@@ -17,17 +17,25 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
+import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstats_app.training.zeroth_order.log import Update, pack_updates, unpack_updates
 from fedstats_app.training.zeroth_order.replica import DIGEST_BYTES
-from fedstats_app.wire.arrays import check_keys
-from fedstats_app.wire.errors import RejectedReply, RejectedRequest
+from fedstats_app.wire.arrays import read_tensors, to_record
 from fedstats_app.wire.mezo_setup import MezoSetup, read_setup
-from fedstats_app.wire.statistics_checks import MAX_COUNT
-from fedstats_app.wire.training import tensors_of, to_record
+from fedstats_app.wire.reading import (
+    MAX_COUNT,
+    Malformed,
+    check_keys,
+    reads_replies,
+    reads_requests,
+    record_of,
+    typed,
+    whole,
+)
 
 MEZO = "train.mezo"
 EVALUATE_MEZO = "evaluate.mezo"
@@ -116,6 +124,7 @@ class MezoRequest:
         return 8 + 8 * self.num_directions
 
 
+@reads_requests("of FedMeZO")
 def read_mezo_request(msg: Message) -> MezoRequest:
     """Return what a message asks for.
 
@@ -129,30 +138,23 @@ def read_mezo_request(msg: Message) -> MezoRequest:
     RejectedRequest
         If a key is missing or a value is not allowed.
     """
-    try:
-        record = _record(msg.content, RECORD)
-        setup = read_setup(_record(msg.content, "setup")) if "setup" in msg.content else None
-        directions = _whole(record, "p", 1) if "p" in record else 1
-        wanted, packed = str(record.get("w", "")), record.get("k")
-        if wanted not in get_args(Wanted):
-            raise ValueError(f"w must be one of {get_args(Wanted)}, got {wanted!r:.40}")
-        updates, number = record["u"], _whole(record, "r", 1)
-        if not isinstance(updates, bytes) or not isinstance(packed, bytes | None):
-            raise TypeError("u and k must be bytes")
-        coefficients = None if packed is None else np.frombuffer(packed, dtype="<f8").reshape(-1, directions)
-        return MezoRequest(
-            training=_whole(record, "t", 0),
-            round=number,
-            seed=_whole(record, "s", 0),
-            updates=tuple(unpack_updates(updates, directions)),
-            wanted=wanted,  # type: ignore[arg-type]  # checked above
-            restart=bool(record.get("x", False)),
-            coefficients=coefficients,
-            setup=setup,
-            start=tensors_of(msg.content, "start") if setup is not None else {},
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise RejectedRequest(f"not a request of FedMeZO: {type(error).__name__}: {error!s:.200}") from error
+    record, content = record_of(msg.content, RECORD, ConfigRecord), msg.content
+    values = {"p": 1, "w": "", "x": False, "k": b"", **record}
+    directions, wanted, packed = whole(values, "p", 1), typed(values, "w", str), typed(values, "k", bytes)
+    if wanted not in get_args(Wanted):
+        raise Malformed(f"w: must be one of {get_args(Wanted)}, got {wanted!r:.40}")
+    setup = read_setup(record_of(content, "setup", ConfigRecord)) if "setup" in content else None
+    return MezoRequest(
+        training=whole(record, "t"),
+        round=whole(record, "r", 1),
+        seed=whole(record, "s"),
+        updates=tuple(unpack_updates(typed(record, "u", bytes), directions)),
+        wanted=wanted,  # type: ignore[arg-type]  # checked above
+        restart=typed(values, "x", bool),
+        coefficients=_coefficients(packed, directions) if "k" in record else None,
+        setup=setup,
+        start=read_tensors(content, "start", torch.float32, torch.float64) if setup is not None else {},
+    )
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,7 @@ def mezo_reply(msg: Message, answer: MezoReply | Behind) -> Message:
     return Message(RecordDict({RECORD: record}), reply_to=msg)
 
 
+@reads_replies
 def read_mezo_reply(reply: Message, num_scalars: int, num_examples: int | None = None) -> MezoReply | Behind:
     """Return what a node answered.
 
@@ -212,43 +215,32 @@ def read_mezo_reply(reply: Message, num_scalars: int, num_examples: int | None =
     RejectedReply
         If it failed, or says something that cannot be or cannot be used, a scalar that is not finite among it.
     """
-    if reply.has_error():
-        raise RejectedReply(reply.error.reason or f"error code {reply.error.code}")
     check_keys("reply", reply.content, {RECORD})
-    record = reply.content[RECORD]
-    if not isinstance(record, ConfigRecord):
-        raise RejectedReply(f"{RECORD}: must be a ConfigRecord, got {type(record).__name__}")
+    record = record_of(reply.content, RECORD, ConfigRecord)
     if "b" in record:
         check_keys(RECORD, record, {"b"})
-        known = record["b"]
-        if type(known) is not int or not -1 <= known < 2**62:
-            raise RejectedReply(f"b: must be a round, or -1, got {known!r:.40}")
-        return Behind(known)
+        return Behind(whole(record, "b", -1))
     check_keys(RECORD, record, {"g", "n", "d"})
-    scalars, count, digest = record["g"], record["n"], record["d"]
-    if type(count) is not int or not 0 <= count <= MAX_COUNT or (num_examples is not None and count != num_examples):
-        allowed = f"in [0, {MAX_COUNT}]" if num_examples is None else f"{num_examples}"
-        raise RejectedReply(f"n: must be a whole number, {allowed}, got {count!r:.40}")
-    expected = 8 * num_scalars if count else 0
-    if not isinstance(scalars, bytes) or len(scalars) != expected:
-        raise RejectedReply(f"g: must be {expected} bytes, {num_scalars} scalar(s) of {count} samples")
-    if not isinstance(digest, bytes) or len(digest) != DIGEST_BYTES:
-        raise RejectedReply(f"d: must be {DIGEST_BYTES} bytes")
-    values = tuple(float(value) for value in np.frombuffer(scalars, dtype="<f8"))
+    low, high = (0, MAX_COUNT) if num_examples is None else (num_examples, num_examples)
+    count = whole(record, "n", low, high)
+    digest = _bytes(record, "d", DIGEST_BYTES)
+    values = tuple(np.frombuffer(_bytes(record, "g", 8 * num_scalars if count else 0), dtype="<f8").tolist())
     if not all(math.isfinite(value) for value in values):
-        raise RejectedReply(f"g: must be finite, got {values}")
+        raise Malformed(f"g: must be finite, got {values}")
     return MezoReply(values, count, digest)
 
 
-def _record(content: RecordDict, name: str) -> ConfigRecord:
-    record = content[name]
-    if not isinstance(record, ConfigRecord):
-        raise TypeError(f"{name} must be a ConfigRecord, got {type(record).__name__}")
-    return record
+def _coefficients(packed: bytes, directions: int) -> NDArray[np.float64]:
+    if len(packed) % (8 * directions):
+        raise Malformed(f"k: must be {8 * directions} bytes for each seed of the pool, got {len(packed)}")
+    coefficients = np.frombuffer(packed, dtype="<f8").reshape(-1, directions)
+    if not bool(np.isfinite(coefficients).all()):
+        raise Malformed("k: must be finite, got NaN or infinity")
+    return coefficients
 
 
-def _whole(record: ConfigRecord, key: str, least: int) -> int:
-    value = record[key]
-    if type(value) is not int or not least <= value < 2**63:
-        raise ValueError(f"{key} must be a whole number of at least {least}, got {value!r:.40}")
+def _bytes(record: ConfigRecord, key: str, number: int) -> bytes:
+    value = typed(record, key, bytes)
+    if len(value) != number:
+        raise Malformed(f"{key}: must be {number} bytes, got {len(value)}")
     return value

@@ -12,13 +12,24 @@ from flwr.app import ConfigRecord
 
 from fedstats_app.training.zeroth_order.directions import Directions, Distribution
 from fedstats_app.training.zeroth_order.log import SeedPool
-from fedstats_app.wire.training import TrainingRequest, request_of
+from fedstats_app.wire.reading import from_values, to_values
+from fedstats_app.wire.training import TrainingRequest
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 Dtype = Literal["float32", "float64", "bfloat16"]
 
 MAX_DIRECTIONS = 1024
 MAX_POOL = 2**20
+
+
+def _write_pool(pool: SeedPool | None) -> list[int]:
+    return [] if pool is None else [pool.first, pool.size]
+
+
+def _read_pool(values: object) -> SeedPool | None:
+    if not isinstance(values, list) or len(values) not in (0, 2) or any(type(one) is not int for one in values):
+        raise ValueError(f"must be [first, size] or empty, got {values!r:.60}")
+    return SeedPool(*values) if values else None
 
 
 @dataclass(frozen=True)
@@ -50,15 +61,15 @@ class MezoSetup:
     """
 
     request: TrainingRequest
-    tuned: str = "head"
+    tuned: str = field(default="head", metadata={"key": "mezo-tune"})
     epsilon: float = 1e-3
     num_directions: int = 1
     distribution: Distribution = "rademacher"
     dtype: Dtype = "float32"
-    batch_size: int = 0
+    batch_size: int = field(default=0, metadata={"key": "mezo-batch-size"})
     lora_rank: int = 8
     lora_alpha: float = 16.0
-    pool: SeedPool | None = field(default=None)
+    pool: SeedPool | None = field(default=None, metadata={"write": _write_pool, "read": _read_pool})
 
     def __post_init__(self) -> None:
         if not 0.0 < self.epsilon < math.inf or not 0.0 < self.lora_alpha < math.inf:
@@ -82,21 +93,7 @@ class MezoSetup:
 
     def to_config(self) -> ConfigRecord:
         """Return the setup as a record."""
-        config = self.request.to_config()
-        config.update(
-            {
-                "mezo-tune": self.tuned,
-                "epsilon": float(self.epsilon),
-                "num-directions": self.num_directions,
-                "distribution": self.distribution,
-                "dtype": self.dtype,
-                "mezo-batch-size": self.batch_size,
-                "lora-rank": self.lora_rank,
-                "lora-alpha": float(self.lora_alpha),
-                "pool": [] if self.pool is None else [self.pool.first, self.pool.size],
-            }
-        )
-        return config
+        return ConfigRecord(to_values(self))
 
 
 def read_setup(record: Mapping[str, Any]) -> MezoSetup:
@@ -104,20 +101,7 @@ def read_setup(record: Mapping[str, Any]) -> MezoSetup:
 
     Raises
     ------
-    KeyError, TypeError, ValueError
+    Malformed
         If a key is missing or a value is not allowed.
     """
-    values = dict(record)
-    pool = values["pool"]
-    return MezoSetup(
-        request_of(values),
-        tuned=str(values["mezo-tune"]),
-        epsilon=float(values["epsilon"]),
-        num_directions=int(values["num-directions"]),
-        distribution=values["distribution"],
-        dtype=values["dtype"],
-        batch_size=int(values["mezo-batch-size"]),
-        lora_rank=int(values["lora-rank"]),
-        lora_alpha=float(values["lora-alpha"]),
-        pool=SeedPool(int(pool[0]), int(pool[1])) if pool else None,
-    )
+    return from_values(MezoSetup, record)

@@ -11,17 +11,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from fedstats_app.training.alignment import ALIGNMENT_FORMS
-from fedstats_app.wire.arrays import check_keys, read_array, to_array
-from fedstats_app.wire.errors import RejectedReply, RejectedRequest
-from fedstats_app.wire.statistics_checks import MAX_COUNT
-from fedstats_app.wire.training import TrainingRequest, TrainingTask, read_training_task, to_record
+from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array, to_array, to_record
+from fedstats_app.wire.reading import (
+    MAX_COUNT,
+    Malformed,
+    check_keys,
+    list_of,
+    number,
+    reads_replies,
+    reads_requests,
+    record_of,
+    to_values,
+    typed,
+    whole,
+)
+from fedstats_app.wire.training import TrainingRequest, TrainingTask, read_training_task
 
 PERSONALISE = "train.personalise"
 
@@ -115,6 +126,7 @@ def personal_content(
     return content
 
 
+@reads_requests("to personalise")
 def read_personal_task(msg: Message) -> PersonalTask:
     """Return what a message with :func:`personal_content` asks for.
 
@@ -125,33 +137,20 @@ def read_personal_task(msg: Message) -> PersonalTask:
     """
     training = read_training_task(msg)
     num_classes = training.request.num_classes
-    try:
-        personal = msg.content["personal"]
-        if not isinstance(personal, ConfigRecord):
-            raise TypeError(f"personal must be a ConfigRecord, got {type(personal).__name__}")
-        predictable = torch.ones(num_classes, dtype=torch.bool)
-        predictable[_class_ids(personal["absent-classes"], num_classes)] = False
-        return PersonalTask(training, _read_prototypes(msg.content, num_classes), predictable)
-    except (KeyError, IndexError, TypeError, ValueError, RejectedReply) as error:
-        raise RejectedRequest(f"not a request to personalise: {type(error).__name__}: {error!s:.200}") from error
+    absent = list_of(record_of(msg.content, "personal", ConfigRecord), "absent-classes", int)
+    if not all(0 <= one < num_classes for one in absent):
+        raise Malformed(f"absent-classes: must be class ids in [0, {num_classes}), got {absent!r:.60}")
+    predictable = torch.ones(num_classes, dtype=torch.bool)
+    predictable[torch.tensor(absent, dtype=torch.int64)] = False
+    prototypes = _read_prototypes(msg.content, num_classes) if "prototypes" in msg.content else None
+    return PersonalTask(training, prototypes, predictable)
 
 
-def _read_prototypes(content: RecordDict, num_classes: int) -> Prototypes | None:
-    if "prototypes" not in content:
-        return None
-    arrays, alignment = content["prototypes"], content["alignment"]
-    if not isinstance(arrays, ArrayRecord) or not isinstance(alignment, ConfigRecord):
-        raise TypeError("prototypes must be an ArrayRecord and alignment a ConfigRecord")
-    dim = (*arrays["means"].shape, 0)[1]  # claimed; what comes is checked against it
-    means = read_array(arrays, "means", torch.float32, (num_classes, dim))
+def _read_prototypes(content: RecordDict, num_classes: int) -> Prototypes:
+    arrays, alignment = record_of(content, "prototypes", ArrayRecord), record_of(content, "alignment", ConfigRecord)
+    means = read_array(arrays, "means", torch.float32, (num_classes, range(1, MAX_FEATURE_DIM + 1)))
     present = read_array(arrays, "present", torch.uint8, (num_classes,)).to(torch.bool)
-    return Prototypes(means, present, str(alignment["form"]), float(str(alignment["weight"])))
-
-
-def _class_ids(values: object, num_classes: int) -> Tensor:
-    if not isinstance(values, list) or any(type(value) is not int or not 0 <= value < num_classes for value in values):
-        raise ValueError(f"absent-classes must be class ids in [0, {num_classes}), got {values!r:.60}")
-    return torch.tensor(values, dtype=torch.int64)
+    return Prototypes(means, present, typed(alignment, "form", str), number(alignment, "weight"))
 
 
 @dataclass(frozen=True)
@@ -180,30 +179,27 @@ class PersonalMetrics:
     seconds: float = 0.0
 
     def to_record(self, **more: float) -> MetricRecord:
-        """Return the record that travels, with further metrics; underscores become hyphens."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)} | more
-        return MetricRecord({name.replace("_", "-"): value for name, value in values.items()})
+        """Return the record that travels, with further metrics."""
+        return MetricRecord({**to_values(self), **more})
 
     @classmethod
-    def read(cls, record: object, more: frozenset[str] = frozenset()) -> PersonalMetrics:
-        """Return the metrics of a record with exactly these keys and those of ``more``.
+    def read(cls, content: RecordDict, *more: str) -> PersonalMetrics:
+        """Return the metrics of a reply's record ``metrics`` with exactly these keys and those of ``more``.
 
         Raises
         ------
-        RejectedReply
+        Malformed
             If a key is missing or unknown, or a number cannot be.
         """
-        if not isinstance(record, MetricRecord):
-            raise RejectedReply(f"metrics: must be a MetricRecord, got {type(record).__name__}")
-        check_keys("metrics", record, {one.name.replace("_", "-") for one in fields(cls)} | more)
-        num_test = whole_metric(record, "num-test", MAX_COUNT)
+        record = record_of(content, "metrics", MetricRecord, {*to_values(cls()), *more})
+        num_test = whole(record, "num-test", 0, MAX_COUNT)
         return cls(
-            whole_metric(record, "num-examples", MAX_COUNT),
+            whole(record, "num-examples", 0, MAX_COUNT),
             num_test,
-            whole_metric(record, "correct-before", num_test),
-            whole_metric(record, "correct-after", num_test),
-            whole_metric(record, "forward-passes", MAX_FORWARD_PASSES),
-            number_metric(record, "seconds"),
+            whole(record, "correct-before", 0, num_test),
+            whole(record, "correct-after", 0, num_test),
+            whole(record, "forward-passes", 0, MAX_FORWARD_PASSES),
+            number(record, "seconds"),
         )
 
 
@@ -212,6 +208,7 @@ def personal_reply(msg: Message, metrics: PersonalMetrics) -> Message:
     return Message(RecordDict({"metrics": metrics.to_record()}), reply_to=msg)
 
 
+@reads_replies
 def read_personal_reply(reply: Message) -> PersonalMetrics:
     """Return what a client says of its personal model.
 
@@ -220,28 +217,5 @@ def read_personal_reply(reply: Message) -> PersonalMetrics:
     RejectedReply
         If it failed, or says something that cannot be.
     """
-    refuse_failure(reply)
     check_keys("reply", reply.content, {"metrics"})
-    return PersonalMetrics.read(reply.content["metrics"])
-
-
-def refuse_failure(reply: Message) -> None:
-    """Refuse a reply that is an error, with the error's reason."""
-    if reply.has_error():
-        raise RejectedReply(reply.error.reason or f"error code {reply.error.code}")
-
-
-def whole_metric(record: MetricRecord, name: str, most: int) -> int:
-    """Return a count from 0 to ``most``, or refuse it."""
-    value = record[name]
-    if type(value) is not int or not 0 <= value <= most:
-        raise RejectedReply(f"{name}: must be a whole number from 0 to {most}, got {value!r:.40}")
-    return value
-
-
-def number_metric(record: MetricRecord, name: str, most: float = math.inf) -> float:
-    """Return a finite number from 0 to ``most``, or refuse it."""
-    value = record[name]
-    if type(value) is not float or not 0.0 <= value <= most or math.isinf(value):
-        raise RejectedReply(f"{name}: must be a finite number from 0 to {most:g}, got {value!r:.40}")
-    return value
+    return PersonalMetrics.read(reply.content)

@@ -18,10 +18,20 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
-from fedstats_app.wire.arrays import WIRE_DTYPES, check_keys, read_array, to_array
-from fedstats_app.wire.errors import RejectedReply, RejectedRequest
-from fedstats_app.wire.personal import PersonalMetrics, number_metric, refuse_failure, whole_metric
-from fedstats_app.wire.statistics_checks import MAX_COUNT
+from fedstats_app.wire.arrays import WIRE_DTYPES, read_array, to_array
+from fedstats_app.wire.personal import PersonalMetrics
+from fedstats_app.wire.reading import (
+    MAX_COUNT,
+    Malformed,
+    check_keys,
+    list_of,
+    number,
+    reads_replies,
+    reads_requests,
+    record_of,
+    typed,
+    whole,
+)
 from fedstats_app.wire.statistics_request import MAX_GRAM_DIM
 from fedstats_app.wire.training import TrainingRequest, TrainingTask, read_training_task
 
@@ -88,6 +98,7 @@ def personal_heads_content(
     )
 
 
+@reads_requests("for personal heads")
 def read_personal_heads_task(msg: Message) -> PersonalHeadTask:
     """Return what a message of type ``train.personal_heads`` asks for.
 
@@ -97,47 +108,38 @@ def read_personal_heads_task(msg: Message) -> PersonalHeadTask:
         If a record is missing or a value is not allowed.
     """
     training = read_training_task(msg)
-    try:
-        record, arrays = msg.content["solver"], msg.content["statistics"]
-        if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
-            raise TypeError("solver must be a ConfigRecord and statistics an ArrayRecord")
-        grid, method = _read_grid(record["grid"]), _read_method(record)
-        dtype = WIRE_DTYPES[str(record["wire-dtype"])]
-        statistics = _read_statistics(arrays, training.request.num_classes, dtype)
-        return PersonalHeadTask(training, statistics, method, grid)
-    except (KeyError, TypeError, ValueError, RejectedReply) as error:
-        raise RejectedRequest(f"not a request for personal heads: {type(error).__name__}: {error!s:.200}") from error
+    record = record_of(msg.content, "solver", ConfigRecord)
+    method, grid = _read_method(record), list_of(record, "grid", float, MAX_GRID)
+    wire_dtype = typed(record, "wire-dtype", str)
+    if wire_dtype not in WIRE_DTYPES:
+        raise Malformed(f"wire-dtype: must be one of {', '.join(WIRE_DTYPES)}, got {wire_dtype!r:.40}")
+    statistics = _read_statistics(msg.content, training.request.num_classes, WIRE_DTYPES[wire_dtype])
+    return PersonalHeadTask(training, statistics, method, tuple(grid))
 
 
 def _read_method(record: ConfigRecord) -> ConfiguredMethod:
-    """Return the method, its options checked as those of a configuration are."""
-    if record["method"] not in PERSONAL_METHODS:
-        raise ValueError(f"method must be one of {', '.join(PERSONAL_METHODS)}, got {record['method']!r:.60}")
-    method = METHODS[str(record["method"])]
+    """Return the method, its options checked as those of a configuration are, and of exactly their types."""
+    name = typed(record, "method", str)
+    if name not in PERSONAL_METHODS:
+        raise Malformed(f"method: must be one of {', '.join(PERSONAL_METHODS)}, got {name!r:.60}")
+    method = METHODS[name]
     check_keys("solver", record, {"method", "grid", "wire-dtype", *method.options.keys()})
     configured = method.configured(method.options.read(record))
+    for key, value in configured.options.to_config().items():
+        typed(record, key, type(value))
     if problems := configured.options.problems():
-        raise ValueError(", ".join(problems))
+        raise Malformed(", ".join(problems))
     configured.scaled(1.0)  # refuses a regulariser that is still to be chosen
     return configured
 
 
-def _read_grid(values: object) -> tuple[float, ...]:
-    if not isinstance(values, list) or len(values) > MAX_GRID:
-        raise ValueError(f"grid must be at most {MAX_GRID} numbers, got {values!r:.60}")
-    return tuple(float(value) for value in values)
-
-
-def _read_statistics(arrays: ArrayRecord, num_classes: int, dtype: torch.dtype) -> FeatureStatistics:
-    check_keys("statistics", arrays, {"class-counts", "class-sums", "gram"})
-    claimed = arrays["class-sums"].shape
-    dim = int(claimed[1]) if len(claimed) == 2 else 0
-    if not 1 <= dim <= MAX_GRAM_DIM:
-        raise ValueError(f"class-sums: feature dimension must lie in [1, {MAX_GRAM_DIM}], got {dim}")
+def _read_statistics(content: RecordDict, num_classes: int, dtype: torch.dtype) -> FeatureStatistics:
+    arrays = record_of(content, "statistics", ArrayRecord, {"class-counts", "class-sums", "gram"})
     counts = read_array(arrays, "class-counts", torch.int64, (num_classes,))
     if int(counts.min()) < 0 or int(counts.max()) > 2**50:
-        raise ValueError(f"class-counts must lie in [0, 2^50], got {int(counts.min())} to {int(counts.max())}")
-    sums = read_array(arrays, "class-sums", dtype, (num_classes, dim))
+        raise Malformed(f"class-counts: must lie in [0, 2^50], got {int(counts.min())} to {int(counts.max())}")
+    sums = read_array(arrays, "class-sums", dtype, (num_classes, range(1, MAX_GRAM_DIM + 1)))
+    dim = sums.shape[1]
     gram = unpack_upper(read_array(arrays, "gram", dtype, (dim * (dim + 1) // 2,)), dim)
     return FeatureStatistics(counts, sums.to(torch.float64), gram.to(torch.float64))
 
@@ -147,6 +149,7 @@ def personal_heads_reply(msg: Message, metrics: PersonalMetrics, mixing: float) 
     return Message(RecordDict({"metrics": metrics.to_record(mixing=float(mixing))}), reply_to=msg)
 
 
+@reads_replies
 def read_personal_heads_reply(reply: Message) -> tuple[PersonalMetrics, float]:
     """Return what a client says of its head, and the weight of its own statistics in it.
 
@@ -155,10 +158,9 @@ def read_personal_heads_reply(reply: Message) -> tuple[PersonalMetrics, float]:
     RejectedReply
         If it failed, or says something that cannot be.
     """
-    refuse_failure(reply)
     check_keys("reply", reply.content, {"metrics"})
-    metrics = PersonalMetrics.read(reply.content["metrics"], frozenset({"mixing"}))
-    return metrics, number_metric(reply.content.metric_records["metrics"], "mixing", 1.0)
+    metrics = PersonalMetrics.read(reply.content, "mixing")
+    return metrics, number(reply.content.metric_records["metrics"], "mixing", 1.0)
 
 
 def head_scores_reply(msg: Message, num_test: int, num_correct: dict[str, int]) -> Message:
@@ -167,6 +169,7 @@ def head_scores_reply(msg: Message, num_test: int, num_correct: dict[str, int]) 
     return Message(RecordDict({"metrics": MetricRecord({"num-test": num_test, **scores})}), reply_to=msg)
 
 
+@reads_replies
 def read_head_scores_reply(reply: Message, methods: Sequence[str]) -> tuple[int, dict[str, int]]:
     """Return a client's number of test samples, and how many of them the head of each method predicts right.
 
@@ -175,11 +178,8 @@ def read_head_scores_reply(reply: Message, methods: Sequence[str]) -> tuple[int,
     RejectedReply
         If it failed, or says something that cannot be.
     """
-    refuse_failure(reply)
     check_keys("reply", reply.content, {"metrics"})
-    record = reply.content["metrics"]
-    if not isinstance(record, MetricRecord):
-        raise RejectedReply(f"metrics: must be a MetricRecord, got {type(record).__name__}")
-    check_keys("metrics", record, {"num-test", *(f"correct.{name}" for name in methods)})
-    num_test = whole_metric(record, "num-test", MAX_COUNT)
-    return num_test, {name: whole_metric(record, f"correct.{name}", num_test) for name in methods}
+    correct = {name: f"correct.{name}" for name in methods}
+    record = record_of(reply.content, "metrics", MetricRecord, {"num-test", *correct.values()})
+    num_test = whole(record, "num-test", 0, MAX_COUNT)
+    return num_test, {name: whole(record, key, 0, num_test) for name, key in correct.items()}

@@ -13,17 +13,17 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from fedstats_app.wire.arrays import check_keys, read_array, to_array
-from fedstats_app.wire.errors import RejectedReply, RejectedRequest
-from fedstats_app.wire.personal import (
-    PersonalMetrics,
-    PersonalTask,
-    Prototypes,
-    number_metric,
-    personal_content,
-    read_personal_task,
-    refuse_failure,
-    whole_metric,
+from fedstats_app.wire.arrays import read_array, to_array
+from fedstats_app.wire.personal import PersonalMetrics, PersonalTask, Prototypes, personal_content, read_personal_task
+from fedstats_app.wire.reading import (
+    Malformed,
+    check_keys,
+    number,
+    reads_replies,
+    reads_requests,
+    record_of,
+    typed,
+    whole,
 )
 from fedstats_app.wire.statistics_checks import MAX_FEATURE, check_rows
 from fedstats_app.wire.training import TrainingRequest
@@ -45,6 +45,7 @@ def prototype_content(
     return content
 
 
+@reads_requests("for prototypes")
 def read_prototype_task(msg: Message) -> tuple[PersonalTask, bool]:
     """Return what a round asks for, and whether it is the last.
 
@@ -54,10 +55,9 @@ def read_prototype_task(msg: Message) -> tuple[PersonalTask, bool]:
         If a record is missing or a value is not allowed.
     """
     task = read_personal_task(msg)
-    record = msg.content.get("round")
-    last = record.get("last") if isinstance(record, ConfigRecord) else None
-    if not isinstance(last, bool) or task.training.server_round < 1:
-        raise RejectedRequest(f"round: must say whether it is the last, got {last!r:.40}, and count from 1")
+    last = typed(record_of(msg.content, "round", ConfigRecord), "last", bool)
+    if task.training.server_round < 1:
+        raise Malformed(f"server-round: must count from 1, got {task.training.server_round}")
     return task, last
 
 
@@ -93,6 +93,7 @@ def prototype_reply(msg: Message, local: LocalPrototypes) -> Message:
     return Message(RecordDict({"prototypes": ArrayRecord(arrays), "metrics": metrics}), reply_to=msg)
 
 
+@reads_replies
 def read_prototype_reply(reply: Message, num_classes: int, feature_dim: int) -> LocalPrototypes:
     """Return a client's part of a round.
 
@@ -101,19 +102,13 @@ def read_prototype_reply(reply: Message, num_classes: int, feature_dim: int) -> 
     RejectedReply
         If it failed, or cannot be class means of anybody's features.
     """
-    refuse_failure(reply)
     check_keys("reply", reply.content, {"prototypes", "metrics"})
-    metrics = PersonalMetrics.read(reply.content["metrics"], frozenset({"loss", "restarted"}))
-    arrays = reply.content["prototypes"]
-    if not isinstance(arrays, ArrayRecord):
-        raise RejectedReply(f"prototypes: must be an ArrayRecord, got {type(arrays).__name__}")
-    check_keys("prototypes", arrays, {"class-ids", "means"})
-    ids = read_array(arrays, "class-ids", torch.int64, (None,), max_rows=num_classes)
+    metrics = PersonalMetrics.read(reply.content, "loss", "restarted")
+    arrays = record_of(reply.content, "prototypes", ArrayRecord, {"class-ids", "means"})
+    ids = read_array(arrays, "class-ids", torch.int64, (range(num_classes + 1),))
     check_rows(ids, torch.ones_like(ids), num_classes, 1)
     means = read_array(arrays, "means", torch.float32, (len(ids), feature_dim))
     if len(ids) and float(means.abs().max()) > MAX_FEATURE:
-        raise RejectedReply(f"means: must lie within {MAX_FEATURE:.0e}, got {float(means.abs().max()):.3g}")
+        raise Malformed(f"means: must lie within {MAX_FEATURE:.0e}, got {float(means.abs().max()):.3g}")
     record = reply.content.metric_records["metrics"]
-    return LocalPrototypes(
-        ids, means, number_metric(record, "loss"), bool(whole_metric(record, "restarted", 1)), metrics
-    )
+    return LocalPrototypes(ids, means, number(record, "loss"), bool(whole(record, "restarted", 0, 1)), metrics)

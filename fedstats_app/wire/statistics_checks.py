@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from fedstats_app.statistics import ClassMeanRows
-from fedstats_app.wire.errors import RejectedReply
+from fedstats_app.wire.reading import MAX_COUNT, Malformed
 
-# Larger counts than any site has images: a forged one cannot drown the others without limit.
-MAX_COUNT = 10_000_000
 # No network's features are larger in magnitude, and no sum, product or norm of accepted numbers can overflow.
 MAX_FEATURE = 1e10
 
@@ -19,21 +17,21 @@ def check_rows(ids: Tensor, counts: Tensor, num_classes: int, means_per_class: i
 
     Raises
     ------
-    RejectedReply
+    Malformed
         If ids leave [0, num_classes), do not ascend or come more often than asked for, or a count leaves
         [1, MAX_COUNT].
     """
     if len(ids) == 0:
         return
     if not (0 <= int(ids.min()) and int(ids.max()) < num_classes):
-        raise RejectedReply(f"class-ids: must lie in [0, {num_classes}), got {int(ids.min())} to {int(ids.max())}")
+        raise Malformed(f"class-ids: must lie in [0, {num_classes}), got {int(ids.min())} to {int(ids.max())}")
     if bool((ids.diff() < 0).any()):
-        raise RejectedReply("class-ids: must ascend, got a class out of order")
+        raise Malformed("class-ids: must ascend, got a class out of order")
     most = int(torch.bincount(ids).max())
     if most > means_per_class:
-        raise RejectedReply(f"class-ids: at most {means_per_class} rows per class, got {most}")
+        raise Malformed(f"class-ids: at most {means_per_class} rows per class, got {most}")
     if not (1 <= int(counts.min()) and int(counts.max()) <= MAX_COUNT):
-        raise RejectedReply(f"counts: must lie in [1, {MAX_COUNT}], got {int(counts.min())} to {int(counts.max())}")
+        raise Malformed(f"counts: must lie in [1, {MAX_COUNT}], got {int(counts.min())} to {int(counts.max())}")
 
 
 def check_sums(rows: ClassMeanRows) -> None:
@@ -41,7 +39,7 @@ def check_sums(rows: ClassMeanRows) -> None:
 
     Raises
     ------
-    RejectedReply
+    Malformed
         If a class has samples but a sum of exactly zero (a forgotten sum: no network's features cancel so), or a mean
         larger in magnitude than MAX_FEATURE.
     """
@@ -49,13 +47,13 @@ def check_sums(rows: ClassMeanRows) -> None:
         return
     empty = (rows.class_sums == 0).all(dim=1)
     if bool(empty.any()):
-        raise RejectedReply(
+        raise Malformed(
             f"class-sums: class {int(rows.class_ids[empty][0])} has {int(rows.counts[empty][0])} samples "
             "but a sum of exactly zero"
         )
     largest = float(rows.means.abs().max())
     if largest > MAX_FEATURE:
-        raise RejectedReply(f"class-sums: means must lie within {MAX_FEATURE:.0e}, got {largest:.3g}")
+        raise Malformed(f"class-sums: means must lie within {MAX_FEATURE:.0e}, got {largest:.3g}")
 
 
 def check_gram(gram: Tensor, rows: ClassMeanRows, eps: float) -> None:
@@ -77,21 +75,21 @@ def check_gram(gram: Tensor, rows: ClassMeanRows, eps: float) -> None:
 
     Raises
     ------
-    RejectedReply
+    Malformed
         If it is not zero without samples, not positive semi-definite, smaller than the sums force, or larger than
         features within MAX_FEATURE can give.
     """
     if len(rows) == 0:
         if bool(gram.any()):
-            raise RejectedReply("gram: must be zero without samples, got other values")
+            raise Malformed("gram: must be zero without samples, got other values")
         return
     trace, most = float(gram.trace()), rows.num_examples * rows.feature_dim * MAX_FEATURE**2
     if not 0.0 < trace <= most:
-        raise RejectedReply(f"gram: must have a trace in (0, {most:.3g}], got {trace:.3g}")
+        raise Malformed(f"gram: must have a trace in (0, {most:.3g}], got {trace:.3g}")
     tolerance = 2.0 * max(eps, torch.finfo(torch.float32).eps) * trace
     scaled = rows.class_sums.to(torch.float64) / rows.counts.to(torch.float64).sqrt().unsqueeze(1)
     remainder = gram - scaled.T @ scaled
     remainder.diagonal().add_(tolerance)
     _, info = torch.linalg.cholesky_ex(remainder)
     if int(info) != 0:
-        raise RejectedReply("gram: must be positive semi-definite and not smaller than the class sums force")
+        raise Malformed("gram: must be positive semi-definite and not smaller than the class sums force")

@@ -7,7 +7,6 @@ it says how many classes the node's policy suppressed if there are any, but neit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -18,12 +17,11 @@ from torch import Tensor
 
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, StatisticsSpec
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
-from fedstats_app.wire.arrays import WIRE_DTYPES, check_keys, read_array, to_array
-from fedstats_app.wire.errors import RejectedReply
+from fedstats_app.wire.arrays import MAX_FEATURE_DIM, WIRE_DTYPES, read_array, to_array
+from fedstats_app.wire.reading import Malformed, check_keys, number, reads_replies, record_of, typed, whole
 from fedstats_app.wire.statistics_checks import check_gram, check_rows, check_sums
 from fedstats_app.wire.statistics_request import StatisticsRequest, read_statistics_request
 
-MAX_FEATURE_DIM = 100_000
 MAX_FINGERPRINT_LENGTH = 128
 SUPPRESSED = "num-suppressed-classes"
 
@@ -131,6 +129,7 @@ def statistics_reply(
     return Message(content, reply_to=msg)
 
 
+@reads_replies
 def read_statistics_reply(
     reply: Message, request: StatisticsRequest, *, feature_dim: int | None = None
 ) -> ReceivedStatistics:
@@ -150,24 +149,19 @@ def read_statistics_reply(
     RejectedReply
         Saying what was wrong, what is allowed and what came.
     """
-    if reply.has_error():
-        raise RejectedReply(reply.error.reason or f"error code {reply.error.code}")
     content = reply.content
     names = [f"statistics-{index}" for index in range(len(request.specs))]
-    check_keys("reply", content, {*names, "metrics"}, frozenset({"about"}))
-    metrics = _read_metrics(content["metrics"])
+    check_keys("reply", content, {*names, "metrics"}, {"about"})
+    metrics = record_of(content, "metrics", MetricRecord, {"num-examples", "num-unreadable", "seconds"}, {SUPPRESSED})
+    num_examples = whole(metrics, "num-examples")
     fingerprint_bytes = _check_fingerprint(content, request)
     statistics, row_bytes, single_row_bytes, gram_bytes = [], [], [], []
     for name, spec in zip(names, request.specs, strict=True):
-        record = content[name]
-        if not isinstance(record, ArrayRecord):
-            raise RejectedReply(f"{name}: must be an ArrayRecord, got {type(record).__name__}")
+        record = record_of(content, name, ArrayRecord)
         dim = spec.feature_map.output_dim(feature_dim) if feature_dim is not None else None
         client = _decode(record, spec, request, dim)
-        if client.rows.num_examples != metrics["num-examples"]:
-            raise RejectedReply(
-                f"{name}: counts must sum to num-examples {metrics['num-examples']}, got {client.rows.num_examples}"
-            )
+        if client.rows.num_examples != num_examples:
+            raise Malformed(f"{name}: counts must sum to num-examples {num_examples}, got {client.rows.num_examples}")
         statistics.append(client)
         gram_bytes.append(len(record["gram"].data) if spec.gram else 0)
         row_bytes.append(sum(len(array.data) for array in record.values()) - gram_bytes[-1])
@@ -175,10 +169,10 @@ def read_statistics_reply(
         single_row_bytes.append(row_bytes[-1] - repeated * _bytes_per_row(client))
     return ReceivedStatistics(
         tuple(statistics),
-        int(metrics["num-examples"]),
-        int(metrics["num-unreadable"]),
-        int(metrics.get(SUPPRESSED, 0)),
-        float(metrics["seconds"]),
+        num_examples,
+        whole(metrics, "num-unreadable"),
+        whole({SUPPRESSED: 0, **metrics}, SUPPRESSED),
+        number(metrics, "seconds"),
         tuple(row_bytes),
         tuple(gram_bytes),
         tuple(single_row_bytes),
@@ -229,36 +223,18 @@ def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
     return cast
 
 
-def _read_metrics(record: object) -> dict[str, int | float]:
-    if not isinstance(record, MetricRecord):
-        raise RejectedReply(f"metrics: must be a MetricRecord, got {type(record).__name__}")
-    check_keys("metrics", record, {"num-examples", "num-unreadable", "seconds"}, frozenset({SUPPRESSED}))
-    values: dict[str, int | float] = {}
-    for key in record:
-        value, kind = record[key], float if key == "seconds" else int
-        if not isinstance(value, kind) or isinstance(value, list) or not 0 <= value < math.inf:
-            raise RejectedReply(f"metrics: {key} must be a finite {kind.__name__} >= 0, got {value!r:.40}")
-        values[key] = value
-    return values
-
-
 def _check_fingerprint(content: RecordDict, request: StatisticsRequest) -> int:
     """Refuse features of another backbone; return the bytes of the fingerprint."""
     fingerprint = ""
     if "about" in content:
-        about = content["about"]
-        if not isinstance(about, ConfigRecord):
-            raise RejectedReply(f"about: must be a ConfigRecord, got {type(about).__name__}")
-        check_keys("about", about, {"backbone-fingerprint"})
-        value = about["backbone-fingerprint"]
-        if not isinstance(value, str) or len(value) > MAX_FINGERPRINT_LENGTH:
-            raise RejectedReply(
-                f"about: backbone-fingerprint must be at most {MAX_FINGERPRINT_LENGTH} characters, "
-                f"got {type(value).__name__} {str(value)[:40]!r}"
+        about = record_of(content, "about", ConfigRecord, {"backbone-fingerprint"})
+        fingerprint = typed(about, "backbone-fingerprint", str)
+        if len(fingerprint) > MAX_FINGERPRINT_LENGTH:
+            raise Malformed(
+                f"backbone-fingerprint: must be at most {MAX_FINGERPRINT_LENGTH} characters, got {fingerprint[:40]!r}"
             )
-        fingerprint = value
     if request.backbone_fingerprint and fingerprint != request.backbone_fingerprint:
-        raise RejectedReply(
+        raise Malformed(
             f"backbone: must be the server's, fingerprint {request.backbone_fingerprint[:16]}, "
             f"got {fingerprint[:16] or 'none'}"
         )
@@ -270,21 +246,16 @@ def _decode(
 ) -> ClientStatistics:
     dtype = WIRE_DTYPES[request.wire_dtype]
     check_keys("statistics", record, {"class-ids", "counts", "class-sums"} | ({"gram"} if spec.gram else set()))
-    max_rows = request.num_classes * spec.means_per_class
-    ids = read_array(record, "class-ids", torch.int64, (None,), max_rows=max_rows)
+    ids = read_array(record, "class-ids", torch.int64, (range(request.num_classes * spec.means_per_class + 1),))
     counts = read_array(record, "counts", torch.int64, (len(ids),))
     check_rows(ids, counts, request.num_classes, spec.means_per_class)
-    if feature_dim is None:
-        claimed = record["class-sums"].shape
-        feature_dim = int(claimed[1]) if len(claimed) == 2 else 0
-        if not 1 <= feature_dim <= MAX_FEATURE_DIM:
-            raise RejectedReply(f"class-sums: feature dimension must lie in [1, {MAX_FEATURE_DIM}], got {feature_dim}")
-    sums = read_array(record, "class-sums", dtype, (len(ids), feature_dim))
+    dims = range(1, MAX_FEATURE_DIM + 1) if feature_dim is None else feature_dim
+    sums = read_array(record, "class-sums", dtype, (len(ids), dims))
     rows = ClassMeanRows(ids, counts, num_classes=request.num_classes, class_sums=sums)
     check_sums(rows)
     if not spec.gram:
         return ClientStatistics(rows)
-    triangle = read_array(record, "gram", dtype, (feature_dim * (feature_dim + 1) // 2,))
-    gram = unpack_upper(triangle, feature_dim).to(torch.float64)
+    dim = rows.feature_dim
+    gram = unpack_upper(read_array(record, "gram", dtype, (dim * (dim + 1) // 2,)), dim).to(torch.float64)
     check_gram(gram, rows, torch.finfo(dtype).eps)
     return ClientStatistics(rows, gram)

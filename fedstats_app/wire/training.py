@@ -1,46 +1,54 @@
-"""Requests to train, Flower's own ``train`` messages, and to evaluate a model that is being trained.
+"""Training with Flower's own ``train`` messages, and scoring of a model that is being trained.
 
-The request is what Flower's FedAvg family sends, an ArrayRecord ``arrays`` (what is trained) and a ConfigRecord
+A request is what Flower's FedAvg family sends, an ArrayRecord ``arrays`` (what is trained) and a ConfigRecord
 ``config`` (everything else that a client must know: it keeps nothing between messages), and an ArrayRecord ``fixed``
-with what the model has besides and is not trained.
+with what the model has besides and is not trained. A reply to ``train`` is an ArrayRecord ``arrays`` and a MetricRecord
+``metrics``, one to ``evaluate.model`` the latter alone.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from fedstats_app.statistics import FeatureMap, IdentityMap, feature_map_from_dict
-from fedstats_app.training.options import LocalOptions
-from fedstats_app.wire.arrays import to_array
-from fedstats_app.wire.errors import RejectedRequest
-from fedstats_app.wire.statistics_request import MAX_CLASSES
+from fedstats_app.training.options import BatchNorm, LocalOptions
+from fedstats_app.wire.arrays import read_array, read_tensors, to_record
+from fedstats_app.wire.reading import (
+    MAX_COUNT,
+    SampleRequest,
+    as_text,
+    check_keys,
+    from_values,
+    number,
+    reads_replies,
+    reads_requests,
+    record_of,
+    to_values,
+    whole,
+)
 
 TRAIN = "train"
 EVALUATE_MODEL = "evaluate.model"
 
 Tune = Literal["full", "probe", "features"]
-BatchNorm = Literal["frozen", "kept", "averaged"]
 
 # Flower's FedProx puts this one into the config itself.
 PROXIMAL_MU = "proximal-mu"
 
 
 @dataclass(frozen=True)
-class TrainingRequest:
+class TrainingRequest(SampleRequest):
     """What a client must know to train or to evaluate a model, besides the model.
 
     Attributes
     ----------
-    num_classes : int
-        C.
     tune : {"full", "probe", "features"}
         What is trained: backbone and head, the head on the frozen backbone's features, or the backbone under a fixed
         head.
@@ -54,66 +62,28 @@ class TrainingRequest:
         As :class:`fedstats_app.training.TunedModel`.
     feature_map : FeatureMap
         Between backbone and head.
-    seed : int
-        Draws the batches, with the client and the round, and which samples are held out.
-    holdout : float
-        Share of its samples that a client keeps for evaluation, 0 for none.
-    backbone_fingerprint : str
-        Of the backbone to start from, or "".
-    class_names : tuple of str
-        The classes in the order of their ids, or empty where ids are agreed on otherwise.
     """
 
-    num_classes: int
     tune: Tune = "probe"
     options: LocalOptions = field(default_factory=LocalOptions)
     temperature: float = 1.0
     tune_bias: bool = True
     batch_norm: BatchNorm = "frozen"
-    feature_map: FeatureMap = field(default_factory=IdentityMap)
-    seed: int = 0
-    holdout: float = 0.0
-    backbone_fingerprint: str = ""
-    class_names: tuple[str, ...] = ()
+    feature_map: FeatureMap = field(
+        default_factory=IdentityMap, metadata=as_text(lambda one: one.to_dict(), feature_map_from_dict)
+    )
 
     def __post_init__(self) -> None:
-        if not 1 <= self.num_classes <= MAX_CLASSES:
-            raise ValueError(f"num_classes must lie in [1, {MAX_CLASSES}], got {self.num_classes}")
-        if self.tune not in get_args(Tune):
-            raise ValueError(f"tune must be one of {', '.join(get_args(Tune))}, got {self.tune!r}")
-        if self.batch_norm not in get_args(BatchNorm):
-            raise ValueError(f"batch_norm must be one of {', '.join(get_args(BatchNorm))}, got {self.batch_norm!r}")
+        super().__post_init__()
+        for name, allowed in (("tune", get_args(Tune)), ("batch_norm", get_args(BatchNorm))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         if not 0.0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be a positive number, got {self.temperature}")
-        if not 0.0 <= self.holdout < 1.0:
-            raise ValueError(f"holdout must lie in [0, 1), got {self.holdout}")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed must lie in [0, 2^63), got {self.seed}")
-        if self.class_names and len(self.class_names) != self.num_classes:
-            raise ValueError(f"class_names must name all {self.num_classes} classes, got {len(self.class_names)}")
 
     def to_config(self) -> ConfigRecord:
         """Return the request as Flower's strategies take it, for their ``train_config``."""
-        return ConfigRecord(
-            {
-                "num-classes": self.num_classes,
-                "tune": self.tune,
-                "local-epochs": self.options.epochs,
-                "batch-size": self.options.batch_size,
-                "learning-rate": self.options.learning_rate,
-                "momentum": self.options.momentum,
-                "weight-decay": self.options.weight_decay,
-                "flip": self.options.flip,
-                "temperature": float(self.temperature),
-                "tune-bias": self.tune_bias,
-                "batch-norm": self.batch_norm,
-                "feature-map": json.dumps(self.feature_map.to_dict()),
-                "seed": self.seed,
-                "holdout": float(self.holdout),
-                "backbone-fingerprint": self.backbone_fingerprint,
-                "class-names": list(self.class_names),
-            }
-        )
+        return ConfigRecord(to_values(self))
 
 
 @dataclass(frozen=True)
@@ -127,7 +97,7 @@ class TrainingTask:
     server_round : int
         The absolute round.
     trained, fixed : dict
-        Tensors by name: what is trained, and what the head has besides (``head.weight``, ``head.bias``).
+        float32 tensors by name: what is trained, and what the head has besides (``head.weight``, ``head.bias``).
     """
 
     request: TrainingRequest
@@ -136,6 +106,7 @@ class TrainingTask:
     fixed: dict[str, Tensor]
 
 
+@reads_requests("to train")
 def read_training_task(msg: Message) -> TrainingTask:
     """Return what a message of type ``train`` or ``evaluate.model`` asks for.
 
@@ -144,62 +115,116 @@ def read_training_task(msg: Message) -> TrainingTask:
     RejectedRequest
         If a key is missing or a value is not allowed.
     """
-    try:
-        config = msg.content["config"]
-        if not isinstance(config, ConfigRecord):
-            raise TypeError(f"config must be a ConfigRecord, got {type(config).__name__}")
-        request = request_of(dict(config))
-        trained, fixed = (tensors_of(msg.content, name) for name in ("arrays", "fixed"))
-        return TrainingTask(request, int(str(config["server-round"])), trained, fixed)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise RejectedRequest(f"not a request to train: {type(error).__name__}: {error!s:.200}") from error
+    config = record_of(msg.content, "config", ConfigRecord)
+    request = from_values(TrainingRequest, config)
+    if PROXIMAL_MU in config:
+        # FedProx sends what its user gave it, and 1 is a number too.
+        given = config[PROXIMAL_MU]
+        term = float(given) if type(given) is int else number(config, PROXIMAL_MU)
+        request = replace(request, options=replace(request.options, proximal_mu=term))
+    trained, fixed = (read_tensors(msg.content, name, torch.float32) for name in ("arrays", "fixed"))
+    return TrainingTask(request, whole(config, "server-round"), trained, fixed)
 
 
-def request_of(values: Mapping[str, Any]) -> TrainingRequest:
-    """Return the request whose :meth:`TrainingRequest.to_config` is among some values.
+def training_reply(
+    msg: Message, trained: Mapping[str, Tensor], *, num_examples: int, loss: float, seconds: float
+) -> Message:
+    """Return the reply of a client that trained."""
+    metrics = MetricRecord({"num-examples": num_examples, "loss": float(loss), "seconds": float(seconds)})
+    return Message(RecordDict({"arrays": to_record(trained), "metrics": metrics}), reply_to=msg)
+
+
+def nothing_to_train_reply(msg: Message) -> Message:
+    """Return the reply of a client without samples: no failure, and nothing to average."""
+    return Message(RecordDict({"metrics": MetricRecord({"num-examples": 0})}), reply_to=msg)
+
+
+@dataclass(frozen=True)
+class TrainingMetrics:
+    """What a client says of its training: number of samples, mean loss of its last epoch, seconds."""
+
+    num_examples: int
+    loss: float = 0.0
+    seconds: float = 0.0
+
+
+@reads_replies
+def check_training_reply(
+    reply: Message, shapes: Mapping[str, tuple[int, ...]], num_examples: int | None = None
+) -> TrainingMetrics:
+    """Check that a reply can be averaged: the same float32 arrays that went down, finite, and a weight.
+
+    Parameters
+    ----------
+    reply : Message
+        From anybody.
+    shapes : mapping
+        Of the arrays that went down, by name.
+    num_examples : int, optional
+        How many samples the client had when it sent its statistics: its weight now must be the same.
+
+    Returns
+    -------
+    TrainingMetrics
+        With ``num_examples`` 0 for a client that has nothing to train on; its reply is no update.
 
     Raises
     ------
-    KeyError, TypeError, ValueError, RecursionError
-        If one is missing or not allowed.
+    RejectedReply
+        If it failed, or must not be used.
     """
-    return TrainingRequest(
-        num_classes=int(values["num-classes"]),
-        tune=values["tune"],
-        options=LocalOptions(
-            epochs=int(values["local-epochs"]),
-            batch_size=int(values["batch-size"]),
-            learning_rate=float(values["learning-rate"]),
-            momentum=float(values["momentum"]),
-            weight_decay=float(values["weight-decay"]),
-            proximal_mu=float(values.get(PROXIMAL_MU, 0.0)),
-            flip=bool(values["flip"]),
-        ),
-        temperature=float(values["temperature"]),
-        tune_bias=bool(values["tune-bias"]),
-        batch_norm=values["batch-norm"],
-        feature_map=feature_map_from_dict(json.loads(str(values["feature-map"]))),
-        seed=int(values["seed"]),
-        holdout=float(values["holdout"]),
-        backbone_fingerprint=str(values["backbone-fingerprint"]),
-        class_names=tuple(str(name) for name in values["class-names"]),
+    if "arrays" not in reply.content and num_examples in (None, 0):
+        check_keys("reply", reply.content, {"metrics"})
+        metrics = record_of(reply.content, "metrics", MetricRecord, {"num-examples"})
+        return TrainingMetrics(whole(metrics, "num-examples", 0, 0))
+    check_keys("reply", reply.content, {"arrays", "metrics"})
+    metrics = record_of(reply.content, "metrics", MetricRecord, {"num-examples", "loss", "seconds"})
+    low, high = (1, MAX_COUNT) if num_examples is None else (num_examples, num_examples)
+    count = whole(metrics, "num-examples", low, high)
+    arrays = record_of(reply.content, "arrays", ArrayRecord, set(shapes))
+    for name, shape in shapes.items():
+        read_array(arrays, name, torch.float32, shape)
+    return TrainingMetrics(count, number(metrics, "loss"), number(metrics, "seconds"))
+
+
+@dataclass(frozen=True)
+class EvaluationCounts:
+    """Sums over samples that can be added: how many, how many right, and the cross-entropy in nats."""
+
+    num_examples: int = 0
+    num_correct: int = 0
+    loss_sum: float = 0.0
+
+    def __add__(self, other: EvaluationCounts) -> EvaluationCounts:
+        return EvaluationCounts(
+            self.num_examples + other.num_examples,
+            self.num_correct + other.num_correct,
+            self.loss_sum + other.loss_sum,
+        )
+
+
+def model_evaluation_reply(msg: Message, counts: EvaluationCounts) -> Message:
+    """Return the reply to ``evaluate.model``."""
+    metrics = MetricRecord(
+        {
+            "num-examples": counts.num_examples,
+            "num-correct": counts.num_correct,
+            "loss-sum": float(counts.loss_sum),
+        }
     )
+    return Message(RecordDict({"metrics": metrics}), reply_to=msg)
 
 
-def tensors_of(content: RecordDict, name: str) -> dict[str, Tensor]:
-    """Return the tensors of an ArrayRecord of a message by name.
+@reads_replies
+def read_model_evaluation_reply(reply: Message) -> EvaluationCounts:
+    """Return what a client counted.
 
     Raises
     ------
-    KeyError, TypeError
-        If there is no such record, or it is of another kind.
+    RejectedReply
+        If it failed, or says something that cannot be.
     """
-    record = content[name]
-    if not isinstance(record, ArrayRecord):
-        raise TypeError(f"{name} must be an ArrayRecord, got {type(record).__name__}")
-    return {key: torch.from_numpy(array.numpy()) for key, array in record.items()}
-
-
-def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Return tensors by name as a record, in the order given."""
-    return ArrayRecord({name: to_array(tensor) for name, tensor in tensors.items()})
+    check_keys("reply", reply.content, {"metrics"})
+    metrics = record_of(reply.content, "metrics", MetricRecord, {"num-examples", "num-correct", "loss-sum"})
+    num_examples = whole(metrics, "num-examples", 0, MAX_COUNT)
+    return EvaluationCounts(num_examples, whole(metrics, "num-correct", 0, num_examples), number(metrics, "loss-sum"))

@@ -147,7 +147,7 @@ def test_a_hostile_description_is_refused() -> None:
     federation = found(LocalGrid(app, [*partitions(3), {"raw": True}]))
 
     assert len(federation.supernodes) == 3
-    assert "must say 0 <= partition-id < num-partitions" in federation.refused[FIRST_NODE_ID + 3]
+    assert "num-partitions: must be a whole number of at least 1, got -1" in federation.refused[FIRST_NODE_ID + 3]
 
 
 def test_a_partition_has_one_host() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix
 from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.strategies.base import StatisticsStrategy
 from fedstats_app.wire import evaluation_reply, guard, per_client, read_evaluation_request
 from tests.support.clients import NUM_CLASSES, Clients, strategy_for
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
@@ -52,13 +54,18 @@ def grid(app: ClientApp) -> ClientGrid:
     return ClientGrid(local, {client: FIRST_NODE_ID + client % 2 for client in range(9)})
 
 
+def scores(clients: ClientGrid, strategy: StatisticsStrategy) -> Any:
+    asked = [outcome.client for outcome in strategy.outcomes if outcome.in_heads]
+    return evaluate_on_clients(clients, strategy.request, strategy.indexed_heads, asked)
+
+
 @pytest.mark.parametrize("name", ["one pass", "one pass, two maps"])
 def test_counts_of_the_clients_are_those_of_all_samples(name: str) -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     strategy, clients = strategy_for(name), grid(scoring_app())
     strategy.start(clients)
 
-    confusion, calibration, failures = evaluate_on_clients(clients, strategy)
+    confusion, calibration, failures = scores(clients, strategy)
 
     assert set(confusion) == set(calibration) == set(strategy.heads) and not failures
     for method, head in strategy.heads.items():
@@ -78,7 +85,7 @@ def test_who_was_not_merged_is_not_asked_and_who_lies_is_left_out() -> None:
     broken = grid(Clients(9, broken={2: ValueError("no data")}).app())
     strategy.start(broken)
 
-    confusion, calibration, failures = evaluate_on_clients(clients, strategy)
+    confusion, calibration, failures = scores(clients, strategy)
 
     expected = CLIENTS.statistics(StatisticsSpec(), without={2, 4}).rows.num_examples
     assert {matrix.num_examples for matrix in confusion.values()} == {expected}
@@ -91,6 +98,6 @@ def test_guarded_failures_are_left_out() -> None:
     strategy = strategy_for("fedncm")
     strategy.start(CLIENTS.client_grid(2))
 
-    confusion, calibration, failures = evaluate_on_clients(grid(failing), strategy)
+    confusion, calibration, failures = scores(grid(failing), strategy)
     assert confusion["fedncm"].num_examples == 0 and calibration["fedncm"].fit() is None
     assert len(failures) == strategy.collection.num_merged

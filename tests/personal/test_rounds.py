@@ -22,9 +22,9 @@ from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start_heads import random_head
+from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.personal import PersonalMetrics
 from fedstats_app.wire.prototypes import LocalPrototypes
-from fedstats_app.wire.training import to_record
 from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, federation, image_folder
 from tests.support.personal_federation import personal_app as app_with
 
@@ -96,7 +96,7 @@ def test_prototypes_on_the_wire_are_means_of_the_round_before(data: Path, tmp_pa
 
     def watched(msg: Message, context: Context, client_id: int | None) -> Message:
         reply = client_personal.prototypes(msg, context, client_id)
-        arrays = {name: torch.from_numpy(array.numpy()) for name, array in reply.content["prototypes"].items()}
+        arrays = to_tensors(reply.content["prototypes"])
         server_round = int(msg.content["config"]["server-round"])
         replies[server_round, int(client_id or 0)] = own_prototypes(0, arrays["class-ids"].tolist(), [])
         replies[server_round, int(client_id or 0)] = LocalPrototypes(
@@ -155,7 +155,7 @@ def test_fedavg_is_flowers_and_everybody_goes_on_from_it(data: Path, tmp_path: P
     shared = rounds.start(one.grid, to_record(fresh_model(one).trained_state()), 2).arrays
     for client in range(NUM_CLIENTS):
         model, (kept, test) = fresh_model(one), samples(one, client)
-        model.load_trained_state({name: torch.from_numpy(array.numpy()) for name, array in shared.items()})
+        model.load_trained_state(to_tensors(shared))
         for approach in ("fedavg", "fedavg-ft"):
             right = evaluate(model, test, NUM_CLASSES).confusion.matrix.diagonal().sum()
             assert results[approach].num_correct[client] == int(right)

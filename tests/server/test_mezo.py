@@ -296,8 +296,8 @@ def test_absent_late_and_new_nodes_end_with_the_same_bits(tmp_path: Path, dtype:
     replay.apply(list(strategy.log))
     assert replay.digest() == replica.digest() != federation.replica().digest()
     asked = strategy.synchronise(ClientGrid(federation.grid))
-    assert sorted(asked.answers) == sorted(federation.clients)
-    assert {answer.digest for answer in asked.answers.values()} == {replica.digest()}
+    assert sorted(asked.of) == sorted(federation.clients)
+    assert {answer.digest for answer in asked.of.values()} == {replica.digest()}
     assert not asked.failures
 
 

@@ -11,7 +11,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
-from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, evaluate_model_on_clients
+from fedstats_app.grid.evaluation import evaluate_model_on_clients
+from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import (
     OPTIMIZERS,
     load_optimizer_state,
@@ -21,14 +22,12 @@ from fedstats_app.strategies.server_optimizers import (
 from fedstats_app.training.options import OPTIMIZERS as NAMES
 from fedstats_app.training.options import OptimizerOptions
 from fedstats_app.wire import per_client
+from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import (
-    TrainingRequest,
-    read_training_task,
-    to_record,
-)
-from fedstats_app.wire.training_replies import (
     EvaluationCounts,
+    TrainingRequest,
     model_evaluation_reply,
+    read_training_task,
     training_reply,
 )
 from tests.support.local_grid import Fault, LocalGrid, begin_run
@@ -63,7 +62,7 @@ def tuning(inner: Any = None, count: int = 4, **options: Any) -> FineTuning:
 
 
 def values(arrays: ArrayRecord) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+    return to_tensors(arrays)
 
 
 def by_hand(
@@ -191,7 +190,7 @@ def test_a_client_cannot_make_itself_heavier() -> None:
     strategy = tuning()
     strategy.on_round = rounds.append
     strategy.start(hosted(clients(4, faults={1: Fault(tamper=heavier)}), 4), to_record(START), 1)
-    assert rounds[0].failures == {1: "count: must be a whole number, 2, got 10000000"}
+    assert rounds[0].failures == {1: "num-examples: must be 2, got 10000000"}
 
 
 def test_bytes_are_those_of_the_arrays_that_travelled() -> None:

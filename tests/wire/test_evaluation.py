@@ -7,14 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
 from fedstats_app.heads.calibration import NUM_BINS, TEMPERATURES
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
 from fedstats_app.wire import (
     RejectedReply,
-    RejectedRequest,
     StatisticsRequest,
     evaluation_content,
     evaluation_reply,
@@ -48,37 +47,6 @@ def test_heads_arrive_bit_for_bit() -> None:
     index, head = heads["fed3r"]
     assert index == 1
     assert all(same_bits(getattr(head, name), getattr(HEAD, name)) for name in ("weight", "bias", "present"))
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("weight", np.full((C, D), np.nan)),
-        ("weight", np.zeros(C)),
-        ("weight", np.zeros((C + 1, D))),
-        ("weight", np.array(["a"])),
-        ("bias", np.zeros(C + 1)),
-        ("present", np.ones(C + 1, np.uint8)),
-        ("specification", np.array(2)),
-        ("specification", np.array(-1)),
-        ("specification", np.array([0, 1])),
-        ("bias", None),
-    ],
-)
-def test_a_hostile_head_is_refused_on_the_client(key: str, value: np.ndarray | None) -> None:
-    msg = question()
-    if value is None:
-        del msg.content["head.fedncm"][key]
-    else:
-        msg.content["head.fedncm"][key] = Array(value)
-
-    with pytest.raises(RejectedRequest, match=r"not a head: head\.fedncm"):
-        read_evaluation_request(msg)
-
-
-def test_a_head_of_other_classes_is_refused_on_the_client() -> None:
-    with pytest.raises(RejectedRequest, match="must have 4 classes, got 6"):
-        read_evaluation_request(question(LinearHead(torch.zeros(6, D), torch.zeros(6))))
 
 
 @pytest.mark.parametrize("confusion", [CONFUSION, ConfusionMatrix.zeros(C)], ids=["some", "none"])
@@ -122,11 +90,7 @@ def cells(*rows: tuple[int, int, int], dtype: type = np.int64) -> Callable[[Reco
         (cells((0, 0, 1), (0, 0, 1)), "one cell twice"),
         (cells((0, 0, 1), dtype=np.float64), "cells: must be <i8"),
         (cells(*[(0, 0, 1)] * (C * C + 1)), "cells: must have shape"),
-        (lambda content: content.update({"confusion.fedncm": MetricRecord()}), "must be an ArrayRecord"),
         (lambda content: content.update({"confusion.other": ArrayRecord()}), r"unexpected \['confusion.other'\]"),
-        (lambda content: content.__delitem__("confusion.fedncm"), r"missing \['confusion.fedncm'\]"),
-        (lambda content: content.__delitem__("metrics"), r"missing \['metrics'\]"),
-        (lambda content: content["confusion.fedncm"].__delitem__("cells"), r"missing \['cells'\]"),
         (losses(0, -1e-9), "losses: must lie within 1e.30 and be at least 0 but for slopes"),
         (losses(2, -1.0), "losses: must lie within"),
         (losses(1, 1e31), "losses: must lie within"),
@@ -139,9 +103,6 @@ def cells(*rows: tuple[int, int, int], dtype: type = np.int64) -> Callable[[Reco
         (calibration("gaps", SUMS.gaps.numpy()), "gaps: must be <f4"),
         (calibration("num-examples", np.array([21])), r"num-examples: must lie in \[0, 20\]"),
         (calibration("num-examples", np.array([-1])), r"num-examples: must lie in \[0, 20\]"),
-        (lambda content: content.update({"calibration.fedncm": MetricRecord()}), "must be an ArrayRecord"),
-        (lambda content: content.__delitem__("calibration.fedncm"), r"missing \['calibration.fedncm'\]"),
-        (lambda content: content["calibration.fedncm"].__delitem__("gaps"), r"missing \['gaps'\]"),
     ],
 )
 def test_what_cannot_be_an_evaluation_is_refused(tamper: Callable[[RecordDict], None], reason: str) -> None:
@@ -159,11 +120,6 @@ def test_losses_without_samples_are_refused() -> None:
 
     with pytest.raises(RejectedReply, match="must be zero without samples"):
         read_evaluation_reply(reply, REQUEST, ("fedncm",))
-
-
-def test_an_error_is_refused_with_its_reason() -> None:
-    with pytest.raises(RejectedReply, match="no held-out samples"):
-        read_evaluation_reply(Message(Error(code=100, reason="no held-out samples"), reply_to=question()), REQUEST, ())
 
 
 def pooled_reply(pooled: ConfusionMatrix = ConfusionMatrix(CONFUSION.matrix, 7, 5)) -> Message:  # noqa: B008  # immutable

@@ -127,9 +127,7 @@ MALFORMED: dict[str, tuple[Tamper, str]] = {
         for value in (float("nan"), float("inf"), float("-inf"))
     },
     "float64 sums on a float32 wire": (changed("class-sums", np.float64), "class-sums: must be <f4"),
-    "float16 sums": (changed("class-sums", np.float16), "class-sums: must be <f4"),
     "integer sums": (changed("class-sums", np.int32), "class-sums: must be <f4"),
-    "complex Gram matrix": (changed("gram", np.complex64), "gram: must be <f4"),
     "int32 class ids": (changed("class-ids", np.int32), "class-ids: must be <i8"),
     "unsigned class ids": (changed("class-ids", np.uint64), "class-ids: must be <i8"),
     "fractional counts": (changed("counts", lambda a: a + 0.5), "counts: must be <i8"),
@@ -204,24 +202,19 @@ MALFORMED: dict[str, tuple[Tamper, str]] = {
         "class-sums: class 1 has .* samples but a sum of exactly zero",
     ),
     "features no network has": (changed("class-sums", lambda a: a * np.float32(1e30)), r"means must lie within 1e\+10"),
-    "no Gram matrix": (without("gram"), r"must have the keys .* missing \['gram'\]"),
-    "no counts": (without("counts"), r"missing \['counts'\]"),
-    "an array too many": (lambda content: put(content, "x" * 99, np.zeros(2)), "unexpected .*'x{40}'"),
-    "no metrics": (record("metrics", None), r"missing \['metrics'\]"),
-    "no statistics": (record("statistics-0", None), r"missing \['statistics-0'\]"),
-    "a record too many": (record("statistics-1", ArrayRecord()), r"unexpected \['statistics-1'\]"),
-    "statistics as numbers": (record("statistics-0", MetricRecord({"gram": 1})), "must be an ArrayRecord"),
-    "metrics as configuration": (record("metrics", ConfigRecord({})), "metrics: must be a MetricRecord"),
-    "about as arrays": (record("about", ArrayRecord()), "about: must be a ConfigRecord"),
-    "a negative number of suppressed classes": (metric("num-suppressed-classes", -1), "num-suppressed-classes must be"),
-    "half a suppressed class": (metric("num-suppressed-classes", 0.5), "num-suppressed-classes must be a finite int"),
-    "a metric too many": (metric("accuracy", 1.0), r"metrics: .* unexpected \['accuracy'\]"),
-    "negative num-examples": (metric("num-examples", -30), "num-examples must be a finite int >= 0, got -30"),
-    "num-examples as float": (metric("num-examples", 30.0), "num-examples must be a finite int"),
-    "num-examples as list": (metric("num-examples", [30]), "num-examples must be a finite int"),
-    "negative num-unreadable": (metric("num-unreadable", -1), "num-unreadable must be"),
-    "NaN seconds": (metric("seconds", float("nan")), "seconds must be a finite float"),
-    "endless seconds": (metric("seconds", float("inf")), "seconds must be a finite float"),
+    "a negative number of suppressed classes": (
+        metric("num-suppressed-classes", -1),
+        "num-suppressed-classes: must be",
+    ),
+    "half a suppressed class": (
+        metric("num-suppressed-classes", 0.5),
+        "num-suppressed-classes: must be a whole number",
+    ),
+    "negative num-examples": (
+        metric("num-examples", -30),
+        "num-examples: must be a whole number of at least 0, got -30",
+    ),
+    "negative num-unreadable": (metric("num-unreadable", -1), "num-unreadable: must be"),
     "negative Gram matrix": (changed("gram", np.negative), r"gram: must have a trace in \(0"),
     "Gram matrix of zeros": (changed("gram", np.zeros_like), r"gram: must have a trace in \(0"),
     "Gram matrix that is not PSD": (entry("gram", 1e6, 1), "gram: must be positive semi-definite"),
@@ -235,10 +228,9 @@ MALFORMED: dict[str, tuple[Tamper, str]] = {
         "backbone: must be the server's, fingerprint 5f5f5f5f5f5f5f5f, got 0000000000000000",
     ),
     "no backbone": (record("about", None), "backbone: must be the server's, .* got none"),
-    "backbone as list": (record("about", ConfigRecord({"backbone-fingerprint": [1]})), "backbone-fingerprint must be"),
     "endless backbone": (
         record("about", ConfigRecord({"backbone-fingerprint": "5f" * 10_000})),
-        "backbone-fingerprint must be at most 128 characters",
+        "backbone-fingerprint: must be at most 128 characters",
     ),
 }
 
@@ -293,12 +285,14 @@ def test_a_claimed_shape_allocates_nothing(key: str) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_before < 20_000
 
 
-def test_a_dimension_claimed_in_the_envelope_is_bounded() -> None:
+def test_what_the_envelope_claims_counts_for_nothing_and_what_the_header_claims_is_bounded() -> None:
     reply = forged(lambda content: None)
     old = arrays(reply.content)["class-sums"]
     arrays(reply.content)["class-sums"] = Array("float32", (4, 10**9), old.stype, old.data)
+    assert read_statistics_reply(reply, REQUEST).statistics[0].rows.feature_dim == DIM
 
-    with pytest.raises(RejectedReply, match=r"class-sums: feature dimension must lie in \[1, 100000\], got 1000000000"):
+    header("class-sums", plain("<f4", "(4, 1000000000)"))(reply.content)
+    with pytest.raises(RejectedReply, match=r"class-sums: must have shape \(4, '1..100000'\), got \(4, 1000000000\)"):
         read_statistics_reply(reply, REQUEST)
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Message
 
 from fedstats_app.training.options import LocalOptions
-from fedstats_app.wire import RejectedReply, RejectedRequest
 from fedstats_app.wire.personal import (
     PERSONALISE,
     PersonalMetrics,
@@ -54,85 +51,9 @@ def test_without_a_start_and_prototypes_nothing_travels_but_settings() -> None:
     assert task.prototypes is None and task.training.trained == {} and bool(task.predictable.all())
 
 
-def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
-    def change(content: RecordDict) -> None:
-        content[record][key] = value  # type: ignore[index,call-overload]
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda content: content.pop("config"), "not a request to train: KeyError"),
-        (lambda content: content.pop("personal"), "KeyError"),
-        (lambda content: content.pop("alignment"), "KeyError"),
-        (lambda content: content.update({"personal": MetricRecord()}), "personal must be a ConfigRecord"),
-        (lambda content: content.update({"prototypes": ConfigRecord()}), "prototypes must be an ArrayRecord"),
-        (put("personal", "absent-classes", [C]), "absent-classes must be class ids in"),
-        (put("personal", "absent-classes", [-1]), "absent-classes must be class ids in"),
-        (put("personal", "absent-classes", "all"), "absent-classes must be class ids in"),
-        (put("alignment", "form", "cosine"), "form must be one of"),
-        (put("alignment", "weight", -1.0), "weight must be at least 0"),
-        (put("alignment", "weight", math.nan), "weight must be at least 0"),
-        (put("prototypes", "means", Array(np.full((C, D), np.nan, np.float32))), "means: must be finite"),
-        (put("prototypes", "means", Array(np.zeros((C + 1, D), np.float32))), "means: must have shape"),
-        (put("prototypes", "means", Array(np.zeros(C, np.float32))), "means: must have shape"),
-        (put("prototypes", "means", Array(np.zeros((C, D)))), "means: must be <f4"),
-        (put("prototypes", "present", Array(np.ones(C, np.int64))), "present: must be"),
-        (lambda content: content["prototypes"].pop("present"), "KeyError"),
-    ],
-)
-def test_what_is_no_request_is_refused(change: Callable[[RecordDict], object], reason: str) -> None:
-    content = personal_content(REQUEST, HEAD, PROTOTYPES, PREDICTABLE)
-    change(content)
-    with pytest.raises(RejectedRequest, match=reason):
-        read_personal_task(instruction(content, PERSONALISE))
-
-
 def test_metrics_survive_the_journey() -> None:
     assert read_personal_reply(personal_reply(question(), METRICS)) == METRICS
     assert read_personal_reply(personal_reply(question(), PersonalMetrics())) == PersonalMetrics()
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "reason"),
-    [
-        ("correct-after", 26, "correct-after: must be a whole number from 0 to 25, got 26"),
-        ("correct-before", 26, "correct-before: must be a whole number from 0 to 25"),
-        ("correct-after", -1, "correct-after"),
-        ("correct-after", 3.0, "correct-after"),
-        ("num-test", 10**8, "num-test"),
-        ("num-examples", -1, "num-examples"),
-        ("num-examples", [1], "num-examples"),
-        ("forward-passes", 2**60, "forward-passes"),
-        ("seconds", math.nan, "seconds: must be a finite number"),
-        ("seconds", math.inf, "seconds"),
-        ("seconds", -0.5, "seconds"),
-        ("seconds", 1, "seconds"),
-        ("accuracy", 1.0, "unexpected \\['accuracy'\\]"),
-    ],
-)
-def test_metrics_that_cannot_be_are_refused(key: str, value: object, reason: str) -> None:
-    reply = personal_reply(question(), METRICS)
-    reply.content["metrics"][key] = value
-    with pytest.raises(RejectedReply, match=reason):
-        read_personal_reply(reply)
-
-
-def test_other_records_are_refused() -> None:
-    reply = personal_reply(question(), METRICS)
-    del reply.content["metrics"]["seconds"]
-    with pytest.raises(RejectedReply, match="missing \\['seconds'\\]"):
-        read_personal_reply(reply)
-    reply.content["metrics"] = ConfigRecord()
-    with pytest.raises(RejectedReply, match="metrics: must be a MetricRecord, got ConfigRecord"):
-        read_personal_reply(reply)
-    reply.content["model"] = ArrayRecord()
-    with pytest.raises(RejectedReply, match="unexpected \\['model'\\]"):
-        read_personal_reply(reply)
-    with pytest.raises(RejectedReply, match="Diverged: the loss is nan"):
-        read_personal_reply(Message(Error(100, "Diverged: the loss is nan"), reply_to=question()))
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, Message, MetricRecord, RecordDict
 
 from fedstats_app.methods import METHODS, PERSONAL_METHODS
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.wire import RejectedReply, RejectedRequest
+from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.personal import PersonalMetrics
 from fedstats_app.wire.personal_heads import (
     PERSONAL_HEADS,
@@ -87,12 +85,12 @@ def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda records: records.pop("solver"), "KeyError"),
-        (lambda records: records.pop("statistics"), "KeyError"),
-        (lambda records: records.update({"solver": MetricRecord()}), "solver must be a ConfigRecord"),
-        (put("solver", "method", "lasso"), "method must be one of fedcgs, fed3r"),
-        (put("solver", "method", "fedncm"), "method must be one of"),
-        (put("solver", "method", 3), "method must be one of"),
+        (lambda records: records.pop("solver"), "solver: must be a ConfigRecord, got none"),
+        (lambda records: records.pop("statistics"), "statistics: must be an ArrayRecord, got none"),
+        (lambda records: records.update({"solver": MetricRecord()}), "solver: must be a ConfigRecord"),
+        (put("solver", "method", "lasso"), "method: must be one of fedcgs, fed3r"),
+        (put("solver", "method", "fedncm"), "method: must be one of"),
+        (put("solver", "method", 3), "method: must be text, got 3"),
         (put("solver", "weights", 1.0), r"missing \[\], unexpected"),
         (lambda records: records["solver"].pop("fed3r-bias"), r"missing \['fed3r-bias'\]"),
         (put("solver", "ridge-lambda", -1.0), r"ridge-lambda: must be a number in \[0, inf\)"),
@@ -103,14 +101,15 @@ def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
             "fed3r-bias: true needs",
         ),
         (put("solver", "fed3r-solver", "magic"), "fed3r-solver: must be one of"),
-        (put("solver", "wire-dtype", "float16"), "KeyError"),
-        (put("solver", "grid", 0.5), "grid must be at most"),
-        (put("solver", "grid", [0.0] * 1001), "grid must be at most"),
-        (put("statistics", "class-counts", Array(np.full(NUM_CLASSES, -1))), "class-counts must lie in"),
-        (put("statistics", "class-counts", Array(np.full(NUM_CLASSES, 2**60))), "class-counts must lie in"),
+        (put("solver", "wire-dtype", "float16"), "wire-dtype: must be one of"),
+        (put("solver", "ridge-lambda", "0.5"), "ridge-lambda: must be a finite float, got '0.5'"),
+        (put("solver", "grid", 0.5), "grid: must be a list"),
+        (put("solver", "grid", [0.0] * 1001), "grid: must be a list of at most"),
+        (put("statistics", "class-counts", Array(np.full(NUM_CLASSES, -1))), "class-counts: must lie in"),
+        (put("statistics", "class-counts", Array(np.full(NUM_CLASSES, 2**60))), "class-counts: must lie in"),
         (put("statistics", "class-counts", Array(np.ones(2, np.int64))), "class-counts: must have shape"),
         (put("statistics", "class-sums", Array(np.ones((NUM_CLASSES, DIM), np.float32))), "class-sums: must be <f8"),
-        (put("statistics", "class-sums", Array(np.ones(NUM_CLASSES))), "feature dimension must lie in"),
+        (put("statistics", "class-sums", Array(np.ones(NUM_CLASSES))), "class-sums: must have shape"),
         (put("statistics", "class-sums", Array(np.ones((NUM_CLASSES, 7)))), "gram: must have shape"),
         (put("statistics", "gram", Array(np.full(DIM * (DIM + 1) // 2, np.nan))), "gram: must be finite"),
         (lambda records: records["statistics"].pop("gram"), "missing \\['gram'\\]"),
@@ -127,34 +126,3 @@ def test_replies_survive_the_journey() -> None:
     assert read_personal_heads_reply(personal_heads_reply(question(), METRICS, 0.3)) == (METRICS, 0.3)
     scores = {"fed3r": 3, "fedcgs": 0}
     assert read_head_scores_reply(head_scores_reply(question(), 7, scores), ("fed3r", "fedcgs")) == (7, scores)
-
-
-@pytest.mark.parametrize(("key", "value"), [("mixing", 1.5), ("mixing", -0.1), ("mixing", math.nan), ("num-test", 3)])
-def test_a_head_that_cannot_be_is_refused(key: str, value: object) -> None:
-    forged = personal_heads_reply(question(), METRICS, 0.3)
-    forged.content["metrics"][key] = value
-    with pytest.raises(RejectedReply, match="must be"):
-        read_personal_heads_reply(forged)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("correct.fed3r", 8), ("correct.fed3r", -1), ("correct.fedcof", 1), ("num-test", 1.0)]
-)
-def test_scores_that_cannot_be_are_refused(key: str, value: object) -> None:
-    forged = head_scores_reply(question(), 7, {"fed3r": 3})
-    forged.content["metrics"][key] = value
-    with pytest.raises(RejectedReply, match="must"):
-        read_head_scores_reply(forged, ("fed3r",))
-
-
-@pytest.mark.parametrize("kind", ["heads", "scores"])
-def test_failures_and_other_records_are_refused(kind: Literal["heads", "scores"]) -> None:
-    def read(reply: Message) -> object:
-        return read_personal_heads_reply(reply) if kind == "heads" else read_head_scores_reply(reply, ("fed3r",))
-
-    with pytest.raises(RejectedReply, match="out of memory"):
-        read(Message(Error(100, "out of memory"), reply_to=question()))
-    with pytest.raises(RejectedReply, match="metrics: must be a MetricRecord"):
-        read(Message(RecordDict({"metrics": ConfigRecord()}), reply_to=question()))
-    with pytest.raises(RejectedReply, match="unexpected"):
-        read(Message(RecordDict({"metrics": MetricRecord(), "head": ConfigRecord()}), reply_to=question()))

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
-import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Message, RecordDict
 
-from fedstats_app.wire import RejectedReply, RejectedRequest
 from fedstats_app.wire.personal import PersonalMetrics, Prototypes
 from fedstats_app.wire.prototypes import (
     PROTOTYPES,
@@ -52,61 +47,9 @@ def test_a_round_survives_the_journey(last: bool) -> None:
     assert task.prototypes is not None and same_bits(task.prototypes.means, SHARED.means)
 
 
-@pytest.mark.parametrize("record", [None, ConfigRecord(), ConfigRecord({"last": 1}), ConfigRecord({"last": "no"})])
-def test_a_round_must_say_whether_it_is_the_last(record: ConfigRecord | None) -> None:
-    asked = content()
-    del asked["round"]
-    if record is not None:
-        asked["round"] = record
-    with pytest.raises(RejectedRequest, match="round: must say whether it is the last"):
-        read_prototype_task(instruction(asked, PROTOTYPES))
-    with pytest.raises(RejectedRequest, match="count from 1"):
-        read_prototype_task(instruction(content(server_round=0), PROTOTYPES))
-
-
 def test_class_means_survive_the_journey() -> None:
     read = read_prototype_reply(reply(), C, D)
     assert same_bits(read.class_ids, LOCAL.class_ids) and same_bits(read.means, LOCAL.means)
     assert (read.loss, read.restarted, read.metrics) == (0.75, True, LOCAL.metrics)
     nothing = LocalPrototypes(torch.empty(0, dtype=torch.int64), torch.empty(0, D), 0.0, False, PersonalMetrics())
     assert len(read_prototype_reply(reply(nothing), C, D).class_ids) == 0
-
-
-def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
-    def change(records: RecordDict) -> None:
-        records[record][key] = value  # type: ignore[index,call-overload]
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (put("prototypes", "class-ids", Array(np.array([0, 4]))), "class-ids: must lie in"),
-        (put("prototypes", "class-ids", Array(np.array([3, 0]))), "class-ids: must ascend"),
-        (put("prototypes", "class-ids", Array(np.array([3, 3]))), "class-ids: at most 1 rows per class"),
-        (put("prototypes", "class-ids", Array(np.arange(9))), "class-ids: must have shape"),
-        (put("prototypes", "class-ids", Array(np.array([0]))), "means: must have shape"),
-        (put("prototypes", "means", Array(np.zeros((2, D + 1), np.float32))), "means: must have shape"),
-        (put("prototypes", "means", Array(np.zeros((2, D)))), "means: must be <f4"),
-        (put("prototypes", "means", Array(np.full((2, D), np.inf, np.float32))), "means: must be finite"),
-        (put("prototypes", "means", Array(np.full((2, D), 1e11, np.float32))), "means: must lie within"),
-        (put("prototypes", "counts", Array(np.array([5, 5]))), "unexpected \\['counts'\\]"),
-        (lambda records: records.update({"prototypes": ConfigRecord()}), "prototypes: must be an ArrayRecord"),
-        (lambda records: records.pop("prototypes"), "missing \\['prototypes'\\]"),
-        (put("metrics", "loss", math.nan), "loss: must be a finite number"),
-        (put("metrics", "restarted", 2), "restarted: must be a whole number from 0 to 1"),
-        (put("metrics", "num-test", -1), "num-test"),
-    ],
-)
-def test_what_cannot_be_class_means_is_refused(change: Callable[[RecordDict], object], reason: str) -> None:
-    forged = reply()
-    change(forged.content)
-    with pytest.raises(RejectedReply, match=reason):
-        read_prototype_reply(forged, C, D)
-
-
-def test_a_failure_is_refused_with_its_reason() -> None:
-    error = Message(Error(100, "no disk"), reply_to=instruction(content(), PROTOTYPES))
-    with pytest.raises(RejectedReply, match="no disk"):
-        read_prototype_reply(error, C, D)

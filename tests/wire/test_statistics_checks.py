@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
-from fedstats_app.wire import RejectedReply
-from fedstats_app.wire.statistics_checks import MAX_COUNT, MAX_FEATURE, check_gram, check_rows, check_sums
+from fedstats_app.wire.reading import MAX_COUNT, Malformed
+from fedstats_app.wire.statistics_checks import MAX_FEATURE, check_gram, check_rows, check_sums
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -24,14 +24,14 @@ def test_counts_up_to_the_bound_are_allowed(count: int) -> None:
 
 @pytest.mark.parametrize("count", [0, MAX_COUNT + 1])
 def test_counts_beyond_are_not(count: int) -> None:
-    with pytest.raises(RejectedReply, match="counts: must lie in"):
+    with pytest.raises(Malformed, match="counts: must lie in"):
         check_rows(torch.tensor([0, 2]), torch.tensor([1, count]), 3, 1)
 
 
 def test_means_up_to_the_bound_are_allowed_whatever_the_count() -> None:
     check_sums(rows_of([[MAX_FEATURE, 0.0]], [1000]))
 
-    with pytest.raises(RejectedReply, match=r"means must lie within 1e\+10, got 1.1e\+10"):
+    with pytest.raises(Malformed, match=r"means must lie within 1e\+10, got 1.1e\+10"):
         check_sums(rows_of([[-1.1 * MAX_FEATURE, 0.0]], [1000]))
 
 
@@ -47,7 +47,7 @@ def test_what_rounding_can_do_is_tolerated_and_no_more(excess: float, allowed: b
     if allowed:
         check_gram(gram, rows, EPS)
     else:
-        with pytest.raises(RejectedReply, match="positive semi-definite"):
+        with pytest.raises(Malformed, match="positive semi-definite"):
             check_gram(gram, rows, EPS)
 
 
@@ -59,5 +59,5 @@ def test_counts_of_another_class_are_seen() -> None:
     statistics = FeatureStatistics.from_features(features, labels, 2)
     swapped = ClassMeanRows(torch.arange(2), statistics.class_counts.flip(0), None, 2, class_sums=statistics.class_sums)
 
-    with pytest.raises(RejectedReply, match="not smaller than the class sums force"):
+    with pytest.raises(Malformed, match="not smaller than the class sums force"):
         check_gram(statistics.gram, swapped, EPS)

@@ -2,28 +2,25 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.statistics import RandomFourierFeatures
 from fedstats_app.training.options import LocalOptions
-from fedstats_app.wire import RejectedReply, RejectedRequest
+from fedstats_app.wire import RejectedReply
+from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.training import (
-    TrainingRequest,
-    read_training_task,
-    to_record,
-)
-from fedstats_app.wire.training_replies import (
     EvaluationCounts,
     TrainingMetrics,
+    TrainingRequest,
     check_training_reply,
     model_evaluation_reply,
     nothing_to_train_reply,
     read_model_evaluation_reply,
+    read_training_task,
     training_reply,
 )
 from tests.support.local_grid import instruction
@@ -72,38 +69,6 @@ def test_request_survives_the_journey() -> None:
     assert torch.equal(task.fixed["head.bias"], torch.zeros(2))
 
 
-def test_flowers_fedprox_puts_its_term_into_the_options() -> None:
-    assert read_training_task(instruction(request_content(proximal_mu=0.3), "train")).request.options.proximal_mu == 0.3
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"tune": "everything"}, "tune must be one of full, probe, features"),
-        ({"batch_norm": "off"}, "batch_norm must be one of"),
-        ({"temperature": 0.0}, "temperature must be a positive number"),
-        ({"learning_rate": -1.0}, "learning_rate must be positive"),
-        ({"local_epochs": 0}, "epochs must be at least 1"),
-        ({"holdout": 1.0}, r"holdout must lie in \[0, 1\)"),
-        ({"num_classes": 0}, "num_classes must lie in"),
-        ({"class_names": ["ant"]}, "class_names must name all 2 classes"),
-        ({"feature_map": "{"}, "not a request to train"),
-        ({"seed": -1}, "seed must lie in"),
-    ],
-)
-def test_a_request_that_makes_no_sense_is_refused(changes: dict[str, object], reason: str) -> None:
-    with pytest.raises(RejectedRequest, match=reason):
-        read_training_task(instruction(request_content(**changes), "train"))
-
-
-@pytest.mark.parametrize("missing", ["arrays", "fixed", "config"])
-def test_a_request_without_a_record_is_refused(missing: str) -> None:
-    content = request_content()
-    del content[missing]
-    with pytest.raises(RejectedRequest, match=missing):
-        read_training_task(instruction(content, "train"))
-
-
 def test_a_good_reply_is_taken() -> None:
     assert check_training_reply(reply(), SHAPES) == TrainingMetrics(7, 0.25, 1.5)
     assert check_training_reply(reply(), SHAPES, 7).num_examples == 7
@@ -114,22 +79,6 @@ def test_a_client_without_samples_is_no_failure() -> None:
     assert check_training_reply(empty, SHAPES).num_examples == 0
     with pytest.raises(RejectedReply, match="missing"):
         check_training_reply(empty, SHAPES, 7)
-
-
-@pytest.mark.parametrize(
-    ("metrics", "reason"),
-    [
-        ({"num_examples": 8}, "count: must be a whole number, 7, got 8"),
-        ({"num_examples": 7.0}, "count: must be a whole number"),
-        ({"loss": math.nan}, "loss: must be a finite number"),
-        ({"loss": -1.0}, "loss: must be a finite number"),
-        ({"seconds": math.inf}, "seconds: must be a finite number"),
-        ({"extra": 1}, "unexpected"),
-    ],
-)
-def test_metrics_that_cannot_be_are_rejected(metrics: dict[str, object], reason: str) -> None:
-    with pytest.raises(RejectedReply, match=reason):
-        check_training_reply(reply(**metrics), SHAPES, 7)
 
 
 @given(st.sampled_from([math.nan, math.inf, -math.inf]), st.integers(0, 5))
@@ -158,24 +107,10 @@ def test_other_arrays_than_those_that_went_down_are_rejected(arrays: dict[str, t
         check_training_reply(bad, SHAPES)
 
 
-def test_replies_of_another_kind_are_rejected() -> None:
-    failed = Message(Error(code=2, reason="out of memory"), reply_to=instruction(RecordDict(), "train"))
-    with pytest.raises(RejectedReply, match="out of memory"):
-        check_training_reply(failed, SHAPES)
-    for name, record in (
-        ("arrays", MetricRecord({"head.bias": 1})),
-        ("metrics", ArrayRecord({"x": Array(np.zeros(1))})),
-    ):
-        odd = reply()
-        odd.content[name] = record
-        with pytest.raises(RejectedReply, match=f"{name}: must be"):
-            check_training_reply(odd, SHAPES)
-
-
 def test_evaluation_counts_add_up_and_travel() -> None:
     counts = EvaluationCounts(4, 3, 1.5) + EvaluationCounts(1, 0, 2.0)
     message = model_evaluation_reply(instruction(RecordDict(), "evaluate.model"), counts)
     assert read_model_evaluation_reply(message) == EvaluationCounts(5, 3, 3.5)
     message.content["metrics"]["num-correct"] = 6
-    with pytest.raises(RejectedReply, match=r"in \[0, 5\], got 6"):
+    with pytest.raises(RejectedReply, match="num-correct: must be a whole number from 0 to 5, got 6"):
         read_model_evaluation_reply(message)

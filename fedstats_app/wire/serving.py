@@ -1,26 +1,105 @@
-"""Several clients' requests in one message to the SuperNode that hosts them, and one reply with all their answers.
+"""Serving messages: several clients in one, and a reply to whatever happens.
 
-The request is the clients' common content plus a ConfigRecord ``clients`` with ``ids``; the reply has every client's
-records under ``<id>.<name>`` and a ConfigRecord ``failed`` from id to reason. Without ``clients`` the message is for
-the node itself, which then is one client.
+A request for several clients is their common content plus a ConfigRecord ``clients`` with ``ids``; the reply has every
+client's records under ``<id>.<name>`` and a ConfigRecord ``failed`` from id to reason. Without ``clients`` the message
+is for the node itself, which then is one client. No reply at all would hang a simulation and wedge a SuperNode.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import re
 import traceback
 from collections.abc import Callable, Sequence
 
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
-from fedstats_app.wire.errors import RejectedRequest, clean_reason
-from fedstats_app.wire.guard import GUARD_ERROR_CODE, checked_reply, reason_of
+GUARD_ERROR_CODE = 100
+# Flower cuts nothing; a traceback of megabytes must not travel, nor fill a log.
+MAX_REASON = 500
+# Of a longer reason the beginning tells where it comes from, and the end what happened (tracebacks name it last).
+HEAD_OF_REASON = 100
+
+ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 # What a handler for one client looks like: client id is None where the node is the client.
 ClientHandler = Callable[[Message, Context, int | None], Message]
 
 logger = logging.getLogger("fedstats_app")
+
+
+class RejectedReply(Exception):
+    """A reply that must not be used; the message says what was wrong, what is allowed and what came.
+
+    Parameters
+    ----------
+    reason : str
+        May hold what a stranger sent: it is cleaned by :func:`clean_reason`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(clean_reason(reason))
+
+
+class RejectedRequest(Exception):
+    """A request that a client does not answer; the message says why."""
+
+
+def clean_reason(reason: object) -> str:
+    """Return a reason as one short line of printable text that any wire takes.
+
+    Line breaks and control characters of a stranger must not forge lines of the log. A lone surrogate (from a file
+    name that is no UTF-8) cannot be serialised, and a reply that cannot be serialised wedges a SuperNode.
+    """
+    text = " ".join(ANSI_ESCAPE.sub("", str(reason)).split())
+    if len(text) > MAX_REASON:
+        text = f"{text[:HEAD_OF_REASON]} ... {text[HEAD_OF_REASON + 5 - MAX_REASON :]}"
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def guard(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Mod for a whole ClientApp: exceptions, exits, None and unserialisable replies become error replies.
+
+    Parameters
+    ----------
+    msg : Message
+        The instruction.
+    context : Context
+        The node's.
+    call_next : callable
+        The rest of the app.
+    """
+    try:
+        return checked_reply(call_next(msg, context))
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # the one place where everything must be caught
+        logger.error("%s failed on this node:\n%s", msg.metadata.message_type, traceback.format_exc())
+        return Message(Error(code=GUARD_ERROR_CODE, reason=reason_of(error)), reply_to=msg)
+
+
+def checked_reply(reply: object) -> Message:
+    """Return what a handler returned if it is a message that can be sent.
+
+    Raises
+    ------
+    TypeError
+        If it is no Message.
+    Exception
+        Whatever Flower raises if a record cannot be serialised: here, where it can still be answered.
+    """
+    if not isinstance(reply, Message):
+        raise TypeError(f"the ClientApp must return a Message, got {type(reply).__name__}")
+    if reply.has_content():
+        for record in reply.content.values():
+            # Arrays can always be serialised, and are what takes time.
+            if not isinstance(record, ArrayRecord):
+                record.deflate()
+    return reply
+
+
+def reason_of(error: BaseException) -> str:
+    """Return type and text of an error, fit to be sent."""
+    return clean_reason(f"{type(error).__name__}: {error}")
 
 
 def pack_requests(content: RecordDict, client_ids: Sequence[int]) -> RecordDict:

@@ -1,15 +1,18 @@
-"""Several clients' requests in one message: each client's failure is its own."""
+"""Whatever happens becomes a reply that can be sent, and of several clients in one message each fails alone."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedstats_app.wire import guard, per_client
-from fedstats_app.wire.multiplex import pack_requests, unpack_reply
+from fedstats_app.wire import RejectedReply, guard, per_client
+from fedstats_app.wire.serving import MAX_REASON, clean_reason, pack_requests, unpack_reply
 from tests.support.local_grid import instruction
 
 NOWHERE = Context(1, 1, {}, RecordDict(), {})
@@ -132,3 +135,93 @@ def test_a_reply_cannot_speak_for_another_node() -> None:
     host.metadata.__dict__["_src_node_id"] = 55
 
     assert unpack_reply(host, None, client_instruction(99)).metadata.src_node_id == 99
+
+
+def through_guard(function: Callable[[Message], object]) -> Message:
+    app = ClientApp(mods=[guard])
+
+    @app.query("statistics")
+    def statistics(msg: Message, context: Context) -> Message:
+        return function(msg)  # type: ignore[return-value]
+
+    return app(instruction(RecordDict(), node=7), NOWHERE)
+
+
+def raises(error: BaseException) -> Callable[[Message], object]:
+    def function(msg: Message) -> object:
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda msg: None, "TypeError: the ClientApp must return a Message, got NoneType"),
+        (lambda msg: {"loss": 1.0}, "TypeError: the ClientApp must return a Message, got dict"),
+        (raises(ValueError("no data")), "ValueError: no data"),
+        (raises(KeyError("labels")), "KeyError: 'labels'"),
+        (raises(MemoryError()), "MemoryError"),
+        (lambda msg: sys.exit("out of memory"), "SystemExit: out of memory"),
+        (
+            lambda msg: Message(RecordDict({"metrics": MetricRecord({"n": 2**64})}), reply_to=msg),
+            "ValueError",
+        ),
+        (
+            lambda msg: Message(RecordDict({"about": ConfigRecord({"file": "caf\udce9.png"})}), reply_to=msg),
+            "UnicodeEncodeError",
+        ),
+        (raises(OSError("cannot read caf\udce9.png\nsecond line\x1b[31m")), "cannot read caf?.png second line"),
+        (raises(ValueError("a" * 10**6 + " the end")), " the end"),
+    ],
+    ids=["None", "dict", "raise", "key", "memory", "exit", "2**64", "surrogate", "unprintable", "megabyte"],
+)
+def test_it_becomes_an_error_reply_that_can_be_sent(function: Callable[[Message], object], reason: str) -> None:
+    reply = through_guard(function)
+
+    assert reply.has_error() and reply.error.code == 100
+    assert reason in reply.error.reason or reply.error.reason.endswith(reason)
+    assert len(reply.error.reason) <= 500 and reply.error.reason.isprintable()
+    assert reply.metadata.src_node_id == 7 and reply.metadata.reply_to_message_id == "instruction-7"
+    assert reply.deflate(), "what goes over a real wire"
+
+
+def test_a_good_reply_passes_as_it_is() -> None:
+    content = RecordDict({"arrays": ArrayRecord(), "metrics": MetricRecord({"n": 2**63 - 1, "loss": [0.5]})})
+
+    reply = through_guard(lambda msg: Message(content, reply_to=msg))
+
+    assert reply.content is content
+
+
+def test_an_interrupt_is_not_swallowed() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        through_guard(raises(KeyboardInterrupt()))
+
+
+@given(st.text(max_size=2000))
+def test_a_reason_is_one_short_printable_line_that_utf8_takes(text: str) -> None:
+    reason = clean_reason(text)
+
+    assert len(reason) <= MAX_REASON and reason.isprintable()
+    assert reason.encode("utf-8").decode("utf-8") == reason == clean_reason(reason)
+
+
+@pytest.mark.parametrize("length", [MAX_REASON - 1, MAX_REASON, MAX_REASON + 1, 10**6])
+def test_of_a_long_reason_both_ends_are_kept(length: int) -> None:
+    text = "begin" + "." * (length - 8) + "end"
+
+    reason = clean_reason(text)
+
+    assert len(reason) == min(length, MAX_REASON) and reason.startswith("begin.") and reason.endswith(".end")
+    assert reason == text or " ... " in reason
+
+
+def test_a_traceback_with_colours_keeps_its_words() -> None:
+    traceback = "\x1b[36mray::app()\x1b[39m\n  File 'x'\nValueError: no"
+
+    assert clean_reason(traceback) == "ray::app() File 'x' ValueError: no"
+
+
+def test_a_rejection_is_clean() -> None:
+    assert str(RejectedReply("got 'x\ny'\x07")) == "got 'x y'?"

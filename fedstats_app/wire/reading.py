@@ -1,0 +1,267 @@
+"""The one strict reader: what a message holds is of exactly its kind, type and range, or is refused by name.
+
+Readers of either side raise :class:`Malformed`, or any other ValueError; :func:`reads_replies` and
+:func:`reads_requests` turn it into what the server and the clients refuse a message with. No torch is imported here:
+a node says which clients it hosts without.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from fedstats_app.options import Options
+from fedstats_app.wire.serving import RejectedReply, RejectedRequest
+
+# Larger counts than any site has images: a forged one cannot drown the others without limit.
+MAX_COUNT = 10_000_000
+# A node works for any server it is connected to: what a request can make it allocate is bounded.
+MAX_CLASSES = 1_000_000
+# What the specifications of 16 methods need is about 2,000 characters.
+MAX_JSON_LENGTH = 100_000
+# What Flower's records hold.
+LARGEST_WHOLE = 2**63 - 1
+
+TYPE_WORDS = {int: "a whole number", float: "a finite float", bool: "true or false", str: "text", bytes: "bytes"}
+
+Read = TypeVar("Read")
+Value = TypeVar("Value")
+Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
+Arguments = ParamSpec("Arguments")
+
+
+# What is refused
+
+
+class Malformed(ValueError):
+    """Something in a message is not as it must be; the text says its name, what is allowed and what came."""
+
+
+def reads_replies(
+    read: Callable[Concatenate[Message, Arguments], Read],
+) -> Callable[Concatenate[Message, Arguments], Read]:
+    """Make a reader of replies refuse errors, and whatever it finds malformed, with :class:`RejectedReply`."""
+
+    @functools.wraps(read)
+    def strict(reply: Message, /, *args: Arguments.args, **options: Arguments.kwargs) -> Read:
+        if reply.has_error():
+            raise RejectedReply(reply.error.reason or f"error code {reply.error.code}")
+        try:
+            return read(reply, *args, **options)
+        except ValueError as error:
+            raise RejectedReply(str(error)) from error
+
+    return strict
+
+
+def reads_requests(purpose: str) -> Callable[[Callable[[Message], Read]], Callable[[Message], Read]]:
+    """Make a reader of requests refuse whatever it finds malformed with :class:`RejectedRequest`."""
+
+    def of(read: Callable[[Message], Read]) -> Callable[[Message], Read]:
+        @functools.wraps(read)
+        def strict(msg: Message) -> Read:
+            try:
+                return read(msg)
+            except ValueError as error:
+                raise RejectedRequest(f"not a request {purpose}: {error!s:.300}") from error
+
+        return strict
+
+    return of
+
+
+# Records and single values
+
+
+def check_keys(what: str, found: Mapping[str, Any], required: set[str], optional: set[str] | None = None) -> None:
+    """Refuse a mapping whose keys are not exactly the required ones, give or take the optional ones."""
+    keys = set(found)
+    missing, unexpected = required - keys, keys - required - (optional or set())
+    if missing or unexpected:
+        raise Malformed(
+            f"{what}: must have the keys {sorted(required)}, "
+            f"missing {sorted(missing)}, unexpected {[str(key)[:40] for key in sorted(unexpected)[:5]]}"
+        )
+
+
+def record_of(
+    content: RecordDict, name: str, kind: type[Record], keys: set[str] | None = None, optional: set[str] | None = None
+) -> Record:
+    """Return a record of a message if it is of this kind and has these keys; any keys by default."""
+    record = content.get(name)
+    if not isinstance(record, kind):
+        got = "none" if record is None else type(record).__name__
+        article = "an" if kind is ArrayRecord else "a"
+        raise Malformed(f"{name}: must be {article} {kind.__name__}, got {got}")
+    if keys is not None:
+        check_keys(name, record, keys, optional)
+    return record
+
+
+def typed(values: Mapping[str, Any], key: str, kind: type[Value]) -> Value:
+    """Return a value of exactly this type, and finite: 1.5 is no count, 1 no flag and True no seed."""
+    value = _present(values, key)
+    if not _is_exactly(value, kind):
+        raise Malformed(f"{key}: must be {TYPE_WORDS[kind]}, got {value!r:.60}")
+    return cast(Value, value)
+
+
+def whole(values: Mapping[str, Any], key: str, low: int = 0, high: int = LARGEST_WHOLE) -> int:
+    """Return a whole number in a range, both ends included."""
+    value = _present(values, key)
+    if type(value) is not int or not low <= value <= high:
+        bounds = f"of at least {low}" if high == LARGEST_WHOLE else f"from {low} to {high}"
+        raise Malformed(f"{key}: must be {low if low == high else f'a whole number {bounds}'}, got {value!r:.60}")
+    return value
+
+
+def number(values: Mapping[str, Any], key: str, high: float = math.inf) -> float:
+    """Return a finite float from 0 to a bound, both included."""
+    value = _present(values, key)
+    if not _is_exactly(value, float) or not 0.0 <= value <= high:
+        bounds = "of at least 0" if high == math.inf else f"from 0 to {high:g}"
+        raise Malformed(f"{key}: must be a finite float {bounds}, got {value!r:.60}")
+    return float(value)
+
+
+def list_of(values: Mapping[str, Any], key: str, kind: type[Value], most: int | None = None) -> list[Value]:
+    """Return a list of at most so many values of exactly this type."""
+    found = _present(values, key)
+    if type(found) is not list or (most is not None and len(found) > most):
+        bound = "" if most is None else f" of at most {most} values"
+        raise Malformed(f"{key}: must be a list{bound}, got {found!r:.60}")
+    for value in found:
+        if not _is_exactly(value, kind):
+            raise Malformed(f"{key}: must be a list, each value {TYPE_WORDS[kind]}, got {value!r:.60}")
+    return found
+
+
+def _is_exactly(value: object, kind: type) -> bool:
+    return type(value) is kind and not (isinstance(value, float) and not math.isfinite(value))
+
+
+def _present(values: Mapping[str, Any], key: str) -> Any:
+    if key not in values:
+        raise Malformed(f"{key}: is missing")
+    return values[key]
+
+
+# Whole dataclasses
+
+
+def as_text(write: Callable[[Any], object], read: Callable[[Any], Any], key: str = "") -> dict[str, Any]:
+    """Return the metadata of a dataclass field that travels as JSON of ``write(value)``; ``read`` makes it again."""
+
+    def read_text(text: object) -> Any:
+        if type(text) is not str or len(text) > MAX_JSON_LENGTH:
+            got = len(text) if isinstance(text, str) else f"{text!r:.60}"
+            raise ValueError(f"must be JSON, which may take at most {MAX_JSON_LENGTH} characters, got {got}")
+        return read(json.loads(text))
+
+    return {"key": key, "write": lambda value: json.dumps(write(value)), "read": read_text}
+
+
+@functools.cache
+def _wire_fields(kind: Any) -> dict[str, tuple[Field[Any], Any]]:
+    """Return field and type by key of all fields that travel: of a group of options those that have a key."""
+    types = get_type_hints(kind)
+    keyed = {one.metadata.get("key") or one.name.replace("_", "-"): one for one in fields(kind)}
+    own = kind.keys() if issubclass(kind, Options) else keyed
+    return {key: (one, types[one.name]) for key, one in own.items()}
+
+
+def to_values(value: Any) -> dict[str, Any]:
+    """Return the fields of a frozen dataclass by key, those of dataclasses in it among them.
+
+    A key is the field's name with hyphens, unless its metadata have another.
+    """
+    values: dict[str, Any] = {}
+    for key, (one, kind) in _wire_fields(type(value)).items():  # type: ignore[arg-type]  # classes are hashable
+        own = getattr(value, one.name)
+        if "write" in one.metadata:
+            values[key] = one.metadata["write"](own)
+        elif is_dataclass(kind):
+            values |= to_values(own)
+        else:
+            values[key] = float(own) if kind is float else list(own) if get_origin(kind) is tuple else own
+    return values
+
+
+def from_values(kind: type[Read], values: Mapping[str, Any]) -> Read:
+    """Return the dataclass that :func:`to_values` was given, each field of exactly its annotated type.
+
+    Parameters
+    ----------
+    kind : type
+        Of fields that are int, float (finite), bool, str, Literal, tuples of one of them, dataclasses, or have ``read``
+        in their metadata. It checks ranges itself.
+    values : mapping
+        By key; keys of nobody are ignored.
+
+    Raises
+    ------
+    ValueError
+        If a key is missing, or a value is not of its type or not allowed.
+    """
+    wanted = _wire_fields(kind)  # type: ignore[arg-type]  # classes are hashable
+    return kind(**{one.name: _read_field(key, one, of, values) for key, (one, of) in wanted.items()})
+
+
+def _read_field(key: str, one: Field[Any], kind: Any, values: Mapping[str, Any]) -> Any:
+    if "read" in one.metadata:
+        try:
+            return one.metadata["read"](_present(values, key))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            what = "" if type(error) is ValueError else f"{type(error).__name__}: "  # which says what it is about
+            raise Malformed(f"{key}: {what}{error!s:.200}") from error
+    if is_dataclass(kind):
+        return from_values(kind, values)  # type: ignore[arg-type]  # a type, not an instance
+    if get_origin(kind) is tuple:
+        return tuple(list_of(values, key, get_args(kind)[0]))
+    if get_origin(kind) is Literal:
+        allowed, value = get_args(kind), typed(values, key, str)
+        if value not in allowed:
+            raise Malformed(f"{key}: must be one of {', '.join(allowed)}, got {value!r:.60}")
+        return value
+    return typed(values, key, kind)
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """What every request that is about a client's samples says.
+
+    Attributes
+    ----------
+    num_classes : int
+        C.
+    seed : int
+        Draws which samples are held out, and whatever else the request draws.
+    holdout : float
+        Share of its samples that a client keeps for evaluation, 0 for none.
+    backbone_fingerprint : str
+        Of the server's backbone and transform, or "" if there is none to compare with.
+    class_names : tuple of str
+        The classes in the order of their ids, or empty where ids are agreed on otherwise.
+    """
+
+    num_classes: int
+    seed: int = field(default=0, kw_only=True)
+    holdout: float = field(default=0.0, kw_only=True)
+    backbone_fingerprint: str = field(default="", kw_only=True)
+    class_names: tuple[str, ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_classes <= MAX_CLASSES:
+            raise ValueError(f"num_classes must lie in [1, {MAX_CLASSES}], got {self.num_classes}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must lie in [0, 2^63), got {self.seed}")
+        if not 0.0 <= self.holdout < 1.0:
+            raise ValueError(f"holdout must lie in [0, 1), got {self.holdout}")
+        if self.class_names and len(self.class_names) != self.num_classes:
+            raise ValueError(f"class_names must name all {self.num_classes} classes, got {len(self.class_names)}")
