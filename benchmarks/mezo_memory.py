@@ -29,10 +29,8 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.text import is_text_backbone
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.zeroth_order.directions import Directions, Distribution, rounding_bits
-from fedstats_app.training.zeroth_order.objective import projected_gradients
-from fedstats_app.training.zeroth_order.perturbation import How, Perturbation
-from fedstats_app.training.zeroth_order.perturbed import Probe
+from fedstats_app.training.zeroth_order.directions import Directions, Distribution, Probe, rounding_bits
+from fedstats_app.training.zeroth_order.perturbation import How, Perturbation, projected_gradients
 from fedstats_app.training.zeroth_order.selection import tuned_names
 
 NUM_CLASSES, EPSILON = 10, 1e-3

@@ -3,22 +3,25 @@
 Importing this package imports neither torch nor flwr; the parts do, when they are used.
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedstats_app.classifier import load
+    from fedstats_app.server.replay import replay
 
 # Flower reads the version from pyproject.toml and accepts no dynamic one, and an unpacked app bundle has no package
 # metadata to ask. So it stands here and there, and a test keeps the two equal.
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "load", "replay"]
+
+# Imported on first use, because they need torch.
+_HOMES = {"load": "classifier", "replay": "server.replay"}
 
 
 def __getattr__(name: str) -> object:
-    """Import `load` on first use, because it needs torch."""
-    if name == "load":
-        from fedstats_app.classifier import load
-
-        return load
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import one of the names that need torch on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -15,26 +15,23 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedstats_app.config import TRAINING, AppConfig, NodeConfig
+from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data.clients import listed_classes, own_dataset
 from fedstats_app.wire import NodeInfo, guard, node_info_reply, per_client
 
-# Beside all messages of type train: they score what is being trained, or was trained on this node.
-TRAINING_MESSAGES = ("evaluate.model", "evaluate.mezo", "evaluate.personal")
+# They score what is being trained, or was trained on this node.
+EVALUATIONS_OF_TRAINING = ("evaluate.model", "evaluate.mezo", "evaluate.personal")
 
 
 def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Mod: train nothing on a node whose owner does not allow it, whatever the handler and whoever asks."""
     trains = msg.metadata.message_type.split(".")[0] == "train"
-    if trains or msg.metadata.message_type in TRAINING_MESSAGES:
-        from fedstats_app.client.node import configs
-        from fedstats_app.client.split import node_policy
-        from fedstats_app.privacy import RefusedByPolicy
+    if trains or msg.metadata.message_type in EVALUATIONS_OF_TRAINING:
+        reason = NodeConfig.from_node_config(context.node_config).refusal_to_train(evaluating=not trains)
+        if reason:
+            from fedstats_app.privacy import RefusedByPolicy
 
-        config, node = configs(context)
-        node_policy(config, node).check_method(TRAINING)
-        if trains and not node.trains:
-            raise RefusedByPolicy("this node does not train (train=false in its node-config)")
+            raise RefusedByPolicy(reason)
     return call_next(msg, context)
 
 
@@ -45,7 +42,7 @@ app = ClientApp(mods=[guard, owners_policy])
 def clients(msg: Message, context: Context) -> Message:
     """Say which clients this node hosts."""
     node = NodeConfig.from_node_config(context.node_config)
-    trains = node.trains and (node.allowed_methods is None or TRAINING in node.allowed_methods)
+    trains = not node.refusal_to_train()
     if node.data_path:
         config = AppConfig.from_run_config(context.run_config)
         dataset = own_dataset(node.data_path, config.data)
@@ -94,7 +91,7 @@ def evaluate_model(msg: Message, context: Context, client_id: int | None) -> Mes
 @per_client
 def mezo(msg: Message, context: Context, client_id: int | None) -> Message:
     """Bring the client's replica up to date and send difference quotients of its loss (FedMeZO)."""
-    from fedstats_app.client.mezo import mezo
+    from fedstats_app.client.replica import mezo
 
     return mezo(msg, context, client_id)
 
@@ -103,7 +100,7 @@ def mezo(msg: Message, context: Context, client_id: int | None) -> Message:
 @per_client
 def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score the client's replica on the samples that it kept for evaluation."""
-    from fedstats_app.client.mezo import evaluate_mezo
+    from fedstats_app.client.replica import evaluate_mezo
 
     return evaluate_mezo(msg, context, client_id)
 

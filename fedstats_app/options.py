@@ -12,6 +12,7 @@ Only the standard library is imported here.
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -19,6 +20,10 @@ from typing import Any, ClassVar, Self
 
 # A check returns the value in its final type, or raises ValueError saying what is allowed.
 Check = Callable[[object], object]
+
+
+# What the specifications of 16 methods need is about 2,000 characters.
+MAX_JSON_LENGTH = 100_000
 
 
 class ConfigError(ValueError):
@@ -185,3 +190,15 @@ def run_folder(value: object) -> object:
     if not isinstance(value, str) or (value and not is_absolute(value)):
         raise ValueError("must be the absolute path of a run folder (or start with ~)")
     return value
+
+
+def as_text(write: Callable[[Any], object], read: Callable[[Any], Any], key: str = "") -> dict[str, Any]:
+    """Return the metadata of a dataclass field that travels as JSON of ``write(value)``; ``read`` makes it again."""
+
+    def read_text(text: object) -> Any:
+        if type(text) is not str or len(text) > MAX_JSON_LENGTH:
+            got = len(text) if isinstance(text, str) else f"{text!r:.60}"
+            raise ValueError(f"must be JSON, which may take at most {MAX_JSON_LENGTH} characters, got {got}")
+        return read(json.loads(text))
+
+    return {"key": key, "write": lambda value: json.dumps(write(value)), "read": read_text}

@@ -19,12 +19,11 @@ import torch
 from flwr.app import Context, RecordDict
 
 import fedstats_app
-from fedstats_app import client_app, server_app
+from fedstats_app import client_app, replay, server_app
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.config import AppConfig
 from fedstats_app.data import load_dataset
 from fedstats_app.methods import METHODS
-from fedstats_app.mezo_model import replay
 from fedstats_app.results.head_file import read_head
 from tests.support.deployment import (
     PATIENCE,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedstats_app import replay
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.mezo_model import replay
-from fedstats_app.mezo_state import MezoState
+from fedstats_app.training.zeroth_order.log import TrainingFiles
 from tests.support.flower import Simulation, simulation
 
 pytestmark = [
@@ -44,7 +44,7 @@ def test_any_number_of_clients_gives_the_same_model(flower: Simulation) -> None:
             f"{clients} of {clients} replicas are bit-identical in the end, digest {replica.digest().hex()}"
         )
         weights.append(replica.parameters["head.weight"].detach().clone())
-    start = MezoState(run.folder / "mezo" / "fedncm-fedmezo").load_start()
+    start = TrainingFiles(run.folder / "mezo" / "fedncm-fedmezo").load_start()
     assert start is not None
     assert (weights[0] - start[1]["head.weight"]).abs().max() > 1e-2
     for other in weights[1:]:

@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 import fedstats_app
 from fedstats_app import client_app, server_app
 from fedstats_app.cli import main
-from fedstats_app.client import mezo as client_mezo
+from fedstats_app.client.replica import replica_of
 from fedstats_app.config import AppConfig
 from tests.support.local_grid import LocalGrid
 from tests.support.sentences import BAD, GOOD, text_folder
@@ -171,7 +171,7 @@ def test_fedmezo_tunes_a_language_model_and_the_run_folder_predicts_with_it(
 ) -> None:
     if part == "lora":
         pytest.importorskip("peft", reason="needs the extra `text`")
-    client_mezo._held.clear()
+    replica_of.cache_clear()
     settings = {"method": "fed3r", "fine_tune": "fedmezo", "fedmezo_tune": part, "num_server_rounds": 40}
     folder = run(tmp_path, reviews, **settings, evaluate_every=40)
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]

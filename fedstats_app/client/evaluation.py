@@ -8,8 +8,7 @@ import torch
 from flwr.app import Context, Message
 
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.client.node import configs, feature_reader
-from fedstats_app.client.split import ClientSplit, client_split, node_policy
+from fedstats_app.client.site import ClientSplit, Site
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
 from fedstats_app.privacy import confusion_above_floor
 from fedstats_app.wire import StatisticsRequest, evaluation_reply, read_evaluation_request
@@ -25,13 +24,12 @@ def score_heads(
 ) -> tuple[dict[str, ConfusionMatrix], dict[str, CalibrationSums]]:
     """Score the heads of a request as far as the node's owner allows; see :func:`evaluate_heads`."""
     request, heads = read_evaluation_request(msg)
-    config, node = configs(context)
-    policy = node_policy(config, node)
-    policy.check_specifications(request.specs)
-    split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
-    reader = feature_reader(config, node, request.backbone_fingerprint)
+    site = Site.of(context, client_id)
+    site.policy.check_specifications(request.specs)
+    split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
+    reader = site.reader(request.backbone_fingerprint)
     return evaluate_heads(
-        reader, split, request, heads, min_class_count=policy.min_class_count, mask_absent=config.run.mask_absent
+        reader, split, request, heads, min_class_count=site.floor, mask_absent=site.config.run.mask_absent
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from flwr.app import Context, Message
@@ -16,10 +15,8 @@ from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.evaluation import score_heads
-from fedstats_app.client.node import configs, feature_reader, partition_of
-from fedstats_app.client.own_model import forget_state, resume, save_state, state_file
-from fedstats_app.client.split import client_split, node_policy
-from fedstats_app.client.training import training_samples
+from fedstats_app.client.own_model import OwnModel
+from fedstats_app.client.site import Site, samples_of
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import choose_mixing, personal_head
 from fedstats_app.statistics import FeatureStatistics
@@ -50,8 +47,8 @@ class _Client:
     ----------
     floor : int
         Classes with fewer readable training samples leave in no form, nor do counts of fewer test samples.
-    state : Path
-        Where its model is kept during a run.
+    own_model : OwnModel
+        What is kept of it during a run.
     """
 
     number: int
@@ -60,7 +57,7 @@ class _Client:
     reader: FeatureReader
     floor: int
     mask_absent: bool
-    state: Path
+    own_model: OwnModel
 
     @property
     def above_floor(self) -> Tensor:
@@ -108,14 +105,14 @@ def prototypes(msg: Message, context: Context, client_id: int | None) -> Message
     client = _client(task.training, context, client_id)
     model, restarted = _start_model(task, client), False
     if task.training.server_round > 1:
-        restarted = not resume(model, client.state, task.training.server_round - 1)
+        restarted = not client.own_model.resume(model, task.training.server_round - 1)
     before = client.num_correct(model, task.predictable) if last else 0
     report = _train(model, task, client)
     class_ids, means = _class_means(model, client.training, client.above_floor)
     if last:
-        forget_state(client.state)
+        client.own_model.forget()
     else:
-        save_state(client.state, model.trained_state(), task.training.server_round)
+        client.own_model.save(model.trained_state(), task.training.server_round)
     metrics = PersonalMetrics(
         report.num_examples,
         client.num_test if last else 0,
@@ -160,27 +157,12 @@ def evaluate_personal(msg: Message, context: Context, client_id: int | None) -> 
 
 
 def _client(task: TrainingTask, context: Context, client_id: int | None) -> _Client:
-    request = task.request
-    config, node = configs(context)
-    split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
-    if len(split.dataset.class_names) != request.num_classes:
-        raise RejectedRequest(
-            f"this node's data has {len(split.dataset.class_names)} classes, the server's model {request.num_classes}"
-        )
-    reader = feature_reader(config, node, request.backbone_fingerprint)
-    training, test = (
-        training_samples(request, reader, split.dataset, indices) for indices in (split.kept, split.held_out)
-    )
+    request, site = task.request, Site.of(context, client_id)
+    split, reader = site.split_for(request), site.reader(request.backbone_fingerprint)
+    training, test = (samples_of(request, reader, split.dataset, part) for part in (split.kept, split.held_out))
     name = context.node_id if client_id is None else client_id
-    return _Client(
-        partition_of(node, client_id) or 0,
-        training,
-        test,
-        reader,
-        node_policy(config, node).min_class_count,
-        config.run.mask_absent,
-        state_file(node.state_root(config.cache), context.run_id, name),
-    )
+    own_model = OwnModel.of(site.node.state_root(site.config.cache), context.run_id, name)
+    return _Client(site.number, training, test, reader, site.floor, site.config.run.mask_absent, own_model)
 
 
 def _start_model(task: PersonalTask, client: _Client) -> TunedModel:
@@ -195,15 +177,7 @@ def _start_model(task: PersonalTask, client: _Client) -> TunedModel:
             if tensors
             else random_head(request.num_classes, dim, request.seed)
         )
-        model = TunedModel(
-            head,
-            backbone=backbone.module,
-            feature_map=request.feature_map,
-            tune=request.tune,
-            tune_bias=request.tune_bias,
-            temperature=request.temperature,
-            batch_norm=request.batch_norm,
-        )
+        model = TunedModel.of(request, head, backbone.module)
         if not set(tensors) <= HEAD:
             model.load_trained_state(tensors)
     except (KeyError, ValueError) as error:

@@ -8,8 +8,7 @@ import time
 import torch
 from flwr.app import Context, Message
 
-from fedstats_app.client.node import configs, feature_reader
-from fedstats_app.client.split import client_split, node_policy
+from fedstats_app.client.site import Site
 from fedstats_app.privacy import statistics_above_floor
 from fedstats_app.wire import read_statistics_request, statistics_reply
 
@@ -20,11 +19,11 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
     """Run the frozen backbone over the client's samples once and return their statistics."""
     started = time.perf_counter()
     request = read_statistics_request(msg)
-    config, node = configs(context)
-    policy = node_policy(config, node)
+    site = Site.of(context, client_id)
+    policy = site.policy
     policy.check_specifications(request.specs)
-    split = client_split(config, node, client_id, request.class_names, holdout=request.holdout, seed=request.seed)
-    reader = feature_reader(config, node, request.backbone_fingerprint)
+    split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
+    reader = site.reader(request.backbone_fingerprint)
     collected = statistics_above_floor(
         policy,
         request.specs,

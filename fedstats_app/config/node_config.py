@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,17 @@ class NodeConfig:
         # Nor does a run say where files go on a machine that is not its own.
         folder = self.cache_dir or ("" if self.data_path else options.cache_dir)
         return Path(folder).expanduser() if folder else default_cache_root()
+
+    def without_partition(self) -> NodeConfig:
+        """Return what all virtual nodes of a machine have in common."""
+        return replace(self, partition_id=None, num_partitions=None)
+
+    def refusal_to_train(self, *, evaluating: bool = False) -> str:
+        """Return why the node's clients take no part in training, or in the evaluation of what is trained; else ""."""
+        if self.allowed_methods is not None and TRAINING not in self.allowed_methods:
+            allowed = ", ".join(self.allowed_methods) or "none"
+            return f"{TRAINING} is not among this node's allowed-methods ({allowed})"
+        return "" if self.trains or evaluating else "this node does not train (train=false in its node-config)"
 
     @classmethod
     def from_node_config(cls, node_config: Mapping[str, object]) -> NodeConfig:

@@ -10,9 +10,11 @@ from torch import Tensor
 from fedstats_app.grid.asking import to_all, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import EVALUATE_HEADS, StatisticsRequest, evaluation_content, read_evaluation_reply
 from fedstats_app.wire.arrays import to_record
-from fedstats_app.wire.training import EVALUATE_MODEL, EvaluationCounts, TrainingRequest, read_model_evaluation_reply
+from fedstats_app.wire.reading import to_values
+from fedstats_app.wire.training import EVALUATE_MODEL, EvaluationCounts, read_model_evaluation_reply
 
 
 def evaluate_on_clients(
@@ -63,7 +65,7 @@ def evaluate_model_on_clients(
     server_round: int,
 ) -> tuple[EvaluationCounts, dict[int, str]]:
     """Score a model that is being trained; see :func:`sum_evaluations`."""
-    config = ConfigRecord({**request.to_config(), "server-round": server_round})
+    config = ConfigRecord({**to_values(request), "server-round": server_round})
     content = RecordDict({"arrays": arrays, "fixed": to_record(fixed), "config": config})
     return sum_evaluations(grid, to_all(content, EVALUATE_MODEL, clients))
 

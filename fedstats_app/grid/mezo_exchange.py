@@ -13,10 +13,11 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedstats_app.grid.asking import Answers, usable
-from fedstats_app.training.zeroth_order.log import SEED_LIMIT, UpdateLog
+from fedstats_app.training.zeroth_order.average import UpdateLog
+from fedstats_app.training.zeroth_order.log import SEED_LIMIT
 from fedstats_app.training.zeroth_order.replica import Replica
+from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.mezo import MEZO, Behind, MezoReply, MezoRequest, Wanted, read_mezo_reply
-from fedstats_app.wire.mezo_setup import MezoSetup
 
 # Keeps the rounds' seeds apart from every other draw by (seed, number).
 SEED_STREAM = 0x3E20

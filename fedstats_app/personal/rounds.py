@@ -114,14 +114,8 @@ def fedavg_fine_tuned(stage: PersonalStage) -> dict[str, PersonalResult]:
 def _fedavg(stage: PersonalStage) -> tuple[dict[str, Tensor], list[TrainingRound]]:
     """Return the model after all rounds, by the names of :meth:`TunedModel.trained_state`, and the rounds."""
     request, num_rounds = stage.request(1), stage.config.personal.personal_rounds
-    model = TunedModel(
-        random_head(request.num_classes, stage.start_head.feature_dim, request.seed),
-        backbone=stage.backbone,
-        feature_map=request.feature_map,
-        tune=request.tune,
-        temperature=request.temperature,
-        batch_norm=request.batch_norm,
-    )
+    head = random_head(request.num_classes, stage.start_head.feature_dim, request.seed)
+    model = TunedModel.of(request, head, stage.backbone)
     rounds: list[TrainingRound] = []
     last_line = time.perf_counter()
 

@@ -14,8 +14,8 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.methods import PERSONAL_METHODS
 from fedstats_app.statistics import FeatureMap, FeatureStatistics
 from fedstats_app.strategies.base import StatisticsStrategy
-from fedstats_app.training.options import LocalOptions
-from fedstats_app.wire.training import TrainingRequest
+from fedstats_app.training.options import LocalOptions, running_statistics
+from fedstats_app.training.request import TrainingRequest
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,7 @@ class PersonalStage:
                 flip=config.local.flip,
             ),
             temperature=config.tuning.temperature,
-            # With GroupNorm in its place there is no BatchNorm left to say anything about.
-            batch_norm="frozen" if config.tuning.batch_norm == "groupnorm" else config.tuning.batch_norm,
+            batch_norm=running_statistics(config.tuning.batch_norm),
             feature_map=self.feature_map(),
             seed=asked.seed,
             holdout=asked.holdout,

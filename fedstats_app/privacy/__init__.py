@@ -3,7 +3,7 @@
 Apart from Flower, configuration and disk: torch tensors and values in, values or a refusal out.
 """
 
-from fedstats_app.privacy.evaluation import confusion_above_floor, evaluable
+from fedstats_app.privacy.evaluation import confusion_above_floor
 from fedstats_app.privacy.node_policy import NodePolicy, RefusedByPolicy, says_much_about_samples
 from fedstats_app.privacy.suppression import StatisticsAboveFloor, statistics_above_floor
 
@@ -12,7 +12,6 @@ __all__ = [
     "RefusedByPolicy",
     "StatisticsAboveFloor",
     "confusion_above_floor",
-    "evaluable",
     "says_much_about_samples",
     "statistics_above_floor",
 ]

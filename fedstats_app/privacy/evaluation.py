@@ -8,15 +8,6 @@ from torch import Tensor
 from fedstats_app.heads import ConfusionMatrix
 
 
-def evaluable(labels: Tensor, num_classes: int, min_class_count: int) -> Tensor:
-    """Return which of the samples with these labels (n,) may be evaluated, (n,) bool.
-
-    All, but where the samples of classes with fewer than the floor are together fewer too.
-    """
-    few = torch.bincount(labels, minlength=num_classes)[labels] < min_class_count
-    return torch.full_like(few, fill_value=bool(few.sum() >= min_class_count)) | ~few
-
-
 def confusion_above_floor(
     labels: Tensor, predictions: Tensor, num_classes: int, min_class_count: int
 ) -> ConfusionMatrix:
@@ -25,7 +16,7 @@ def confusion_above_floor(
     A row of a confusion matrix says how many samples of its class were evaluated, so a class with fewer than the floor
     gets none. Its samples go into the matrix's ``pooled`` counts, how many and how many of them right, so that the
     accuracy stays that of all samples; and where even these are fewer than the floor, they are left out
-    (:func:`evaluable` leaves them out before they are read).
+    (:meth:`~fedstats_app.privacy.NodePolicy.evaluable` leaves them out before they are read).
 
     Parameters
     ----------

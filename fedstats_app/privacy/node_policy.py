@@ -62,16 +62,13 @@ class NodePolicy:
         """Return (C,) bool: the classes with as many of these labels (n,), int64 in [0, C), as the floor asks."""
         return torch.bincount(labels, minlength=num_classes) >= max(self.min_class_count, 1)
 
-    def check_method(self, method: str) -> None:
-        """Refuse a method that the node does not work for.
+    def evaluable(self, labels: Tensor, num_classes: int) -> Tensor:
+        """Return which of the samples with these labels (n,) may be evaluated, (n,) bool.
 
-        Raises
-        ------
-        RefusedByPolicy
-            Naming the allowed ones.
+        All, but where the samples of classes with fewer than the floor are together fewer too.
         """
-        if self.allowed is not None and method not in self.allowed:
-            raise RefusedByPolicy(f"{method} is not among this node's {self._in_words}")
+        few = torch.bincount(labels, minlength=num_classes)[labels] < self.min_class_count
+        return torch.full_like(few, fill_value=bool(few.sum() >= self.min_class_count)) | ~few
 
     def check_specifications(self, specs: Iterable[StatisticsSpec]) -> None:
         """Refuse a request for statistics that no allowed method needs.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.storage.tensor_file import read_tensors, tensors_to_bytes
+from fedstats_app.storage.files import read_tensors, tensors_to_bytes
 
 HEAD_FORMAT = "fedstats-head-1"
 METADATA_KEYS = (

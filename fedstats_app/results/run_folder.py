@@ -13,8 +13,7 @@ from fedstats_app.outcomes.training_record import RoundRecord
 from fedstats_app.results.head_file import head_to_bytes
 from fedstats_app.results.rounds_file import RoundsFile, read_rounds
 from fedstats_app.results.tuned_backbone import FILE_KEY, Normalisation, tuned_metadata
-from fedstats_app.storage.files import append_line, to_json, write_atomically
-from fedstats_app.storage.tensor_file import tensors_to_bytes
+from fedstats_app.storage.files import append_line, tensors_to_bytes, to_json, write_atomically
 
 DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
 State = Literal["running", "completed", "failed"]

@@ -25,8 +25,7 @@ from fedstats_app.statistics import (
     StatisticsSum,
 )
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
-from fedstats_app.storage.files import write_atomically
-from fedstats_app.storage.tensor_file import read_tensors, tensors_to_bytes
+from fedstats_app.storage.files import read_tensors, tensors_to_bytes, write_atomically
 
 STATISTICS_FORMAT = "fedstats-statistics-1"
 STATISTICS_FILE = "statistics.safetensors"

@@ -19,9 +19,9 @@ from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.options import LocalOptions, running_statistics
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire.arrays import to_record, to_tensors
-from fedstats_app.wire.training import TrainingRequest
 
 if TYPE_CHECKING:
     from fedstats_app.server.fine_tuning import FineTuningStage
@@ -52,16 +52,6 @@ class HeadTraining:
         self.config = stage.config
         self.made = start not in stage.heads
         config = self.config
-        probe = config.tuning.fine_tune == "probe"
-        self.model = TunedModel(
-            head.head,
-            backbone=None if probe else stage.backbone.module,
-            feature_map=None if probe else head.feature_map,
-            tune=config.tuning.fine_tune,  # type: ignore[arg-type]  # "none" does not come here
-            tune_bias=config.tuning.tune_bias,
-            temperature=config.tuning.temperature,
-            batch_norm="frozen" if config.tuning.batch_norm == "groupnorm" else config.tuning.batch_norm,
-        ).to(stage.backbone.device)
         self.request = TrainingRequest(
             len(stage.class_names),
             config.tuning.fine_tune,  # type: ignore[arg-type]
@@ -75,14 +65,15 @@ class HeadTraining:
             ),
             temperature=config.tuning.temperature,
             tune_bias=config.tuning.tune_bias,
-            batch_norm="frozen" if config.tuning.batch_norm == "groupnorm" else config.tuning.batch_norm,
+            batch_norm=running_statistics(config.tuning.batch_norm),
             feature_map=head.feature_map,
             seed=config.run.seed,
             holdout=stage.holdout,
             backbone_fingerprint=stage.backbone.fingerprint,
             class_names=stage.class_names if stage.align_names else (),
         )
-        self.journal = TrainingJournal(stage, start, head, on_features=probe)
+        self.model = TunedModel.of(self.request, head.head, stage.backbone.module).to(stage.backbone.device)
+        self.journal = TrainingJournal(stage, start, head, on_features=config.tuning.fine_tune == "probe")
         self.inner = make_optimizer(config.optimizer, buffers=self.model.buffer_names)
         self.strategy = FineTuning(
             self.inner,

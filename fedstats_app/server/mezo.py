@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from torch import Tensor
 from fedstats_app.config import AppConfig
 from fedstats_app.grid.evaluation import sum_evaluations
 from fedstats_app.grid.mezo_exchange import SEED_STREAM, Asked
-from fedstats_app.mezo_model import build_model, make_replica
-from fedstats_app.mezo_state import MezoState
 from fedstats_app.outcomes.training_record import RoundRecord, TrainingResult
 from fedstats_app.results.compute import mezo_bytes
 from fedstats_app.results.resume import SavedHead
@@ -22,16 +21,21 @@ from fedstats_app.server.journal import TrainingJournal
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO, MezoRound
 from fedstats_app.training.lora import merge_lora
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.zeroth_order.log import SEED_LIMIT, SeedPool, UpdateLog
-from fedstats_app.training.zeroth_order.replica import Replica
+from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.zeroth_order.average import UpdateLog
+from fedstats_app.training.zeroth_order.log import SEED_LIMIT, TrainingFiles
+from fedstats_app.training.zeroth_order.model import build_model, make_replica
+from fedstats_app.training.zeroth_order.replica import Replica, SeedPool
+from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
-from fedstats_app.wire.mezo_setup import MezoSetup
-from fedstats_app.wire.training import TrainingRequest
+from fedstats_app.wire.reading import to_values
 
 if TYPE_CHECKING:
     from fedstats_app.server.fine_tuning import FineTuningStage
 
 FOLDER = "mezo"
+# In which rounds the learning rate was changed, and to what.
+RATES = "rates.json"
 # Beside the setup, in what the training starts from.
 _RATE = "learning-rate"
 
@@ -69,7 +73,7 @@ class MezoTraining:
         self.on_features = config.fedmezo.tune == "head"
         self.journal = TrainingJournal(stage, start, head, on_features=self.on_features)
         self.setup = _setup(config, stage, head, number)
-        self.state = MezoState(stage.folder.path / FOLDER / self.journal.name)
+        self.files = TrainingFiles(stage.folder.path / FOLDER / self.journal.name)
         self.notes: list[str] = []
         dtype = torch.float64 if config.fedmezo.dtype == "float64" else torch.float32
         start_of = {"head.weight": head.head.weight, "head.bias": torch.nan_to_num(head.head.bias, neginf=0.0)}
@@ -97,7 +101,8 @@ class MezoTraining:
     def _take_start(self, start: dict[str, Tensor]) -> None:
         """Build the server's replica of a start."""
         self.start_tensors = start
-        self.model = build_model(self.setup, start, self.stage.backbone)
+        backbone = self.stage.backbone
+        self.model = build_model(self.setup, start, backbone.module, backbone.feature_dim, backbone.device)
         self.replica = make_replica(self.setup, self.model)
 
     def _strategy(
@@ -135,23 +140,25 @@ class MezoTraining:
         if strategy.learning_rate is None:
             asked.append((1 + 2 * CURVATURE_DIRECTIONS, strategy.measure_learning_rate(stage.grid)))
             stage.say(f"{name}: fedmezo-learning-rate {strategy.learning_rate:.4g}, from the loss's curvature")
-        self.state.save_start({**self.setup.to_config(), _RATE: strategy.learning_rate}, self.start_tensors)
+        self.files.save_start({**to_values(self.setup), _RATE: strategy.learning_rate}, self.start_tensors)
         passes = sum(times * sum(one.num_examples for one in answers.of.values()) for times, answers in asked)
         self._record(0, _together([answers for _, answers in asked]), strategy, passes=passes)
         return strategy
 
     def _resumed(self) -> FedMeZO | None:
         """Return the training that was interrupted as its log has it, None where it had not begun."""
-        kept = self.state.load_start()
+        kept = self.files.load_start()
         if kept is None:
             return None
         last = max((one.round for one in self._recorded()), default=0)
-        updates = self.state.load_log(self.setup.num_directions)[:last]
-        self.state.replace_log(updates)
+        updates = self.files.load_log(self.setup.num_directions)[:last]
+        self.files.replace_log(updates)
         self.journal.take_up(len(updates))
         self._take_start(kept[1])
         self.stage.say(f"{self.journal.name}: going on after round {len(updates)}")
-        rates = {number: rate for number, rate in self.state.load_rates().items() if number <= len(updates)}
+        path = self.files.folder / RATES
+        kept_rates = json.loads(path.read_text()) if path.is_file() else {}
+        rates = {int(number): float(rate) for number, rate in kept_rates.items() if int(number) <= len(updates)}
         return self._strategy(UpdateLog(self.setup.num_directions, updates), float(kept[0][_RATE]), rates)
 
     def _recorded(self) -> list[RoundRecord]:
@@ -180,7 +187,7 @@ class MezoTraining:
         for client in outcome.clipped:
             self.stage.say(f"round {number}: scalars of client {client} were cut (fedmezo-clip)")
         if number in strategy.rates:
-            self.state.save_rates(strategy.rates)
+            self.files.write(RATES, json.dumps(dict(strategy.rates)).encode())
             rate = strategy.rates[number]
             self.stage.say(f"round {number}: the slope has suddenly grown; the learning rate is now {rate:.4g}")
         self._record(
@@ -191,7 +198,7 @@ class MezoTraining:
             num_clients=len(outcome.num_examples),
             seconds=outcome.seconds,
         )
-        self.state.extend_log([outcome.update], number)
+        self.files.extend_log([outcome.update], number)
         return self.journal.is_due(number) and self.journal.stop_at_plateau()
 
     def _samples_used(self, num_examples: int) -> int:

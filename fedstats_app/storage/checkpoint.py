@@ -12,8 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedstats_app.storage.files import to_json, write_atomically
-from fedstats_app.storage.tensor_file import read_tensors, tensors_to_bytes
+from fedstats_app.storage.files import read_tensors, tensors_to_bytes, to_json, write_atomically
 
 CHECKPOINT_FORMAT = "fedstats-checkpoint-1"
 _KEPT = 2  # the newest may turn out to be damaged

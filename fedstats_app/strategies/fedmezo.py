@@ -25,13 +25,19 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import Asked, MezoExchange
 from fedstats_app.grid.participants import draw_participants
-from fedstats_app.training.zeroth_order.average import RateGuard, ScalarAverage, TrainingDiverged, Weighting
-from fedstats_app.training.zeroth_order.log import Update, UpdateLog
+from fedstats_app.training.zeroth_order.average import (
+    RateGuard,
+    ScalarAverage,
+    TrainingDiverged,
+    UpdateLog,
+    Weighting,
+)
+from fedstats_app.training.zeroth_order.log import Update
+from fedstats_app.training.zeroth_order.measures import TEMPERATURES, best_temperature
 from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.training.zeroth_order.temperature import TEMPERATURES, best_temperature
+from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, Wanted
-from fedstats_app.wire.mezo_setup import MezoSetup
 
 logger = logging.getLogger("fedstats_app")
 

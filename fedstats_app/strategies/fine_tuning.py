@@ -16,8 +16,10 @@ from fedstats_app.grid.asking import Answers, array_bytes, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.participants import draw_participants
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire.arrays import to_record, to_tensors
-from fedstats_app.wire.training import TrainingMetrics, TrainingRequest, check_training_reply
+from fedstats_app.wire.reading import to_values
+from fedstats_app.wire.training import TrainingMetrics, check_training_reply
 
 logger = logging.getLogger("fedstats_app")
 
@@ -151,7 +153,7 @@ class FineTuning(Strategy):
         """
         if not isinstance(grid, ClientGrid):
             grid = ClientGrid(grid)
-        config = ConfigRecord({**self.request.to_config(), **(train_config or {})})
+        config = ConfigRecord({**to_values(self.request), **(train_config or {})})
         result, arrays, first = Result(arrays=initial_arrays), initial_arrays, self.first_round
         for absolute in range(first, first + num_rounds):
             self.first_round = absolute

@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedstats_app.heads import ConfusionMatrix
-from fedstats_app.training.local import check_labels, reproducible_kernels
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.samples import Samples
+from fedstats_app.training.samples import Samples, check_labels, reproducible_kernels
 
 
 @dataclass(frozen=True, eq=False)

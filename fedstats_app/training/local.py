@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +13,7 @@ from torch.optim.sgd import sgd
 
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.options import LocalOptions
-from fedstats_app.training.samples import Samples, batch_order, generator
+from fedstats_app.training.samples import Samples, batch_order, check_labels, generator, reproducible_kernels
 
 # Keeps the draw of flips apart from that of the batches. Not 0: numpy pads short keys with zeros.
 _FLIP_STREAM = 0xF11B
@@ -189,25 +188,3 @@ def flip_images(images: Tensor, flipped: Tensor) -> Tensor:
     if images.ndim != 4:
         raise ValueError(f"only images (B, channels, height, width) can be flipped, got {tuple(images.shape)}")
     return torch.where(flipped.to(images.device)[:, None, None, None], images.flip(-1), images)
-
-
-def check_labels(labels: Tensor, num_classes: int) -> None:
-    """Refuse labels outside [0, C): cross-entropy would ignore -100 without a word, and a GPU fails for good.
-
-    Raises
-    ------
-    ValueError
-        If there is one.
-    """
-    if len(labels) and not (0 <= int(labels.min()) and int(labels.max()) < num_classes):
-        raise ValueError(f"labels must lie in [0, {num_classes}), got {int(labels.min())} to {int(labels.max())}")
-
-
-@contextlib.contextmanager
-def reproducible_kernels(device: torch.device) -> Iterator[None]:
-    """Choose cuDNN's deterministic algorithms in full float32 on a GPU; other devices need nothing."""
-    if device.type != "cuda":
-        yield
-        return
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-        yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from typing import Literal, Self, get_args
+from typing import Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.statistics import FeatureMap, IdentityMap
-
-Tune = Literal["full", "probe", "features"]
-BatchNorm = Literal["frozen", "kept", "averaged"]
+from fedstats_app.training.options import BatchNorm
+from fedstats_app.training.request import TrainingRequest, Tune
 
 
 class _Head(nn.Module):
@@ -98,7 +97,7 @@ class TunedModel(nn.Module):
                 f"and feature_map None, got {feature_map!r}"
             )
         self.tune, self.temperature, self.batch_norm = tune, temperature, batch_norm
-        self.feature_map: FeatureMap = feature_map if feature_map is not None else IdentityMap()
+        self._map = None if isinstance(feature_map, IdentityMap) else feature_map
         self.backbone = None if backbone is None else copy.deepcopy(backbone).float()
         if self.backbone is not None:
             self.backbone.requires_grad_(tune != "probe")
@@ -109,6 +108,23 @@ class TunedModel(nn.Module):
         adapting = tune != "probe" and batch_norm != "frozen"
         self._adapting = _batch_norms(self) if adapting else {}
         self.eval()
+
+    @classmethod
+    def of(cls, request: TrainingRequest, head: LinearHead, backbone: nn.Module) -> Self:
+        """Return the model that a request is for; a probe is the head alone, on mapped features.
+
+        Errors and the rest are the constructor's: the backbone is copied.
+        """
+        alone = request.tune == "probe"
+        return cls(
+            head,
+            backbone=None if alone else backbone,
+            feature_map=None if alone else request.feature_map,
+            tune=request.tune,
+            tune_bias=request.tune_bias,
+            temperature=request.temperature,
+            batch_norm=request.batch_norm,
+        )
 
     @property
     def device(self) -> torch.device:
@@ -225,7 +241,8 @@ class TunedModel(nn.Module):
             self._use_batch_statistics(False)
         try:
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.tune != "probe"):
-                return self.feature_map(backbone(inputs))
+                features: Tensor = backbone(inputs)
+                return features if self._map is None else self._map(features)
         finally:
             if lone_sample:
                 self._use_batch_statistics(True)

@@ -1,8 +1,9 @@
-"""What a client trains on, and the order in which it sees it."""
+"""What a client trains on, the order in which it sees it, and how: labels in range, kernels that repeat themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -125,3 +126,25 @@ def generator(key: Sequence[int], *stream: int) -> np.random.Generator:
     if any(word < 0 for word in entropy):
         raise ValueError(f"a key must consist of integers of at least 0, got {entropy}")
     return np.random.default_rng(entropy)
+
+
+def check_labels(labels: Tensor, num_classes: int) -> None:
+    """Refuse labels outside [0, C): cross-entropy would ignore -100 without a word, and a GPU fails for good.
+
+    Raises
+    ------
+    ValueError
+        If there is one.
+    """
+    if len(labels) and not (0 <= int(labels.min()) and int(labels.max()) < num_classes):
+        raise ValueError(f"labels must lie in [0, {num_classes}), got {int(labels.min())} to {int(labels.max())}")
+
+
+@contextlib.contextmanager
+def reproducible_kernels(device: torch.device) -> Iterator[None]:
+    """Choose cuDNN's deterministic algorithms in full float32 on a GPU; other devices need nothing."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        yield

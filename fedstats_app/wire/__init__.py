@@ -17,6 +17,7 @@ from fedstats_app.wire.hosting import QUERY_CLIENTS, NodeInfo, node_info_reply, 
 from fedstats_app.wire.serving import RejectedReply, RejectedRequest, guard, per_client
 
 if TYPE_CHECKING:
+    from fedstats_app.training.request import TrainingRequest
     from fedstats_app.wire.evaluation import (
         EVALUATE_HEADS,
         evaluation_content,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from fedstats_app.wire.training import (
         EVALUATE_MODEL,
         TRAIN,
-        TrainingRequest,
         model_evaluation_reply,
         read_training_task,
         training_reply,

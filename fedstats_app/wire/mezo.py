@@ -24,15 +24,17 @@ from torch import Tensor
 
 from fedstats_app.training.zeroth_order.log import Update, pack_updates, unpack_updates
 from fedstats_app.training.zeroth_order.replica import DIGEST_BYTES
+from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.arrays import read_tensors, to_record
-from fedstats_app.wire.mezo_setup import MezoSetup, read_setup
 from fedstats_app.wire.reading import (
     MAX_COUNT,
     Malformed,
     check_keys,
+    from_values,
     reads_replies,
     reads_requests,
     record_of,
+    to_values,
     typed,
     whole,
 )
@@ -96,7 +98,7 @@ class MezoRequest:
             record["k"] = self.coefficients.astype("<f8").tobytes()
         content = RecordDict({RECORD: record})
         if self.setup is not None:
-            content["setup"] = self.setup.to_config()
+            content["setup"] = ConfigRecord(to_values(self.setup))
             content["start"] = to_record(self.start)
         return content
 
@@ -143,7 +145,7 @@ def read_mezo_request(msg: Message) -> MezoRequest:
     directions, wanted, packed = whole(values, "p", 1), typed(values, "w", str), typed(values, "k", bytes)
     if wanted not in get_args(Wanted):
         raise Malformed(f"w: must be one of {get_args(Wanted)}, got {wanted!r:.40}")
-    setup = read_setup(record_of(content, "setup", ConfigRecord)) if "setup" in content else None
+    setup = from_values(MezoSetup, record_of(content, "setup", ConfigRecord)) if "setup" in content else None
     return MezoRequest(
         training=whole(record, "t"),
         round=whole(record, "r", 1),

@@ -18,6 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from torch import Tensor
 
 from fedstats_app.training.alignment import ALIGNMENT_FORMS
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array, to_array, to_record
 from fedstats_app.wire.reading import (
     MAX_COUNT,
@@ -32,7 +33,7 @@ from fedstats_app.wire.reading import (
     typed,
     whole,
 )
-from fedstats_app.wire.training import TrainingRequest, TrainingTask, read_training_task
+from fedstats_app.wire.training import TrainingTask, read_training_task
 
 PERSONALISE = "train.personalise"
 
@@ -113,7 +114,7 @@ def personal_content(
     """
     content = RecordDict(
         {
-            "config": ConfigRecord({**request.to_config(), "server-round": server_round}),
+            "config": ConfigRecord({**to_values(request), "server-round": server_round}),
             "arrays": to_record(start),
             "fixed": ArrayRecord(),
             "personal": ConfigRecord({"absent-classes": (~predictable).nonzero().squeeze(1).tolist()}),

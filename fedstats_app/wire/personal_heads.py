@@ -18,6 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire.arrays import WIRE_DTYPES, read_array, to_array
 from fedstats_app.wire.personal import PersonalMetrics
 from fedstats_app.wire.reading import (
@@ -33,7 +34,7 @@ from fedstats_app.wire.reading import (
     whole,
 )
 from fedstats_app.wire.statistics_request import MAX_GRAM_DIM
-from fedstats_app.wire.training import TrainingRequest, TrainingTask, read_training_task
+from fedstats_app.wire.training import TrainingTask, read_training_task
 
 PERSONAL_HEADS = "train.personal_heads"
 EVALUATE_PERSONAL = "evaluate.personal"
@@ -89,7 +90,7 @@ def personal_heads_content(
     solver = {"method": method.name, **method.options.to_config(), "grid": list(grid), "wire-dtype": wire_dtype}
     return RecordDict(
         {
-            "config": ConfigRecord({**request.to_config(), "server-round": 1}),
+            "config": ConfigRecord({**to_values(request), "server-round": 1}),
             "arrays": ArrayRecord(),
             "fixed": ArrayRecord(),
             "statistics": ArrayRecord(arrays),

@@ -13,6 +13,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire.arrays import read_array, to_array
 from fedstats_app.wire.personal import PersonalMetrics, PersonalTask, Prototypes, personal_content, read_personal_task
 from fedstats_app.wire.reading import (
@@ -26,7 +27,6 @@ from fedstats_app.wire.reading import (
     whole,
 )
 from fedstats_app.wire.statistics_checks import MAX_FEATURE, check_rows
-from fedstats_app.wire.training import TrainingRequest
 
 PROTOTYPES = "train.prototypes"
 

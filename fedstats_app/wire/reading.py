@@ -8,10 +8,9 @@ a node says which clients it hosts without.
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -21,10 +20,6 @@ from fedstats_app.wire.serving import RejectedReply, RejectedRequest
 
 # Larger counts than any site has images: a forged one cannot drown the others without limit.
 MAX_COUNT = 10_000_000
-# A node works for any server it is connected to: what a request can make it allocate is bounded.
-MAX_CLASSES = 1_000_000
-# What the specifications of 16 methods need is about 2,000 characters.
-MAX_JSON_LENGTH = 100_000
 # What Flower's records hold.
 LARGEST_WHOLE = 2**63 - 1
 
@@ -155,18 +150,6 @@ def _present(values: Mapping[str, Any], key: str) -> Any:
 # Whole dataclasses
 
 
-def as_text(write: Callable[[Any], object], read: Callable[[Any], Any], key: str = "") -> dict[str, Any]:
-    """Return the metadata of a dataclass field that travels as JSON of ``write(value)``; ``read`` makes it again."""
-
-    def read_text(text: object) -> Any:
-        if type(text) is not str or len(text) > MAX_JSON_LENGTH:
-            got = len(text) if isinstance(text, str) else f"{text!r:.60}"
-            raise ValueError(f"must be JSON, which may take at most {MAX_JSON_LENGTH} characters, got {got}")
-        return read(json.loads(text))
-
-    return {"key": key, "write": lambda value: json.dumps(write(value)), "read": read_text}
-
-
 @functools.cache
 def _wire_fields(kind: Any) -> dict[str, tuple[Field[Any], Any]]:
     """Return field and type by key of all fields that travel: of a group of options those that have a key."""
@@ -230,38 +213,3 @@ def _read_field(key: str, one: Field[Any], kind: Any, values: Mapping[str, Any])
             raise Malformed(f"{key}: must be one of {', '.join(allowed)}, got {value!r:.60}")
         return value
     return typed(values, key, kind)
-
-
-@dataclass(frozen=True)
-class SampleRequest:
-    """What every request that is about a client's samples says.
-
-    Attributes
-    ----------
-    num_classes : int
-        C.
-    seed : int
-        Draws which samples are held out, and whatever else the request draws.
-    holdout : float
-        Share of its samples that a client keeps for evaluation, 0 for none.
-    backbone_fingerprint : str
-        Of the server's backbone and transform, or "" if there is none to compare with.
-    class_names : tuple of str
-        The classes in the order of their ids, or empty where ids are agreed on otherwise.
-    """
-
-    num_classes: int
-    seed: int = field(default=0, kw_only=True)
-    holdout: float = field(default=0.0, kw_only=True)
-    backbone_fingerprint: str = field(default="", kw_only=True)
-    class_names: tuple[str, ...] = field(default=(), kw_only=True)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.num_classes <= MAX_CLASSES:
-            raise ValueError(f"num_classes must lie in [1, {MAX_CLASSES}], got {self.num_classes}")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed must lie in [0, 2^63), got {self.seed}")
-        if not 0.0 <= self.holdout < 1.0:
-            raise ValueError(f"holdout must lie in [0, 1), got {self.holdout}")
-        if self.class_names and len(self.class_names) != self.num_classes:
-            raise ValueError(f"class_names must name all {self.num_classes} classes, got {len(self.class_names)}")

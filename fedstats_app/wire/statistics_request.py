@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
+from fedstats_app.options import as_text
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
+from fedstats_app.statistics.sample_request import SampleRequest
 from fedstats_app.wire.arrays import WIRE_DTYPES
-from fedstats_app.wire.reading import SampleRequest, as_text, from_values, reads_requests, record_of, to_values
+from fedstats_app.wire.reading import from_values, reads_requests, record_of, to_values
 
 QUERY_STATISTICS = "query.statistics"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fedstats_app.client.split import client_samples
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from fedstats_app.backbones.feature_reader import BLOCK_SIZE, FeatureReader
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.client.split import client_samples
 from fedstats_app.config import AppConfig, ConfigError, NodeConfig
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.clients import split_holdout

@@ -14,8 +14,7 @@ from PIL import Image
 
 from fedstats_app import client_app
 from fedstats_app.backbones.loading import loaded_backbone
-from fedstats_app.client.split import client_split
-from fedstats_app.client.training import prepare_samples
+from fedstats_app.client.site import Site
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead
@@ -23,8 +22,8 @@ from fedstats_app.methods import METHODS
 from fedstats_app.results.head_file import read_head
 from fedstats_app.results.statistics_file import load_statistics
 from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import StatisticsRequest, evaluation_content
-from fedstats_app.wire.training import TrainingRequest
 from tests.support.compare import relative_difference
 from tests.support.local_grid import LocalGrid
 from tests.support.simulation import clients, read_json, simulate, site_folder
@@ -235,12 +234,22 @@ def test_a_handful_of_readable_samples_is_not_evaluated_in_training_either(tmp_p
     )
     counts = []
     for readable in (None, 5, 4):
-        split = client_split(config, node, None, request.class_names, holdout=0.25, seed=request.seed)
+        split = Site(config, node).split_for(request)
         for index in split.held_out[readable or len(split.held_out) :]:
             Path(node.data_path, split.dataset.sample_name(int(index))).write_bytes(b"no image")
-        _, samples, _ = prepare_samples(request, config, node, None, held_out=True)
+        _, samples = Site(config, node).samples(request, held_out=True)
         counts.append(len(samples.labels))
     assert counts[0] >= 16 and counts[1:] == [5, 0]
+
+
+def test_training_is_allowed_by_name_and_refused_in_words() -> None:
+    reason = "training is not among this node's allowed-methods (fedncm)"
+    assert NodeConfig("a").refusal_to_train() == ""
+    assert NodeConfig("a", allowed_methods=("fedncm", "training")).refusal_to_train() == ""
+    assert NodeConfig("a", allowed_methods=("fedncm",)).refusal_to_train() == reason
+    assert NodeConfig("a", allowed_methods=("fedncm",)).refusal_to_train(evaluating=True) == reason
+    weak = NodeConfig("a", trains=False)
+    assert "(train=false in its node-config)" in weak.refusal_to_train() and not weak.refusal_to_train(evaluating=True)
 
 
 def test_who_does_not_allow_training_says_so(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.client.own_model import forget_state, resume, save_state, state_file
+from fedstats_app.client.own_model import OwnModel
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TunedModel
@@ -31,45 +31,45 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 def test_a_model_goes_on_where_it_was(tmp_path: Path) -> None:
-    path, trained = state_file(tmp_path / "state", 17, 4), model(0)
-    save_state(path, trained.trained_state(), 3)
+    kept, trained = OwnModel.of(tmp_path / "state", 17, 4), model(0)
+    kept.save(trained.trained_state(), 3)
     again = model(1)
-    assert resume(again, path, 3)
+    assert kept.resume(again, 3)
     assert same(again.trained_state(), trained.trained_state())
-    save_state(path, model(2).trained_state(), 4)
-    assert resume(again, path, 4) and same(again.trained_state(), model(2).trained_state())
-    assert [file.name for file in path.parent.iterdir()] == ["17-4.safetensors"]
-    forget_state(path)
-    forget_state(path)  # twice is no error
-    assert not list(path.parent.iterdir())
+    kept.save(model(2).trained_state(), 4)
+    assert kept.resume(again, 4) and same(again.trained_state(), model(2).trained_state())
+    assert [file.name for file in kept.path.parent.iterdir()] == ["17-4.safetensors"]
+    kept.forget()
+    kept.forget()  # twice is no error
+    assert not list(kept.path.parent.iterdir())
 
 
 def test_runs_and_clients_are_kept_apart(tmp_path: Path) -> None:
-    paths = {state_file(tmp_path, run, client) for run in (1, 11) for client in (1, 11, 111)}
+    paths = {OwnModel.of(tmp_path, run, client) for run in (1, 11) for client in (1, 11, 111)}
     assert len(paths) == 6
 
 
 def test_only_the_user_can_read_it(tmp_path: Path) -> None:
-    path = state_file(tmp_path / "state", 1, 1)
-    save_state(path, model(0).trained_state(), 1)
-    assert stat.S_IMODE(path.parent.stat().st_mode) & 0o077 == 0
+    kept = OwnModel.of(tmp_path / "state", 1, 1)
+    kept.save(model(0).trained_state(), 1)
+    assert stat.S_IMODE(kept.path.parent.stat().st_mode) & 0o077 == 0
 
 
 @pytest.mark.parametrize("what", ["missing", "truncated", "changed", "empty", "another round", "another model"])
 def test_what_cannot_be_used_is_left_alone_and_said(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = state_file(tmp_path, 1, 1)
-    save_state(path, model(0, width=5 if what == "another model" else 3).trained_state(), 2)
-    data = path.read_bytes()
+    kept = OwnModel.of(tmp_path, 1, 1)
+    kept.save(model(0, width=5 if what == "another model" else 3).trained_state(), 2)
+    data = kept.path.read_bytes()
     if what == "missing":
-        path.unlink()
+        kept.path.unlink()
     elif what in ("truncated", "changed", "empty"):
         broken = {"truncated": data[:-20], "changed": data[:-1] + bytes([data[-1] ^ 1]), "empty": b""}
-        path.write_bytes(broken[what])
+        kept.path.write_bytes(broken[what])
     fresh = model(1)
     before = fresh.trained_state()
-    assert not resume(fresh, path, 3 if what == "another round" else 2)
+    assert not kept.resume(fresh, 3 if what == "another round" else 2)
     assert same(fresh.trained_state(), before)
     assert "the client starts again" in caplog.text
 

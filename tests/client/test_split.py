@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedstats_app.client.split import client_split, node_policy
+from fedstats_app.client.site import Site
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import DatasetError
 from fedstats_app.data.clients import listed_classes, own_dataset
@@ -37,11 +37,11 @@ def counts(split: object, part: str) -> dict[str, int]:
 
 
 def test_the_policy_is_the_nodes_with_its_floor_raised_by_the_run(node: NodeConfig) -> None:
-    assert node_policy(CONFIG, node) == NodePolicy(5)
-    assert node_policy(AppConfig.of(min_class_count=8), node).min_class_count == 8
-    assert node_policy(CONFIG, NodeConfig("", 0, 1)) == NodePolicy(0)
+    assert Site(CONFIG, node).policy == NodePolicy(5)
+    assert Site(AppConfig.of(min_class_count=8), node).policy.min_class_count == 8
+    assert Site(CONFIG, NodeConfig("", 0, 1)).policy == NodePolicy(0)
     strict = NodeConfig(node.data_path, min_gram_samples=9, allowed_methods=("fedncm",))
-    assert node_policy(CONFIG, strict) == NodePolicy(5, 9, {"fedncm": METHODS["fedncm"].needs})
+    assert Site(CONFIG, strict).policy == NodePolicy(5, 9, {"fedncm": METHODS["fedncm"].needs})
 
 
 def told(node: NodeConfig, asked: int = 0) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
@@ -55,7 +55,7 @@ def test_names_are_told_of_classes_from_the_floor_on(node: NodeConfig) -> None:
 
 
 def test_a_class_that_was_not_told_of_is_left_out_before_anything(node: NodeConfig) -> None:
-    split = client_split(CONFIG, node, None, ("ant", "cat", "eel"), holdout=0.0, seed=0)
+    split = Site(CONFIG, node).split(("ant", "cat", "eel"), holdout=0.0, seed=0)
 
     assert split.dataset.class_names == ("ant", "cat", "eel") and split.suppressed == ("bee",)
     assert counts(split, "kept") == {"ant": 12, "cat": 9} and counts(split, "held_out") == {}
@@ -63,21 +63,21 @@ def test_a_class_that_was_not_told_of_is_left_out_before_anything(node: NodeConf
 
 
 def test_a_class_that_others_have_told_of_is_left_out_too(node: NodeConfig) -> None:
-    split = client_split(CONFIG, node, None, ("ant", "bee", "cat"), holdout=0.0, seed=0)
+    split = Site(CONFIG, node).split(("ant", "bee", "cat"), holdout=0.0, seed=0)
 
     assert counts(split, "kept") == {"ant": 12, "cat": 9} and split.suppressed == ("bee",)
 
 
 def test_an_own_class_that_is_not_hidden_must_be_among_the_federations(node: NodeConfig) -> None:
     with pytest.raises(DatasetError, match=r"not among the 1 allowed ones: \['cat'\]"):
-        client_split(CONFIG, node, None, ("ant",), holdout=0.0, seed=0)
+        Site(CONFIG, node).split(("ant",), holdout=0.0, seed=0)
 
 
 def test_a_class_counts_by_what_is_left_of_it_after_the_split(node: NodeConfig) -> None:
     """Of 21 allowed samples half are held out: a class with fewer than five left is not evaluated either."""
     for seed in range(20):
-        split = client_split(CONFIG, node, None, ("ant", "cat"), holdout=0.5, seed=seed)
-        whole = client_split(CONFIG, without_floor(node), None, ("ant", "bee", "cat", "dog"), holdout=0.5, seed=seed)
+        split = Site(CONFIG, node).split(("ant", "cat"), holdout=0.5, seed=seed)
+        whole = Site(CONFIG, without_floor(node)).split(("ant", "bee", "cat", "dog"), holdout=0.5, seed=seed)
 
         kept, held_out = counts(split, "kept"), counts(split, "held_out")
         assert all(count >= 5 for count in kept.values()) and set(held_out) <= set(kept)
@@ -91,8 +91,8 @@ def test_in_a_simulation_all_samples_may_be_used_unless_the_run_asks_for_a_floor
     simulated = NodeConfig("", 0, 1)
     config = AppConfig.of(num_clients=100)
 
-    free = client_split(config, simulated, 3, (), holdout=0.0, seed=0)
-    held = client_split(AppConfig.of(num_clients=100, min_class_count=8), simulated, 3, (), holdout=0.0, seed=0)
+    free = Site(config, simulated, 3).split((), holdout=0.0, seed=0)
+    held = Site(AppConfig.of(num_clients=100, min_class_count=8), simulated, 3).split((), holdout=0.0, seed=0)
 
     few = {name for name, count in counts(free, "kept").items() if count < 8}
     assert few and free.suppressed == ()

@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 
 from fedstats_app.grid.exchange import CLIENTS_PER_MESSAGE, CLIENTS_PER_WINDOW
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
+from fedstats_app.statistics.sample_request import MAX_CLASSES
 from fedstats_app.wire import (
     QUERY_STATISTICS,
     ReceivedStatistics,
@@ -19,7 +20,7 @@ from fedstats_app.wire import (
 )
 from fedstats_app.wire.arrays import MAX_HEADER_BYTES
 from fedstats_app.wire.hosting import MAX_CLASS_NAME_LENGTH, MAX_CLASS_NAMES
-from fedstats_app.wire.reading import MAX_CLASSES, MAX_COUNT
+from fedstats_app.wire.reading import MAX_COUNT
 from fedstats_app.wire.serving import MAX_REASON
 from fedstats_app.wire.statistics_request import MAX_GRAM_DIM, MAX_MEANS_PER_CLASS, MAX_SPECS
 from tests.docs.markdown import DOCS, prose, rows

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.heads import ConfusionMatrix
-from fedstats_app.privacy import confusion_above_floor, evaluable
+from fedstats_app.privacy import NodePolicy, confusion_above_floor
 
 NUM_CLASSES = 4
 samples = st.lists(st.tuples(st.integers(0, NUM_CLASSES - 1), st.integers(0, NUM_CLASSES - 1)), max_size=40)
@@ -28,7 +28,7 @@ def test_a_named_class_and_the_unnamed_together_have_as_many_samples_as_the_floo
 
     rows = found.matrix.sum(dim=1)
     assert all(size == 0 or size >= floor for size in [*rows.tolist(), found.pooled_examples])
-    counted = evaluable(labels, NUM_CLASSES, floor)
+    counted = NodePolicy(floor).evaluable(labels, NUM_CLASSES)
     assert found.num_examples == int(counted.sum()) > len(pairs) - max(floor, 1)
     right = (labels == predictions)[counted]
     assert not len(right) or found.accuracy == int(right.sum()) / len(right)
@@ -41,7 +41,7 @@ def test_without_a_floor_it_is_the_confusion_matrix(pairs: list[tuple[int, int]]
     found = confusion_above_floor(labels, predictions, NUM_CLASSES, 0)
 
     assert torch.equal(found.matrix, ConfusionMatrix.from_predictions(labels, predictions, NUM_CLASSES).matrix)
-    assert found.pooled_examples == 0 and bool(evaluable(labels, NUM_CLASSES, 0).all())
+    assert found.pooled_examples == 0 and bool(NodePolicy(0).evaluable(labels, NUM_CLASSES).all())
 
 
 def test_small_classes_count_together_without_their_names() -> None:
@@ -60,4 +60,4 @@ def test_a_handful_without_a_class_to_hide_in_is_left_out() -> None:
     found = confusion_above_floor(labels, labels, NUM_CLASSES, 5)
 
     assert (found.num_examples, found.pooled_examples) == (6, 0)
-    assert evaluable(labels, NUM_CLASSES, 5).tolist() == [True] * 6 + [False] * 4
+    assert NodePolicy(5).evaluable(labels, NUM_CLASSES).tolist() == [True] * 6 + [False] * 4

@@ -62,13 +62,6 @@ def test_one_pass_for_all_is_refused_where_one_of_them_is_not_allowed() -> None:
         allowing("fedncm", "fedcof").check_specifications(specs)
 
 
-def test_methods_that_train_are_checked_by_name() -> None:
-    NodePolicy().check_method("training")
-    allowing("fedncm", "training").check_method("training")
-    with pytest.raises(RefusedByPolicy, match=r"training is not among this node's allowed-methods \(fedncm\)"):
-        allowing("fedncm").check_method("training")
-
-
 @pytest.mark.parametrize(("num_examples", "refused"), [(0, False), (1, True), (19, True), (20, False)])
 def test_a_gram_matrix_of_few_samples_is_refused_without_saying_how_few(num_examples: int, refused: bool) -> None:
     policy = NodePolicy(min_gram_samples=20)

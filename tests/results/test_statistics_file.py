@@ -19,7 +19,7 @@ from fedstats_app.statistics import (
     StatisticsSpec,
     StatisticsSum,
 )
-from fedstats_app.storage.tensor_file import read_tensors, tensors_to_bytes
+from fedstats_app.storage.files import read_tensors, tensors_to_bytes
 from tests.support.compare import same_bits
 
 SPECS = (

@@ -15,24 +15,23 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 import fedstats_app
-from fedstats_app import client_app
+from fedstats_app import client_app, replay
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.client import mezo as client_mezo
+from fedstats_app.client.replica import replica_of
 from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import load_dataset
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import ReplicasDiffer
-from fedstats_app.mezo_model import build_model, make_replica, replay
-from fedstats_app.mezo_state import MezoState
 from fedstats_app.results.head_file import read_head
 from fedstats_app.strategies.fedmezo import FedMeZO, MezoRound
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.start_heads import random_head
-from fedstats_app.training.zeroth_order.average import TrainingDiverged
-from fedstats_app.training.zeroth_order.log import SeedPool, UpdateLog
-from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.wire.mezo_setup import MezoSetup
-from fedstats_app.wire.training import TrainingRequest
+from fedstats_app.training.zeroth_order.average import TrainingDiverged, UpdateLog
+from fedstats_app.training.zeroth_order.log import TrainingFiles
+from fedstats_app.training.zeroth_order.model import build_model, make_replica
+from fedstats_app.training.zeroth_order.replica import Replica, SeedPool
+from fedstats_app.training.zeroth_order.setup import MezoSetup
 from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
 from tests.support.simulation import read_json, site_folder
 from tests.support.simulation import simulate as simulate_app
@@ -43,8 +42,7 @@ CLASSES = ("ant", "bee", "cat")
 
 def forget() -> None:
     """Forget what a process holds: as in a new one."""
-    client_mezo._held.clear()
-    client_mezo._samples.clear()
+    replica_of.cache_clear()
 
 
 def simulate(tmp_path: Path, **settings: Any) -> Path:
@@ -59,7 +57,7 @@ def rounds(folder: Path, name: str = "fedncm-fedmezo") -> list[dict[str, Any]]:
 
 
 def log(folder: Path, name: str = "fedncm-fedmezo") -> list[Any]:
-    return MezoState(folder / "mezo" / name).load_log(1)
+    return TrainingFiles(folder / "mezo" / name).load_log(1)
 
 
 def small(root: Path) -> dict[str, Any]:
@@ -130,7 +128,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(tmp_path: Path) ->
     whole = simulate(tmp_path / "whole", **settings)
     part = simulate(tmp_path / "part", **{**settings, "num_server_rounds": 3})
     # What a kill between two writes leaves: a round that is recorded and not in the log.
-    state = MezoState(part / "mezo" / "fedncm-fedmezo")
+    state = TrainingFiles(part / "mezo" / "fedncm-fedmezo")
     state.replace_log(state.load_log(2)[:2])
     again = simulate_into(part, tmp_path / "part", settings)
     assert again == part
@@ -240,7 +238,10 @@ class Federation:
         return client_app.app(msg, context)
 
     def replica(self) -> Replica:
-        return make_replica(self.setup, build_model(self.setup, self.start, self.backbone))
+        backbone = self.backbone
+        return make_replica(
+            self.setup, build_model(self.setup, self.start, backbone.module, backbone.feature_dim, backbone.device)
+        )
 
     def strategy(self, **options: Any) -> FedMeZO:
         options = {"learning_rate": 0.01, "replica": self.replica(), **options}
@@ -431,7 +432,7 @@ def test_a_damaged_replica_is_brought_back_by_the_log(tmp_path: Path) -> None:
     # A file that is sound in itself but of another model, and one that is cut short.
     replica = federation.replica()
     replica.apply([replace(update, seed=update.seed + 1) for update in strategy.log])
-    MezoState(federation.state(0)).save_replica(replica)
+    TrainingFiles(federation.state(0)).save_replica(replica.state(), replica.round, replica.digest())
     path = federation.state(1) / "replica.safetensors"
     path.write_bytes(path.read_bytes()[:-7])
     (outcome,) = federation.run(strategy, 1)
@@ -450,7 +451,7 @@ def test_without_a_replica_of_the_servers_most_nodes_decide(tmp_path: Path) -> N
     assert list(strategy.log) == list(reference.log)
     other = federation.replica()
     other.apply([replace(update, seed=1) for update in strategy.log])
-    MezoState(federation.state(2)).save_replica(other)
+    TrainingFiles(federation.state(2)).save_replica(other.state(), other.round, other.digest())
     (outcome,) = federation.run(strategy, 1)
     assert list(outcome.asked.replayed) == [FIRST_NODE_ID + 2]
     assert len(outcome.num_examples) == 3

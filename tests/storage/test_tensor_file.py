@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load
 
-from fedstats_app.storage.tensor_file import read_tensors, tensors_to_bytes
+from fedstats_app.storage.files import read_tensors, tensors_to_bytes
 
 _TENSORS = {
     "a": torch.tensor([1.0, -0.0, torch.nan, torch.inf]),

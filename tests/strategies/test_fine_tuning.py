@@ -21,15 +21,10 @@ from fedstats_app.strategies.server_optimizers import (
 )
 from fedstats_app.training.options import OPTIMIZERS as NAMES
 from fedstats_app.training.options import OptimizerOptions
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import per_client
 from fedstats_app.wire.arrays import to_record, to_tensors
-from fedstats_app.wire.training import (
-    EvaluationCounts,
-    TrainingRequest,
-    model_evaluation_reply,
-    read_training_task,
-    training_reply,
-)
+from fedstats_app.wire.training import EvaluationCounts, model_evaluation_reply, read_training_task, training_reply
 from tests.support.local_grid import Fault, LocalGrid, begin_run
 
 START = {"head.bias": torch.zeros(2), "head.weight": torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]])}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.lora import add_lora
 from fedstats_app.training.model import TunedModel
+from fedstats_app.training.zeroth_order.measures import check_reading
 from fedstats_app.training.zeroth_order.perturbation import Perturbation
 from fedstats_app.training.zeroth_order.selection import tuned_names
 from tests.support.compare import same_bits
@@ -149,7 +150,7 @@ def test_an_adapted_backbone_is_tuned_by_its_adapters() -> None:
     names = tuned_names(model, "lora")
     assert set(names) == {f"backbone.{name}" for name in adapters(module)} | {"head.weight", "head.bias"}
     perturbation = Perturbation(model, names, how="read")
-    assert (perturbation.check(numbers(2, 5, 8)), perturbation.how) == ("", "read")
+    assert (check_reading(perturbation, numbers(2, 5, 8)), perturbation.how) == ("", "read")
 
 
 def test_minilm_gets_adapters_in_queries_and_values() -> None:

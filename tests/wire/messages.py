@@ -13,10 +13,11 @@ from fedstats_app import wire
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.training.zeroth_order.log import SeedPool, Update
+from fedstats_app.training.zeroth_order.log import Update
+from fedstats_app.training.zeroth_order.replica import SeedPool
+from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire import mezo, personal, personal_heads, prototypes, training
 from fedstats_app.wire.arrays import to_record
-from fedstats_app.wire.mezo_setup import MezoSetup
 from tests.support.local_grid import instruction
 from tests.wire.replies import DIM, NUM_CLASSES, features_and_labels, honest_reply, request_for
 

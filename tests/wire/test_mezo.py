@@ -11,11 +11,12 @@ from flwr.app import Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.training.zeroth_order.log import SeedPool, Update
+from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.zeroth_order.log import Update
+from fedstats_app.training.zeroth_order.replica import SeedPool
+from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.mezo import MEZO, Behind, MezoReply, MezoRequest, mezo_reply, read_mezo_reply, read_mezo_request
-from fedstats_app.wire.mezo_setup import MezoSetup, read_setup
-from fedstats_app.wire.reading import MAX_COUNT
-from fedstats_app.wire.training import TrainingRequest
+from fedstats_app.wire.reading import MAX_COUNT, from_values, to_values
 from tests.support.local_grid import instruction
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -46,7 +47,7 @@ def test_a_first_request_brings_setup_and_start() -> None:
     request = MezoRequest(0, 1, 7, setup=SETUP, start=START, coefficients=np.arange(18.0).reshape(9, 2))
     read = read_mezo_request(instruction(request.to_content(), MEZO))
     assert read.setup is not None
-    assert read.setup.to_config() == SETUP.to_config()
+    assert to_values(read.setup) == to_values(SETUP)
     assert {name: tensor.tolist() for name, tensor in read.start.items()} == {
         "head.weight": [[1.0] * 3] * 2,
         "head.bias": [0.0, 0.0],
@@ -102,5 +103,5 @@ def test_a_setup_that_cannot_be_is_refused(options: dict[str, Any], reason: str)
 def test_a_setup_goes_through_json() -> None:
     import json
 
-    kept = json.loads(json.dumps(dict(SETUP.to_config())))
-    assert read_setup(kept).to_config() == SETUP.to_config()
+    kept = json.loads(json.dumps(to_values(SETUP)))
+    assert to_values(from_values(MezoSetup, kept)) == to_values(SETUP)

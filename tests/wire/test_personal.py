@@ -9,6 +9,7 @@ import torch
 from flwr.app import Message
 
 from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire.personal import (
     PERSONALISE,
     PersonalMetrics,
@@ -18,7 +19,6 @@ from fedstats_app.wire.personal import (
     read_personal_reply,
     read_personal_task,
 )
-from fedstats_app.wire.training import TrainingRequest
 from tests.support.compare import same_bits
 from tests.support.local_grid import instruction
 

@@ -12,6 +12,7 @@ from flwr.app import Array, Message, MetricRecord, RecordDict
 
 from fedstats_app.methods import METHODS, PERSONAL_METHODS
 from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.personal import PersonalMetrics
 from fedstats_app.wire.personal_heads import (
@@ -23,7 +24,6 @@ from fedstats_app.wire.personal_heads import (
     read_personal_heads_reply,
     read_personal_heads_task,
 )
-from fedstats_app.wire.training import TrainingRequest
 from tests.support.compare import relative_difference, same_bits
 from tests.support.local_grid import instruction
 from tests.support.options import configured

@@ -6,6 +6,7 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire.personal import PersonalMetrics, Prototypes
 from fedstats_app.wire.prototypes import (
     PROTOTYPES,
@@ -15,7 +16,6 @@ from fedstats_app.wire.prototypes import (
     read_prototype_reply,
     read_prototype_task,
 )
-from fedstats_app.wire.training import TrainingRequest
 from tests.support.compare import same_bits
 from tests.support.local_grid import instruction
 

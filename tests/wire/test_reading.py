@@ -8,8 +8,9 @@ from typing import Any, Literal
 import pytest
 from flwr.app import Message
 
+from fedstats_app.options import as_text
 from fedstats_app.training.options import LocalOptions
-from fedstats_app.wire.reading import Malformed, as_text, check_keys, from_values, to_values
+from fedstats_app.wire.reading import Malformed, check_keys, from_values, to_values
 from fedstats_app.wire.training import read_training_task
 from tests.support.local_grid import instruction
 from tests.wire.messages import training_content

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from fedstats_app.statistics import RandomFourierFeatures
 from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import RejectedReply
 from fedstats_app.wire.arrays import to_record
+from fedstats_app.wire.reading import to_values
 from fedstats_app.wire.training import (
     EvaluationCounts,
     TrainingMetrics,
-    TrainingRequest,
     check_training_reply,
     model_evaluation_reply,
     nothing_to_train_reply,
@@ -50,7 +51,7 @@ def test_request_survives_the_journey() -> None:
         backbone_fingerprint="abc",
         class_names=("ant", "bee"),
     )
-    config = ConfigRecord({**request.to_config(), "server-round": 9})
+    config = ConfigRecord({**to_values(request), "server-round": 9})
     fixed = {"head.bias": torch.zeros(2)}
     task = read_training_task(
         instruction(RecordDict({"arrays": to_record(STATE), "fixed": to_record(fixed), "config": config}), "train")

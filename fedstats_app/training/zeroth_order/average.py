@@ -1,14 +1,14 @@
-"""The clients' scalars as one: averaged, cut where one is out of all proportion, watched for divergence."""
+"""The server's side: its log; scalars averaged, cut where they are out of all proportion, watched for divergence."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping
-from typing import Literal, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, Protocol, get_args
 
-from fedstats_app.wire.mezo import MezoReply
+from fedstats_app.training.zeroth_order.log import Update
 
 Weighting = Literal["examples", "uniform"]
 
@@ -23,6 +23,61 @@ GROWTH, ROUNDS_NEEDED, ROUNDS_REMEMBERED = 8.0, 5, 50
 
 class TrainingDiverged(RuntimeError):
     """The parameters or the difference quotients have grown beyond use."""
+
+
+class UpdateLog(Sequence[Update]):
+    """The updates of rounds 1, 2, ..., T in their order.
+
+    Parameters
+    ----------
+    num_directions : int
+        Steps of every update.
+    updates : iterable of Update
+        Those of the first rounds.
+
+    Raises
+    ------
+    ValueError
+        If an update has another number of steps.
+    """
+
+    def __init__(self, num_directions: int, updates: Sequence[Update] = ()) -> None:
+        if num_directions < 1:
+            raise ValueError(f"num_directions must be at least 1, got {num_directions}")
+        self.num_directions = num_directions
+        self._updates: list[Update] = []
+        for update in updates:
+            self.append(update)
+
+    def append(self, update: Update) -> None:
+        """Add the next round's update."""
+        if len(update.steps) != self.num_directions:
+            raise ValueError(f"an update must have {self.num_directions} step(s), got {len(update.steps)}")
+        self._updates.append(update)
+
+    def __len__(self) -> int:
+        return len(self._updates)
+
+    def __iter__(self) -> Iterator[Update]:
+        return iter(self._updates)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # overloads would say less than Sequence does
+        """Return the update of round ``index + 1``, or those of a slice."""
+        return self._updates[index]
+
+
+class Measured(Protocol):
+    """A client's answer."""
+
+    @property
+    def scalars(self) -> tuple[float, ...]:
+        """One per direction."""
+        ...
+
+    @property
+    def num_examples(self) -> int:
+        """Samples that they are means over."""
+        ...
 
 
 class ScalarAverage:
@@ -53,17 +108,20 @@ class ScalarAverage:
         self._first: list[float] = []
         self._exploded = 0
 
-    def mean(self, answers: Mapping[int, MezoReply]) -> list[float]:
+    def mean(self, answers: Mapping[int, Measured]) -> list[float]:
         """Return the weighted mean of every scalar, summed exactly: the order of the clients does not matter."""
-        weights = [float(one.num_examples) if self.weighting == "examples" else 1.0 for one in answers.values()]
-        total = math.fsum(weights)
-        columns = zip(*(answer.scalars for answer in answers.values()), strict=True)
+        return self._mean((one.scalars, one.num_examples) for one in answers.values())
+
+    def _mean(self, measured: Iterable[tuple[tuple[float, ...], int]]) -> list[float]:
+        scalars, counts = zip(*measured, strict=True)
+        weights = [float(count) if self.weighting == "examples" else 1.0 for count in counts]
+        total, columns = math.fsum(weights), zip(*scalars, strict=True)
         return [
             math.fsum(weight * value for weight, value in zip(weights, column, strict=True)) / total
             for column in columns
         ]
 
-    def take(self, answers: Mapping[int, MezoReply]) -> tuple[list[float], tuple[int, ...]]:
+    def take(self, answers: Mapping[int, Measured]) -> tuple[list[float], tuple[int, ...]]:
         """Return the mean of a round's scalars, and the clients of which some were cut.
 
         Raises
@@ -76,12 +134,11 @@ class ScalarAverage:
         self._watch(statistics.median(sizes))
         self._sizes.extend(min(size, limit) for size in sizes)
         within = {
-            client: MezoReply(
-                tuple(max(-limit, min(limit, value)) for value in answer.scalars), answer.num_examples, answer.digest
-            )
+            client: tuple(max(-limit, min(limit, value)) for value in answer.scalars)
             for client, answer in answers.items()
         }
-        return self.mean(within), tuple(client for client in answers if within[client] != answers[client])
+        means = self._mean((within[client], answer.num_examples) for client, answer in answers.items())
+        return means, tuple(client for client, answer in answers.items() if within[client] != answer.scalars)
 
     def _watch(self, size: float) -> None:
         if len(self._first) < FIRST_ROUNDS:

@@ -1,11 +1,27 @@
-"""The log of a zeroth-order training: a seed and a few scalars a round, which turn the start into the tuned model."""
+"""The log of a zeroth-order training, and the files of one.
+
+The log has a seed and a few scalars a round, which turn the start into the tuned model. Files are written in one step
+and checked by digest; one that is missing or wrong is made up for by replaying the log.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedstats_app.storage.files import read_tensors, tensors_to_bytes, write_atomically
+
+logger = logging.getLogger("fedstats_app")
+
+_START, _LOG, _REPLICA = "start.safetensors", "log.bin", "replica.safetensors"
 
 SEED_LIMIT = 2**63
 
@@ -38,53 +54,8 @@ class Update:
             raise ValueError(f"steps must be finite numbers, at least one, got {self.steps}")
 
 
-class UpdateLog(Sequence[Update]):
-    """The updates of rounds 1, 2, ..., T in their order.
-
-    Parameters
-    ----------
-    num_directions : int
-        Steps of every update.
-    updates : iterable of Update
-        Those of the first rounds.
-
-    Raises
-    ------
-    ValueError
-        If an update has another number of steps.
-    """
-
-    def __init__(self, num_directions: int, updates: Sequence[Update] = ()) -> None:
-        if num_directions < 1:
-            raise ValueError(f"num_directions must be at least 1, got {num_directions}")
-        self.num_directions = num_directions
-        self._updates: list[Update] = []
-        for update in updates:
-            self.append(update)
-
-    def append(self, update: Update) -> None:
-        """Add the next round's update."""
-        if len(update.steps) != self.num_directions:
-            raise ValueError(f"an update must have {self.num_directions} step(s), got {len(update.steps)}")
-        self._updates.append(update)
-
-    def __len__(self) -> int:
-        return len(self._updates)
-
-    def __iter__(self) -> Iterator[Update]:
-        return iter(self._updates)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # overloads would say less than Sequence does
-        """Return the update of round ``index + 1``, or those of a slice."""
-        return self._updates[index]
-
-    def to_bytes(self, after: int = 0) -> bytes:
-        """Return the updates of the rounds after ``after``: 8 bytes a seed and 8 a step, little-endian."""
-        return pack_updates(self._updates[after:])
-
-
 def pack_updates(updates: Sequence[Update]) -> bytes:
-    """Return updates as bytes; see :meth:`UpdateLog.to_bytes`."""
+    """Return updates as bytes: 8 a seed and 8 a step, little-endian."""
     return b"".join(struct.pack(f"<q{len(update.steps)}d", update.seed, *update.steps) for update in updates)
 
 
@@ -103,37 +74,74 @@ def unpack_updates(data: bytes, num_directions: int) -> list[Update]:
 
 
 @dataclass(frozen=True)
-class SeedPool:
-    """A finite pool of seeds, which bounds what a node must be told, however many rounds it was away (FedKSeed).
+class TrainingFiles:
+    """The files of one training, on a node or in a run folder.
 
     Attributes
     ----------
-    first : int
-        The pool is first, first + 1, ..., first + size - 1.
-    size : int
-        K.
-
-    Raises
-    ------
-    ValueError
-        If it is empty or leaves the range of seeds.
+    folder : Path
+        Its own folder.
     """
 
-    first: int
-    size: int
+    folder: Path
 
-    def __post_init__(self) -> None:
-        if self.size < 1 or not 0 <= self.first <= SEED_LIMIT - self.size:
-            raise ValueError(f"a pool must have at least one seed, all in [0, 2^63), got {self.first} and {self.size}")
+    def save_start(self, setup: Mapping[str, Any], start: Mapping[str, Tensor]) -> None:
+        """Keep what the training starts from; whatever was kept of it before is gone."""
+        for path in self.folder.glob("[!.]*"):
+            if path.name != _START:
+                path.unlink(missing_ok=True)
+        self.write(_START, tensors_to_bytes(start, {"setup": json.dumps(dict(setup))}, digest=True))
 
-    def index(self, seed: int) -> int:
-        """Return the position of a seed.
+    def load_start(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """Return setup and start, or None where they are missing or damaged; the log says which."""
+        kept = self._read(_START, "it is asked for again", "setup")
+        return None if kept is None else (json.loads(kept[1]["setup"]), kept[0])
 
-        Raises
-        ------
-        ValueError
-            If it is not in the pool.
-        """
-        if not 0 <= seed - self.first < self.size:
-            raise ValueError(f"seed {seed} is not in the pool [{self.first}, {self.first + self.size})")
-        return seed - self.first
+    def extend_log(self, updates: Sequence[Update], first_round: int) -> None:
+        """Add the updates of the rounds from ``first_round`` on, those that are not there yet."""
+        known = self.load_log(len(updates[0].steps) if updates else 1)
+        missing = updates[max(len(known) - first_round + 1, 0) :]
+        if first_round - 1 <= len(known) and missing:
+            self.replace_log([*known, *missing])
+
+    def replace_log(self, updates: Sequence[Update]) -> None:
+        """Keep these updates, from round 1 on, instead of those that are there."""
+        self.write(_LOG, pack_updates(updates))
+
+    def load_log(self, num_directions: int) -> list[Update]:
+        """Return the updates of rounds 1, 2, ... that are known; none where the file is missing or damaged."""
+        path = self.folder / _LOG
+        try:
+            return unpack_updates(path.read_bytes(), num_directions) if path.is_file() else []
+        except ValueError as error:
+            logger.warning("%s cannot be used: %s", path, error)
+            return []
+
+    def save_replica(self, state: Mapping[str, Tensor], server_round: int, digest: bytes) -> None:
+        """Keep a replica's :meth:`~fedstats_app.training.zeroth_order.replica.Replica.state` with round and digest."""
+        metadata = {"round": str(server_round), "digest": digest.hex()}
+        self.write(_REPLICA, tensors_to_bytes(state, metadata, digest=True))
+
+    def load_replica(self) -> tuple[dict[str, Tensor], int, bytes] | None:
+        """Return what :meth:`save_replica` kept, or None where it is missing or damaged."""
+        kept = self._read(_REPLICA, "the log is replayed", "round", "digest")
+        return None if kept is None else (kept[0], int(kept[1]["round"]), bytes.fromhex(kept[1]["digest"]))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace one file of the training."""
+        # What a model learned from few samples can be read from it: only this user may.
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(self.folder / name, data)
+
+    def _read(self, name: str, instead: str, *keys: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+        path = self.folder / name
+        if not path.is_file():
+            return None
+        try:
+            tensors, metadata = read_tensors(path)
+            if missing := set(keys) - metadata.keys():
+                raise ValueError(f"its header lacks {', '.join(sorted(missing))}")
+            return tensors, metadata
+        except ValueError as error:
+            logger.warning("%s cannot be used, %s: %s", path, instead, error)
+            return None

@@ -1,24 +1,27 @@
-"""A model evaluated at theta + epsilon z and at theta - epsilon z, of which theta itself never learns."""
+"""A model at theta + epsilon z and at theta - epsilon z, of which theta itself never learns, and its loss there."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.weak import TensorWeakRef
 
-from fedstats_app.training.zeroth_order.perturbed import Probe, flat
+from fedstats_app.training.local import Diverged
+from fedstats_app.training.samples import Samples, check_labels, reproducible_kernels
+from fedstats_app.training.zeroth_order.directions import Probe
+from fedstats_app.training.zeroth_order.selection import Holders, holders, num_bytes, tunable
 
 How = Literal["auto", "read", "copy"]
 
 # "auto" copies where that takes no more than this, or hardly more than "read" does for the largest module.
 _SMALL_COPY = 2**20
 _COPY_OVER_LARGEST_MODULE = 1.1
-# Of the check: so large that a parameter that is missed shows in the logits in every dtype.
-_CHECK_EPSILON = 2.0**-4
 
 
 class Perturbation:
@@ -46,12 +49,13 @@ class Perturbation:
 
     Attributes
     ----------
-    model : nn.Module
-        As given.
-    names : tuple of str
-        As given.
     how : {"read", "copy"}
         What is done.
+    copy_bytes, module_bytes : int
+        What "copy" takes beside theta, all perturbed parameters; and about what "read" does, those that one module
+        holds, the largest.
+    device : torch.device
+        Where the model is.
 
     Raises
     ------
@@ -63,40 +67,25 @@ class Perturbation:
         if how not in get_args(How):
             raise ValueError(f"how must be one of {', '.join(get_args(How))}, got {how!r}")
         self.model, self.names = model, tuple(names)
-        self._parameters = _find(model, self.names)
-        self._holders = _holders(model, self._parameters)
-        self.how: Literal["read", "copy"] = self._choose() if how == "auto" else how
+        self._parameters = tunable(model, self.names)
+        self._holders: Holders = holders(model, self._parameters)
+        self.copy_bytes = num_bytes(self._parameters, self._parameters)
+        self.module_bytes = max(num_bytes(self._parameters, set(held.values())) for _, held in self._holders)
+        small = self.copy_bytes <= max(_SMALL_COPY, _COPY_OVER_LARGEST_MODULE * self.module_bytes)
+        self.how: Literal["read", "copy"] = ("copy" if small else "read") if how == "auto" else how
         floating = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
-        self._device, self._dtype = floating[0].device, floating[0].dtype
-        self._probe: tuple[Probe, int] | None = None
-        self._ready = False
+        self.device, self._dtype = floating[0].device, floating[0].dtype
+        self._evaluating = False
         self._alive: dict[str, TensorWeakRef] = {}
 
-    @property
-    def copy_bytes(self) -> int:
-        """Bytes of all perturbed parameters: what "copy" takes beside theta."""
-        return sum(_num_bytes(parameter) for parameter in self._parameters.values())
-
-    @property
-    def module_bytes(self) -> int:
-        """Bytes of those that one module holds, the largest: about what "read" takes beside theta."""
-        return max(
-            sum(_num_bytes(self._parameters[name]) for name in set(names.values())) for _, names in self._holders
-        )
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self._device
-
     @contextlib.contextmanager
-    def at(self, probe: Probe, sign: int) -> Iterator[None]:
+    def at(self, probe: Probe | None, sign: int = 1) -> Iterator[None]:
         """Put the model at theta + sign * epsilon * z; afterwards, whatever happens, it is at theta.
 
         Parameters
         ----------
-        probe : Probe
-            Direction and distance.
+        probe : Probe or None
+            Direction and distance; None for theta itself.
         sign : {-1, 1}
             Which side.
 
@@ -109,121 +98,56 @@ class Perturbation:
         """
         if sign not in (-1, 1):
             raise ValueError(f"sign must be -1 or 1, got {sign}")
-        if self._probe is not None:
+        if self._evaluating:
             raise RuntimeError("the model is perturbed already")
-        was_training = self.model.training
+        was_training, self._evaluating = self.model.training, True
         self.model.eval()
-        self._probe = probe, sign
         try:
-            with self._reading() if self.how == "read" else self._copied():
+            if probe is None:
                 yield
+            else:
+                with self._reading(probe, sign) if self.how == "read" else self._copied(probe, sign):
+                    yield
         finally:
-            self._probe = None
+            self._evaluating = False
             self._alive.clear()
             self.model.train(was_training)
 
-    @contextlib.contextmanager
-    def at_theta(self) -> Iterator[None]:
-        """Evaluate the model as it is, in evaluation mode.
-
-        Raises
-        ------
-        RuntimeError
-            If the model is perturbed.
-        """
-        if self._probe is not None:
-            raise RuntimeError("the model is perturbed already")
-        was_training, self._ready = self.model.training, True
-        self.model.eval()
-        try:
-            yield
-        finally:
-            self._ready = False
-            self.model.train(was_training)
-
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the logits of a batch, within :meth:`at` or :meth:`at_theta`.
-
-        Parameters
-        ----------
-        inputs : Tensor
-            Moved to the model's device and, if floating, to its dtype.
-
-        Raises
-        ------
-        RuntimeError
-            Outside of both.
-        """
-        if self._probe is None and not self._ready:
+        """Return the logits of a batch, moved to the model's device and, if floating, dtype; only within :meth:`at`."""
+        if not self._evaluating:
             raise RuntimeError("the model is not perturbed: call within at()")
         dtype = self._dtype if inputs.is_floating_point() else inputs.dtype
         with torch.no_grad():
-            logits: Tensor = self.model(inputs.to(self._device, dtype))
+            logits: Tensor = self.model(inputs.to(self.device, dtype))
         return logits
 
-    def check(self, inputs: Tensor) -> str:
-        """Compare, on a small batch, "read" with a fully perturbed copy; where they differ, go over to "copy".
-
-        Both run the same kernels on the same numbers, so they must agree to the bit. Where the copy itself does not
-        when it is run twice (a GPU may add in any order), up to ten times that difference is allowed.
-
-        Parameters
-        ----------
-        inputs : Tensor
-            A batch of at least one.
-
-        Returns
-        -------
-        str
-            What is done and why, in a sentence, if they differ; else "".
-
-        Raises
-        ------
-        ValueError
-            Without inputs.
-        """
-        if not len(inputs):
-            raise ValueError("the check needs at least one input, got none")
-        if self.how == "copy":
-            return ""
-        read = self._check_logits(inputs, "read")
-        copied, again = self._check_logits(inputs, "copy"), self._check_logits(inputs, "copy")
-        difference, noise = float((read - copied).abs().max()), float((again - copied).abs().max())
-        if difference <= 10 * noise:  # also where both are 0, and not where one is no number
-            self.how = "read"
-            return ""
-        return (
-            f"this model does not read its parameters as attributes of its modules: perturbed so, its logits differ by "
-            f"{difference:.3g} from those of a perturbed copy. All {len(self.names)} tuned parameters are copied, "
-            f"which takes {self.copy_bytes / 1e6:.1f} MB instead of {self.module_bytes / 1e6:.1f} MB"
-        )
-
-    def _check_logits(self, inputs: Tensor, how: Literal["read", "copy"]) -> Tensor:
-        self.how = how
-        with self.at(Probe(0, 0, _CHECK_EPSILON), 1):
-            return self(inputs).to("cpu", torch.float64)
-
-    def _choose(self) -> Literal["read", "copy"]:
-        allowed = max(_SMALL_COPY, _COPY_OVER_LARGEST_MODULE * self.module_bytes)
-        return "copy" if self.copy_bytes <= allowed else "read"
-
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _reading(self, probe: Probe, sign: int) -> Iterator[None]:
         kept = [(module, module._parameters) for module, _ in self._holders]
+
+        def read(parameter: nn.Parameter, name: str) -> Tensor:
+            # Code that reads a parameter twice while it uses it gets the same tensor.
+            alive = self._alive[name]() if name in self._alive else None
+            if alive is None:
+                alive = probe.perturbed(parameter, name, sign)
+                self._alive[name] = TensorWeakRef(alive)
+            return alive
+
         try:
             for module, names in self._holders:
-                module.__dict__["_parameters"] = _Reader(module._parameters, names, self._read)
+                module.__dict__["_parameters"] = _Reader(module._parameters, names, read)
             yield
         finally:
             for module, parameters in kept:
                 module.__dict__["_parameters"] = parameters
 
     @contextlib.contextmanager
-    def _copied(self) -> Iterator[None]:
+    def _copied(self, probe: Probe, sign: int) -> Iterator[None]:
         kept = [(parameter, parameter.data, parameter.requires_grad) for parameter in self._parameters.values()]
         try:
             for name, parameter in self._parameters.items():
-                parameter.data = self._perturb(parameter, name)
+                parameter.data = probe.perturbed(parameter, name, sign)
                 parameter.requires_grad_(False)  # as in "read": torch chooses other kernels for what requires one
             yield
         finally:
@@ -231,32 +155,11 @@ class Perturbation:
                 parameter.data = theta
                 parameter.requires_grad_(requires_grad)
 
-    def _read(self, parameter: nn.Parameter, name: str) -> Tensor:
-        # Code that reads a parameter twice while it uses it gets the same tensor.
-        alive = self._alive[name]() if name in self._alive else None
-        if alive is None:
-            alive = self._perturb(parameter, name)
-            self._alive[name] = TensorWeakRef(alive)
-        return alive
-
-    def _perturb(self, parameter: nn.Parameter, name: str) -> Tensor:
-        if self._probe is None:
-            raise RuntimeError("the model is not perturbed")
-        probe, sign = self._probe
-        return probe.perturbed(parameter, name, sign)
-
 
 class _Reader(dict[str, nn.Parameter | None]):
     """The parameters of one module; perturbed by ``[]``, which is how nn.Module reads an attribute, and only by that.
 
-    Parameters
-    ----------
-    parameters : dict
-        The module's.
-    names : dict
-        From the names in the module to those in the model, of the perturbed ones.
-    read : callable
-        From a parameter and its name in the model to what is to be used.
+    ``names`` lead from names in the module to those in the model, ``read`` from there to what is to be used.
     """
 
     def __init__(
@@ -275,30 +178,66 @@ class _Reader(dict[str, nn.Parameter | None]):
         return self._read(parameter, self._names[key])  # type: ignore[return-value]  # a plain tensor serves as well
 
 
-def _find(model: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Parameter]:
-    parameters = dict(model.named_parameters())
-    if not names:
-        raise ValueError("at least one parameter must be perturbed, got no name")
-    if unknown := [name for name in names if name not in parameters]:
-        raise ValueError(f"the model has no parameter {unknown[0]!r}; it has {', '.join(list(parameters)[:3])}, ...")
-    for name in names:
-        try:
-            flat(parameters[name])
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-    return {name: parameters[name] for name in names}
+def mean_loss(
+    perturbation: Perturbation, samples: Samples, batch_size: int, probe: Probe | None = None, sign: int = 1
+) -> float:
+    """Return the mean cross-entropy of all samples at theta + sign * epsilon * z, or without a probe at theta.
+
+    Parameters
+    ----------
+    perturbation : Perturbation
+        Of a model from a batch of inputs to (b, C) logits.
+    samples : Samples
+        At least one, with labels in [0, C). All of them are one batch: only so does every sample of a federation have
+        the same weight, wherever it is.
+    batch_size : int
+        Samples per forward pass, which decides memory and speed and changes the last bits only.
+    probe, sign
+        As :meth:`Perturbation.at`.
+
+    Returns
+    -------
+    float
+        In nats. The samples' losses are computed in float64 from logits of the model's dtype and added exactly.
+
+    Raises
+    ------
+    ValueError
+        If there are no samples, a label is out of range, or the batch size is below 1.
+    """
+    num_examples = len(samples.labels)
+    if not num_examples:
+        raise ValueError("a loss needs at least one sample, got none")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    losses: list[float] = []
+    with reproducible_kernels(perturbation.device), perturbation.at(probe, sign):
+        for indices in torch.split(torch.arange(num_examples), batch_size):
+            labels = samples.labels[indices]
+            logits = perturbation(samples.inputs(indices)).to("cpu", torch.float64)
+            check_labels(labels, logits.shape[1])
+            losses += F.cross_entropy(logits, labels, reduction="none").tolist()
+    return math.fsum(losses) / num_examples
 
 
-def _holders(model: nn.Module, parameters: dict[str, nn.Parameter]) -> list[tuple[nn.Module, dict[str, str]]]:
-    """Return the modules that hold one of the parameters, each with its names for them and the model's."""
-    names = {id(parameter): name for name, parameter in parameters.items()}
-    holders = []
-    for module in model.modules():
-        held = {key: names[id(value)] for key, value in module._parameters.items() if id(value) in names}
-        if held:
-            holders.append((module, held))
-    return holders
+def projected_gradients(
+    perturbation: Perturbation, samples: Samples, batch_size: int, probes: Sequence[Probe]
+) -> tuple[float, ...]:
+    """Return (L(theta + epsilon z) - L(theta - epsilon z)) / (2 epsilon) for some directions, theta being the same.
 
+    Two forward passes over all samples per direction; parameters and other errors as :func:`mean_loss`.
 
-def _num_bytes(parameter: Tensor) -> int:
-    return parameter.numel() * parameter.element_size()
+    Raises
+    ------
+    Diverged
+        If a loss is not finite.
+    """
+
+    def loss(probe: Probe, sign: int) -> float:
+        value = mean_loss(perturbation, samples, batch_size, probe, sign)
+        if not math.isfinite(value):
+            side = f"theta {'+' if sign > 0 else '-'} {probe.epsilon} z"
+            raise Diverged(f"direction {probe.index}, seed {probe.seed}: the loss at {side} is {value}")
+        return value
+
+    return tuple((loss(probe, 1) - loss(probe, -1)) / (2 * probe.epsilon) for probe in probes)

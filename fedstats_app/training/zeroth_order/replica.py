@@ -5,17 +5,54 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.training.zeroth_order.directions import Directions, rounding_bits
-from fedstats_app.training.zeroth_order.log import SeedPool, Update
-from fedstats_app.training.zeroth_order.perturbed import Probe, flat
-from fedstats_app.training.zeroth_order.rounding import round_stochastically
+from fedstats_app.training.zeroth_order.directions import Directions, Probe, flat, round_stochastically, rounding_bits
+from fedstats_app.training.zeroth_order.log import SEED_LIMIT, Update
 
 DIGEST_BYTES = 16
+_COEFFICIENTS = "coefficients"
+
+
+@dataclass(frozen=True)
+class SeedPool:
+    """A finite pool of seeds, which bounds what a node must be told, however many rounds it was away (FedKSeed).
+
+    Attributes
+    ----------
+    first : int
+        The pool is first, first + 1, ..., first + size - 1.
+    size : int
+        K.
+
+    Raises
+    ------
+    ValueError
+        If it is empty or leaves the range of seeds.
+    """
+
+    first: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or not 0 <= self.first <= SEED_LIMIT - self.size:
+            raise ValueError(f"a pool must have at least one seed, all in [0, 2^63), got {self.first} and {self.size}")
+
+    def index(self, seed: int) -> int:
+        """Return the position of a seed.
+
+        Raises
+        ------
+        ValueError
+            If it is not in the pool.
+        """
+        if not 0 <= seed - self.first < self.size:
+            raise ValueError(f"seed {seed} is not in the pool [{self.first}, {self.first + self.size})")
+        return seed - self.first
 
 
 class Replica:
@@ -195,6 +232,3 @@ class Replica:
                 step = float(self.coefficients[number, index])
                 for positions, direction in probe.blocks(parameter, name):
                     theta[positions] -= direction.mul_(step)
-
-
-_COEFFICIENTS = "coefficients"

@@ -1,11 +1,16 @@
-"""Which parameters are tuned, by name."""
+"""Which parameters are tuned, by name, and where the model holds them."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
-from torch import nn
+from torch import Tensor, nn
+
+from fedstats_app.training.zeroth_order.directions import flat
+
+# Modules with their own names for the parameters that they hold, and the model's names for those.
+Holders = list[tuple[nn.Module, dict[str, str]]]
 
 _HEAD = "head."
 _BY_NAME = "names:"
@@ -47,6 +52,43 @@ def tuned_names(model: nn.Module, what: str) -> tuple[str, ...]:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in chosen)
     return tuple(name for name in every if name in chosen)
+
+
+def tunable(model: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Parameter]:
+    """Return parameters by name.
+
+    Raises
+    ------
+    ValueError
+        If there is no name, a name is unknown, or a parameter cannot be tuned.
+    """
+    parameters = dict(model.named_parameters())
+    if not names:
+        raise ValueError("at least one parameter must be perturbed, got no name")
+    if unknown := [name for name in names if name not in parameters]:
+        raise ValueError(f"the model has no parameter {unknown[0]!r}; it has {', '.join(list(parameters)[:3])}, ...")
+    for name in names:
+        try:
+            flat(parameters[name])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    return {name: parameters[name] for name in names}
+
+
+def holders(model: nn.Module, parameters: dict[str, nn.Parameter]) -> Holders:
+    """Return the modules that hold one of the parameters, each with its names for them and the model's."""
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    found = []
+    for module in model.modules():
+        held = {key: names[id(value)] for key, value in module._parameters.items() if id(value) in names}
+        if held:
+            found.append((module, held))
+    return found
+
+
+def num_bytes(parameters: Mapping[str, Tensor], names: Iterable[str]) -> int:
+    """Return the bytes of some parameters."""
+    return sum(parameters[name].numel() * parameters[name].element_size() for name in names)
 
 
 def _matching(every: list[str], patterns: list[str]) -> set[str]:

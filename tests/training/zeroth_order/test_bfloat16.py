@@ -13,8 +13,7 @@ from torch.nn import functional as F
 from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.zeroth_order import replica as module
 from fedstats_app.training.zeroth_order.log import Update
-from fedstats_app.training.zeroth_order.objective import projected_gradients
-from fedstats_app.training.zeroth_order.perturbation import Perturbation
+from fedstats_app.training.zeroth_order.perturbation import Perturbation, projected_gradients
 from fedstats_app.training.zeroth_order.replica import Replica
 
 START, ROUNDS = 1.5, 300

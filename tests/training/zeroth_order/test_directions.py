@@ -95,7 +95,8 @@ def test_another_device_draws_the_same(monkeypatch: pytest.MonkeyPatch, distribu
     """What is done for a GPU, table and look-up in torch and larger blocks, done on the CPU."""
     expected = draw(distribution, 100_001)
     tables = {
-        name: torch.from_numpy(np.asarray(getattr(module, name)(torch.device("cpu")))) for name in ("_signs", "_normal")
+        name: torch.from_numpy(np.asarray(getattr(module, name)(torch.device("cpu"))))
+        for name in ("signs", "quantiles")
     }
     for name, table in tables.items():
         monkeypatch.setattr(module, name, lambda device, table=table: table)
@@ -122,7 +123,7 @@ def test_moments() -> None:
 
 
 def test_all_quantiles_together_are_standard_normal() -> None:
-    table = torch.from_numpy(np.asarray(module._normal(torch.device("cpu")))).double()
+    table = torch.from_numpy(np.asarray(module.quantiles(torch.device("cpu")))).double()
     assert torch.equal(table, -table.flip(0)) and bool((table.diff() >= 0).all())
     assert abs(float(table.square().mean()) - (1 - 2e-5)) < 5e-6 and 4.32 < float(table.max()) < 4.33
 
@@ -165,9 +166,9 @@ def test_a_platform_with_other_quantiles_is_found(monkeypatch: pytest.MonkeyPatc
     """Its logarithm is a little off: the table would differ, and with it the federation's models."""
     ndtri = torch.special.ndtri
     monkeypatch.setattr(torch.special, "ndtri", lambda values: ndtri(values) * 1.001)
-    module._normal.cache_clear()
+    module.quantiles.cache_clear()
     try:
         with pytest.raises(RuntimeError, match=r"other normal quantiles .* use rademacher"):
             draw("gaussian", 1)
     finally:
-        module._normal.cache_clear()
+        module.quantiles.cache_clear()

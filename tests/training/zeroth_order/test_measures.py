@@ -12,11 +12,14 @@ from torch.nn import functional as F
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.zeroth_order.curvature import curvatures
-from fedstats_app.training.zeroth_order.directions import Directions
+from fedstats_app.training.zeroth_order.directions import Directions, Probe
+from fedstats_app.training.zeroth_order.measures import (
+    TEMPERATURES,
+    best_temperature,
+    curvatures,
+    losses_by_temperature,
+)
 from fedstats_app.training.zeroth_order.perturbation import Perturbation
-from fedstats_app.training.zeroth_order.perturbed import Probe
-from fedstats_app.training.zeroth_order.temperature import TEMPERATURES, best_temperature, losses_by_temperature
 
 
 def problem(n: int = 200, scale: float = 1.0) -> tuple[TunedModel, TensorSamples]:

@@ -13,38 +13,13 @@ from fedstats_app.statistics import RandomFourierFeatures
 from fedstats_app.training.local import Diverged
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.zeroth_order.directions import Directions
-from fedstats_app.training.zeroth_order.objective import mean_loss, projected_gradients
-from fedstats_app.training.zeroth_order.perturbation import Perturbation
-from fedstats_app.training.zeroth_order.perturbed import Probe
+from fedstats_app.training.zeroth_order.directions import Directions, Probe
+from fedstats_app.training.zeroth_order.perturbation import Perturbation, mean_loss, projected_gradients
 from tests.support.compare import absolute_difference
 from tests.support.golden import load
+from tests.support.zeroth_order import Exact, Stored
 
 PROBE = Probe(11, 1, 1e-2, Directions("gaussian"))
-
-
-class Exact:
-    """Samples in float64, which no file holds but the golden one."""
-
-    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
-        self._inputs, self.labels = inputs, labels
-
-    def inputs(self, indices: Tensor) -> Tensor:
-        return self._inputs[indices]
-
-
-class Stored(Directions):
-    """Directions that are given: one row (2, D) per round, for weight and bias of a linear layer."""
-
-    def __init__(self, values: Tensor) -> None:
-        super().__init__()
-        object.__setattr__(self, "values", values)
-
-    def blocks(
-        self, seed: int, index: int, name: str, size: int, device: torch.device | None = None
-    ) -> Iterator[tuple[slice, Tensor]]:
-        row = self.values[seed, index]  # type: ignore[attr-defined]
-        yield slice(0, size), (row[:size] if name == "weight" else row[-size:]).clone()
 
 
 def literal_loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:

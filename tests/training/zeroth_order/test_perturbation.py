@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedstats_app.training.zeroth_order.directions import Directions
+from fedstats_app.training.zeroth_order.directions import Directions, Probe
+from fedstats_app.training.zeroth_order.measures import check_reading
 from fedstats_app.training.zeroth_order.perturbation import Perturbation
-from fedstats_app.training.zeroth_order.perturbed import Probe
 from tests.support.compare import same_bits
 from tests.support.networks import small_network
 
@@ -316,7 +316,7 @@ def test_a_model_that_reads_otherwise_is_found_and_gets_a_copy(make: Callable[[]
     model, inputs = seeded(make), numbers(5, 4)
     before = everything_about(model)
     perturbation = Perturbation(model, names_of(model), how="read")
-    message = perturbation.check(inputs)
+    message = check_reading(perturbation, inputs)
     assert "does not read its parameters as attributes" in message and "tuned parameters are copied" in message
     assert perturbation.how == "copy" and everything_about(model) == before
     parameters = {name: PROBE.perturbed(value, name, -1) for name, value in model.named_parameters()}
@@ -334,25 +334,29 @@ def test_a_model_that_reads_attributes_passes_the_check(kind: str, dtype: torch.
     model = seeded(make).to(dtype)
     perturbation = Perturbation(model, names_of(model), how="read")
     with attention_path(fast):
-        assert (perturbation.check(inputs), perturbation.how) == ("", "read")
+        assert (check_reading(perturbation, inputs), perturbation.how) == ("", "read")
 
 
 def test_a_model_that_is_no_number_cannot_be_compared() -> None:
     model = seeded(lambda: nn.Linear(4, 3))
     perturbation = Perturbation(model, names_of(model), how="read")
-    assert "differ by nan" in perturbation.check(torch.full((1, 4), torch.nan)) and perturbation.how == "copy"
+    assert "differ by nan" in check_reading(perturbation, torch.full((1, 4), torch.nan)) and perturbation.how == "copy"
 
 
 def test_a_copy_needs_no_check() -> None:
     perturbation = Perturbation(Captured(), ["layer.weight"], how="copy")
-    assert (perturbation.check(numbers(5, 4)), perturbation.how) == ("", "copy")
+    assert (check_reading(perturbation, numbers(5, 4)), perturbation.how) == ("", "copy")
 
 
 def test_real_networks_pass_the_check() -> None:
     mobilenet = pytest.importorskip("torchvision").models.mobilenet_v2
     model = seeded(lambda: mobilenet(num_classes=10))
     perturbation = Perturbation(model, names_of(model))
-    assert (perturbation.how, perturbation.check(numbers(2, 3, 64, 64)), perturbation.how) == ("read", "", "read")
+    assert (perturbation.how, check_reading(perturbation, numbers(2, 3, 64, 64)), perturbation.how) == (
+        "read",
+        "",
+        "read",
+    )
     expected = literal(model, names_of(model), PROBE, 1, numbers(2, 3, 64, 64))
     assert same_bits(evaluated(perturbation, numbers(2, 3, 64, 64)), expected)
 
@@ -374,7 +378,7 @@ def test_bert_passes_the_check(attention: str) -> None:
 
     model, tokens = Logits().eval(), torch.arange(24).view(4, 6)
     perturbation = Perturbation(model, names_of(model))
-    assert (perturbation.how, perturbation.check(tokens), perturbation.how) == ("read", "", "read")
+    assert (perturbation.how, check_reading(perturbation, tokens), perturbation.how) == ("read", "", "read")
     assert same_bits(evaluated(perturbation, tokens), literal(model, names_of(model), PROBE, 1, tokens))
 
 
@@ -408,4 +412,4 @@ def test_perturbing_has_a_beginning_and_an_end() -> None:
     with pytest.raises(RuntimeError, match="perturbed already"), perturbation.at(PROBE, 1), perturbation.at(PROBE, -1):
         pass
     with pytest.raises(ValueError, match="at least one input"):
-        perturbation.check(numbers(0, 4))
+        check_reading(perturbation, numbers(0, 4))

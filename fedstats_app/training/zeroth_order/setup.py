@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
-from flwr.app import ConfigRecord
 
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.zeroth_order.directions import Directions, Distribution
-from fedstats_app.training.zeroth_order.log import SeedPool
-from fedstats_app.wire.reading import from_values, to_values
-from fedstats_app.wire.training import TrainingRequest
+from fedstats_app.training.zeroth_order.replica import SeedPool
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 Dtype = Literal["float32", "float64", "bfloat16"]
@@ -90,18 +87,3 @@ class MezoSetup:
         if self.pool is not None and self.dtype == "bfloat16":
             raise ValueError("a finite pool of seeds needs float32 or float64, got bfloat16")
         Directions(self.distribution)
-
-    def to_config(self) -> ConfigRecord:
-        """Return the setup as a record."""
-        return ConfigRecord(to_values(self))
-
-
-def read_setup(record: Mapping[str, Any]) -> MezoSetup:
-    """Return the setup that a record holds, or what was kept of one.
-
-    Raises
-    ------
-    Malformed
-        If a key is missing or a value is not allowed.
-    """
-    return from_values(MezoSetup, record)

@@ -1,0 +1,260 @@
+"""What a node keeps of FedMeZO from message to message, and its answers to ``train.mezo`` and ``evaluate.mezo``.
+
+In a simulation worker processes live on: the replica is in memory and shared by all clients of a worker, and the files,
+shared by the workers, hold the start and the log, so that a worker that was not asked in some rounds can follow, and a
+new one begins from a snapshot. On a real SuperNode every message is a new process, and the replica is a file too.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import shutil
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from flwr.app import Context, Message
+from torch import Tensor
+
+from fedstats_app.client.site import Site
+from fedstats_app.client.training import score
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import Samples, SelectedSamples, batch_order
+from fedstats_app.training.zeroth_order.directions import Probe
+from fedstats_app.training.zeroth_order.log import TrainingFiles
+from fedstats_app.training.zeroth_order.measures import check_reading, curvatures, losses_by_temperature
+from fedstats_app.training.zeroth_order.model import build_model, make_replica
+from fedstats_app.training.zeroth_order.perturbation import Perturbation, projected_gradients
+from fedstats_app.training.zeroth_order.replica import Replica
+from fedstats_app.training.zeroth_order.setup import MezoSetup
+from fedstats_app.wire import RejectedRequest
+from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, Behind, MezoReply, MezoRequest, mezo_reply, read_mezo_request
+from fedstats_app.wire.reading import from_values, to_values
+
+logger = logging.getLogger("fedstats_app")
+
+# Features per forward pass of a head; images and texts go through the backbone in its own batches.
+FEATURE_BATCH = 1024
+# Samples of clients that a worker keeps in memory from round to round, in bytes.
+SAMPLES_IN_MEMORY = 2**30
+# Rounds between snapshots of a replica that simulated clients share: from the newest a new worker process goes on.
+SNAPSHOT_EVERY = 20
+# What simulated clients share stays behind when a run ends (no client knows which of them is the last), for so long.
+KEPT_SECONDS = 7 * 24 * 3600.0
+_PREFIX, _HOW = "mezo-", "perturbed"
+
+
+def mezo(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Follow the log to the round that is asked for and measure the loss's difference quotients there."""
+    request = read_mezo_request(msg)
+    node_replica = _node_replica(context, request.training)
+    return mezo_reply(msg, node_replica.follow(request) or node_replica.answer(request, client_id))
+
+
+def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Follow the log and score the replica on the samples that the client kept for evaluation."""
+    request = read_mezo_request(msg)
+    node_replica = _node_replica(context, request.training)
+    if behind := node_replica.follow(request):
+        raise RejectedRequest(f"this node's replica is behind: it knows round {behind.round}")
+    return score(msg, node_replica.model, node_replica.held_out(client_id), batch_size=node_replica.batch_size)
+
+
+def _node_replica(context: Context, training: int) -> NodeReplica:
+    config, node = AppConfig.from_run_config(context.run_config), NodeConfig.from_node_config(context.node_config)
+    return replica_of(config, node.without_partition(), context.run_id, training)
+
+
+@functools.lru_cache(maxsize=1)
+def replica_of(config: AppConfig, node: NodeConfig, run_id: int, training: int) -> NodeReplica:
+    """Return what this process holds of a training, of one at a time: in a simulation runs follow one another."""
+    return NodeReplica(Site(config, node), run_id, training)
+
+
+class NodeReplica:
+    """All that a node keeps of one training: start, log, replica, how it is perturbed, samples.
+
+    ``site`` is the node, one for all partitions that it hosts; ``training`` the number of the training in the run.
+    """
+
+    setup: MezoSetup
+    model: TunedModel
+    replica: Replica
+    batch_size: int
+    _perturbation: Perturbation
+
+    def __init__(self, site: Site, run_id: int, training: int) -> None:
+        self._config, self._node = site.config, site.node
+        path = site.node.data_path
+        # Flower may draw a node's id anew when it comes back, so its data say which node it is.
+        owner = hashlib.sha256(path.encode()).hexdigest()[:16] if path else "shared"
+        self.files = TrainingFiles(site.node.state_root(site.config.cache) / f"{_PREFIX}{run_id}-{training}-{owner}")
+        self._begun = False
+        self._digest = (-1, b"")
+        # From client to its samples, its number and the samples' bytes; the one asked last at the end.
+        self._samples: OrderedDict[int | None, tuple[Samples, int, int]] = OrderedDict()
+
+    def follow(self, request: MezoRequest) -> Behind | None:
+        """Bring the replica to the round before the one that is asked for; if it cannot be, return what is known."""
+        # It is also made anew where the server goes on from an earlier round, or has changed the setup.
+        fresh = request.restart or (self._begun and self._is_of_another_start(request))
+        if (not self._begun or (fresh and request.setup is not None)) and not self._begin(request, fresh=fresh):
+            return Behind(-1)
+        return self._catch_up(request)
+
+    def answer(self, request: MezoRequest, client_id: int | None) -> MezoReply:
+        """Return what is asked for, measured on a client's samples."""
+        if request.wanted == "sync":
+            digest = self._current_digest()
+            if self._node.data_path:
+                # The model is the server's to give from here on; whoever needs the replica again gets the log.
+                shutil.rmtree(self.files.folder, ignore_errors=True)
+            return MezoReply((), 0, digest)
+        samples, number = self._training_samples(client_id)
+        num_examples = len(samples.labels)
+        scalars = self._measure(request, samples, number) if num_examples else ()
+        return MezoReply(scalars, num_examples, self._current_digest())
+
+    def held_out(self, client_id: int | None) -> Samples:
+        """Return the samples that a client kept for evaluation."""
+        return Site(self._config, self._node, client_id).samples(self.setup.request, held_out=True)[1]
+
+    def _current_digest(self) -> bytes:
+        """Return the replica's digest, computed once a round."""
+        if self._digest[0] != self.replica.round:
+            self._digest = self.replica.round, self.replica.digest()
+        return self._digest[1]
+
+    # The start
+
+    def _is_of_another_start(self, request: MezoRequest) -> bool:
+        other = request.setup is not None and not self._is_kept(request.setup, request.start)
+        return other or self.replica.round >= request.round
+
+    def _is_kept(self, setup: MezoSetup, start: Mapping[str, Tensor]) -> bool:
+        kept = self.files.load_start()
+        return (
+            kept is not None
+            and kept[0] == to_values(setup)
+            and kept[1].keys() == start.keys()
+            and all(torch.equal(tensor, start[name]) for name, tensor in kept[1].items())
+        )
+
+    def _begin(self, request: MezoRequest, *, fresh: bool) -> bool:
+        """Build the replica from what the request brings or from what is kept; return whether either is there."""
+        if request.setup is not None:
+            setup, start = request.setup, dict(request.start)
+            if fresh or not self._is_kept(setup, start):
+                self.files.save_start(to_values(setup), start)
+        elif (kept := self.files.load_start()) is not None:
+            setup, start = from_values(MezoSetup, kept[0]), kept[1]
+        else:
+            return False
+        if not self._node.data_path:
+            _forget_old(self.files.folder.parent)
+        self._build(setup, start)
+        if not fresh and not self._load(before=request.round) and self.replica.round:
+            self._build(setup, start)
+        self._begun = True
+        return True
+
+    def _build(self, setup: MezoSetup, start: Mapping[str, Tensor]) -> None:
+        backbone = Site(self._config, self._node).reader(setup.request.backbone_fingerprint).backbone
+        try:
+            model = build_model(setup, start, backbone.module, backbone.feature_dim, backbone.device)
+            replica = make_replica(setup, model)
+        except ValueError as error:
+            raise RejectedRequest(f"the model does not fit: {error}") from error
+        self.setup, self.model, self.replica, self._digest = setup, model, replica, (-1, b"")
+        self.batch_size = FEATURE_BATCH if setup.tuned == "head" else backbone.batch_size
+        self._perturbation = Perturbation(model, tuple(replica.parameters))
+        how = self.files.folder / _HOW
+        self._checked = how.is_file()
+        if self._checked:
+            self._perturbation.how = "read" if how.read_text() == "read" else "copy"
+
+    # The log
+
+    def _load(self, before: int) -> bool:
+        """Turn a replica at the start into the one that is kept, and return whether there is a sound and useful one."""
+        kept = self.files.load_replica()
+        if kept is None or kept[1] >= before:
+            return False
+        try:
+            self.replica.load(*kept[:2])
+            if self.replica.digest() != kept[2]:
+                raise ValueError("its parameters have another digest")
+        except ValueError as error:
+            logger.warning("the replica that is kept cannot be used, the log is replayed: %s", error)
+            return False
+        return True
+
+    def _catch_up(self, request: MezoRequest) -> Behind | None:
+        replica, target, updates = self.replica, request.round - 1, list(request.updates)
+        before = replica.round
+        if before > target:
+            return Behind(-1)
+        if request.coefficients is not None:
+            replica.load_coefficients(request.coefficients, target)
+        else:
+            first = target - len(updates)  # the round before those that came with the request
+            if before < first:
+                log = self.files.load_log(self.setup.num_directions)
+                if len(log) < first:
+                    return Behind(max(before, len(log)))
+                replica.apply(log[before:first])
+            replica.apply(updates[replica.round - first :])
+            self.files.extend_log(updates, first + 1)
+        if replica.round != before and (self._node.data_path or replica.round % SNAPSHOT_EVERY == 0):
+            self.files.save_replica(replica.state(), replica.round, self._current_digest())
+        return None
+
+    # The measurement
+
+    def _measure(self, request: MezoRequest, samples: Samples, number: int) -> tuple[float, ...]:
+        setup, perturbation, batch = self.setup, self._perturbation, self.batch_size
+        if not self._checked:
+            if complaint := check_reading(perturbation, samples.inputs(torch.arange(min(2, len(samples.labels))))):
+                logger.warning("%s", complaint)
+            # For the messages to come: in deployment each of them is a new process.
+            self.files.write(_HOW, perturbation.how.encode())
+            self._checked = True
+        if request.wanted == "temperature":
+            return losses_by_temperature(self.model, samples, batch)
+        if request.wanted == "curvature":
+            directions = self.replica.directions
+            probes = [Probe(request.seed, i, setup.epsilon, directions) for i in range(CURVATURE_DIRECTIONS)]
+            return curvatures(perturbation, samples, batch, probes)
+        if setup.batch_size and setup.batch_size < len(samples.labels):
+            key = (setup.request.seed, number, request.round)
+            samples = SelectedSamples(samples, batch_order(len(samples.labels), setup.batch_size, key, 0)[0])
+        return projected_gradients(perturbation, samples, batch, self.replica.probes(request.seed))
+
+    def _training_samples(self, client_id: int | None) -> tuple[Samples, int]:
+        """Return a client's samples and its number; a worker that lives on keeps them for the next round."""
+        kept = self._samples
+        if client_id not in kept:
+            site = Site(self._config, self._node, client_id)
+            _, samples = site.samples(self.setup.request, held_out=False)
+            size = len(samples.labels)
+            one = samples.inputs(torch.zeros(min(1, size), dtype=torch.int64))
+            kept[client_id] = samples, site.number, size * one.numel() * one.element_size()
+            while sum(size for *_, size in kept.values()) > SAMPLES_IN_MEMORY and len(kept) > 1:
+                kept.popitem(last=False)
+        kept.move_to_end(client_id)
+        return kept[client_id][:2]
+
+
+def _forget_old(root: Path) -> None:
+    """Delete what simulations of long ago have left under a folder."""
+    for folder in root.glob(f"{_PREFIX}*"):
+        try:
+            if time.time() - folder.stat().st_mtime > KEPT_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue

@@ -1,0 +1,203 @@
+"""What a node is for one message: its configuration, its owner's policy, and what of its data may be used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flwr.app import Context
+from numpy.typing import NDArray
+
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.samples import samples_for
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.data import Dataset
+from fedstats_app.data.clients import aligned, hidden_classes, own_dataset, partitions, split_holdout, training_set
+from fedstats_app.methods import METHODS
+from fedstats_app.privacy import NodePolicy
+from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples
+from fedstats_app.wire import RejectedRequest
+
+
+@dataclass(frozen=True)
+class ClientSplit:
+    """A client's samples whose class is not under the floor.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        Where they are; its classes are the federation's.
+    kept : ndarray
+        (n,) indices of those for statistics and training.
+    held_out : ndarray
+        (h,) indices of those for evaluation.
+    suppressed : tuple of str
+        Names of the classes that the client has samples of, but too few to use. They stay on the node.
+    """
+
+    dataset: Dataset
+    kept: NDArray[np.int64]
+    held_out: NDArray[np.int64]
+    suppressed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Site:
+    """One client of a node in a run.
+
+    Attributes
+    ----------
+    config, node
+        The run's and the node's configuration.
+    client_id : int or None
+        The partition; None where the node is one client.
+    """
+
+    config: AppConfig
+    node: NodeConfig
+    client_id: int | None = None
+
+    @classmethod
+    def of(cls, context: Context, client_id: int | None) -> Site:
+        """Return the site that a message is for."""
+        run, node = AppConfig.from_run_config(context.run_config), NodeConfig.from_node_config(context.node_config)
+        return cls(run, node, client_id)
+
+    @property
+    def number(self) -> int:
+        """The client in draws; 0 for a node with data of its own, whose id Flower draws anew for every run."""
+        return 0 if self.node.data_path or self.client_id is None else self.client_id
+
+    @property
+    def floor(self) -> int:
+        """How many samples a class must have: the owner's floor, raised where the run asks for more."""
+        return self.node.class_floor(self.config.federation.min_class_count)
+
+    @property
+    def policy(self) -> NodePolicy:
+        """The policy of the node's owner."""
+        allowed = self.node.allowed_methods
+        needs = (
+            None if allowed is None else {name: METHODS[name].needs if name in METHODS else None for name in allowed}
+        )
+        return NodePolicy(self.floor, self.node.min_gram_samples, needs)
+
+    def reader(self, fingerprint: str) -> FeatureReader:
+        """Return a reader with the backbone that the server asks for, or refuse before any image is read.
+
+        Raises
+        ------
+        RejectedRequest
+            If this node's backbone is another one.
+        """
+        node, config = self.node, self.config
+        backbone = loaded_backbone(config.backbone_for(own_data=bool(node.data_path), weights=node.backbone_weights))
+        if fingerprint and backbone.fingerprint != fingerprint:
+            raise RejectedRequest(
+                f"this node's backbone {backbone.name} ({backbone.weights_source}, fingerprint "
+                f"{backbone.fingerprint[:16]}) is not the server's, fingerprint {fingerprint[:16]}"
+            )
+        return FeatureReader(backbone, node.cache_root(config.cache))
+
+    def split(self, class_names: tuple[str, ...], *, holdout: float, seed: int) -> ClientSplit:
+        """Return the samples of the client that a message may make use of.
+
+        A class counts by what is left of it for statistics after the split; a class under the floor is not evaluated
+        either, and no handful of samples is (:meth:`fedstats_app.privacy.NodePolicy.evaluable`). Samples that cannot be
+        read are still among them.
+
+        Parameters
+        ----------
+        class_names : tuple of str
+            The federation's classes, or empty where they are the data set's.
+        holdout : float
+            Share kept for evaluation.
+        seed : int
+            Draws which.
+
+        Raises
+        ------
+        ValueError
+            If the node has no such client, or classes that it should not have.
+        """
+        own_data = bool(self.node.data_path)
+        dataset, indices = self._data(class_names)
+        kept, held_out = split_holdout(indices, holdout, seed, None if own_data else self.client_id)
+        if self.floor <= 1:
+            return ClientSplit(dataset, kept, held_out)
+        policy, num_classes, labels = self.policy, len(dataset.class_names), torch.from_numpy(dataset.labels.copy())
+        allowed = policy.allowed_classes(labels[kept], num_classes)
+        few = {dataset.class_names[label] for label in torch.unique(labels[kept]).tolist() if not allowed[label]}
+        if own_data:
+            own = own_dataset(self.node.data_path, self.config.data)
+            few |= {own.class_names[c] for c in np.intersect1d(hidden_classes(own, self.floor), own.labels)}
+        kept, held_out = (part[allowed[labels[part]].numpy()] for part in (kept, held_out))
+        held_out = held_out[policy.evaluable(labels[held_out], num_classes).numpy()]
+        return ClientSplit(dataset, kept, held_out, tuple(sorted(few)))
+
+    def _data(self, class_names: tuple[str, ...]) -> tuple[Dataset, NDArray[np.int64]]:
+        """Return the data set, its labels aligned to the federation's classes, and the client's indices in it."""
+        if self.node.data_path:
+            dataset = own_dataset(self.node.data_path, self.config.data)
+            if class_names:
+                dataset = aligned(dataset, class_names, self.floor)
+            return dataset, np.arange(len(dataset))
+        if self.client_id is None:
+            raise ValueError("a node that hosts partitions must be asked for one of them")
+        parts = partitions(self.config.data, self.config.partition, self.config.run.seed)
+        if not 0 <= self.client_id < len(parts):
+            raise ValueError(f"client must lie in [0, {len(parts)}), got {self.client_id}")
+        dataset = training_set(self.config.data)
+        return dataset.with_class_names(class_names) if class_names else dataset, parts[self.client_id]
+
+    def split_for(self, request: TrainingRequest) -> ClientSplit:
+        """Return the samples for a training; see :meth:`split`.
+
+        Raises
+        ------
+        RejectedRequest
+            If this node has another number of classes.
+        """
+        split = self.split(request.class_names, holdout=request.holdout, seed=request.seed)
+        if (found := len(split.dataset.class_names)) != request.num_classes:
+            raise RejectedRequest(f"this node's data has {found} classes, the server's model {request.num_classes}")
+        return split
+
+    def samples(self, request: TrainingRequest, *, held_out: bool) -> tuple[FeatureReader, Samples]:
+        """Return the backbone that is asked for, and the client's samples for training or for evaluation.
+
+        Raises
+        ------
+        RejectedRequest
+            If this node has other classes or another backbone.
+        """
+        split, reader = self.split_for(request), self.reader(request.backbone_fingerprint)
+        indices = split.held_out if held_out else split.kept
+        samples = samples_of(request, reader, split.dataset, indices)
+        if len(samples.labels) < len(indices) and self.floor > 1:
+            # Images that cannot be read may have left a class under its owner's floor, or a handful to evaluate: then
+            # it does not train either, and they are not evaluated.
+            policy, labels, num_classes = self.policy, samples.labels, request.num_classes
+            allowed = policy.allowed_classes(labels, num_classes)[labels]
+            if held_out:
+                allowed = policy.evaluable(labels, num_classes)
+            samples = SelectedSamples(samples, allowed.nonzero().squeeze(1))
+        return reader, samples
+
+
+def samples_of(
+    request: TrainingRequest, reader: FeatureReader, dataset: Dataset, indices: NDArray[np.int64]
+) -> Samples:
+    """Return samples as the model takes them: images or tokens, or for a probe the frozen backbone's features."""
+    if request.tune != "probe":
+        return samples_for(dataset, indices, reader.backbone)
+    dim = request.feature_map.output_dim(reader.backbone.feature_dim)
+    features, positions = [torch.empty(0, dim)], [torch.empty(0, dtype=torch.int64)]
+    for block, found in reader.blocks(dataset, indices):
+        features.append(request.feature_map(block).float().cpu())
+        positions.append(found)
+    chosen = indices[torch.cat(positions).numpy()]
+    return TensorSamples(torch.cat(features), torch.from_numpy(np.array(dataset.labels[chosen], dtype=np.int64)))
