@@ -15,7 +15,7 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.config import node_of, run_of
 from fedstats_app.data.clients import listed_classes, own_dataset
 from fedstats_app.wire import NodeInfo, guard, node_info_reply, per_client
 
@@ -27,7 +27,7 @@ def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, 
     """Mod: train nothing on a node whose owner does not allow it, whatever the handler and whoever asks."""
     trains = msg.metadata.message_type.split(".")[0] == "train"
     if trains or msg.metadata.message_type in EVALUATIONS_OF_TRAINING:
-        reason = NodeConfig.from_node_config(context.node_config).refusal_to_train(evaluating=not trains)
+        reason = node_of(context.node_config).refusal_to_train(evaluating=not trains)
         if reason:
             from fedstats_app.privacy import RefusedByPolicy
 
@@ -41,10 +41,10 @@ app = ClientApp(mods=[guard, owners_policy])
 @app.query("clients")
 def clients(msg: Message, context: Context) -> Message:
     """Say which clients this node hosts."""
-    node = NodeConfig.from_node_config(context.node_config)
+    node = node_of(context.node_config)
     trains = not node.refusal_to_train()
     if node.data_path:
-        config = AppConfig.from_run_config(context.run_config)
+        config = run_of(context.run_config)
         dataset = own_dataset(node.data_path, config.data)
         names, ids = listed_classes(dataset, node.class_floor(config.federation.min_class_count))
         return node_info_reply(msg, NodeInfo(class_names=names, class_ids=ids, trains=trains))

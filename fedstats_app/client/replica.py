@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedstats_app.client.site import Site
 from fedstats_app.client.training import score
-from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.config import AppConfig, NodeConfig, node_of, run_of
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, SelectedSamples, batch_order
 from fedstats_app.training.zeroth_order.directions import Probe
@@ -66,7 +66,7 @@ def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Mess
 
 
 def _node_replica(context: Context, training: int) -> NodeReplica:
-    config, node = AppConfig.from_run_config(context.run_config), NodeConfig.from_node_config(context.node_config)
+    config, node = run_of(context.run_config), node_of(context.node_config)
     return replica_of(config, node.without_partition(), context.run_id, training)
 
 

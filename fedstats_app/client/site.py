@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,14 +10,16 @@ import torch
 from flwr.app import Context
 from numpy.typing import NDArray
 
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.samples import samples_for
-from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.config import AppConfig, NodeConfig, node_of, run_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, hidden_classes, own_dataset, partitions, split_holdout, training_set
 from fedstats_app.methods import METHODS
 from fedstats_app.privacy import NodePolicy
+from fedstats_app.statistics import IdentityMap
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples
 from fedstats_app.wire import RejectedRequest
@@ -63,7 +66,7 @@ class Site:
     @classmethod
     def of(cls, context: Context, client_id: int | None) -> Site:
         """Return the site that a message is for."""
-        run, node = AppConfig.from_run_config(context.run_config), NodeConfig.from_node_config(context.node_config)
+        run, node = run_of(context.run_config), node_of(context.node_config)
         return cls(run, node, client_id)
 
     @property
@@ -123,6 +126,9 @@ class Site:
         ValueError
             If the node has no such client, or classes that it should not have.
         """
+        return _split(self, class_names, holdout, seed)
+
+    def _split(self, class_names: tuple[str, ...], holdout: float, seed: int) -> ClientSplit:
         own_data = bool(self.node.data_path)
         dataset, indices = self._data(class_names)
         kept, held_out = split_holdout(indices, holdout, seed, None if own_data else self.client_id)
@@ -188,16 +194,29 @@ class Site:
         return reader, samples
 
 
+@functools.lru_cache(maxsize=8)
+def _split(site: Site, class_names: tuple[str, ...], holdout: float, seed: int) -> ClientSplit:
+    """Draw a split once: a node is asked in every round, to train and to evaluate."""
+    return site._split(class_names, holdout, seed)
+
+
+def head_dim(request: TrainingRequest, backbone: Backbone) -> int:
+    """Return the dimension of the features that a request's head sees, on this node's backbone."""
+    mapped = request.feature_map
+    return backbone.feature_dim if isinstance(mapped, IdentityMap) else mapped.output_dim(backbone.feature_dim)
+
+
 def samples_of(
     request: TrainingRequest, reader: FeatureReader, dataset: Dataset, indices: NDArray[np.int64]
 ) -> Samples:
     """Return samples as the model takes them: images or tokens, or for a probe the frozen backbone's features."""
     if request.tune != "probe":
         return samples_for(dataset, indices, reader.backbone)
-    dim = request.feature_map.output_dim(reader.backbone.feature_dim)
+    dim = head_dim(request, reader.backbone)
     features, positions = [torch.empty(0, dim)], [torch.empty(0, dtype=torch.int64)]
     for block, found in reader.blocks(dataset, indices):
-        features.append(request.feature_map(block).float().cpu())
+        mapped = block if isinstance(request.feature_map, IdentityMap) else request.feature_map(block)
+        features.append(mapped.float().cpu())
         positions.append(found)
     chosen = indices[torch.cat(positions).numpy()]
     return TensorSamples(torch.cat(features), torch.from_numpy(np.array(dataset.labels[chosen], dtype=np.int64)))

@@ -8,8 +8,7 @@ import torch
 from flwr.app import Context, Message
 
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.client.site import Site
-from fedstats_app.heads import LinearHead
+from fedstats_app.client.site import Site, head_dim
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
@@ -72,14 +71,14 @@ def received_model(task: TrainingTask, reader: FeatureReader) -> TunedModel:
         If it does not fit this node's backbone.
     """
     request, tensors = task.request, {**task.fixed, **task.trained}
-    dim = request.feature_map.output_dim(reader.backbone.feature_dim)
+    dim = head_dim(request, reader.backbone)
     weight = tensors.get("head.weight")
     if weight is None or tuple(weight.shape) != (request.num_classes, dim):
         got = "none" if weight is None else tuple(weight.shape)
         raise RejectedRequest(f"head.weight: must have shape ({request.num_classes}, {dim}), got {got}")
     bias = tensors.get("head.bias", torch.zeros(request.num_classes))
     try:
-        model = TunedModel.of(request, LinearHead(weight, bias), reader.backbone.module)
+        model = TunedModel.of(request, (weight, bias), reader.backbone.module)
         model.load_trained_state(task.trained)
     except ValueError as error:
         raise RejectedRequest(f"the model does not fit: {error}") from error

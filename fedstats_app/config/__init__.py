@@ -2,6 +2,7 @@
 
 from fedstats_app.config.app_config import AppConfig
 from fedstats_app.config.node_config import DEFAULT_MIN_CLASS_COUNT, TRAINING, NodeConfig
+from fedstats_app.config.of_message import node_of, run_of
 from fedstats_app.options import ConfigError
 
-__all__ = ["DEFAULT_MIN_CLASS_COUNT", "TRAINING", "AppConfig", "ConfigError", "NodeConfig"]
+__all__ = ["DEFAULT_MIN_CLASS_COUNT", "TRAINING", "AppConfig", "ConfigError", "NodeConfig", "node_of", "run_of"]

@@ -39,9 +39,10 @@ class TunedModel(nn.Module):
 
     Parameters
     ----------
-    head : LinearHead
-        To start from. An infinite bias of an absent class becomes 0, as it is in the heads without a bias: with -inf, a
-        sample of that class has an infinite loss, and differences of models are NaN.
+    head : LinearHead or tuple of Tensor
+        To start from; as it travels, weight (C, D) and bias (C,), finite. A LinearHead's infinite bias of an absent
+        class becomes 0, as it is in the heads without a bias: with -inf, a sample of that class has an infinite loss,
+        and differences of models are NaN.
     backbone : nn.Module, optional
         From (B, ...) inputs to (B, d) features; copied, so that the given one never changes. Without, the inputs are
         features that are already mapped, and only the head can be trained.
@@ -76,7 +77,7 @@ class TunedModel(nn.Module):
 
     def __init__(
         self,
-        head: LinearHead,
+        head: LinearHead | tuple[Tensor, Tensor],
         *,
         backbone: nn.Module | None = None,
         feature_map: FeatureMap | None = None,
@@ -110,7 +111,7 @@ class TunedModel(nn.Module):
         self.eval()
 
     @classmethod
-    def of(cls, request: TrainingRequest, head: LinearHead, backbone: nn.Module) -> Self:
+    def of(cls, request: TrainingRequest, head: LinearHead | tuple[Tensor, Tensor], backbone: nn.Module) -> Self:
         """Return the model that a request is for; a probe is the head alone, on mapped features.
 
         Errors and the rest are the constructor's: the backbone is copied.
@@ -260,9 +261,14 @@ def _batch_norms(module: nn.Module) -> dict[str, _BatchNorm]:
     return {name: layer for name, layer in layers.items() if layer.running_mean is not None}
 
 
-def _finite_float32(head: LinearHead) -> tuple[Tensor, Tensor]:
-    bias = head.bias.detach().masked_fill(~head.present & ~head.bias.isfinite(), 0.0)
-    return head.weight.detach().to(torch.float32, copy=True), bias.to(torch.float32)
+def _finite_float32(head: LinearHead | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    if isinstance(head, tuple):
+        weight, bias = head
+        if bias.shape != weight.shape[:1] or not all(bool(one.isfinite().all()) for one in head):
+            raise ValueError(f"a head's weight (C, d) and bias (C,) must be finite, got a bias {tuple(bias.shape)}")
+    else:
+        weight, bias = head.weight, head.bias.masked_fill(~head.present & ~head.bias.isfinite(), 0.0)
+    return weight.detach().to(torch.float32, copy=True), bias.detach().to(torch.float32, copy=True)
 
 
 def _device_of(module: nn.Module | None) -> torch.device | None:

@@ -8,6 +8,7 @@ with what the model has besides and is not trained. A reply to ``train`` is an A
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,8 @@ EVALUATE_MODEL = "evaluate.model"
 
 # Flower's FedProx puts this one into the config itself.
 PROXIMAL_MU = "proximal-mu"
+# In the config and not of the request, which is the same in all rounds.
+_OF_A_ROUND = {PROXIMAL_MU, "server-round"}
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def read_training_task(msg: Message) -> TrainingTask:
         If a key is missing or a value is not allowed.
     """
     config = record_of(msg.content, "config", ConfigRecord)
-    request = from_values(TrainingRequest, config)
+    request = _request(tuple((key, *_hashable(value)) for key, value in config.items() if key not in _OF_A_ROUND))
     if PROXIMAL_MU in config:
         # FedProx sends what its user gave it, and 1 is a number too.
         given = config[PROXIMAL_MU]
@@ -73,6 +76,17 @@ def read_training_task(msg: Message) -> TrainingTask:
         request = replace(request, options=replace(request.options, proximal_mu=term))
     trained, fixed = (read_tensors(msg.content, name, torch.float32) for name in ("arrays", "fixed"))
     return TrainingTask(request, whole(config, "server-round"), trained, fixed)
+
+
+@functools.lru_cache(maxsize=4)
+def _request(values: tuple[tuple[str, type, object], ...]) -> TrainingRequest:
+    """Read a request once in a process: its feature map keeps what it draws."""
+    return from_values(TrainingRequest, {key: list(value) if kind is list else value for key, kind, value in values})  # type: ignore[call-overload]
+
+
+def _hashable(value: object) -> tuple[type, object]:
+    """Return a record's value with its type: 1 and True are equal, and one of them may not be allowed."""
+    return type(value), tuple(value) if isinstance(value, list) else value
 
 
 def training_reply(
