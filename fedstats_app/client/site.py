@@ -83,9 +83,7 @@ class Site:
     def policy(self) -> NodePolicy:
         """The policy of the node's owner."""
         allowed = self.node.allowed_methods
-        needs = (
-            None if allowed is None else {name: METHODS[name].needs if name in METHODS else None for name in allowed}
-        )
+        needs = None if allowed is None else {one: METHODS[one].needs if one in METHODS else None for one in allowed}
         return NodePolicy(self.floor, self.node.min_gram_samples, needs)
 
     def reader(self, fingerprint: str) -> FeatureReader:

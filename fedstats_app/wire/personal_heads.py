@@ -30,6 +30,7 @@ from fedstats_app.wire.reading import (
     reads_replies,
     reads_requests,
     record_of,
+    to_values,
     typed,
     whole,
 )
