@@ -47,7 +47,8 @@ class AppConfig:
     cache: CacheOptions = field(default_factory=CacheOptions)
     backbone: BackboneOptions = field(default_factory=BackboneOptions)
     method_options: Mapping[str, Options] = field(
-        default_factory=lambda: {name: method.options() for name, method in METHODS.items()}
+        default_factory=lambda: {name: method.options() for name, method in METHODS.items()},
+        hash=False,  # a configuration is a key of what a process keeps, and a dict has no hash
     )
     federation: FederationOptions = field(default_factory=FederationOptions)
     tuning: TuningOptions = field(default_factory=TuningOptions)
