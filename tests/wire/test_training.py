@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,13 +27,6 @@ from tests.support.local_grid import instruction
 
 STATE = {"head.bias": torch.tensor([0.5, -0.5]), "head.weight": torch.arange(6, dtype=torch.float32).reshape(2, 3)}
 SHAPES = {name: tuple(tensor.shape) for name, tensor in STATE.items()}
-
-
-def request_content(**changes: object) -> RecordDict:
-    config = ConfigRecord({**TrainingRequest(2).to_config(), "server-round": 3})
-    for name, value in changes.items():
-        config[name.replace("_", "-")] = value  # type: ignore[assignment]
-    return RecordDict({"arrays": to_record(STATE), "fixed": ArrayRecord(), "config": config})
 
 
 def reply(**metrics: object) -> Message:
