@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, RecordDict
 from PIL import Image
 
 import fedstats_app
-from fedstats_app import client_app, server_app
 from fedstats_app.client import evaluation as client_evaluation
 from fedstats_app.client import split as client_data
 from fedstats_app.config import AppConfig, ConfigError
@@ -24,7 +22,7 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS
 from fedstats_app.results.head_file import read_head
-from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
+from tests.support.local_grid import FIRST_NODE_ID, Fault
 from tests.support.simulation import central, clients, head_bytes, read_json, simulate, site_folder
 
 
@@ -255,13 +253,14 @@ def test_absent_classes_are_masked_unless_asked_for(tmp_path: Path) -> None:
     assert read_json(folder, "results.json")["num_unreadable"] == 1
 
 
-def test_a_wrong_configuration_says_everything_and_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_config = {**AppConfig().to_run_config(), "ridge-lambda": -1.0, "partitioner": "x", "output-dir": str(tmp_path)}
-    grid = LocalGrid(client_app.app, [{"partition-id": 0, "num-partitions": 1}], run_config)
+def test_a_wrong_configuration_says_everything_last_and_in_a_run_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ConfigError):
-        server_app.app(grid, Context(7, 1, {}, RecordDict(), run_config))
-    output = capsys.readouterr().out
-    assert "FAILED" in output and "ridge-lambda: must be" in output and "partitioner: must be one of" in output
+        simulate(tmp_path, ridge_lambda=-1.0, partitioner="x")
+    (folder,) = (tmp_path / "runs").iterdir()
+    for said in (capsys.readouterr().out.rpartition("FAILED")[2], read_json(folder, "status.json")["reason"]):
+        assert "ridge-lambda: must be" in said and "partitioner: must be one of" in said
 
 
 def test_a_split_that_cannot_be_made_is_one_error_before_anybody_is_asked(tmp_path: Path) -> None:
@@ -269,13 +268,6 @@ def test_a_split_that_cannot_be_made_is_one_error_before_anybody_is_asked(tmp_pa
         simulate(tmp_path, num_clients=9000)
     (folder,) = (tmp_path / "runs").iterdir()
     assert not (folder / "clients.jsonl").exists()
-
-
-def test_a_wrong_configuration_leaves_its_reason_in_a_run_folder(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError):
-        simulate(tmp_path, ridge_lambda=-1.0)
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert "ridge-lambda: must be" in read_json(folder, "status.json")["reason"]
 
 
 def test_what_was_not_evaluated_stands_in_the_results(

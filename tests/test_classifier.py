@@ -14,7 +14,7 @@ from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.classifier import Classifier
 from fedstats_app.heads import LinearHead, solve_ncm
 from fedstats_app.outcomes.method_result import MethodResult
-from fedstats_app.results import RunFolder
+from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.statistics import FeatureMap, FeatureStatistics, IdentityMap, RandomProjection
 
 _NAMES = ["red", "green", "blue", "never seen"]

@@ -13,7 +13,7 @@ import fedstats_app
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.classifier import Classifier
 from fedstats_app.heads import LinearHead
-from fedstats_app.results import RunFolder
+from fedstats_app.results.run_folder import RunFolder
 
 NAMES = ["a", "b", "c", "never seen"]
 BACKBONE = load_backbone("random:tiny", input_size=16, device="cpu")

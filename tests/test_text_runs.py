@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, RecordDict
 
 import fedstats_app
-from fedstats_app import client_app, server_app
 from fedstats_app.cli import main
 from fedstats_app.client.replica import replica_of
-from fedstats_app.config import AppConfig
-from tests.support.local_grid import LocalGrid
 from tests.support.sentences import BAD, GOOD, text_folder
+from tests.support.simulation import read_json, rounds, simulate
 
 pytest.importorskip("transformers", reason="needs the extra `text`")
 
@@ -31,27 +27,9 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(tmp_path: Path, reviews: Path, *, nodes: list[Mapping[str, object]] | None = None, **settings: object) -> Path:
-    run_config: dict[str, Any] = {
-        **AppConfig().to_run_config(),
-        "backbone": "random:tiny-text",
-        "dataset": f"folder:{reviews}",
-        "num-clients": 4,
-        "partitioner": "iid",
-        "plots": False,
-        "output-dir": str(tmp_path / "runs"),
-        "cache-dir": str(tmp_path / "cache"),
-        "settle-seconds": 0.1,
-        "wait-timeout": 5.0,
-        **{name.replace("_", "-"): value for name, value in settings.items()},
-    }
-    configs = nodes or [{"partition-id": node, "num-partitions": 2} for node in range(2)]
-    server_app.app(LocalGrid(client_app.app, configs, run_config), Context(7, 1, {}, RecordDict(), run_config))
-    (folder,) = (tmp_path / "runs").iterdir()
-    return folder
-
-
-def read_json(folder: Path, name: str) -> Any:
-    return json.loads((folder / name).read_text())
+    texts = {"backbone": "random:tiny-text", "dataset": f"folder:{reviews}", "input_size": 0}
+    federation = {"num_clients": 4, "partitioner": "iid", "cache_dir": str(tmp_path / "cache")}
+    return simulate(tmp_path, node_configs=nodes, **{**texts, **federation, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +50,13 @@ def test_all_methods_give_the_same_heads_however_the_texts_are_split(tmp_path: P
 
 
 def test_full_fine_tuning_moves_the_network_and_the_run_folder_predicts_with_it(tuned: Path, reviews: Path) -> None:
-    rounds = [json.loads(line) for line in (tuned / "rounds.jsonl").read_text().splitlines()]
-    assert rounds[-1]["loss"] < 0.8 * rounds[0]["loss"]
+    scored = rounds(tuned, "zero-full")
+    assert scored[-1]["loss"] < 0.8 * scored[0]["loss"]
     classifier = fedstats_app.load(tuned, "zero-full")
     test = sorted((reviews / "test").rglob("*.txt"))
     predicted = classifier.predict(test)
     correct = sum(name == path.parent.name for name, path in zip(predicted, test, strict=True)) / len(test)
-    assert correct == pytest.approx(rounds[-1]["accuracy"])
+    assert correct == pytest.approx(scored[-1]["accuracy"])
     assert predicted == classifier.predict([path.read_text() for path in test])
     assert classifier._backbone.fingerprint != fedstats_app.load(tuned, "fed3r")._backbone.fingerprint
 
@@ -174,8 +152,8 @@ def test_fedmezo_tunes_a_language_model_and_the_run_folder_predicts_with_it(
     replica_of.cache_clear()
     settings = {"method": "fed3r", "fine_tune": "fedmezo", "fedmezo_tune": part, "num_server_rounds": 40}
     folder = run(tmp_path, reviews, **settings, evaluate_every=40)
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    assert rounds[-1]["loss"] < rounds[0]["loss"]
+    scored = rounds(folder, "fed3r-fedmezo")
+    assert scored[-1]["loss"] < scored[0]["loss"]
     result = read_json(folder, "results.json")["training"]["fed3r-fedmezo"]
     assert result["notes"][0].startswith("4 of 4 replicas are bit-identical in the end")
     # Adapters are added to the weights: the file is of the plain architecture.
@@ -183,4 +161,4 @@ def test_fedmezo_tunes_a_language_model_and_the_run_folder_predicts_with_it(
     test = sorted((reviews / "test").rglob("*.txt"))
     predicted = classifier.predict(test)
     correct = sum(name == path.parent.name for name, path in zip(predicted, test, strict=True)) / len(test)
-    assert correct == pytest.approx(rounds[-1]["accuracy"])
+    assert correct == pytest.approx(scored[-1]["accuracy"])

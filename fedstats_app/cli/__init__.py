@@ -2,6 +2,8 @@
 
 Importing this package imports neither torch nor flwr: `fedstats --help` answers at once, and a command imports what it
 needs.
+
+It may import config and what stands below it, each command what it needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The only readers of run-config and node-config."""
+"""The only readers of run-config and node-config.
+
+It may import the options of every room below it; importing it imports neither torch nor Flower.
+"""
 
 from fedstats_app.config.app_config import AppConfig
 from fedstats_app.config.node_config import DEFAULT_MIN_CLASS_COUNT, TRAINING, NodeConfig

@@ -11,8 +11,9 @@ from fedstats_app.backbones.options import BackboneOptions
 from fedstats_app.data.options import CacheOptions, DataOptions, PartitionOptions
 from fedstats_app.grid.options import FederationOptions
 from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod
-from fedstats_app.options import ConfigError, Options, absolute, flag, option, run_folder, some_of, whole
+from fedstats_app.options import ConfigError, Options, absolute, flag, one_of, option, run_folder, some_of, whole
 from fedstats_app.personal.options import PersonalOptions
+from fedstats_app.trainers import TRAINERS, Trainer
 from fedstats_app.trainers.options import MADE_HEADS, TuningOptions
 from fedstats_app.training.options import LocalOptions, OptimizerOptions
 from fedstats_app.training.zeroth_order.options import FedMeZOOptions
@@ -26,9 +27,10 @@ BUILTIN_INPUT_SIZE = 64
 
 @dataclass(frozen=True)
 class RunOptions(Options):
-    """Which methods, drawn from which seed, going on from what; what is left behind, and where."""
+    """Which methods, what trains from their heads, which seed, going on from what; what is left behind, and where."""
 
     method: str = option("all", some_of(tuple(METHODS), "all"))
+    fine_tune: str = option("none", one_of("none", *TRAINERS))
     seed: int = option(0, whole(0, 2**31 - 1))
     mask_absent: bool = option(True, flag)
     resume: str = option("", run_folder)
@@ -90,6 +92,11 @@ class AppConfig:
         return replace(self, method_options={**self.method_options, **measured})
 
     @property
+    def trainer(self) -> Trainer | None:
+        """What trains from the heads, if anything does."""
+        return TRAINERS.get(self.run.fine_tune)
+
+    @property
     def start_heads(self) -> tuple[str, ...]:
         """The heads that stage 2 starts from, in the order asked for; ("best",) for the most accurate one."""
         return self.tuning.start_heads(self.methods)
@@ -115,7 +122,7 @@ class AppConfig:
 
     def to_run_config(self) -> dict[str, Any]:
         """Return the values under their run-config keys."""
-        return {key: value for group in self._groups() for key, value in group.to_config().items()}
+        return {key: value for group in self.groups for key, value in group.to_config().items()}
 
     @classmethod
     def of(cls, **values: object) -> Self:
@@ -151,13 +158,15 @@ class AppConfig:
         if not problems:
             methods = {name: groups.pop(name) for name in METHODS}
             config = cls(**groups, method_options=methods)  # type: ignore[arg-type]  # each of its own kind
-            problems = [problem for group in config._groups() for problem in group.problems()]
+            problems = [problem for group in config.groups for problem in group.problems()]
             problems += config._contradictions()
             if not problems:
                 return config
         raise ConfigError(f"{len(problems)} problem(s) in the run configuration:\n  " + "\n  ".join(problems))
 
-    def _groups(self) -> list[Options]:
+    @property
+    def groups(self) -> list[Options]:
+        """All groups, those of the methods last."""
         return [*(getattr(self, one.name) for one in self._own()), *self.method_options.values()]
 
     @classmethod
@@ -168,7 +177,7 @@ class AppConfig:
         """Return what is wrong with groups together."""
         problems, tuning = [], self.tuning
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, "best")]
-        if tuning.fine_tune != "none" and unsolved:
+        if self.trainer and unsolved:
             problems.append(f"start-head: method must name {', '.join(unsolved)} too, got method {self.run.method!r}")
         if self.backbone.takes_text and self.local.flip:
             problems.append(f"flip: is for images, got true with backbone {self.backbone.backbone!r}")
@@ -176,13 +185,9 @@ class AppConfig:
             problems.append(f"label-words: need a text-template, got {tuning.label_words!r} without")
         if "label-words" in self.start_heads and not tuning.label_words:
             problems.append("start-head: label-words needs the words in label-words, got none")
-        if tuning.fine_tune == "fedmezo" and tuning.batch_norm != "frozen":
-            problems.append(f"batch-norm: fedmezo needs frozen running statistics, got {tuning.batch_norm!r}")
+        if self.trainer:
+            problems += self.trainer.problems(tuning)
         if self.personal.approaches and not set(PERSONAL_METHODS) & set(self.methods):
             allowed = " or ".join(name for name in METHODS if name in PERSONAL_METHODS)
             problems.append(f"personalise: method must name {allowed}, got method {self.run.method!r}")
-        if self.run.resume and self.personal.approaches:
-            problems.append(
-                f"personalise: has no checkpoints to resume from, got {self.personal.personalise!r} with resume"
-            )
         return problems

@@ -1,4 +1,7 @@
-"""Where samples come from, which client has which, and where their features are kept."""
+"""Where samples come from, which client has which, and where their features are kept.
+
+It may import options; importing it does not import torch.
+"""
 
 from fedstats_app.data.dataset import Dataset, DatasetError, Sample, SampleSource, UnreadableSampleError
 from fedstats_app.data.feature_cache import FeatureCache

@@ -1,6 +1,8 @@
 """Level 1: closed-form classifier heads as pure functions of merged statistics (torch only).
 
 Regularisation happens here, once, on the merged statistics; solvers work in float64 and never form an inverse.
+
+It may import statistics.
 """
 
 from fedstats_app.heads.calibration import Calibration, CalibrationSums

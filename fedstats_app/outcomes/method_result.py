@@ -39,6 +39,8 @@ class MethodResult:
         The temperature that makes probabilities of the head's scores; None where nothing was evaluated.
     notes : list of str
         Anything the reader should know about this method's run.
+    parameters : dict
+        The solver's numbers by name, as :class:`fedstats_app.heads.SolveReport` has them.
     """
 
     method: str
@@ -55,6 +57,7 @@ class MethodResult:
     condition_number: float | None = None
     calibration: Calibration | None = None
     notes: list[str] = field(default_factory=list)
+    parameters: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""

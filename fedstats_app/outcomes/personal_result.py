@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -85,3 +86,24 @@ class PersonalResult:
             "mixing": {str(client): mixing for client, mixing in self.mixing.items()},
             "notes": list(self.notes),
         }
+
+    @classmethod
+    def from_json(cls, approach: str, entry: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_json` gave.
+
+        Parameters
+        ----------
+        approach : str
+            The entry's key.
+        entry : mapping
+            Of results.json.
+        """
+
+        def by_client(name: str) -> dict[int, Any]:
+            return {int(client): value for client, value in entry[name].items()}
+
+        num_test = by_client("num_test")
+        correct = {client: round(share * num_test[client]) for client, share in by_client("accuracies").items()}
+        costs = {name: entry[name] for name in ("bytes_down", "bytes_up", "forward_passes", "seconds")}
+        notes = tuple(entry["notes"])
+        return cls(approach, correct, num_test, by_client("failures"), **costs, mixing=by_client("mixing"), notes=notes)

@@ -128,6 +128,10 @@ class TrainingResult:
         Forward passes of the training by the thesis's formula (`fedstats_app.results.forward_passes`).
     notes : sequence of str
         Anything a reader should know.
+    display_name : str
+        The stage in a heading; "" in runs of versions that did not write it down.
+    sent : str
+        What every client sent, in words that follow "clients sent"; "" in runs of such versions.
     """
 
     name: str
@@ -140,6 +144,8 @@ class TrainingResult:
     formula_bytes: int = 0
     thesis_forward_passes: int = 0
     notes: Sequence[str] = field(default_factory=list)
+    display_name: str = ""
+    sent: str = ""
 
     def __post_init__(self) -> None:
         """Refuse rounds that are not one training's, in order, and negative costs."""
@@ -258,6 +264,7 @@ class TrainingResult:
             If the entry lacks a field or there is no round.
         """
         taken = [item.name for item in fields(cls) if item.name not in ("name", "rounds")]
+        entry = {"display_name": "", "sent": "", **entry}
         missing = [key for key in taken if key not in entry]
         if missing:
             raise ValueError(f"training {name!r} must have {', '.join(missing)}, got only {', '.join(sorted(entry))}")

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedstats_app.grid.asking import Answers, ask
 from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.personal.exchange import personal_result
-from fedstats_app.personal.stage import PersonalStage
+from fedstats_app.personal.session import PersonalSession
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import EVERYBODY
 from fedstats_app.training.model import TunedModel
@@ -22,12 +22,11 @@ from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.personal import PERSONALISE, PersonalMetrics, Prototypes, personal_content, read_personal_reply
 from fedstats_app.wire.prototypes import PROTOTYPES, LocalPrototypes, prototype_content, read_prototype_reply
 
-SECONDS_BETWEEN_LINES = 10.0
 # Forward and backward pass through the backbone.
 PASSES = 3
 
 
-def fedproto(stage: PersonalStage) -> dict[str, PersonalResult]:
+def fedproto(session: PersonalSession) -> dict[str, PersonalResult]:
     """Run FedProto (Tan et al., AAAI 2022): models stay with the clients, only class means travel.
 
     Every client trains its own model, from a random head on the pre-trained backbone, for one epoch a round, its
@@ -35,12 +34,12 @@ def fedproto(stage: PersonalStage) -> dict[str, PersonalResult]:
     prototypes are their means over the clients that have the class, each client counting alike, as in the authors'
     code. A client that fails is asked no more.
     """
-    started, config = time.perf_counter(), stage.config
-    active, dim, prototypes, last_line = sorted(stage.clients), stage.start_head.feature_dim, None, started
+    started, options = time.perf_counter(), session.options
+    active, dim, prototypes = sorted(session.clients), session.start.head.feature_dim, None
     total: Answers[PersonalMetrics] = Answers()
     passes, notes = 0, list[str]()
-    for server_round in range(1, config.personal.personal_rounds + 1):
-        answers = _fedproto_round(stage, prototypes, active, server_round)
+    for server_round in range(1, options.personal_rounds + 1):
+        answers = _fedproto_round(session, prototypes, active, server_round)
         total.of = {client: answer.metrics for client, answer in answers.of.items()}
         total.failures |= {client: f"round {server_round}: {reason}" for client, reason in answers.failures.items()}
         total.add_bytes(answers)
@@ -48,27 +47,26 @@ def fedproto(stage: PersonalStage) -> dict[str, PersonalResult]:
         lost = [client for client, answer in answers.of.items() if answer.restarted]
         notes += [f"round {server_round}: client {client} had lost its model and started again" for client in lost]
         active = list(answers.of)
-        prototypes = mean_prototypes(answers.of, stage.predictable.numel(), dim, config.personal.alignment_weight)
-        if time.perf_counter() - last_line > SECONDS_BETWEEN_LINES:
-            last_line = time.perf_counter()
-            stage.say(f"fedproto: round {server_round} of {config.personal.personal_rounds}, {len(active)} clients")
+        prototypes = mean_prototypes(answers.of, session.predictable.numel(), dim, options.alignment_weight)
+        line = f"fedproto: round {server_round} of {options.personal_rounds}, {len(active)} clients"
+        session.progress.now_and_then(line)
     result = personal_result("fedproto", total, started)
     return {"fedproto": replace(result, forward_passes=passes, notes=tuple(notes))}
 
 
 def _fedproto_round(
-    stage: PersonalStage, prototypes: Prototypes | None, clients: list[int], server_round: int
+    session: PersonalSession, prototypes: Prototypes | None, clients: list[int], server_round: int
 ) -> Answers[LocalPrototypes]:
-    request, dim = stage.request(1), stage.start_head.feature_dim
+    request, dim = session.request(1), session.start.head.feature_dim
     content = prototype_content(
         request,
         prototypes,
-        stage.predictable,
+        session.predictable,
         server_round=server_round,
-        last=server_round == stage.config.personal.personal_rounds,
+        last=server_round == session.options.personal_rounds,
     )
     return ask(
-        stage.grid, content, PROTOTYPES, clients, lambda reply: read_prototype_reply(reply, request.num_classes, dim)
+        session.grid, content, PROTOTYPES, clients, lambda reply: read_prototype_reply(reply, request.num_classes, dim)
     )
 
 
@@ -84,7 +82,7 @@ def mean_prototypes(
     return Prototypes((sums / counts.clamp(min=1)).float(), counts.squeeze(1) > 0, "mean-square", weight)
 
 
-def fedavg_fine_tuned(stage: PersonalStage) -> dict[str, PersonalResult]:
+def fedavg_fine_tuned(session: PersonalSession) -> dict[str, PersonalResult]:
     """Run FedAvg from a random head, then let every client go on alone with a copy of the model.
 
     Returns
@@ -92,10 +90,10 @@ def fedavg_fine_tuned(stage: PersonalStage) -> dict[str, PersonalResult]:
     dict
         "fedavg", the shared model on every client's test samples, and "fedavg-ft", the clients' own.
     """
-    started, config = time.perf_counter(), stage.config
-    arrays, rounds = _fedavg(stage)
-    content = personal_content(stage.request(config.personal.personal_epochs), arrays, None, stage.predictable)
-    answers = ask(stage.grid, content, PERSONALISE, stage.clients, read_personal_reply)
+    started, options = time.perf_counter(), session.options
+    arrays, rounds = _fedavg(session)
+    content = personal_content(session.request(options.personal_epochs), arrays, None, session.predictable)
+    answers = ask(session.grid, content, PERSONALISE, session.clients, read_personal_reply)
     answers.bytes_down += sum(one.bytes_down for one in rounds)
     answers.bytes_up += sum(one.bytes_up for one in rounds)
     passes = PASSES * sum(sum(one.num_examples.values()) for one in rounds)
@@ -111,23 +109,20 @@ def fedavg_fine_tuned(stage: PersonalStage) -> dict[str, PersonalResult]:
     return results
 
 
-def _fedavg(stage: PersonalStage) -> tuple[dict[str, Tensor], list[TrainingRound]]:
+def _fedavg(session: PersonalSession) -> tuple[dict[str, Tensor], list[TrainingRound]]:
     """Return the model after all rounds, by the names of :meth:`TunedModel.trained_state`, and the rounds."""
-    request, num_rounds = stage.request(1), stage.config.personal.personal_rounds
-    head = random_head(request.num_classes, stage.start_head.feature_dim, request.seed)
-    model = TunedModel.of(request, head, stage.backbone)
+    request, num_rounds = session.request(1), session.options.personal_rounds
+    head = random_head(request.num_classes, session.start.head.feature_dim, request.seed)
+    model = TunedModel.of(request, head, session.backbone)
     rounds: list[TrainingRound] = []
-    last_line = time.perf_counter()
 
     def after_round(one: TrainingRound) -> None:
-        nonlocal last_line
         rounds.append(one)
-        if time.perf_counter() - last_line > SECONDS_BETWEEN_LINES:
-            last_line = time.perf_counter()
-            stage.say(f"fedavg: round {one.server_round} of {num_rounds}, training loss {one.train_loss:.3f}")
+        line = f"fedavg: round {one.server_round} of {num_rounds}, training loss {one.train_loss:.3f}"
+        session.progress.now_and_then(line)
 
     inner = FedAvg(**EVERYBODY)  # type: ignore[arg-type]  # floats and ints by name
-    strategy = FineTuning(inner, request, stage.clients)
+    strategy = FineTuning(inner, request, session.clients)
     strategy.on_round = after_round
-    result = strategy.start(stage.grid, to_record(model.trained_state()), num_rounds)
+    result = strategy.start(session.grid, to_record(model.trained_state()), num_rounds)
     return to_tensors(result.arrays), rounds

@@ -1,6 +1,7 @@
-"""What may leave a node: its owner's policy, which a server can tighten and never loosen.
+"""What may leave a node by this app's code: its owner's policy, which a run can tighten.
 
-Apart from Flower, configuration and disk: torch tensors and values in, values or a refusal out.
+Apart from Flower, configuration and disk: torch tensors and values in, values or a refusal out. It may import methods
+and what stands below them.
 """
 
 from fedstats_app.privacy.evaluation import confusion_above_floor

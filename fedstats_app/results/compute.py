@@ -9,54 +9,33 @@ from __future__ import annotations
 
 _BYTES_PER_NUMBER = 4
 _DIRECTIONS = 2
-_FORWARD_AND_BACKWARD = 3
-
-CLOSED_FORM = "closed-form"
-_THROUGH_BACKBONE = ("full", "features")
-_PROBE = "probe"
 
 
-def forward_passes(
-    stage: str, *, num_examples: int, num_rounds: int = 1, local_epochs: int = 1, cached_features: bool = False
-) -> int:
+def forward_passes(per_sample: int, *, num_examples: int, num_rounds: int = 1, repeats: int = 1) -> int:
     """Count the forward passes of a stage.
 
     Parameters
     ----------
-    stage : str
-        `closed-form` (any of the methods of one pass), `probe`, `full` or `features` (the backbone under a fixed head).
+    per_sample : int
+        Of one sample in one repeat: 1 for the closed form and for a probe, whose features the thesis does not keep,
+        3 where training goes through the backbone, 2 without gradients.
     num_examples : int
-        N, the samples of the clients of one round; of all clients for `closed-form` and for cached features.
+        N, the samples of the clients of one round; of all clients for the closed form.
     num_rounds : int
         R, aggregations.
-    local_epochs : int
-        E, a client's passes over its data in a round.
-    cached_features : bool
-        Whether a probe extracts every feature once and keeps it. The thesis's probe does not.
-
-    Returns
-    -------
-    int
-        N for the closed form and for a probe on cached features, R E N for a probe without, 3 R E N where training goes
-        through the backbone.
+    repeats : int
+        E, a client's passes over its data in a round; directions without gradients.
 
     Raises
     ------
     ValueError
-        If the stage is unknown or a number is negative.
+        If a number is negative.
     """
-    _check_sizes(num_examples=num_examples, num_rounds=num_rounds, local_epochs=local_epochs)
-    if stage == CLOSED_FORM or (stage == _PROBE and cached_features):
-        return num_examples
-    if stage == _PROBE:
-        return num_rounds * local_epochs * num_examples
-    if stage in _THROUGH_BACKBONE:
-        return _FORWARD_AND_BACKWARD * num_rounds * local_epochs * num_examples
-    known = ", ".join((CLOSED_FORM, _PROBE, *_THROUGH_BACKBONE))
-    raise ValueError(f"stage: no formula for the forward passes of {stage!r}; there is one for {known}")
+    _check_sizes(per_sample=per_sample, num_examples=num_examples, num_rounds=num_rounds, repeats=repeats)
+    return per_sample * num_rounds * repeats * num_examples
 
 
-def training_bytes(*, num_rounds: int, clients_per_round: int, num_parameters: int) -> int:
+def training_bytes(num_rounds: int, clients_per_round: int, num_parameters: int) -> int:
     """Count the bytes of training, down and up: every client of a round gets and sends every trained parameter.
 
     Parameters
@@ -82,7 +61,7 @@ def training_bytes(*, num_rounds: int, clients_per_round: int, num_parameters: i
     return _DIRECTIONS * _BYTES_PER_NUMBER * num_rounds * clients_per_round * num_parameters
 
 
-def mezo_bytes(*, num_rounds: int, clients_per_round: int, num_directions: int) -> int:
+def mezo_bytes(num_rounds: int, clients_per_round: int, num_directions: int) -> int:
     """Count the bytes of FedMeZO by the thesis: R (K + 2 K P), one byte for the seed and for every scalar each way.
 
     No implementation has one-byte scalars; what was sent is in the rounds. Source: Bernier's thesis, equation 6, whose

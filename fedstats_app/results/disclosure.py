@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.storage.files import append_lines, to_json
-
-if TYPE_CHECKING:
-    # Only names the type: results must not depend on Flower.
-    from fedstats_app.outcomes.client_outcome import ClientOutcome
 
 DISCLOSURE_FILE = "disclosure.jsonl"
 

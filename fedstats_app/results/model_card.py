@@ -251,10 +251,10 @@ def _privacy(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any])
         method = metadata.get("method", name)
         if method in METHODS:
             lines.append(f"- `{name}`: every client sent {_sent(METHODS[method].needs)}.")
-        else:
-            lines.append(
-                f"- `{name}`: besides the statistics of its start, clients sent trained weights in every round."
-            )
+            continue
+        # Runs of versions that did not write it down lack it.
+        sent = results.get("training", {}).get(name, {}).get("sent") or "what `disclosure.jsonl` lists"
+        lines.append(f"- `{name}`: besides the statistics of its start, clients sent {sent}.")
     if results.get("evaluated_on") == "clients":
         lines.append(
             "- Evaluation: every client sent how often it saw which class taken for which, and sums over its "

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fedstats_app.methods import display_name
+from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.results.text_columns import GAP, WIDTH, aligned, three_figures
-
-if TYPE_CHECKING:
-    from fedstats_app.outcomes.personal_result import PersonalResult
 
 _HEADINGS = (
     "personal models",

@@ -1,29 +1,20 @@
-"""From a finished strategy to what the run folder holds."""
+"""What a run folder says of a run and in the headers of its heads."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-import math
 import platform
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from fedstats_app import __version__
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.config import AppConfig
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix
-from fedstats_app.methods import METHODS
+from fedstats_app.backbones.options import BackboneOptions
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.outcomes.training_record import TrainingResult
-from fedstats_app.results.communication import uplink_bytes
 from fedstats_app.statistics import FeatureMap
-
-if TYPE_CHECKING:
-    # Only names the type: results must not depend on Flower.
-    from fedstats_app.strategies import StatisticsStrategy
 
 VERSIONED = ("flwr", "flwr-datasets", "ray", "torch", "torchvision", "transformers", "numpy", "safetensors")
 
@@ -40,7 +31,7 @@ def versions() -> dict[str, str]:
 
 
 def run_record(
-    config: AppConfig,
+    run_config: Mapping[str, object],
     data_name: str,
     backbone: Backbone,
     class_names: Sequence[str],
@@ -50,7 +41,7 @@ def run_record(
 ) -> dict[str, object]:
     """Return the content of config.json: everything that was used."""
     return {
-        "run_config": config.to_run_config(),
+        "run_config": dict(run_config),
         "data": data_name,
         "backbone": {
             "name": backbone.name,
@@ -69,71 +60,46 @@ def run_record(
     }
 
 
-def method_result(
-    strategy: StatisticsStrategy,
-    method: str,
-    confusion: ConfusionMatrix | None,
-    calibration: CalibrationSums | None = None,
-) -> MethodResult:
-    """Return one method's entry in results.json.
+def common_metadata(
+    options: BackboneOptions, backbone: Backbone, data_name: str, class_names: Sequence[str], seed: int
+) -> dict[str, str]:
+    """Return what the headers of all heads of a run have in common, as strings.
 
     Parameters
     ----------
-    strategy : StatisticsStrategy
-        Finished.
-    method : str
-        One that it served.
-    confusion : ConfusionMatrix or None
-        None where nothing was evaluated.
-    calibration : CalibrationSums or None
-        Of the same samples.
+    options : BackboneOptions
+        As they are used.
+    backbone : Backbone
+        Made from them.
+    data_name : str
+        Of the training data.
+    class_names : sequence of str
+        In the order of the heads' rows.
+    seed : int
+        Of the run.
     """
-    head, statistics = strategy.heads[method], strategy.statistics(method)
-    evaluated = confusion is not None and confusion.num_examples > 0
-    per_class: list[float | None] = []
-    if evaluated and confusion is not None:
-        per_class = [None if math.isnan(value) else value for value in confusion.per_class_accuracy.tolist()]
-    return MethodResult(
-        method=method,
-        accuracy=confusion.accuracy if evaluated and confusion is not None else None,
-        # Where sites told of no class by itself, there is an accuracy but no mean over classes.
-        macro_accuracy=confusion.macro_accuracy if confusion and any(one is not None for one in per_class) else None,
-        per_class_accuracy=per_class,
-        num_examples=strategy.collection.num_examples,
-        num_clients=strategy.collection.num_merged,
-        uplink_bytes=uplink_bytes(
-            method,
-            num_rows=statistics.num_rows if METHODS[method].needs.several_means else statistics.num_pairs,
-            num_clients=strategy.collection.num_merged,
-            num_classes=strategy.num_classes,
-            feature_dim=statistics.feature_dim,
-        ),
-        wire_bytes=strategy.wire_bytes(method),
-        solve_seconds=strategy.solve_seconds[method],
-        regulariser=head.report.regulariser,
-        ridge_effective=head.report.ridge_effective,
-        condition_number=head.report.condition_number,
-        calibration=None if calibration is None else calibration.fit(),
-        notes=list(head.report.notes),
-    )
+    return {
+        "backbone": options.backbone,
+        "backbone-weights": options.backbone_weights,
+        "backbone-fingerprint": backbone.fingerprint,
+        "batch-norm": "groupnorm" if options.norm == "group" else "batch",
+        "input-size": str(backbone.input_size),
+        "sample-kind": backbone.kind,
+        "text-pooling": options.text_pooling,
+        "text-template": options.text_template,
+        "transform": json.dumps(backbone.transform_spec),
+        "class-names": json.dumps(list(class_names)),
+        "dataset": data_name,
+        "seed": str(seed),
+        "versions": json.dumps(versions()),
+    }
 
 
-def head_metadata(
-    config: AppConfig,
-    data_name: str,
-    strategy: StatisticsStrategy,
-    result: MethodResult,
-    backbone: Backbone,
-    class_names: Sequence[str],
-    library_versions: Mapping[str, str],
-    *,
-    evaluated_on: str,
-) -> dict[str, str]:
-    """Return what is needed to use a head, and where it came from, as strings for the file's header.
+def head_metadata(result: MethodResult, feature_map: FeatureMap, *, evaluated_on: str) -> dict[str, str]:
+    """Return what is needed to use a solved head, and where it came from, beside :func:`common_metadata`.
 
     `temperature` and `calibrated-on` are there only if the head was calibrated.
     """
-    feature_map = strategy.methods()[result.method].specification.feature_map
     calibration: dict[str, str] = {}
     if result.calibration is not None:
         samples = "samples that clients kept" if evaluated_on == "clients" else "test samples of the server"
@@ -142,7 +108,7 @@ def head_metadata(
             "calibrated-on": f"{result.calibration.num_examples} {samples}",
         }
     return {
-        **common_metadata(config, data_name, feature_map, backbone, class_names, library_versions),
+        "feature-map": json.dumps(feature_map.to_dict()),
         "method": result.method,
         "regulariser": result.regulariser,
         "num-examples": str(result.num_examples),
@@ -152,55 +118,28 @@ def head_metadata(
 
 
 def trained_head_metadata(
-    config: AppConfig,
-    data_name: str,
-    result: TrainingResult,
-    feature_map: FeatureMap,
-    clients: Mapping[int, int],
-    backbone: Backbone,
-    class_names: Sequence[str],
-    library_versions: Mapping[str, str],
+    result: TrainingResult, feature_map: FeatureMap, clients: Mapping[int, int], *, by: str, temperature: float
 ) -> dict[str, str]:
     """Return the same for a head that was trained.
 
     Parameters
     ----------
+    result : TrainingResult
+        Of the training.
+    feature_map : FeatureMap
+        Between backbone and head.
     clients : mapping
         From client to its number of samples.
+    by : str
+        What moved the weights: an optimiser's name, or a trainer's.
+    temperature : float
+        By which scores are divided.
     """
-    how = "fedmezo" if config.tuning.fine_tune == "fedmezo" else config.optimizer.optimizer
     return {
-        **common_metadata(config, data_name, feature_map, backbone, class_names, library_versions),
+        "feature-map": json.dumps(feature_map.to_dict()),
         "method": result.name,
-        "regulariser": f"{how} from {result.start}, {result.num_rounds} rounds",
+        "regulariser": f"{by} from {result.start}, {result.num_rounds} rounds",
         "num-examples": str(sum(clients.values())),
         "num-clients": str(len(clients)),
-        "temperature": str(config.tuning.temperature),
-    }
-
-
-def common_metadata(
-    config: AppConfig,
-    data_name: str,
-    feature_map: FeatureMap,
-    backbone: Backbone,
-    class_names: Sequence[str],
-    library_versions: Mapping[str, str],
-) -> dict[str, str]:
-    """Return what the headers of all heads of a run have in common."""
-    return {
-        "backbone": config.backbone.backbone,
-        "backbone-weights": config.backbone.backbone_weights,
-        "backbone-fingerprint": backbone.fingerprint,
-        "batch-norm": "groupnorm" if config.tuning.batch_norm == "groupnorm" else "batch",
-        "input-size": str(backbone.input_size),
-        "sample-kind": backbone.kind,
-        "text-pooling": config.backbone.text_pooling,
-        "text-template": config.backbone.text_template,
-        "transform": json.dumps(backbone.transform_spec),
-        "feature-map": json.dumps(feature_map.to_dict()),
-        "class-names": json.dumps(list(class_names)),
-        "dataset": data_name,
-        "seed": str(config.run.seed),
-        "versions": json.dumps(dict(library_versions)),
+        "temperature": str(temperature),
     }

@@ -1,95 +1,17 @@
-"""Going on with a run that was interrupted: what its folder says of the stage that is over."""
+"""Going on with a run that was interrupted: whether it is the same one."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from fedstats_app.heads import LinearHead
-from fedstats_app.results.head_file import read_head
-from fedstats_app.statistics import FeatureMap, feature_map_from_dict
 
 # What may be another value in the run that goes on: none of these changes a number.
 FREE_KEYS = frozenset(
     {"resume", "output-dir", "num-server-rounds", "wait-timeout", "settle-seconds", "reply-timeout", "window-megabytes"}
     | {"cache-dir", "feature-cache", "plots", "checkpoint-every", "patience"}
 )
-
-
-@dataclass(frozen=True)
-class SavedHead:
-    """A head of a run folder, with what the run said of it."""
-
-    head: LinearHead
-    feature_map: FeatureMap
-    accuracy: float | None
-    wire_bytes: int
-
-
-@dataclass(frozen=True)
-class ClosedFormStage:
-    """The first stage of a run, as its folder has it.
-
-    Attributes
-    ----------
-    heads : dict
-        From method to its head.
-    clients : dict
-        From every client that was merged to its number of samples.
-    client_scores : dict
-        From method to accuracy and mean loss in nats of its head on what all of these clients hold out. Without methods
-        whose head does not know a class, since a model in training knows all; empty if a client did not answer.
-    """
-
-    heads: dict[str, SavedHead]
-    clients: dict[int, int]
-    client_scores: dict[str, tuple[float, float]]
-
-
-def closed_form_stage(folder: Path) -> ClosedFormStage | None:
-    """Return the first stage of a run, or None if the run did not get so far.
-
-    Parameters
-    ----------
-    folder : Path
-        A run folder.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        If its files do not belong together.
-    """
-    results = folder / "results.json"
-    if not results.is_file():
-        return None
-    record: dict[str, Any] = json.loads(results.read_text(encoding="utf-8"))
-    methods: dict[str, dict[str, Any]] = record["methods"]
-    heads = {}
-    for name, result in methods.items():
-        head, metadata = read_head(folder / "heads" / f"{name}.safetensors")
-        feature_map = feature_map_from_dict(json.loads(metadata["feature-map"]))
-        heads[name] = SavedHead(head, feature_map, result["accuracy"], int(result["wire_bytes"]))
-    lines = (folder / "clients.jsonl").read_text(encoding="utf-8").splitlines()
-    outcomes = [json.loads(line) for line in lines if line]
-    merged = [outcome for outcome in outcomes if outcome["outcome"] in ("merged", "known")]
-    clients = {int(outcome["client"]): int(outcome["num_examples"]) for outcome in merged}
-    return ClosedFormStage(heads, clients, _client_scores(record, heads))
-
-
-def _client_scores(record: Mapping[str, Any], heads: Mapping[str, SavedHead]) -> dict[str, tuple[float, float]]:
-    if record["evaluated_on"] != "clients" or record["evaluation_failures"]:
-        return {}
-    calibrations = {name: result["calibration"] for name, result in record["methods"].items()}
-    return {
-        name: (record["methods"][name]["accuracy"], calibration["nll_before"])
-        for name, calibration in calibrations.items()
-        if calibration is not None
-        and calibration["num_examples"] == record["num_test_examples"]
-        and bool(heads[name].head.present.all())
-    }
 
 
 def check_same_run(folder: Path, record: Mapping[str, object]) -> list[str]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.heads import LinearHead
@@ -16,7 +16,7 @@ from fedstats_app.results.tuned_backbone import FILE_KEY, Normalisation, tuned_m
 from fedstats_app.storage.files import append_line, tensors_to_bytes, to_json, write_atomically
 
 DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
-State = Literal["running", "completed", "failed"]
+Status = Literal["running", "completed", "failed"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 _README = """# A run of fedstats-app
@@ -131,7 +131,7 @@ class RunFolder:
         """Folder for the plots."""
         return self.path / "plots"
 
-    def write_status(self, state: State, reason: str = "") -> None:
+    def write_status(self, state: Status, reason: str = "") -> None:
         """Write status.json: state, reason, start and, unless running, end.
 
         Parameters
@@ -146,8 +146,8 @@ class RunFolder:
         ValueError
             If `state` is none of the three.
         """
-        if state not in get_args(State):
-            raise ValueError(f"state must be one of {', '.join(get_args(State))}, got {state!r}")
+        if state not in get_args(Status):
+            raise ValueError(f"state must be one of {', '.join(get_args(Status))}, got {state!r}")
         ended = None if state == "running" else _timestamp(_utc(None))
         self._write_json(
             "status.json",
@@ -168,14 +168,15 @@ class RunFolder:
         """Write results.json, which has a mapping `methods` of method name to `MethodResult.to_json()`."""
         self._write_json("results.json", results)
 
-    def add_training(self, name: str, entry: Mapping[str, object]) -> None:
-        """Put a finished training into results.json, under `training`, beside what is there."""
-        self.add_results("training", {name: entry})
+    def read_results(self) -> dict[str, Any]:
+        """Read results.json; where there is none there are no results."""
+        path = self.path / "results.json"
+        results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return results
 
     def add_results(self, section: str, entries: Mapping[str, object]) -> None:
         """Put entries into a section of results.json, beside what is there."""
-        path = self.path / "results.json"
-        results = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        results = self.read_results()
         self.write_results({**results, section: {**results.get(section, {}), **entries}})
 
     def forget_clients(self) -> None:

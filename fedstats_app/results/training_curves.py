@@ -17,6 +17,8 @@ class TrainingCurve:
     ----------
     name, stage, start : str
         As in every one of the trainings.
+    title : str
+        The stage in a heading.
     num_seeds : int
         How many trainings it is of.
     rounds : tuple of int
@@ -34,6 +36,7 @@ class TrainingCurve:
     name: str
     stage: str
     start: str
+    title: str
     num_seeds: int
     rounds: tuple[int, ...]
     accuracy: tuple[float, ...]
@@ -82,6 +85,7 @@ def _mean(name: str, seeds: Sequence[TrainingResult]) -> TrainingCurve:
         name=name,
         stage=seeds[0].stage,
         start=seeds[0].start,
+        title=seeds[0].display_name or seeds[0].stage,
         num_seeds=len(seeds),
         rounds=tuple(rounds),
         accuracy=tuple(mean for mean, _ in scores),

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.samples import samples_for
 from fedstats_app.data import Dataset
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
 from fedstats_app.statistics import FeatureMap
+from fedstats_app.training.samples import Samples, TensorSamples
 
 
 class ServerTestSet:
@@ -45,6 +47,13 @@ class ServerTestSet:
     def num_unreadable(self) -> int:
         """Test samples that could not be read so far."""
         return self._reader.num_unreadable
+
+    def samples(self, feature_map: FeatureMap | None) -> Samples:
+        """Return the test samples as a model in training takes them: mapped features, or without a map its inputs."""
+        if feature_map is None:
+            return samples_for(self.dataset, np.arange(len(self.dataset)), self._reader.backbone)
+        features = torch.cat([feature_map(block).float() for block, _ in self.blocks])
+        return TensorSamples(features, torch.cat([labels for _, labels in self.blocks]))
 
     def evaluate(
         self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedstats_app.config import AppConfig
 from fedstats_app.grid.class_lists import ClassList, align_class_lists
+from fedstats_app.grid.options import FederationOptions
 from fedstats_app.results.statistics_file import load_statistics
 from fedstats_app.statistics import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
@@ -14,7 +14,7 @@ class Extension:
 
     Parameters
     ----------
-    config : AppConfig
+    options : FederationOptions
         Whose ``extend`` names a run folder, or is "".
 
     Attributes
@@ -30,10 +30,10 @@ class Extension:
         If the folder has no statistics that can be read.
     """
 
-    def __init__(self, config: AppConfig) -> None:
-        earlier = load_statistics(config.federation.extend) if config.federation.extend else None
+    def __init__(self, options: FederationOptions) -> None:
+        earlier = load_statistics(options.extend) if options.extend else None
         self._earlier: CollectedStatistics | None = earlier
-        self._folder, self._min_clients = config.federation.extend, config.federation.min_clients
+        self._folder, self._min_clients = options.extend, options.min_clients
         self.class_names = earlier.class_names if earlier is not None else ()
         self.num_clients = len(earlier.clients) if earlier is not None else 0
         self.num_examples = earlier.num_examples if earlier is not None else 0

@@ -1,140 +1,123 @@
-"""Stage 2 of a run, on the server: one training per head to start from, evaluated, recorded, resumable."""
+"""Stage 2 of a run: one training per head to start from, each finished before the next begins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from torch import Tensor
-
-from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.config import AppConfig
-from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.outcomes.training_record import TrainingResult
-from fedstats_app.results import RunFolder
-from fedstats_app.results.record import trained_head_metadata, versions
-from fedstats_app.results.resume import SavedHead
+from fedstats_app.results.model_card import write_model_card
+from fedstats_app.results.record import trained_head_metadata
+from fedstats_app.results.state import SolvedHead, State
+from fedstats_app.results.training_table import training_table
 from fedstats_app.results.tuned_backbone import Normalisation, with_module
-from fedstats_app.server.evaluation_data import ServerTestSet
-from fedstats_app.server.head_training import HeadTraining
-from fedstats_app.server.mezo import MezoTraining
+from fedstats_app.server.run import Run
+from fedstats_app.server.start_heads import label_word_head
 from fedstats_app.statistics import FeatureMap, IdentityMap
+from fedstats_app.trainers.trainer import Session, Trainer
 from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import Samples
 from fedstats_app.training.start_heads import random_head, zero_head
 
 
-@dataclass
-class FineTuningStage:
-    """Trains from every head that the run asks for.
+@dataclass(frozen=True)
+class FineTuning:
+    """Trains from every head that the run asks for, on the clients that are in it.
 
     Attributes
     ----------
-    config, folder, backbone, class_names
-        Of the run.
-    grid : ClientGrid
-        The one that stage 1 ran on.
-    clients : mapping
-        From the clients that can train to their number of samples.
-    heads : mapping
-        From method to what stage 1 solved.
-    test_set : ServerTestSet or None
-        None where models are evaluated on what clients hold out.
-    holdout : float
-        The share that they do.
-    data_name : str
-        For the metadata of heads.
-    align_names : bool
-        Whether clients need the class names to align their labels.
-    say : callable
-        Prints a line.
-    known_scores : mapping
-        From method to accuracy and mean loss of its head, where clients need not be asked for them again.
+    trainer : Trainer
+        How.
     """
 
-    config: AppConfig
-    folder: RunFolder
-    backbone: Backbone
-    class_names: tuple[str, ...]
-    grid: ClientGrid
-    clients: Mapping[int, int]
-    heads: Mapping[str, SavedHead]
-    test_set: ServerTestSet | None
-    data_name: str
-    holdout: float
-    align_names: bool
-    say: Callable[[str], None]
-    known_scores: Mapping[str, tuple[float, float]]
+    trainer: Trainer
 
-    def run(self) -> list[TrainingResult]:
-        """Train from each head in turn; every finished training is saved before the next begins."""
+    def run(self, run: Run, state: State) -> State:
+        """Train, save each head and what its training achieved, and show them beside each other."""
+        config, progress = run.config, run.progress
+        trainer, clients = self.trainer, run.trainable(state)
+        by = f" by {config.optimizer.optimizer}" if trainer.uses_optimizer else ""
+        progress.say(f"fine-tune {trainer.name}{by} on {len(clients)} clients, after {progress.elapsed}")
+        # What stage 1 measured, on all clients.
+        known = state.client_scores if clients.keys() == state.clients.keys() else {}
         results = []
-        for number, name in enumerate(self._start_names()):
-            start = self._start_head(name)
-            mezo = self.config.tuning.fine_tune == "fedmezo"
-            training = MezoTraining(self, name, start, number) if mezo else HeadTraining(self, name, start)
-            results.append(training.run())
-            self._save(results[-1], start.feature_map, training.model, start.head.present)
-        if self.config.run.plots and any(result.final_accuracy is not None for result in results):
+        for number, name in enumerate(_start_names(run, state)):
+            head = _start_head(run, state, name)
+            session = Session(
+                trainer=trainer,
+                tuning=config.tuning,
+                groups={type(group): group for group in config.groups},
+                start=name,
+                head=head,
+                made=name not in state.heads,
+                number=number,
+                request=replace(run.training_request(), feature_map=head.feature_map),
+                backbone=run.backbone,
+                grid=run.grid,
+                clients=clients,
+                min_clients=config.federation.min_clients,
+                mask_absent=config.run.mask_absent,
+                test_samples=_test_samples(run, head.feature_map),
+                known_score=known.get(name),
+                folder=run.folder,
+                resume=bool(config.run.resume),
+                progress=progress,
+            )
+            result, model = trainer.run(session)
+            _save(run, session, result, model)
+            results.append(result)
+        if config.run.plots and any(result.final_accuracy is not None for result in results):
             from fedstats_app.results.plots.fine_tuning import plot_training
 
-            self.folder.plots_path.mkdir(exist_ok=True)
-            title = f"{self.data_name}, {self.config.backbone.backbone}, {len(self.clients)} clients"
-            plot_training(results, self.folder.plots_path / "fine_tuning.png", title)
-        return results
+            run.folder.plots_path.mkdir(exist_ok=True)
+            plot_training(results, run.folder.plots_path / "fine_tuning.png", f"{run.title}, {len(clients)} clients")
+        write_model_card(run.folder.path)
+        progress.say(f"done after {progress.elapsed}")
+        print(training_table(results), flush=True)
+        return state
 
-    def _save(self, result: TrainingResult, feature_map: FeatureMap, model: TunedModel, present: Tensor) -> None:
-        """Write the head, the backbone if it was tuned, and what the training achieved."""
-        metadata = trained_head_metadata(
-            self.config,
-            self.data_name,
+
+def _test_samples(run: Run, feature_map: FeatureMap) -> Callable[[bool], Samples] | None:
+    test_set = run.test_set
+    if test_set is None:
+        return None
+    return lambda on_features: test_set.samples(feature_map if on_features else None)
+
+
+def _start_names(run: Run, state: State) -> tuple[str, ...]:
+    if run.config.start_heads != ("best",):
+        return run.config.start_heads
+    scored = {name: start.accuracy for name, start in state.heads.items() if start.accuracy is not None}
+    best = max(scored, key=scored.__getitem__) if scored else next(iter(state.heads))
+    run.progress.say(f"start-head: best is {best}")
+    return (best,)
+
+
+def _start_head(run: Run, state: State, name: str) -> SolvedHead:
+    num_classes, dim, tuning = len(run.class_names), run.backbone.feature_dim, run.config.tuning
+    made = {
+        "random": lambda: random_head(num_classes, dim, run.config.run.seed, bias=tuning.tune_bias),
+        "zero": lambda: zero_head(num_classes, dim),
+        "label-words": lambda: label_word_head(tuning.words, run.backbone, run.class_names),
+    }
+    return SolvedHead(made[name](), IdentityMap()) if name in made else state.heads[name]
+
+
+def _save(run: Run, session: Session, result: TrainingResult, model: TunedModel) -> None:
+    """Write the head, the backbone if it was tuned, and what the training achieved."""
+    config, start = run.config, session.head
+    metadata = {
+        **run.metadata,
+        **trained_head_metadata(
             result,
-            feature_map,
-            self.clients,
-            self.backbone,
-            self.class_names,
-            versions(),
-        )
-        normalisation: Normalisation = "groupnorm" if self.config.tuning.batch_norm == "groupnorm" else "batch"
-        tuned = None if model.backbone is None else with_module(self.backbone, model.backbone, f"tuned, {result.name}")
-        self.folder.save_head(result.name, model.to_head(present), metadata, tuned=tuned, normalisation=normalisation)
-        self.folder.add_training(result.name, result.to_json())
-
-    def _start_names(self) -> tuple[str, ...]:
-        names = self.config.start_heads
-        if names != ("best",):
-            return names
-        scored = {name: start.accuracy for name, start in self.heads.items() if start.accuracy is not None}
-        best = max(scored, key=scored.__getitem__) if scored else next(iter(self.heads))
-        self.say(f"start-head: best is {best}")
-        return (best,)
-
-    def _start_head(self, name: str) -> SavedHead:
-        num_classes, dim = len(self.class_names), self.backbone.feature_dim
-        if name == "random":
-            return _made(random_head(num_classes, dim, self.config.run.seed, bias=self.config.tuning.tune_bias))
-        if name == "label-words":
-            return _made(label_word_head(self.config.tuning.words, self.backbone, self.class_names))
-        return _made(zero_head(num_classes, dim)) if name == "zero" else self.heads[name]
-
-
-def label_word_head(words: Sequence[str], backbone: Backbone, class_names: Sequence[str]) -> LinearHead:
-    """Return the head that scores each class by the language model's score for the class's word.
-
-    Raises
-    ------
-    ValueError
-        If there is not one word per class, a word is not one token, or the backbone has no language head.
-    """
-    if len(words) != len(class_names):
-        raise ValueError(
-            f"label-words must be one word per class, for {', '.join(class_names[:20])}; got {', '.join(words)}"
-        )
-    if backbone.language_head is None:
-        raise ValueError(f"label-words: backbone {backbone.name} has no language head without a text-template")
-    weight, bias = backbone.language_head.rows(words)
-    return LinearHead(weight, bias, report=SolveReport(regulariser=f"label words {', '.join(words)}"))
-
-
-def _made(head: LinearHead) -> SavedHead:
-    return SavedHead(head, IdentityMap(), None, 0)
+            start.feature_map,
+            session.clients,
+            by=session.trainer.by(config.optimizer.optimizer),
+            temperature=config.tuning.temperature,
+        ),
+    }
+    tuned = None if model.backbone is None else with_module(run.backbone, model.backbone, f"tuned, {result.name}")
+    normalisation: Normalisation = "groupnorm" if config.tuning.batch_norm == "groupnorm" else "batch"
+    head = model.to_head(start.head.present)
+    run.folder.save_head(result.name, head, metadata, tuned=tuned, normalisation=normalisation)
+    run.folder.add_results("training", {result.name: result.to_json()})

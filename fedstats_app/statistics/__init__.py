@@ -2,6 +2,8 @@
 
 The law that everything else rests on: ``statistics(A u B) == statistics(A) + statistics(B)``, with an identity
 (``zeros``), whatever the order and the split. Counts are int64, sums and Gram matrices float64.
+
+It may import torch, numpy and nothing of the package.
 """
 
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows

@@ -11,15 +11,12 @@ from fedstats_app.training.options import BatchNorm
 
 # Heads to start from that no statistics are needed for.
 MADE_HEADS = ("random", "zero", "label-words")
-# What is trained: "none", or the name of a trainer.
-TUNINGS = ("none", "full", "probe", "features", "fedmezo")
 
 
 @dataclass(frozen=True)
 class TuningOptions(Options):
-    """Training from the head, whatever trains: what, from where, for how long, and how it is scored."""
+    """Training from the head, whatever trains: from where, for how long, and how it is scored."""
 
-    fine_tune: str = option("none", one_of(*TUNINGS))
     start_head: str = option("best", some_of((*METHODS, *MADE_HEADS), "best", "all"))
     label_words: str = option("", word_list)
     num_server_rounds: int = option(20, whole(1, 1_000_000))

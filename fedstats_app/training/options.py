@@ -16,11 +16,6 @@ AUTO_SERVER_RATE = {"fedadam": 0.01, "fedyogi": 0.01, "fedadam-torch": 0.001}
 BatchNorm = Literal["frozen", "kept", "averaged"]
 
 
-def running_statistics(batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"]) -> BatchNorm:
-    """Return what happens to them; where GroupNorm stands in its place no BatchNorm is left to say anything about."""
-    return "frozen" if batch_norm == "groupnorm" else batch_norm
-
-
 @dataclass(frozen=True)
 class LocalOptions(Options):
     """How a client trains.

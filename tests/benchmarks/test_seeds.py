@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import seeds
 from fedstats_app.config import ConfigError
-from fedstats_app.results import RunFolder
+from fedstats_app.results.run_folder import RunFolder
 from tests.support.trainings import make_training, write_run
 
 REPOSITORY = Path(__file__).parents[2]

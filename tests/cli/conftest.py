@@ -13,7 +13,7 @@ from PIL import Image
 
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.heads import CalibrationSums, solve_ncm
-from fedstats_app.results import RunFolder
+from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.statistics import FeatureStatistics, IdentityMap
 
 COLOURS = {"blue": (25, 30, 220), "green": (20, 200, 30), "red": (230, 20, 20)}

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
 from PIL import Image
 
-from fedstats_app import client_app, server_app
-from fedstats_app.config import AppConfig
-from tests.support.local_grid import LocalGrid
+from tests.support.simulation import simulate
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +47,7 @@ def run_config(image_folder: Path) -> dict[str, str | int | float | bool]:
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory, run_config: dict[str, str | int | float | bool]) -> Path:
     """The run folder of an in-process run of both apps."""
-    return run_of(tmp_path_factory.mktemp("runs"), run_config)
+    return simulate(tmp_path_factory.mktemp("runs"), **{"input-size": 0, **run_config})
 
 
 @pytest.fixture(scope="session")
@@ -58,15 +55,7 @@ def mezo_run(tmp_path_factory: pytest.TempPathFactory, run_config: dict[str, str
     """The run folder of a run that tunes by FedMeZO."""
     root = tmp_path_factory.mktemp("mezo-runs")
     more = {"method": "fedncm", "fine-tune": "fedmezo", "cache-dir": str(root.with_name("mezo-cache"))}
-    return run_of(root, {**run_config, **more})
-
-
-def run_of(root: Path, run_config: dict[str, str | int | float | bool]) -> Path:
-    settings = {**AppConfig().to_run_config(), **run_config, "output-dir": str(root)}
-    nodes = [{"partition-id": node, "num-partitions": 2} for node in range(2)]
-    server_app.app(LocalGrid(client_app.app, nodes, settings), Context(1, 1, {}, RecordDict(), settings))
-    [folder] = root.iterdir()
-    return folder
+    return simulate(root, **{"input-size": 0, **run_config, **more})
 
 
 @pytest.fixture

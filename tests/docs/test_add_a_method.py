@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import DOCS, REPOSITORY, blocks
+from tests.docs.changed_copy import apply, changed_copy, python, run_app
+from tests.docs.markdown import DOCS, blocks
 
 PAGE = DOCS / "add-a-method.md"
 
-RUN = """
-import json, sys
-from flwr.app import Context, RecordDict
-from fedstats_app import client_app, server_app
-from fedstats_app.config import AppConfig
-from tests.support.local_grid import LocalGrid
-config = {**AppConfig().to_run_config(), **json.loads(sys.argv[1])}
-allowed = [{}, {"allowed-methods": "feddiag,training"}, {"allowed-methods": "fedncm,training"}]
-nodes = [{"partition-id": node, "num-partitions": 3, **policy} for node, policy in enumerate(allowed)]
-server_app.app(LocalGrid(client_app.app, nodes, config), Context(1, 1, {}, RecordDict(), config))
-"""
+# Two nodes' owners say for which methods theirs works.
+ALLOWED = ({}, {"allowed-methods": "feddiag,training"}, {"allowed-methods": "fedncm,training"})
 KEYS = """
 import tomllib, pathlib, torch
 from fedstats_app.config import AppConfig
@@ -39,49 +26,10 @@ print(method.method.solve(statistics, method.options).report.regulariser)
 """
 
 
-def apply(diff: str, root: Path) -> None:
-    """Apply hunks of the page: lines that are there stay or go, and new ones come in between."""
-    for part in re.split(r"^--- ", diff, flags=re.MULTILINE)[1:]:
-        file, _, body = part.partition("\n")
-        text = (root / file).read_text()
-        for hunk in body.split("@@\n"):
-            lines = hunk.splitlines()
-            old = "".join(f"{line[1:]}\n" for line in lines if line[0] in " -")
-            new = "".join(f"{line[1:]}\n" for line in lines if line[0] in " +")
-            assert text.count(old) == 1, f"{file} must have once:\n{old}"
-            text = text.replace(old, new)
-        (root / file).write_text(text)
-
-
-def python(root: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{REPOSITORY}"},
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package with the two files and the one line of the page."""
-    root = tmp_path_factory.mktemp("copy")
-    shutil.copytree(
-        REPOSITORY / "fedstats_app", root / "fedstats_app", ignore=shutil.ignore_patterns("__pycache__", "*.json")
-    )
-    shutil.copy(REPOSITORY / "pyproject.toml", root)
-    files = blocks(PAGE, "python")
-    for block in files:
-        assert block.file is not None and not (root / block.file).exists()
-        (root / block.file).write_text(block.code)
-    line = blocks(PAGE, "diff")[0].code
-    assert len(files) == 2 and line.count("\n+") == 1 and "\n-" not in line
-    apply(line, root)
-    return root
+    return changed_copy(tmp_path_factory.mktemp("copy"), PAGE, num_files=2)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +48,7 @@ def settings(
 
 
 def test_the_new_method_is_wherever_the_others_are(copy: Path, settings: dict[str, object]) -> None:
-    printed = python(copy, "-c", RUN, json.dumps(settings))
+    printed = run_app(copy, settings, ALLOWED)
 
     [folder] = Path(str(settings["output-dir"])).iterdir()
     results = json.loads((folder / "results.json").read_text())

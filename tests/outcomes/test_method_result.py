@@ -18,6 +18,7 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
         condition_number=float("inf"),
         calibration=Calibration(0.12, 1.7, 0.61, 0.63, 0.03, 2000),
         notes=["two clients failed"],
+        parameters={"ridge_lambda": 310.0},
     )
     entry = json.loads(to_json({"methods": {result.method: result.to_json()}}))["methods"]["fed3r"]
     assert entry == {
@@ -41,6 +42,7 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
             "num_examples": 2000,
         },
         "notes": ["two clients failed"],
+        "parameters": {"ridge_lambda": 310.0},
     }
 
 

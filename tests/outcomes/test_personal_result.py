@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,7 +43,9 @@ def test_nobody_has_no_accuracy_and_json_says_so() -> None:
 
 def test_json_has_every_number() -> None:
     result = PersonalResult("x", {0: 1, 2: 3}, {0: 2, 2: 4}, {}, 10, 20, 30, 1.23456, {0: 0.5, 2: 0.0})
-    assert json.loads(to_json(result.to_json())) == {
+    entry = json.loads(to_json(result.to_json()))
+    assert PersonalResult.from_json("x", entry) == replace(result, seconds=1.235)
+    assert entry == {
         "accuracy_mean": 0.625,
         "accuracy_std": 0.125,
         "accuracy_weighted": pytest.approx(4 / 6),

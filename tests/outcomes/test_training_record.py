@@ -119,6 +119,8 @@ def test_a_training_comes_back_from_its_entry_and_all_rounds_of_the_run() -> Non
     assert (entry["bytes"], entry["forward_passes"], entry["num_rounds"]) == (3007, 18, 1)
     rounds = [record for training in (others[0], one, others[1]) for record in training.rounds]
     assert TrainingResult.from_json("fedcof-probe", entry, rounds) == one
+    older = {key: entry[key] for key in entry if key not in ("display_name", "sent")}
+    assert TrainingResult.from_json("fedcof-probe", older, rounds) == replace(one, display_name="", sent="")
     with pytest.raises(ValueError, match="'fedcof-probe' must have stopped"):
         TrainingResult.from_json("fedcof-probe", {key: entry[key] for key in entry if key != "stopped"}, rounds)
     with pytest.raises(ValueError, match="at least one round"):

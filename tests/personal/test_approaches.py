@@ -6,17 +6,14 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from flwr.app import Context, Message
-from numpy.typing import NDArray
 
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.backbones.samples import ImageSamples
 from fedstats_app.client import personal as client_personal
 from fedstats_app.client import training as client_training
-from fedstats_app.data.clients import split_holdout, training_set
+from fedstats_app.data.clients import training_set
 from fedstats_app.heads import LinearHead, solve_gaussian, solve_ridge
 from fedstats_app.heads.personal import choose_mixing, personal_head
 from fedstats_app.outcomes.personal_result import PersonalResult
@@ -29,7 +26,7 @@ from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start_heads import random_head
-from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, Handler, federation, image_folder
+from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, Handler, federation
 from tests.support.personal_federation import personal_app as app_with
 
 DIM = 32
@@ -47,22 +44,9 @@ ALL = {
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return image_folder(tmp_path_factory.mktemp("images"))
-
-
-@pytest.fixture(scope="module")
 def everything(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Federation, dict[str, PersonalResult]]:
     one = federation(data, tmp_path_factory.mktemp("state"), hosts=2, personalise="all", wire_dtype="float64")
     return one, one.run()
-
-
-def split(one: Federation, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return split_holdout(one.parts()[client], one.config.data.holdout_fraction, one.config.run.seed, client)
-
-
-def images(one: Federation, indices: NDArray[np.int64]) -> ImageSamples:
-    return ImageSamples(training_set(one.config.data), indices, one.backbone)
 
 
 def comparable(result: PersonalResult) -> PersonalResult:
@@ -74,7 +58,7 @@ def test_every_approach_tests_every_client_on_what_it_kept(
 ) -> None:
     one, results = everything
     assert set(results) == ALL
-    sizes = {client: len(split(one, client)[1]) for client in range(NUM_CLIENTS)}
+    sizes = {client: len(one.split(client)[1]) for client in range(NUM_CLIENTS)}
     for name, result in results.items():
         assert result.approach == name
         assert result.num_test == sizes and not result.failures, name
@@ -83,7 +67,7 @@ def test_every_approach_tests_every_client_on_what_it_kept(
 
 def test_costs(everything: tuple[Federation, dict[str, PersonalResult]]) -> None:
     one, results = everything
-    examples = sum(len(split(one, client)[0]) for client in range(NUM_CLIENTS))
+    examples = sum(len(one.split(client)[0]) for client in range(NUM_CLIENTS))
     parameters = sum(parameter.numel() for parameter in one.backbone.module.parameters()) + NUM_CLASSES * (DIM + 1)
     passes = {name: result.forward_passes for name, result in results.items()}
     epochs, rounds = one.config.personal.personal_epochs, one.config.personal.personal_rounds
@@ -123,7 +107,7 @@ def test_global_heads_are_scored_client_by_client(everything: tuple[Federation, 
     reader = FeatureReader(one.backbone)
     dataset = training_set(one.config.data)
     for client in range(NUM_CLIENTS):
-        _, test = split(one, client)
+        _, test = one.split(client)
         features = torch.cat([block for block, _ in reader.blocks(dataset, test)])
         for method, head in one.strategy.heads.items():
             correct = int((head.predict(features).numpy() == dataset.labels[test]).sum())
@@ -133,16 +117,12 @@ def test_global_heads_are_scored_client_by_client(everything: tuple[Federation, 
 def trained_alone(one: Federation, client: int, head: LinearHead, form: str | None = None, weight: float = 1.0) -> int:
     """Return how many test samples are right after training without messages."""
     stats = one.strategy.statistics("fedcgs").summed()
-    kept, test = split(one, client)
+    kept, test = one.samples(client)
     model = TunedModel(head, backbone=one.backbone.module, tune="full")
-    options = (
-        personal.PersonalStage(one.grid, one.config, one.strategy, one.backbone.module, {}, print)
-        .request(one.config.personal.personal_epochs)
-        .options
-    )
+    options = one.session().request(one.config.personal.personal_epochs).options
     extra = None if form is None else alignment_loss(form, stats.class_means.float(), stats.present, weight)
-    train_locally(model, images(one, kept), options, key=(one.config.run.seed, client, 1), extra_loss=extra)
-    return int(evaluate(model, images(one, test), NUM_CLASSES).confusion.matrix.diagonal().sum())
+    train_locally(model, kept, options, key=(one.config.run.seed, client, 1), extra_loss=extra)
+    return int(evaluate(model, test, NUM_CLASSES).confusion.matrix.diagonal().sum())
 
 
 @pytest.mark.parametrize(
@@ -173,7 +153,7 @@ def test_the_closed_form_is_solved_from_the_clients_own_statistics(
     for client in range(NUM_CLIENTS):
         (features, labels), (test_features, test_labels) = (
             (torch.cat([block for block, _ in reader.blocks(dataset, part)]), torch.from_numpy(dataset.labels[part]))
-            for part in split(one, client)
+            for part in one.split(client)
         )
         own = FeatureStatistics.from_features(features, labels, NUM_CLASSES)
         for method, solver in solvers.items():

@@ -9,11 +9,8 @@ import torch
 from flwr.app import Context, Message
 from flwr.serverapp.strategy import FedAvg
 
-from fedstats_app.backbones.samples import ImageSamples
 from fedstats_app.client import personal as client_personal
-from fedstats_app.data.clients import split_holdout, training_set
 from fedstats_app.personal.rounds import mean_prototypes
-from fedstats_app.personal.stage import PersonalStage
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies.fine_tuning import FineTuning
 from fedstats_app.strategies.server_optimizers import EVERYBODY
@@ -25,26 +22,10 @@ from fedstats_app.training.start_heads import random_head
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.personal import PersonalMetrics
 from fedstats_app.wire.prototypes import LocalPrototypes
-from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, federation, image_folder
+from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, federation
 from tests.support.personal_federation import personal_app as app_with
 
 DIM = 32
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return image_folder(tmp_path_factory.mktemp("images"))
-
-
-def samples(one: Federation, client: int) -> tuple[ImageSamples, ImageSamples]:
-    """Return a client's samples for training and for testing."""
-    parts = split_holdout(one.parts()[client], one.config.data.holdout_fraction, one.config.run.seed, client)
-    kept, test = (ImageSamples(training_set(one.config.data), part, one.backbone) for part in parts)
-    return kept, test
-
-
-def stage(one: Federation) -> PersonalStage:
-    return PersonalStage(one.grid, one.config, one.strategy, one.backbone.module, {}, print)
 
 
 def fresh_model(one: Federation) -> TunedModel:
@@ -73,11 +54,11 @@ def test_fedproto_is_the_description_round_by_round(data: Path, tmp_path: Path) 
     result = one.run()["fedproto"]
 
     models = {client: fresh_model(one) for client in range(NUM_CLIENTS)}
-    options, extra = stage(one).request(1).options, None
+    options, extra = one.session().request(1).options, None
     for server_round in (1, 2, 3):
         sums, counts = torch.zeros(NUM_CLASSES, DIM, dtype=torch.float64), torch.zeros(NUM_CLASSES, 1)
         for client, model in models.items():
-            kept, _ = samples(one, client)
+            kept, _ = one.samples(client)
             train_locally(model, kept, options, key=(one.config.run.seed, client, server_round), extra_loss=extra)
             with torch.no_grad():
                 features = model.features(kept.inputs(torch.arange(len(kept.labels))))
@@ -86,7 +67,7 @@ def test_fedproto_is_the_description_round_by_round(data: Path, tmp_path: Path) 
             counts += stats.present.unsqueeze(1)
         extra = alignment_loss("mean-square", (sums / counts.clamp(min=1)).float(), counts.squeeze(1) > 0, 2.0)
     for client, model in models.items():
-        right = evaluate(model, samples(one, client)[1], NUM_CLASSES).confusion.matrix.diagonal().sum()
+        right = evaluate(model, one.samples(client)[1], NUM_CLASSES).confusion.matrix.diagonal().sum()
         assert result.num_correct[client] == int(right)
     assert not result.notes and not list(tmp_path.iterdir())  # models are forgotten after the last round
 
@@ -142,7 +123,7 @@ def test_a_class_under_the_owners_floor_has_no_prototype(data: Path, tmp_path: P
     one = federation(data, tmp_path, app=app, personalise="fedproto", personal_rounds=1, min_class_count=8)
     one.run()
     for client in range(NUM_CLIENTS):
-        counts = torch.bincount(samples(one, client)[0].labels, minlength=NUM_CLASSES)
+        counts = torch.bincount(one.samples(client)[0].labels, minlength=NUM_CLASSES)
         assert sent[client] == (counts >= 8).nonzero().squeeze(1).tolist()
         assert 0 < len(sent[client]) < int((counts > 0).sum())
 
@@ -151,12 +132,12 @@ def test_fedavg_is_flowers_and_everybody_goes_on_from_it(data: Path, tmp_path: P
     one = federation(data, tmp_path, personalise="fedavg-ft")
     results = one.run()
 
-    rounds = FineTuning(FedAvg(**EVERYBODY), stage(one).request(1), dict.fromkeys(range(NUM_CLIENTS)))  # type: ignore[arg-type]
+    rounds = FineTuning(FedAvg(**EVERYBODY), one.session().request(1), dict.fromkeys(range(NUM_CLIENTS)))  # type: ignore[arg-type]
     shared = rounds.start(one.grid, to_record(fresh_model(one).trained_state()), 2).arrays
     for client in range(NUM_CLIENTS):
-        model, (kept, test) = fresh_model(one), samples(one, client)
+        model, (kept, test) = fresh_model(one), one.samples(client)
         model.load_trained_state(to_tensors(shared))
         for approach in ("fedavg", "fedavg-ft"):
             right = evaluate(model, test, NUM_CLASSES).confusion.matrix.diagonal().sum()
             assert results[approach].num_correct[client] == int(right)
-            train_locally(model, kept, stage(one).request(2).options, key=(one.config.run.seed, client, 1))
+            train_locally(model, kept, one.session().request(2).options, key=(one.config.run.seed, client, 1))

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from fedstats_app.methods import METHODS
-from fedstats_app.results import uplink_bytes
+from fedstats_app.results.communication import uplink_bytes
 
 _COSTS = Path(__file__).parents[1] / "golden" / "comm_costs.csv"
 _DIM = {"SqueezeNet": 512, "MobileNetV2": 1280, "ViT-B/16": 768}

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.results import forward_passes, training_bytes
+from fedstats_app.results.compute import forward_passes, training_bytes
+from fedstats_app.trainers import TRAINERS
 
 _COSTS = Path(__file__).parents[1] / "golden" / "comm_costs.csv"
 _SQUEEZENET, _RESNET18 = 722_496, 11_176_512
@@ -69,22 +70,16 @@ def test_the_thesis_counts_fedncm_as_a_round_of_dense_means(classes: int, gigaby
 
 def test_forward_passes_are_the_theses() -> None:
     # CIFAR-10, 50,000 samples, 200 rounds of one local epoch; the thesis prints 1e6 for the probe by mistake.
-    sizes = {"num_examples": 50_000, "num_rounds": 200, "local_epochs": 1}
-    assert forward_passes("full", **sizes) == forward_passes("features", **sizes) == 30_000_000
-    assert forward_passes("probe", **sizes) == 10_000_000
-    assert forward_passes("closed-form", **sizes) == 50_000
+    sizes = {"num_examples": 50_000, "num_rounds": 200, "repeats": 1}
+    passes = {name: forward_passes(trainer.passes, **sizes) for name, trainer in TRAINERS.items()}
+    assert passes["full"] == passes["features"] == 30_000_000
+    assert passes["probe"] == 10_000_000
+    assert forward_passes(1, num_examples=50_000) == 50_000  # the closed form
+    assert forward_passes(TRAINERS["full"].passes, num_examples=800, num_rounds=3, repeats=5) == 36_000
 
 
-def test_a_probe_on_cached_features_passes_once_however_long_it_trains() -> None:
-    for rounds in (1, 200):
-        assert forward_passes("probe", num_examples=800, num_rounds=rounds, local_epochs=5, cached_features=True) == 800
-    assert forward_passes("full", num_examples=800, num_rounds=3, local_epochs=5, cached_features=True) == 36_000
-
-
-def test_unknown_stages_and_negative_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"forward passes of 'lora'.*closed-form, probe, full, features"):
-        forward_passes("lora", num_examples=1)
+def test_negative_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="num_rounds must be at least 0, got -1"):
-        forward_passes("full", num_examples=1, num_rounds=-1)
+        forward_passes(3, num_examples=1, num_rounds=-1)
     with pytest.raises(ValueError, match="num_parameters must be at least 0, got -5"):
         training_bytes(num_rounds=1, clients_per_round=1, num_parameters=-5)

@@ -11,7 +11,11 @@ import torch
 import yaml
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.results import RunFolder, model_card, write_model_card
+from fedstats_app.results.model_card import model_card, write_model_card
+from fedstats_app.results.run_folder import RunFolder
+from fedstats_app.trainers import TRAINERS
+from fedstats_app.trainers.full import FULL
+from tests.support.trainings import make_training
 
 CLASSES = ["red", "green", "a|b`c\nd"]
 HEAD = LinearHead(torch.ones(3, 4, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
@@ -84,11 +88,24 @@ def test_numbers_are_those_of_the_run(card: str) -> None:
 
 def test_the_example_takes_the_most_accurate_head(card: str) -> None:
     assert "'fed3r'" in section(card, "How to use it")
-    better = results(training={"fedncm-full": {"accuracy": 0.9}})
+    better = results(training={"fedncm-full": {"accuracy": 0.9, "sent": TRAINERS["full"].sent}})
     tuned = model_card({"fed3r": metadata("fed3r"), "fedncm-full": metadata("fedncm-full")}, better)
     assert "'fedncm-full'" in section(tuned, "How to use it")
     assert "| `fedncm-full` | FedNCM, then full |" in section(tuned, "Training")
-    assert "trained weights in every round" in section(tuned, "Privacy")
+    assert "clients sent trained weights of network and head in every round" in section(tuned, "Privacy")
+
+
+def test_a_trained_head_says_what_its_training_sent_and_nothing_else() -> None:
+    for name, trainer in TRAINERS.items():
+        head = f"fedncm-{name}"
+        card = model_card(
+            {head: metadata(head)}, results(training={head: make_training("fedncm", [0.7], stage=name).to_json()})
+        )
+        (line,) = (line for line in section(card, "Privacy").splitlines() if line.startswith("- `"))
+        assert line == f"- `{head}`: besides the statistics of its start, clients sent {trainer.sent}."
+        assert ("trained weights" in line) is (trainer.formula_bytes is FULL.formula_bytes)
+    unknown = model_card({"fedncm-x": metadata("fedncm-x")}, results(training={"fedncm-x": {"accuracy": 0.9}}))
+    assert "clients sent what `disclosure.jsonl` lists." in section(unknown, "Privacy")
 
 
 def test_privacy_names_what_was_sent(card: str) -> None:

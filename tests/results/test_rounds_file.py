@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedstats_app.outcomes.training_record import TrainingResult
-from fedstats_app.results import RunFolder
 from fedstats_app.results.rounds_file import RoundsFile, read_rounds
+from fedstats_app.results.run_folder import RunFolder
 from tests.support.trainings import make_training
 
 FEDCOF = make_training("fedcof", [0.80, 0.81, 0.82, 0.83])

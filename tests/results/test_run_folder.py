@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.results import RunFolder
 from fedstats_app.results.head_file import read_head
+from fedstats_app.results.run_folder import RunFolder
 
 _NOW = datetime(2026, 3, 1, 23, 5, 9, tzinfo=UTC)
 

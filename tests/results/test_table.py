@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from fedstats_app.outcomes.method_result import MethodResult
-from fedstats_app.results import results_table
+from fedstats_app.results.table import results_table
 
 Make = Callable[..., MethodResult]
 

@@ -14,8 +14,8 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.heads import LinearHead
 from fedstats_app.outcomes.method_result import MethodResult
-from fedstats_app.results import RunFolder
 from fedstats_app.results.head_file import read_head
+from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.results.tuned_backbone import with_module
 from fedstats_app.training.model import TunedModel
 from tests.support.trainings import make_training

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.outcomes.personal_result import PersonalResult
+from fedstats_app.personal.session import PersonalSession
+from fedstats_app.server import personalisation
 from tests.support.local_grid import Fault
-from tests.support.simulation import read_json, simulate
+from tests.support.simulation import Killed, killed, read_json, simulate
 
 SETTINGS = {
     "partitioner": "fedpac",
@@ -61,6 +63,40 @@ def test_a_client_that_fails_is_named_and_the_others_are_scored(tmp_path: Path) 
     assert len(personal["one-shot"]["accuracies"]) == 3
 
 
-def test_personal_models_cannot_be_resumed() -> None:
-    with pytest.raises(ConfigError, match="personalise: has no checkpoints"):
-        AppConfig.from_run_config({"personalise": "all", "resume": "/runs/1"})
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_comparison_that_was_interrupted_goes_on_after_the_last_finished_approach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """Also beside training, which must then respect what clients keep for personal models."""
+    settings = {
+        **SETTINGS,
+        "num_clients": 4,
+        "personalise": "closed-form,fedproto,one-shot,global",
+        "fine_tune": "probe",
+        "num_server_rounds": 1,
+        "save_statistics": kept,
+    }
+    run_approach, asked = personalisation.run_approach, list[str]()
+
+    def run_or_die(session: PersonalSession, approach: str) -> dict[str, PersonalResult]:
+        asked.append(approach)
+        if asked == ["closed-form", "fedproto", "one-shot"]:
+            raise Killed
+        return run_approach(session, approach)
+
+    monkeypatch.setattr(personalisation, "run_approach", run_or_die)
+    cut = killed(tmp_path / "cut", **settings)
+    if not kept:
+        with pytest.raises(ValueError, match="save-statistics was false"):
+            simulate(tmp_path / "cut", resume=str(cut), **settings)
+        return
+    before = read_json(cut, "results.json")["personal"]
+    assert set(before) == {"closed-form-fed3r", "closed-form-fedcgs", "fedproto"}
+    simulate(tmp_path / "cut", resume=str(cut), **settings)
+    assert asked == ["closed-form", "fedproto", "one-shot", "one-shot", "global"]
+    whole = simulate(tmp_path / "whole", **settings)
+    resumed, uninterrupted = (read_json(folder, "results.json")["personal"] for folder in (cut, whole))
+    assert all(resumed[name] == before[name] for name in before)
+    for entry in (*resumed.values(), *uninterrupted.values()):
+        entry.pop("seconds")
+    assert resumed == uninterrupted and not any(entry["failures"] for entry in resumed.values())

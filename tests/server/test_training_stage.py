@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message
 from PIL import Image
 from safetensors.torch import load_file
 
 import fedstats_app
-from fedstats_app import client_app, server_app
+from fedstats_app import client_app
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.client import training as client_training
@@ -23,19 +22,19 @@ from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.grid.discovery import TooFewClients
-from fedstats_app.results import resume as resume_module
+from fedstats_app.results import state as state_module
 from fedstats_app.results.head_file import read_head
 from fedstats_app.training.samples import batch_order
 from fedstats_app.training.start_heads import random_head
-from tests.support.local_grid import Fault, LocalGrid, clients_in
-from tests.support.simulation import clients, read_json, simulate, site_folder
+from tests.support.local_grid import Fault, clients_in
+from tests.support.simulation import Killed, clients, killed, read_json, rounds, simulate, site_folder
 
 FAST: Mapping[str, Any] = {"method": "fedncm", "num_server_rounds": 3, "fine_tune": "probe", "learning_rate": 0.1}
 
 
-def rounds(folder: Path, name: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [line for line in lines if f"{line['start']}-{line['stage']}" == name]
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulate(tmp_path_factory.mktemp("plain"), optimizer="fedavg", **FAST)
 
 
 def client_features(config: AppConfig, client: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,8 +89,7 @@ def test_every_optimizer_lowers_the_loss(tmp_path: Path, optimizer: str) -> None
     assert losses[-1] < losses[0]
 
 
-def test_fedprox_with_mu_0_is_fedavg(tmp_path: Path) -> None:
-    plain = simulate(tmp_path / "a", optimizer="fedavg", **FAST)
+def test_fedprox_with_mu_0_is_fedavg(tmp_path: Path, plain: Path) -> None:
     prox = simulate(tmp_path / "b", optimizer="fedprox", proximal_mu=0.0, **FAST)
     pulled = simulate(tmp_path / "c", optimizer="fedprox", proximal_mu=1.0, local_epochs=2, **FAST)
     two = simulate(tmp_path / "d", optimizer="fedavg", local_epochs=2, **FAST)
@@ -212,7 +210,7 @@ def test_clients_are_not_asked_twice_how_good_a_head_is(
     scores = []
     for known in (True, False):
         if not known:
-            monkeypatch.setattr(resume_module, "_client_scores", lambda *_: {})
+            monkeypatch.setattr(state_module, "_client_scores", lambda *_: {})
         folder = simulate(tmp_path, node_configs=configs, **settings)
         start, _ = rounds(folder, f"fedncm-{tune}")
         scores.append((start["accuracy"], start["loss"]))
@@ -237,10 +235,6 @@ def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) ->
     assert [line["num_failed"] for line in rounds(folder, "fedncm-probe")] == [0, 0, 0, 0]
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing that comes after it runs."""
-
-
 @pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "fedadam", "fedadam-torch"])
 def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, optimizer: str) -> None:
     settings = {
@@ -253,11 +247,11 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, optimizer:
     }
     whole = simulate(tmp_path / "whole", **settings)
     # Five clients a round: once in the third round from the random head, once in the third from FedNCM's.
-    folder = interrupted(tmp_path / "cut", settings, after_trainings=13)
+    folder = interrupted(tmp_path / "cut", 13, **settings)
     assert not (folder / "heads" / "random-probe.safetensors").exists()
-    folder = interrupted(tmp_path / "cut", {**settings, "resume": str(folder)}, after_trainings=40)
+    folder = interrupted(tmp_path / "cut", 40, resume=str(folder), **settings)
     assert (folder / "heads" / "random-probe.safetensors").exists()
-    resumed = resume(tmp_path / "cut", folder, settings)
+    resumed = simulate(tmp_path / "cut", resume=str(folder), **settings)
     for path in sorted((whole / "heads").iterdir()):
         assert (resumed / "heads" / path.name).read_bytes() == path.read_bytes(), path.name
     for name in ("random-probe", "fedncm-probe"):
@@ -268,7 +262,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, optimizer:
         assert without_seconds[0] == without_seconds[1]
 
 
-def interrupted(tmp_path: Path, settings: Mapping[str, Any], *, after_trainings: int) -> Path:
+def interrupted(tmp_path: Path, after_trainings: int, **settings: Any) -> Path:
     """Run until so many clients have trained, and return the folder that is left."""
     trained = 0
 
@@ -280,39 +274,14 @@ def interrupted(tmp_path: Path, settings: Mapping[str, Any], *, after_trainings:
                 raise Killed
         return client_app.app(msg, context)
 
-    with pytest.raises(Killed):
-        run(tmp_path, settings, app)
-    (folder,) = (tmp_path / "runs").iterdir()
-    return folder
+    return killed(tmp_path, app=app, **settings)
 
 
-def resume(tmp_path: Path, folder: Path, settings: Mapping[str, Any]) -> Path:
-    run(tmp_path, {**settings, "resume": str(folder)}, client_app.app)
-    return folder
-
-
-def run(tmp_path: Path, settings: Mapping[str, Any], app: Any) -> None:
-    run_config: dict[str, Any] = {
-        **AppConfig().to_run_config(),
-        "backbone": "random:tiny",
-        "input-size": 16,
-        "num-clients": 10,
-        "plots": False,
-        "output-dir": str(tmp_path / "runs"),
-        "cache-dir": str(tmp_path.parent / "cache"),
-        "wait-timeout": 5.0,
-        **{name.replace("_", "-"): value for name, value in settings.items()},
-    }
-    configs = [{"partition-id": node, "num-partitions": 2} for node in range(2)]
-    server_app.app(LocalGrid(app, configs, run_config), Context(7, 1, {}, RecordDict(), run_config))
-
-
-def test_resume_refuses_another_run(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, **FAST)
+def test_resume_refuses_another_run(tmp_path: Path, plain: Path) -> None:
     with pytest.raises(ValueError, match=r"not the run that was interrupted:\n  learning-rate: was 0.1, is 0.2"):
-        run(tmp_path, {**FAST, "learning_rate": 0.2, "resume": str(folder)}, client_app.app)
+        simulate(tmp_path, **{**FAST, "learning_rate": 0.2, "resume": str(plain)})
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        run(tmp_path, {**FAST, "resume": str(tmp_path / "nowhere")}, client_app.app)
+        simulate(tmp_path, resume=str(tmp_path / "nowhere"), **FAST)
 
 
 def test_training_ends_on_a_plateau(tmp_path: Path) -> None:

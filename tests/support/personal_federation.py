@@ -17,14 +17,19 @@ from PIL import Image
 from fedstats_app import client_app
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.samples import ImageSamples
 from fedstats_app.client import personal as client_personal
 from fedstats_app.client import training as client_training
 from fedstats_app.config import AppConfig
-from fedstats_app.data.clients import partitions, training_set
+from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.progress import Progress
 from fedstats_app.outcomes.personal_result import PersonalResult
-from fedstats_app.personal.approaches import run_personal
+from fedstats_app.personal.approaches import run_approach
+from fedstats_app.personal.session import PersonalSession
+from fedstats_app.results.state import SolvedHead
 from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import guard, per_client
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
@@ -66,12 +71,46 @@ class Federation:
     strategy: StatisticsStrategy
     backbone: Backbone
 
-    def run(self, **options: Any) -> dict[str, PersonalResult]:
-        return run_personal(self.grid, self.config, self.strategy, self.backbone.module, **options)
+    def session(self, clients: Mapping[int, int] | None = None, say: Callable[[str], None] = print) -> PersonalSession:
+        config, strategy, asked = self.config, self.strategy, self.strategy.request
+        answered = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.num_examples}
+        return PersonalSession(
+            options=config.personal,
+            grid=self.grid,
+            clients=answered if clients is None else clients,
+            asked=asked,
+            heads={
+                name: SolvedHead(head, strategy.methods()[name].specification.feature_map)
+                for name, head in strategy.heads.items()
+            },
+            statistics=strategy.collection.collected(training_set(config.data).class_names, "1"),
+            methods=config.configured_methods,
+            training=TrainingRequest(
+                asked.num_classes,
+                options=config.local,
+                seed=asked.seed,
+                holdout=asked.holdout,
+                backbone_fingerprint=asked.backbone_fingerprint,
+            ),
+            backbone=self.backbone.module,
+            progress=Progress(say),
+        )
 
-    def parts(self) -> list[NDArray[np.int64]]:
-        """Return the samples of every client."""
-        return partitions(self.config.data, self.config.partition, self.config.run.seed)
+    def run(self, **options: Any) -> dict[str, PersonalResult]:
+        session = self.session(**options)
+        made = [run_approach(session, approach) for approach in self.config.personal.approaches]
+        return {name: result for results in made for name, result in results.items()}
+
+    def split(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return a client's samples for training and for testing."""
+        config = self.config
+        parts = partitions(config.data, config.partition, config.run.seed)
+        return split_holdout(parts[client], config.data.holdout_fraction, config.run.seed, client)
+
+    def samples(self, client: int) -> tuple[ImageSamples, ImageSamples]:
+        """Return the same as training takes them."""
+        kept, test = (ImageSamples(training_set(self.config.data), part, self.backbone) for part in self.split(client))
+        return kept, test
 
 
 def federation(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from flwr.app import Context, RecordDict
 from PIL import Image
@@ -18,7 +19,7 @@ from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.config import AppConfig
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
-from tests.support.local_grid import Fault, LocalGrid
+from tests.support.local_grid import App, Fault, LocalGrid
 
 
 def simulate(
@@ -28,9 +29,10 @@ def simulate(
     node_configs: list[Mapping[str, object]] | None = None,
     faults: Mapping[int, Fault] | None = None,
     shuffle_seed: int | None = None,
+    app: App = client_app.app,
     **settings: object,
 ) -> Path:
-    """Run the app on the built-in sample and return the run folder."""
+    """Run the app, by default on the built-in sample, and return the run folder."""
     run_config: dict[str, Any] = {
         **AppConfig().to_run_config(),
         "backbone": "random:tiny",
@@ -44,14 +46,30 @@ def simulate(
         **{name.replace("_", "-"): value for name, value in settings.items()},
     }
     configs = node_configs or [{"partition-id": node, "num-partitions": nodes} for node in range(nodes)]
-    grid = LocalGrid(client_app.app, configs, run_config, faults=faults or {}, shuffle_seed=shuffle_seed)
+    grid = LocalGrid(app, configs, run_config, faults=faults or {}, shuffle_seed=shuffle_seed)
     before = set((tmp_path / "runs").glob("*"))
-    try:
-        server_app.app(grid, Context(7, 1, {}, RecordDict(), run_config))
-    finally:
-        made = sorted(set((tmp_path / "runs").glob("*")) - before)
-    (folder,) = made
+    server_app.app(grid, Context(7, 1, {}, RecordDict(), run_config))
+    made = set((tmp_path / "runs").glob("*")) - before
+    (folder,) = made or [Path(run_config["resume"])]
     return folder
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing that comes after it runs."""
+
+
+def killed(tmp_path: Path, **settings: Any) -> Path:
+    """Run the app until something raises :class:`Killed`, and return the folder that is left."""
+    with pytest.raises(Killed):
+        simulate(tmp_path, **settings)
+    (folder,) = (tmp_path / "runs").iterdir()
+    return folder
+
+
+def rounds(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return the rounds of a training, such as "fedcof-probe"."""
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [line for line in lines if f"{line['start']}-{line['stage']}" == name]
 
 
 def head_bytes(folder: Path) -> dict[str, bytes]:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedstats_app.outcomes.training_record import RoundRecord, TrainingResult
-from fedstats_app.results import RunFolder
+from fedstats_app.results.run_folder import RunFolder
+from fedstats_app.trainers import TRAINERS
 
 
 def make_training(
@@ -30,6 +31,8 @@ def make_training(
         ),
     ]
     values: dict[str, Any] = {"name": f"{start}-{stage}", "stage": stage, "start": start, "rounds": rounds}
+    if stage in TRAINERS:
+        values |= {"display_name": TRAINERS[stage].display_name, "sent": TRAINERS[stage].sent}
     return TrainingResult(**{**values, **changes})
 
 

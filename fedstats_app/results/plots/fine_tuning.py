@@ -20,12 +20,6 @@ from fedstats_app.results.plots.style import FAINT, METHOD_COLOURS, MUTED, new_f
 from fedstats_app.results.training_curves import TrainingCurve, training_curves
 
 _WIDTH = 11.0
-_STAGES = {
-    "probe": "linear probing",
-    "full": "fine-tuning",
-    "features": "fine-tuning under a fixed head",
-    "fedmezo": "FedMeZO",
-}
 # Those of the plot of accuracy against bytes, where the methods come in this order.
 _COLOURS = dict(zip(METHODS, METHOD_COLOURS, strict=False))
 _MADE = (RANDOM_START, "zero")  # heads that nothing was solved for
@@ -68,13 +62,13 @@ def training_figure(results: Sequence[TrainingResult], title: str) -> Figure:
     curves = [curve for curve in training_curves(results) if curve.rounds]
     if not curves:
         raise ValueError("training curves: at least one training must have been evaluated, got none that was")
-    stages = list(dict.fromkeys(curve.stage for curve in curves))
+    stages = {curve.stage: curve.title for curve in curves}
     colours = _colours(curves)
     figure = new_figure(_WIDTH, 1.3 + 3.1 * len(stages))
     rows = figure.subplots(len(stages), len(_PANELS), squeeze=False, sharey="row")
     for row, stage in zip(rows, stages, strict=True):
         _draw_stage(list(row), [curve for curve in curves if curve.stage == stage], colours)
-        row[0].set_title(_STAGES.get(stage, stage), loc="left", fontsize=10, color=MUTED)
+        row[0].set_title(stages[stage], loc="left", fontsize=10, color=MUTED)
     figure.suptitle(title, x=0.012, ha="left", fontsize=12, fontweight="bold")
     _add_legend(figure, curves, colours)
     return figure

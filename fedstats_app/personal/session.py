@@ -1,0 +1,109 @@
+"""What all ways to personal models are given: the clients, the start, and how everybody trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.progress import Progress
+from fedstats_app.methods import PERSONAL_METHODS, ConfiguredMethod
+from fedstats_app.personal.options import PersonalOptions
+from fedstats_app.results.state import SolvedHead
+from fedstats_app.statistics import CollectedStatistics, FeatureStatistics
+from fedstats_app.training.request import TrainingRequest
+from fedstats_app.wire import StatisticsRequest
+
+
+@dataclass(frozen=True)
+class PersonalSession:
+    """What the first stage left, and how personal models are made of it.
+
+    Attributes
+    ----------
+    options : PersonalOptions
+        Which ways, and how clients train in them.
+    grid : ClientGrid
+        The clients as nodes.
+    clients : mapping
+        From those that take part to their number of training samples.
+    asked : StatisticsRequest
+        As clients were asked for the statistics, with the share of their samples that they keep for testing.
+    heads : mapping
+        From method to what was solved.
+    statistics : CollectedStatistics
+        Of all clients, without the samples that they kept.
+    methods : mapping
+        From method to how its head was solved.
+    training : TrainingRequest
+        What all that trains has in common; whether images are flipped is among its options.
+    backbone : nn.Module
+        The pre-trained network, from inputs to features.
+    progress : Progress
+        What is said.
+
+    Raises
+    ------
+    ValueError
+        If clients kept no samples for testing, or no method that makes personal heads was solved.
+    """
+
+    options: PersonalOptions
+    grid: ClientGrid
+    clients: Mapping[int, int]
+    asked: StatisticsRequest
+    heads: Mapping[str, SolvedHead]
+    statistics: CollectedStatistics
+    methods: Mapping[str, ConfiguredMethod]
+    training: TrainingRequest
+    backbone: nn.Module
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        if not self.asked.holdout:
+            raise ValueError("personal models are tested on samples that clients keep: holdout must be above 0, got 0")
+        if not self.start_methods:
+            needed, solved = " or ".join(PERSONAL_METHODS), ", ".join(self.heads)
+            raise ValueError(f"personal models need the head of {needed}, got {solved}")
+
+    @property
+    def start_methods(self) -> tuple[str, ...]:
+        """The methods solved that make personal heads; models start from the first one's head."""
+        return tuple(name for name in PERSONAL_METHODS if name in self.heads)
+
+    @property
+    def start(self) -> SolvedHead:
+        """The head that one-shot personalisation starts from."""
+        return self.heads[self.start_methods[0]]
+
+    @property
+    def predictable(self) -> Tensor:
+        """(C,) bool, the classes that any client sent statistics of."""
+        return self.start.head.present
+
+    def spec_index(self, head: SolvedHead) -> int:
+        """Return which of the specifications a head was solved from: there is one per feature map."""
+        return next(i for i, spec in enumerate(self.asked.specs) if spec.feature_map == head.feature_map)
+
+    def statistics_of(self, head: SolvedHead) -> FeatureStatistics:
+        """Return the federation's statistics that a head was solved from."""
+        return self.statistics.sums[self.spec_index(head)].summed()
+
+    def head_arrays(self) -> dict[str, Tensor]:
+        """Return the head to start from as it travels: float32, with a bias of 0 where an absent class has none."""
+        head = self.start.head
+        bias = torch.where(head.present, head.bias, torch.zeros_like(head.bias))
+        return {"head.weight": head.weight.float(), "head.bias": bias.float()}
+
+    def request(self, epochs: int) -> TrainingRequest:
+        """Return how clients train a whole model, the same in all approaches but for the number of epochs."""
+        return replace(
+            self.training,
+            tune="full",
+            options=self.options.local(epochs, flip=self.training.options.flip),
+            tune_bias=True,
+            feature_map=self.start.feature_map,
+        )

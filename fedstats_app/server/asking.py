@@ -1,0 +1,117 @@
+"""Asking clients for statistics, with lines of progress and, over several rounds, accuracy against bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+
+from fedstats_app.heads import LinearHead
+from fedstats_app.outcomes.client_outcome import ClientOutcome
+from fedstats_app.server.run import Run
+from fedstats_app.statistics import FeatureMap
+from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.wire import ReceivedStatistics
+
+# A plot of the labels of every client needs a table of clients x classes; above this size none is kept.
+MAX_LABEL_CELLS = 5_000_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was noted while clients answered.
+
+    Attributes
+    ----------
+    label_counts : dict
+        From client to (C,) samples per class, where they may be shown.
+    rounds : list
+        An entry per round for results.json, where there are several.
+    """
+
+    label_counts: dict[int, np.ndarray] = field(default_factory=dict)
+    rounds: list[dict[str, object]] = field(default_factory=list)
+
+
+def statistics_strategy(run: Run) -> StatisticsStrategy:
+    """Return the strategy that serves all methods of the run."""
+    config = run.config
+    return StatisticsStrategy(
+        len(run.class_names),
+        tuple(config.configured_methods.values()),
+        feature_dim=run.backbone.feature_dim,
+        min_clients=min(config.federation.min_clients, len(run.federation.hosts)),
+        fraction_train=config.federation.fraction_train,
+        seed=config.run.seed,
+        wire_dtype=config.federation.wire_dtype,
+        backbone_fingerprint=run.backbone.fingerprint,
+        class_names=run.sent_names,
+        holdout=run.holdout,
+    )
+
+
+def solved_heads(strategy: StatisticsStrategy) -> dict[str, tuple[FeatureMap, LinearHead]]:
+    """Return every head with the feature map that it was solved for, by method."""
+    methods = strategy.methods()
+    return {name: (methods[name].specification.feature_map, head) for name, head in strategy.heads.items()}
+
+
+def ask(run: Run, strategy: StatisticsStrategy) -> Asked:
+    """Ask every client, add what an earlier run has, and solve."""
+    asked = Asked()
+    run.extension.apply(strategy, run.class_names)
+    run.folder.forget_clients()
+    run.progress.say(f"asking {len(run.federation.hosts)} clients for the statistics of their features")
+    strategy.on_reply = _on_reply(run, strategy, asked)
+    run.grid.reply_bytes = strategy.expected_reply_bytes
+    strategy.start(run.grid, evaluate_fn=_evaluate_fn(run, strategy, asked))
+    return asked
+
+
+def _on_reply(
+    run: Run, strategy: StatisticsStrategy, asked: Asked
+) -> Callable[[ClientOutcome, ReceivedStatistics | None], None]:
+    total, collection = len(run.federation.hosts), strategy.collection
+    # Labels per client are what some sites would rather not show: the plot is for simulations only.
+    keep_labels = run.federation.simulated and total * len(run.class_names) <= MAX_LABEL_CELLS
+
+    def on_reply(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
+        run.folder.append_client(outcome.to_json())
+        if received is not None and keep_labels:
+            asked.label_counts[outcome.client] = received.statistics[0].rows.summed().class_counts.numpy()
+        answered, failed = len(strategy.outcomes), sum(not one.in_heads for one in strategy.outcomes)
+        line = (
+            f"{answered} of {total} clients answered, {collection.num_examples:,} samples, "
+            f"{collection.total_wire_bytes / 1e6:,.1f} MB up, {run.progress.elapsed}"
+        )
+        run.progress.now_and_then(line + (f"; {failed} failed" if failed else ""), in_any_case=answered == total)
+
+    return on_reply
+
+
+def _evaluate_fn(
+    run: Run, strategy: StatisticsStrategy, asked: Asked
+) -> Callable[[int, ArrayRecord], MetricRecord | None]:
+    """Return Flower's evaluate_fn: accuracy against bytes after every round, on the server's test set."""
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if run.test_set is None or not strategy.heads or strategy.num_rounds == 1:
+            return None
+        confusion = run.test_set.evaluate(solved_heads(strategy), mask_absent=run.config.run.mask_absent)
+        scores = {name: matrix.accuracy for name, matrix in confusion.items()}
+        asked.rounds.append(
+            {
+                "round": server_round,
+                "num_clients": strategy.collection.num_merged,
+                "methods": {
+                    name: {"accuracy": score, "wire_bytes": strategy.wire_bytes(name)} for name, score in scores.items()
+                },
+            }
+        )
+        told = ", ".join(f"{name} {100 * score:.2f}%" for name, score in scores.items())
+        run.progress.say(f"round {server_round} of {strategy.num_rounds}: {told}")
+        return MetricRecord({f"{name}-accuracy": score for name, score in scores.items()})
+
+    return evaluate

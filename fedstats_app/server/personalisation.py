@@ -1,0 +1,68 @@
+"""Stage 3 of a run: a model for every client, by each approach in turn; one that was interrupted is done again."""
+
+from __future__ import annotations
+
+from fedstats_app.outcomes.personal_result import PersonalResult
+from fedstats_app.personal.approaches import run_approach
+from fedstats_app.personal.session import PersonalSession
+from fedstats_app.results.personal_table import approach_name, personal_table
+from fedstats_app.results.state import State
+from fedstats_app.server.asking import statistics_strategy
+from fedstats_app.server.run import Run
+
+# In results.json, the key under which an entry says which approach it is of: one approach can have several.
+_APPROACH = "approach"
+
+
+class Personalisation:
+    """Compares what each client can have for itself, on what it kept for testing."""
+
+    def run(self, run: Run, state: State) -> State:
+        """Run the approaches that the run folder does not have yet, and show all of them beside each other."""
+        options, progress = run.config.personal, run.progress
+        session = _session(run, state)
+        progress.say(f"personalise {options.personalise} on {len(session.clients)} clients, after {progress.elapsed}")
+        results: dict[str, PersonalResult] = {}
+        for approach in options.approaches:
+            made = _finished(run, approach)
+            if made:
+                progress.say(f"personal, {approach}: was finished before")
+            else:
+                made = run_approach(session, approach)
+                entries = {name: {_APPROACH: approach, **one.to_json()} for name, one in made.items()}
+                run.folder.add_results("personal", entries)
+            results |= made
+        if run.config.run.plots:
+            from fedstats_app.results.plots.personal import plot_personal_accuracies
+
+            accuracies = {approach_name(name): list(one.accuracies.values()) for name, one in results.items()}
+            title = f"{run.title}, {len(session.clients)} clients"
+            plot_personal_accuracies(accuracies, run.folder.plots_path / "personal.png", title)
+        progress.say(f"done after {progress.elapsed}")
+        print(personal_table(list(results.values())), flush=True)
+        return state
+
+
+def _finished(run: Run, approach: str) -> dict[str, PersonalResult]:
+    """Return what an interrupted run has of an approach; nothing where it had not come to its end."""
+    kept = run.folder.read_results().get("personal", {})
+    return {
+        name: PersonalResult.from_json(name, entry) for name, entry in kept.items() if entry.get(_APPROACH) == approach
+    }
+
+
+def _session(run: Run, state: State) -> PersonalSession:
+    if state.statistics is None:
+        raise ValueError("personal models need the statistics of the first stage")
+    return PersonalSession(
+        options=run.config.personal,
+        grid=run.grid,
+        clients=run.trainable(state),
+        asked=statistics_strategy(run).request,
+        heads=state.heads,
+        statistics=state.statistics,
+        methods=run.config.configured_methods,
+        training=run.training_request(),
+        backbone=run.backbone.module,
+        progress=run.progress,
+    )

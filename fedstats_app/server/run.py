@@ -1,0 +1,238 @@
+"""Run: all that the stages of a run have in common, made once; Stage: what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.samples import check_kind
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.data.clients import partitions, test_split, training_set
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.discovery import Federation, discover
+from fedstats_app.grid.progress import Progress
+from fedstats_app.results.record import common_metadata, run_record
+from fedstats_app.results.resume import check_same_run
+from fedstats_app.results.run_folder import RunFolder
+from fedstats_app.results.state import State
+from fedstats_app.server.evaluation_data import ServerTestSet
+from fedstats_app.server.extension import Extension
+from fedstats_app.server.start_heads import label_word_head
+from fedstats_app.training.request import TrainingRequest
+
+OWN_DATA = "each node's own data"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run.
+
+    Attributes
+    ----------
+    config : AppConfig
+        With nothing left to be measured.
+    folder : RunFolder
+        Where everything is written down.
+    backbone : Backbone
+        Pre-trained.
+    class_names : tuple of str
+        The federation's, in the order of their ids.
+    align_names : bool
+        Whether clients need the class names to align their labels.
+    data_name : str
+        Of the training data.
+    metadata : mapping
+        Of all heads (:func:`fedstats_app.results.record.common_metadata`).
+    extension : Extension
+        What an earlier run has to add.
+    federation : Federation
+        Who came, hosting which clients.
+    grid : ClientGrid
+        The clients as nodes.
+    test_set : ServerTestSet or None
+        None where models are evaluated on what clients hold out.
+    progress : Progress
+        What is said.
+    """
+
+    config: AppConfig
+    folder: RunFolder
+    backbone: Backbone
+    class_names: tuple[str, ...]
+    align_names: bool
+    data_name: str
+    metadata: Mapping[str, str]
+    extension: Extension
+    federation: Federation
+    grid: ClientGrid
+    test_set: ServerTestSet | None
+    progress: Progress
+
+    @property
+    def holdout(self) -> float:
+        """The share of its samples that each client keeps for evaluation, in all stages."""
+        # Personal models are scored on each client's own samples, whatever the server has.
+        kept = self.test_set is None or self.config.personal.approaches
+        return self.config.data.holdout_fraction if kept else 0.0
+
+    @property
+    def sent_names(self) -> tuple[str, ...]:
+        """The class names as requests carry them: none where ids are agreed on."""
+        return self.class_names if self.align_names else ()
+
+    @property
+    def title(self) -> str:
+        """Heading of plots, which goes on with the number of clients."""
+        return f"{self.data_name}, {self.config.backbone.backbone}"
+
+    def trainable(self, state: State) -> dict[int, int]:
+        """Return the clients that are in the heads and can train, with their number of samples."""
+        federation = self.federation
+        return {
+            client: number
+            for client, number in state.clients.items()
+            if number and client in federation.hosts and client not in federation.statistics_only
+        }
+
+    def training_request(self) -> TrainingRequest:
+        """Return what every client that trains is told, whatever trains what."""
+        tuning = self.config.tuning
+        return TrainingRequest(
+            len(self.class_names),
+            options=self.config.local,
+            temperature=tuning.temperature,
+            tune_bias=tuning.tune_bias,
+            batch_norm=tuning.running_statistics,
+            seed=self.config.run.seed,
+            holdout=self.holdout,
+            backbone_fingerprint=self.backbone.fingerprint,
+            class_names=self.sent_names,
+        )
+
+
+class Stage(Protocol):
+    """A part of a run."""
+
+    def run(self, run: Run, state: State) -> State:
+        """Do it, or what is left of it; return what later stages build on."""
+
+
+def prepare(
+    config: AppConfig, folder: RunFolder, grid: Grid, progress: Progress, on_reply: Callable[[Message], None]
+) -> Run:
+    """Find the clients, load what the run needs, and refuse what cannot work before anybody is asked for statistics.
+
+    Parameters
+    ----------
+    config : AppConfig
+        Of the run.
+    folder : RunFolder
+        Of this run, or of the one that it goes on with.
+    grid : Grid
+        Flower's.
+    progress : Progress
+        What is said.
+    on_reply : callable
+        Sees every reply of the run.
+
+    Raises
+    ------
+    TooFewClients, ValueError
+        If the run cannot begin, or is not the one that was interrupted.
+    """
+    progress.say(f"methods {', '.join(config.methods)}; backbone {config.backbone.backbone}")
+    extension = Extension(config.federation)
+    federation = _discover(config, grid, extension, progress, on_reply)
+    simulated, supernodes = federation.simulated, len(set(federation.hosts.values()))
+    data_name = config.data.dataset if simulated else OWN_DATA
+    found = f"{len(federation.hosts)} clients on {supernodes} SuperNodes after {progress.elapsed}"
+    progress.say(f"{found}; {data_name}")
+    if simulated:
+        # A split that cannot be made is one error here, not one on every client.
+        partitions(config.data, config.partition, config.run.seed)
+    options = config.backbone_for(own_data=not simulated)
+    backbone = loaded_backbone(options)
+    if simulated:
+        check_kind(training_set(config.data), backbone)
+    own_names = training_set(config.data).class_names if simulated else federation.class_names
+    class_names = extension.with_earlier_classes(own_names)
+    if config.trainer and "label-words" in config.start_heads:
+        label_word_head(config.tuning.words, backbone, class_names)  # words that do not suit are an error now
+    test_set = _test_set(config, federation, backbone, class_names)
+    clients = ClientGrid(
+        grid,
+        federation.hosts,
+        reply_timeout=config.federation.reply_timeout,
+        window_bytes=config.federation.window_bytes,
+    )
+    clients.on_reply = on_reply
+    run = Run(
+        config=config.measured(None if test_set is None else test_set.features, progress.say),
+        folder=folder,
+        backbone=backbone,
+        class_names=class_names,
+        align_names=not simulated or class_names != own_names,
+        data_name=data_name,
+        metadata=common_metadata(options, backbone, data_name, class_names, config.run.seed),
+        extension=extension,
+        federation=federation,
+        grid=clients,
+        test_set=test_set,
+        progress=progress,
+    )
+    _write_config(run)
+    return run
+
+
+def _discover(
+    config: AppConfig, grid: Grid, extension: Extension, progress: Progress, on_reply: Callable[[Message], None]
+) -> Federation:
+    options = config.federation
+    return discover(
+        grid,
+        config.partition.num_clients,
+        min_clients=extension.min_clients,
+        wait_timeout=options.wait_timeout,
+        settle_seconds=options.settle_seconds,
+        reply_timeout=options.reply_timeout,
+        known_classes=extension.class_names,
+        on_reply=on_reply,
+        progress=progress.say,
+    )
+
+
+def _test_set(
+    config: AppConfig, federation: Federation, backbone: Backbone, class_names: tuple[str, ...]
+) -> ServerTestSet | None:
+    spec = config.data.test_dataset or (config.data.dataset if federation.simulated else "")
+    dataset = test_split(spec, config.data) if spec else None
+    if dataset is None and config.data.test_dataset:
+        raise ValueError(f"test-dataset must have a test split, got {config.data.test_dataset!r} without one")
+    if dataset is None:
+        return None
+    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
+    return ServerTestSet(dataset.with_class_names(class_names), reader)
+
+
+def _write_config(run: Run) -> None:
+    """Write down everything that is used; of a run that goes on it must be what it was."""
+    hosts = run.federation.hosts
+    record = run_record(
+        run.config.to_run_config(),
+        run.data_name,
+        run.backbone,
+        run.class_names,
+        clients=len(hosts),
+        supernodes=len(set(hosts.values())),
+    )
+    if run.config.run.resume:
+        for difference in check_same_run(run.folder.path, record):
+            run.progress.say(f"results may differ in rounding from those of an uninterrupted run: {difference}")
+    run.folder.write_config(record)

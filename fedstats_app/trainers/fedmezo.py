@@ -1,0 +1,49 @@
+"""FedMeZO: tuning without gradients, by seeds and scalars."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fedstats_app.results.compute import mezo_bytes
+from fedstats_app.trainers.options import TuningOptions
+from fedstats_app.trainers.trainer import Session, Trainer
+from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.zeroth_order.options import FedMeZOOptions
+
+if TYPE_CHECKING:
+    from fedstats_app.outcomes.training_record import TrainingResult
+    from fedstats_app.training.model import TunedModel
+    from fedstats_app.training.request import TrainingRequest
+
+
+def _request(session: Session) -> TrainingRequest:
+    alone = session.options(FedMeZOOptions).tune == "head"
+    return replace(session.request, tune="probe" if alone else "full", options=LocalOptions())
+
+
+def _run(session: Session) -> tuple[TrainingResult, TunedModel]:
+    from fedstats_app.trainers.mezo_training import MezoTraining
+
+    return MezoTraining(session).run()
+
+
+def _problems(tuning: TuningOptions) -> list[str]:
+    if tuning.batch_norm == "frozen":
+        return []
+    return [f"batch-norm: fedmezo needs frozen running statistics, got {tuning.batch_norm!r}"]
+
+
+FEDMEZO = Trainer(
+    name="fedmezo",
+    display_name="FedMeZO",
+    tunes="[what `fedmezo-tune` names, without gradients](fedmezo.md)",
+    sent="a few numbers in every round (how its loss changes along directions drawn from a seed, the number of its "
+    "samples, a digest of its model), and no weights",
+    request=_request,
+    run=_run,
+    passes=2,
+    formula_bytes=mezo_bytes,
+    uses_optimizer=False,
+    problems=_problems,
+)

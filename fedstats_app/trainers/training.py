@@ -1,0 +1,173 @@
+"""What every training does on the server, whoever trains: scores, records of its rounds, lines on the console."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from fedstats_app.outcomes.training_record import RoundRecord, TrainingResult
+from fedstats_app.results.compute import forward_passes
+from fedstats_app.trainers.trainer import Session
+from fedstats_app.training.evaluation import evaluate
+from fedstats_app.training.model import TunedModel
+from fedstats_app.wire.training import EvaluationCounts
+
+# A plateau is left by a better accuracy than this; less is what single test samples do.
+MIN_IMPROVEMENT = 1e-4
+# Test features are scored in batches of this size; it changes no prediction but by rounding.
+FEATURE_BATCH = 1024
+
+
+class Training(ABC):
+    """One training, from one head.
+
+    Parameters
+    ----------
+    session : Session
+        What it is given.
+
+    Attributes
+    ----------
+    request : TrainingRequest
+        What clients are told.
+    on_features : bool
+        Whether only the head is trained: the model then takes mapped features.
+    model : TunedModel
+        As it is scored.
+    repeats : int
+        Local epochs, or directions, of a round.
+    size : int
+        Numbers that the papers' formula of bytes counts: trained parameters, or directions.
+    rounds : list of RoundRecord
+        So far.
+    stopped : str
+        Why the training ends early; "" while it does not.
+    notes : list of str
+        For the result.
+    """
+
+    model: TunedModel
+    repeats: int
+    size: int
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.request = session, session.trainer.request(session)
+        self.on_features = self.request.tune == "probe"
+        self.rounds: list[RoundRecord] = []
+        self.notes: list[str] = []
+        self.stopped = ""
+        self._test = None if session.test_samples is None else session.test_samples(self.on_features)
+
+    @abstractmethod
+    def run(self) -> tuple[TrainingResult, TunedModel]:
+        """Train, going on after the last round that the run folder has, if any; return what came of it."""
+
+    @abstractmethod
+    def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
+        """Return how the model of a round does on what clients hold out, and why some did not say."""
+
+    def score(self, number: int) -> tuple[float | None, float | None]:
+        """Return accuracy and mean loss after a round, of the server's test set or of what clients hold out."""
+        session = self.session
+        if self._test is not None:
+            scores = evaluate(
+                self.model,
+                self._test,
+                self.request.num_classes,
+                batch_size=FEATURE_BATCH if self.on_features else session.backbone.batch_size,
+                present=session.head.head.present if session.mask_absent else None,
+            )
+            return scores.confusion.accuracy, scores.loss
+        if not self.request.holdout:
+            return None, None
+        counts, failures = self.ask_clients(number)
+        for client, reason in list(failures.items())[:3]:
+            session.progress.say(f"round {number}: client {client} did not evaluate: {reason}")
+        if not counts.num_examples:
+            return None, None
+        return counts.num_correct / counts.num_examples, counts.loss_sum / counts.num_examples
+
+    def recorded(self) -> list[RoundRecord]:
+        """Return what the run folder has of this training."""
+        own = (self.session.start, self.session.trainer.name)
+        return [one for one in self.session.folder.read_rounds() if (one.start, one.stage) == own]
+
+    def take_up(self, last: int) -> None:
+        """Go on after a round that the run folder has."""
+        self.rounds = [one for one in self.recorded() if one.round <= last]
+        self.session.progress.say(f"{self.session.name}: going on after round {last}")
+
+    def is_due(self, number: int) -> bool:
+        """Return whether a round is to be evaluated."""
+        tuning = self.session.tuning
+        return number in (0, tuning.num_server_rounds) or number % tuning.evaluate_every == 0
+
+    def record(self, number: int, failures: Mapping[int, str], **costs: Any) -> None:
+        """Score a round where that is due, write it down, and say how it went.
+
+        Parameters
+        ----------
+        number : int
+            Of the round, whose model is :attr:`model`.
+        failures : mapping
+            From every client that is not in the average to the reason.
+        **costs
+            As :class:`RoundRecord`.
+        """
+        session = self.session
+        accuracy, loss = self.score(number) if self.is_due(number) else (None, None)
+        record = RoundRecord(
+            session.trainer.name, session.start, number, accuracy, loss, num_failed=len(failures), **costs
+        )
+        self.rounds.append(record)
+        session.folder.append_round(record)
+        for client, reason in failures.items():
+            session.progress.say(f"round {number}: client {client} is not in the average: {reason}")
+        total = session.tuning.num_server_rounds
+        told = "" if accuracy is None else f"{100 * accuracy:.2f}%, "
+        told += "" if loss is None else f"loss {loss:.4f}, "
+        megabytes = sum(one.num_bytes for one in self.rounds) / 1e6
+        line = f"{session.name} round {number} of {total}: {told}{megabytes:,.1f} MB"
+        session.progress.now_and_then(line, in_any_case=number in (0, total))
+
+    def stop_at_plateau(self) -> bool:
+        """Return whether training is to end here, for want of a better accuracy or because it was to before."""
+        patience = self.session.tuning.patience
+        if plateau(self.rounds, patience):
+            self.stopped = f"no better accuracy in {patience} evaluations"
+        return bool(self.stopped)
+
+    def result(self) -> TrainingResult:
+        """Return what the training did and cost, by its rounds and by formula."""
+        session, trainer = self.session, self.session.trainer
+        num_examples, num_clients = sum(session.clients.values()), len(session.clients)
+        participants = max(1, round(session.tuning.fraction_tune * num_clients))
+        num_rounds = self.rounds[-1].round
+        return TrainingResult(
+            name=session.name,
+            stage=trainer.name,
+            start=session.start,
+            rounds=self.rounds,
+            stopped=self.stopped or "rounds done",
+            start_bytes=0 if session.made else session.head.wire_bytes,
+            start_forward_passes=0 if session.made else num_examples,
+            formula_bytes=trainer.formula_bytes(num_rounds, participants, self.size),
+            thesis_forward_passes=forward_passes(
+                trainer.passes,
+                num_examples=num_examples * participants // num_clients,
+                num_rounds=num_rounds,
+                repeats=self.repeats,
+            ),
+            notes=self.notes,
+            display_name=trainer.display_name,
+            sent=trainer.sent,
+        )
+
+
+def plateau(rounds: list[RoundRecord], patience: int) -> bool:
+    """Return whether the last ``patience`` evaluations brought no better accuracy than those before them."""
+    accuracies = [record.accuracy for record in rounds if record.accuracy is not None]
+    if not patience or len(accuracies) <= patience:
+        return False
+    return max(accuracies[-patience:]) < max(accuracies[:-patience]) + MIN_IMPROVEMENT

@@ -1,0 +1,73 @@
+"""A copy of the package, changed as a page says, and run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.docs.markdown import REPOSITORY, blocks
+
+RUN = """
+import json, sys
+from flwr.app import Context, RecordDict
+from fedstats_app import client_app, server_app
+from fedstats_app.config import AppConfig
+from tests.support.local_grid import LocalGrid
+config, policies = {**AppConfig().to_run_config(), **json.loads(sys.argv[1])}, json.loads(sys.argv[2])
+nodes = [{"partition-id": node, "num-partitions": len(policies), **policy} for node, policy in enumerate(policies)]
+server_app.app(LocalGrid(client_app.app, nodes, config), Context(1, 1, {}, RecordDict(), config))
+"""
+
+
+def changed_copy(root: Path, page: Path, *, num_files: int) -> Path:
+    """Copy the package and add the files and the one line of a page."""
+    shutil.copytree(
+        REPOSITORY / "fedstats_app", root / "fedstats_app", ignore=shutil.ignore_patterns("__pycache__", "*.json")
+    )
+    shutil.copy(REPOSITORY / "pyproject.toml", root)
+    files = [(root / block.file, block.code) for block in blocks(page, "python") if block.file]
+    assert len(files) == num_files and not any(path.exists() for path, _ in files)
+    for path, code in files:
+        path.write_text(code)
+    line = blocks(page, "diff")[0].code
+    assert line.count("\n+") == 1 and "\n-" not in line
+    apply(line, root)
+    return root
+
+
+def apply(diff: str, root: Path) -> None:
+    """Apply hunks of the page: lines that are there stay or go, and new ones come in between."""
+    for part in re.split(r"^--- ", diff, flags=re.MULTILINE)[1:]:
+        file, _, body = part.partition("\n")
+        text = (root / file).read_text()
+        for hunk in body.split("@@\n"):
+            lines = hunk.splitlines()
+            old = "".join(f"{line[1:]}\n" for line in lines if line[0] in " -")
+            new = "".join(f"{line[1:]}\n" for line in lines if line[0] in " +")
+            assert text.count(old) == 1, f"{file} must have once:\n{old}"
+            text = text.replace(old, new)
+        (root / file).write_text(text)
+
+
+def python(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{REPOSITORY}"},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run_app(root: Path, settings: Mapping[str, object], policies: Sequence[Mapping[str, object]]) -> str:
+    """Run the whole app of a copy on as many nodes as there are policies, and return what it printed."""
+    return python(root, "-c", RUN, json.dumps(settings), json.dumps(policies))
