@@ -139,7 +139,7 @@ def write_summary(experiments: Mapping[str, Sequence[Path]], folder: Path) -> st
     write_atomically(folder / "seeds.md", tables.encode())
     trainings = _trainings(experiments)
     if any(training.final_accuracy is not None for training in trainings):
-        from fedstats_app.results.plots import plot_training
+        from fedstats_app.results.plots.fine_tuning import plot_training
 
         plot_training(trainings, folder / "training.png", _title(next(iter(experiments.values()))[0]))
     return tables

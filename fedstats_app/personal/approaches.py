@@ -7,8 +7,10 @@ predicted right; FedProto's class means and FedAvg's models are what those metho
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+
+from torch import Tensor
 
 from fedstats_app.grid.asking import Answers, ask
 from fedstats_app.grid.discovery import TooFewClients
@@ -78,10 +80,7 @@ def global_heads(session: PersonalSession) -> dict[str, PersonalResult]:
 
 def local_only(session: PersonalSession) -> dict[str, PersonalResult]:
     """Let every client train alone, from a random head on the pre-trained backbone. Nothing is exchanged."""
-    started = time.perf_counter()
-    content = personal_content(session.request(session.options.personal_epochs), {}, None, session.predictable)
-    answers = ask(session.grid, content, PERSONALISE, session.clients, read_personal_reply)
-    return {"local-only": personal_result("local-only", answers, started)}
+    return _trained_alone(session, "local-only", {}, None)
 
 
 def one_shot(session: PersonalSession, approach: str, form: str) -> dict[str, PersonalResult]:
@@ -99,13 +98,17 @@ def one_shot(session: PersonalSession, approach: str, form: str) -> dict[str, Pe
     form : str
         "mean-square", as the practice that the paper cites, or "class-mean-sum", its eq. 12 as it was meant.
     """
-    started, statistics = time.perf_counter(), session.statistics_of(session.start)
-    prototypes = Prototypes(
-        statistics.class_means.float().cpu(), statistics.present.cpu(), form, session.options.alignment_weight
-    )
-    content = personal_content(
-        session.request(session.options.personal_epochs), session.head_arrays(), prototypes, session.predictable
-    )
+    statistics = session.statistics_of(session.start)
+    means, present = statistics.class_means.float().cpu(), statistics.present.cpu()
+    prototypes = Prototypes(means, present, form, session.options.alignment_weight)
+    return _trained_alone(session, approach, session.head_arrays(), prototypes)
+
+
+def _trained_alone(
+    session: PersonalSession, approach: str, arrays: Mapping[str, Tensor], prototypes: Prototypes | None
+) -> dict[str, PersonalResult]:
+    started, request = time.perf_counter(), session.request(session.options.personal_epochs)
+    content = personal_content(request, arrays, prototypes, session.predictable)
     answers = ask(session.grid, content, PERSONALISE, session.clients, read_personal_reply)
     return {approach: personal_result(approach, answers, started)}
 

@@ -30,6 +30,7 @@ from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federati
 from tests.support.personal_federation import personal_app as app_with
 
 DIM = 32
+Everything = tuple[Federation, dict[str, PersonalResult]]
 ALL = {
     "local-only",
     "one-shot",
@@ -44,7 +45,7 @@ ALL = {
 
 
 @pytest.fixture(scope="module")
-def everything(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Federation, dict[str, PersonalResult]]:
+def everything(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Everything:
     one = federation(data, tmp_path_factory.mktemp("state"), hosts=2, personalise="all", wire_dtype="float64")
     return one, one.run()
 
@@ -53,9 +54,7 @@ def comparable(result: PersonalResult) -> PersonalResult:
     return replace(result, seconds=0.0)
 
 
-def test_every_approach_tests_every_client_on_what_it_kept(
-    everything: tuple[Federation, dict[str, PersonalResult]],
-) -> None:
+def test_every_approach_tests_every_client_on_what_it_kept(everything: Everything) -> None:
     one, results = everything
     assert set(results) == ALL
     sizes = {client: len(one.split(client)[1]) for client in range(NUM_CLIENTS)}
@@ -65,7 +64,7 @@ def test_every_approach_tests_every_client_on_what_it_kept(
         assert all(0.0 <= accuracy <= 1.0 for accuracy in result.accuracies.values())
 
 
-def test_costs(everything: tuple[Federation, dict[str, PersonalResult]]) -> None:
+def test_costs(everything: Everything) -> None:
     one, results = everything
     examples = sum(len(one.split(client)[0]) for client in range(NUM_CLIENTS))
     parameters = sum(parameter.numel() for parameter in one.backbone.module.parameters()) + NUM_CLASSES * (DIM + 1)
@@ -93,16 +92,14 @@ def test_costs(everything: tuple[Federation, dict[str, PersonalResult]]) -> None
 
 
 @pytest.mark.parametrize("hosts", [1, 5])
-def test_results_do_not_depend_on_the_hosts(
-    data: Path, tmp_path: Path, everything: tuple[Federation, dict[str, PersonalResult]], hosts: int
-) -> None:
+def test_results_do_not_depend_on_the_hosts(data: Path, tmp_path: Path, everything: Everything, hosts: int) -> None:
     again = federation(data, tmp_path, hosts=hosts, personalise="all", wire_dtype="float64").run()
     assert {name: comparable(result) for name, result in again.items()} == {
         name: comparable(result) for name, result in everything[1].items()
     }
 
 
-def test_global_heads_are_scored_client_by_client(everything: tuple[Federation, dict[str, PersonalResult]]) -> None:
+def test_global_heads_are_scored_client_by_client(everything: Everything) -> None:
     one, results = everything
     reader = FeatureReader(one.backbone)
     dataset = training_set(one.config.data)
@@ -129,18 +126,14 @@ def trained_alone(one: Federation, client: int, head: LinearHead, form: str | No
     ("approach", "form"),
     [("local-only", None), ("one-shot", "mean-square"), ("one-shot-sum", "class-mean-sum")],
 )
-def test_training_alone_is_what_it_says(
-    everything: tuple[Federation, dict[str, PersonalResult]], approach: str, form: str | None
-) -> None:
+def test_training_alone_is_what_it_says(everything: Everything, approach: str, form: str | None) -> None:
     one, results = everything
     head = random_head(NUM_CLASSES, DIM, one.config.run.seed) if form is None else one.strategy.heads["fedcgs"]
     for client in range(NUM_CLIENTS):
         assert results[approach].num_correct[client] == trained_alone(one, client, head, form)
 
 
-def test_the_closed_form_is_solved_from_the_clients_own_statistics(
-    everything: tuple[Federation, dict[str, PersonalResult]],
-) -> None:
+def test_the_closed_form_is_solved_from_the_clients_own_statistics(everything: Everything) -> None:
     one, results = everything
     dataset, reader = training_set(one.config.data), FeatureReader(one.backbone)
     ridge = one.strategy.heads["fed3r"].report.parameters["ridge_lambda"]
@@ -192,9 +185,7 @@ def diverging(handler: Handler, client: int) -> Handler:
     return handle
 
 
-def test_a_client_that_diverges_is_named_and_harms_nobody(
-    data: Path, tmp_path: Path, everything: tuple[Federation, dict[str, PersonalResult]]
-) -> None:
+def test_a_client_that_diverges_is_named_and_harms_nobody(data: Path, tmp_path: Path, everything: Everything) -> None:
     _, healthy = everything
     app = app_with(
         personalise=diverging(client_personal.personalise, 3),

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from PIL import Image
 
-from fedstats_app.results.plots import CostPoint, plot_accuracy_vs_megabytes
-from fedstats_app.results.plots.accuracy import accuracy_figure, pareto_front
+from fedstats_app.results.plots.accuracy import CostPoint, accuracy_figure, pareto_front, plot_accuracy_vs_megabytes
 from fedstats_app.results.plots.style import plot_style
 
 Check = Callable[[Figure], list[str]]

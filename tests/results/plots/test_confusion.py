@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedstats_app.results.plots import plot_confusion_matrix
-from fedstats_app.results.plots.confusion import confusion_figure, most_confused_pairs, row_shares
+from fedstats_app.results.plots.confusion import (
+    confusion_figure,
+    most_confused_pairs,
+    plot_confusion_matrix,
+    row_shares,
+)
 from fedstats_app.results.plots.style import plot_style
 
 Check = Callable[[Figure], list[str]]

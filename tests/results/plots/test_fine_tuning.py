@@ -11,8 +11,7 @@ from PIL import Image
 
 from fedstats_app.methods import METHODS
 from fedstats_app.outcomes.training_record import TrainingResult
-from fedstats_app.results.plots import plot_training
-from fedstats_app.results.plots.fine_tuning import training_figure
+from fedstats_app.results.plots.fine_tuning import plot_training, training_figure
 from fedstats_app.results.plots.style import METHOD_COLOURS, MUTED, plot_style
 from tests.support.trainings import make_training
 

@@ -6,8 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedstats_app.results.plots import plot_label_distribution
-from fedstats_app.results.plots.labels import label_figure
+from fedstats_app.results.plots.labels import label_figure, plot_label_distribution
 from fedstats_app.results.plots.style import plot_style
 
 Check = Callable[[Figure], list[str]]

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from fedstats_app.outcomes.method_result import MethodResult
-from fedstats_app.results.plots import write_plots
+from fedstats_app.results.plots.write import write_plots
 
 Make = Callable[..., MethodResult]
 
