@@ -21,6 +21,10 @@ import fedstats_app
 from fedstats_app.backbones.registry import available_backbones
 from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import PARTITIONERS
+from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.zeroth_order.setup import MezoSetup
+from fedstats_app.wire import StatisticsRequest
+from fedstats_app.wire.reading import to_values
 from tests.docs.markdown import DOCS, DOCUMENTS, REPOSITORY, anchors, blocks, commands, inline_code, links, prose, rows
 
 README = REPOSITORY / "README.md"
@@ -111,7 +115,9 @@ def test_backbones_in_the_guide_are_all_there_are() -> None:
 @pytest.mark.parametrize("path", [README, *DOCUMENTS], ids=name)
 def test_hyphenated_words_in_code_are_names_that_exist(path: Path) -> None:
     sources = "\n".join(file.read_text() for file in (REPOSITORY / "fedstats_app").rglob("*.py"))
-    known = set(DEFAULTS) | simulation_options() | {"flower-superlink"}
+    # Keys of requests are made of the names of fields.
+    requests = to_values(MezoSetup(TrainingRequest(2))) | to_values(StatisticsRequest(2))
+    known = {*DEFAULTS, *requests, *simulation_options(), "flower-superlink"}
     words = {code for code in inline_code(path) if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", code)}
     unknown = {word for word in words - known if f'"{word}"' not in sources}
     assert unknown == set()
