@@ -10,20 +10,21 @@ from dataclasses import replace
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 
 from fedstats_app.grid.asking import first_reasons
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.statistics import merge_specs
+from fedstats_app.strategies.rounds import WithoutEvaluation
 from fedstats_app.strategies.served import ServedMethods
 from fedstats_app.wire import QUERY_STATISTICS, StatisticsRequest
 
 logger = logging.getLogger("fedstats_app")
 
 
-class StatisticsStrategy(ServedMethods, Strategy):
+class StatisticsStrategy(ServedMethods, WithoutEvaluation):
     """Serves one or several methods from one upload per client: the union of what they need.
 
     ``start`` works with any Grid: with Flower's own every node is a client; with a :class:`ClientGrid` clients are what
@@ -214,16 +215,6 @@ class StatisticsStrategy(ServedMethods, Strategy):
             }
         )
         return self._arrays(), metrics
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return nothing: heads are evaluated after the last round."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return nothing."""
-        return None
 
     def summary(self) -> None:
         """Log what is asked for."""

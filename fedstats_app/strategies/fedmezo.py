@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import Asked, MezoExchange
-from fedstats_app.grid.participants import draw_participants
+from fedstats_app.strategies.rounds import SampledTraining
 from fedstats_app.training.zeroth_order.average import (
     RateGuard,
     ScalarAverage,
@@ -78,7 +78,7 @@ class MezoRound:
     seconds: float
 
 
-class FedMeZO(Strategy):
+class FedMeZO(SampledTraining):
     """Zeroth-order tuning in which no weights travel after the start.
 
     Parameters
@@ -149,15 +149,11 @@ class FedMeZO(Strategy):
         clip: float = 100.0,
         training: int = 0,
     ) -> None:
-        if not clients:
-            raise TooFewClients("no client can train")
-        if not 0.0 < fraction <= 1.0:
-            raise ValueError(f"fraction must lie in (0, 1], got {fraction}")
+        super().__init__(clients, fraction, min_clients, setup.request.seed)
         if learning_rate is not None and not 0.0 < learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
-        self.setup, self.clients, self.learning_rate, self.replica = setup, dict(clients), learning_rate, replica
+        self.setup, self.learning_rate, self.replica = setup, learning_rate, replica
         self.log = UpdateLog(setup.num_directions) if log is None else log
-        self.fraction, self.min_clients = fraction, min_clients
         self.on_round: Callable[[MezoRound], bool | None] | None = None
         if replica is not None and replica.round != len(self.log):
             replica.apply(self.log[replica.round :])
@@ -230,10 +226,6 @@ class FedMeZO(Strategy):
         result.arrays = self._arrays()
         return result
 
-    def participants(self, server_round: int) -> list[int]:
-        """Return the clients of a round, ascending, drawn without replacement by (seed, round)."""
-        return draw_participants(self.clients, self.fraction, self.setup.request.seed, server_round)
-
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
@@ -254,7 +246,7 @@ class FedMeZO(Strategy):
         asked = self._asked
         self._exchange.collect(asked, replies, self._grid, "", self.setup.num_directions)
         usable, number_asked = asked.with_samples, len(self.participants(server_round))
-        enough = len(usable) >= max(1, min(self.min_clients, number_asked))
+        enough = len(usable) >= self.needed(number_asked)
         self._count_void(enough, len(usable), number_asked)
         steps: tuple[float, ...] = (0.0,) * self.setup.num_directions
         clipped: tuple[int, ...] = ()
@@ -276,16 +268,6 @@ class FedMeZO(Strategy):
         merged = {client: answer.num_examples for client, answer in usable.items()} if enough else {}
         self._last = MezoRound(server_round, update, merged, clipped, asked, time.perf_counter() - asked.started)
         return None, MetricRecord({"num-clients": len(merged), "num-failed": len(asked.failures)})
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return nothing: replicas are evaluated by messages of :meth:`evaluation_messages`."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return nothing."""
-        return None
 
     def summary(self) -> None:
         """Log what is done."""
@@ -345,7 +327,7 @@ class FedMeZO(Strategy):
         return self._exchange.ask(grid, sorted(self.clients), wanted, num_scalars, timeout)
 
     def _require_enough(self, asked: Asked, what: str) -> None:
-        needed = max(1, min(self.min_clients, len(self.clients)))
+        needed = self.needed(len(self.clients))
         if len(asked.with_samples) < needed:
             raise TooFewClients(
                 f"{len(asked.with_samples)} of {len(self.clients)} clients measured {what}, {needed} are needed "
@@ -378,6 +360,6 @@ class FedMeZO(Strategy):
         if self._void >= MAX_VOID_ROUNDS:
             raise TooFewClients(
                 f"round {len(self.log) + 1}: {usable} of {number_asked} clients sent usable scalars, "
-                f"{min(self.min_clients, number_asked)} are needed (min-clients), and so for {MAX_VOID_ROUNDS} rounds; "
+                f"{self.needed(number_asked)} are needed (min-clients), and so for {MAX_VOID_ROUNDS} rounds; "
                 f"{self._asked.reasons()}"
             )

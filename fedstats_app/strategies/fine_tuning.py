@@ -15,7 +15,7 @@ from torch import Tensor
 from fedstats_app.grid.asking import Answers, array_bytes, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
-from fedstats_app.grid.participants import draw_participants
+from fedstats_app.strategies.rounds import SampledTraining
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.reading import to_values
@@ -63,7 +63,7 @@ class _Progress(Answers[TrainingMetrics]):
     started: float = field(default_factory=time.perf_counter)
 
 
-class FineTuning(Strategy):
+class FineTuning(SampledTraining):
     """Runs another strategy's rounds: who takes part, what is sent besides, which replies count, and which round it is.
 
     What is averaged, and how, is the other strategy's business: any of Flower's that takes ``train`` replies will do.
@@ -104,15 +104,10 @@ class FineTuning(Strategy):
         min_clients: int = 1,
         first_round: int = 1,
     ) -> None:
-        if not clients:
-            raise TooFewClients("no client can train")
-        if not 0.0 < fraction <= 1.0:
-            raise ValueError(f"fraction must lie in (0, 1], got {fraction}")
+        super().__init__(clients, fraction, min_clients, request.seed)
         if first_round < 1:
             raise ValueError(f"first_round must be at least 1, got {first_round}")
-        self.inner, self.request, self.clients = inner, request, dict(clients)
-        self.fixed = to_record(fixed or {})
-        self.fraction, self.min_clients, self.first_round = fraction, min_clients, first_round
+        self.inner, self.request, self.fixed, self.first_round = inner, request, to_record(fixed or {}), first_round
         self.on_round: Callable[[TrainingRound], bool | None] | None = None
         self._progress = _Progress()
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -167,10 +162,6 @@ class FineTuning(Strategy):
                 break
         return result
 
-    def participants(self, absolute_round: int) -> list[int]:
-        """Return the clients of a round, ascending, drawn without replacement by (seed, round)."""
-        return draw_participants(self.clients, self.fraction, self.request.seed, absolute_round)
-
     # Flower's Strategy
 
     def configure_train(
@@ -213,26 +204,16 @@ class FineTuning(Strategy):
                 updates.append(reply)
                 progress.of[client] = metrics
                 progress.bytes_up += array_bytes(reply.content)
-        if len(updates) < max(1, min(self.min_clients, asked)):
+        if len(updates) < self.needed(asked):
             raise TooFewClients(
                 f"round {self._absolute(server_round)}: {len(updates)} of {asked} clients sent a usable update, "
-                f"{min(self.min_clients, asked)} are needed (min-clients); {progress.reasons()}"
+                f"{self.needed(asked)} are needed (min-clients); {progress.reasons()}"
             )
         arrays, averaged = self.inner.aggregate_train(self._absolute(server_round), updates)
         if arrays is None:
             return None, averaged
         # Flower's adaptive strategies return float64 where numpy promotes; a round's model is float32, always.
         return to_record({name: tensor.float() for name, tensor in to_tensors(arrays).items()}), averaged
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return nothing: see :mod:`fedstats_app.grid.evaluation`."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return nothing."""
-        return None
 
     def summary(self) -> None:
         """Log what is done."""
