@@ -7,6 +7,14 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from fedstats_app.backbones.text.names import (
+    MINILM,
+    SENTENCE,
+    TINY_TEXT,
+    TRANSFORMERS,
+    is_template,
+    is_text_backbone,
+)
 from fedstats_app.options import Options, flag, one_of, option, text, whole
 
 BACKBONES = (
@@ -19,12 +27,9 @@ BACKBONES = (
     "vit_b_16",
     "vit_b_32",
     "tiny",
-    "all-MiniLM-L6-v2",
-    "tiny-text",
+    MINILM,
+    TINY_TEXT,
 )
-# Those of them that take texts, besides what begins with one of the prefixes.
-TEXT_BACKBONES = ("all-MiniLM-L6-v2", "tiny-text")
-TEXT_PREFIXES = ("sentence:", "transformers:")
 
 
 def device_name(value: object) -> object:
@@ -37,7 +42,7 @@ def device_name(value: object) -> object:
 def backbone_name(value: object) -> object:
     """Check for a network that can be loaded."""
     name = str(value).removeprefix("random:")
-    prefixes = ("timm:", *TEXT_PREFIXES)
+    prefixes = ("timm:", SENTENCE, TRANSFORMERS)
     if not (name in BACKBONES or (name.startswith(prefixes) and name not in prefixes)):
         close = difflib.get_close_matches(name, BACKBONES, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
@@ -48,7 +53,7 @@ def backbone_name(value: object) -> object:
 
 def text_template(value: object) -> object:
     """Check for a prompt around a text, or the empty text."""
-    if not isinstance(value, str) or (value and (value.count("{text}") != 1 or value.count("{mask}") > 1)):
+    if not isinstance(value, str) or (value and not is_template(value)):
         raise ValueError("must hold {text} once and {mask} at most once, or be empty")
     return value
 
@@ -73,8 +78,7 @@ class BackboneOptions(Options):
     @property
     def takes_text(self) -> bool:
         """Whether the backbone is a language model."""
-        name = self.backbone.removeprefix("random:")
-        return name in TEXT_BACKBONES or name.startswith(TEXT_PREFIXES)
+        return is_text_backbone(self.backbone)
 
     def problems(self) -> list[str]:
         """Refuse options of texts for images, and of images for texts."""

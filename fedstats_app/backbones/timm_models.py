@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import Architecture
 from fedstats_app.backbones.transform import ImageTransform
-from fedstats_app.backbones.weights import WeightsError, offline_variable, require_reachable
+from fedstats_app.backbones.weights import WeightsError, downloading, require_reachable
 
 _HUB_FILENAME = "model.safetensors"
 
@@ -71,12 +71,7 @@ def _hub_file(hub_id: str) -> Path:
     cached = try_to_load_from_cache(repository, _HUB_FILENAME, revision=revision or None)
     if isinstance(cached, str):
         return Path(cached)
-    wanted = f"{_HUB_FILENAME} of {repository}"
     advice = f"put it into the hub's cache {constants.HF_HUB_CACHE}, or name a local copy of it in backbone-weights"
-    if offline := offline_variable():
-        raise WeightsError(f"weights {wanted} are not on this machine and {offline} forbids downloads: {advice}")
-    try:
+    with downloading(f"weights {_HUB_FILENAME} of {repository} are", advice):
         require_reachable(constants.ENDPOINT)
         return Path(hf_hub_download(repository, _HUB_FILENAME, revision=revision or None))
-    except OSError as error:
-        raise WeightsError(f"weights {wanted} could not be downloaded ({error}): {advice}") from error

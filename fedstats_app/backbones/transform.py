@@ -12,7 +12,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -39,6 +39,8 @@ class ImageTransform:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     interpolation: str = "bilinear"
+    kind: ClassVar[Literal["image"]] = "image"
+    dtype: ClassVar[torch.dtype] = torch.float32
 
     def __post_init__(self) -> None:
         filters = [name.lower() for name in Image.Resampling.__members__]
@@ -50,19 +52,9 @@ class ImageTransform:
             raise ValueError(f"mean and std need 3 values each, std above 0; got mean {self.mean}, std {self.std}")
 
     @property
-    def kind(self) -> Literal["image"]:
-        """It takes images."""
-        return "image"
-
-    @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The one shape that comes out."""
         return ((3, self.input_size, self.input_size),)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of what comes out."""
-        return torch.float32
 
     def blank(self) -> Tensor:
         """Return zeros (3, input_size, input_size): an image of the mean colour."""

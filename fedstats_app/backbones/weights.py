@@ -10,7 +10,7 @@ import re
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -139,16 +139,36 @@ def official_checkpoint(url: str) -> Path:
     if file.is_file():
         return file
     advice = f"put {file.name} into {folder}, or name a local copy of it in backbone-weights"
-    if offline := offline_variable():
-        raise WeightsError(f"weights {file.name} are not on this machine and {offline} forbids downloads: {advice}")
-    try:
+    with downloading(f"weights {file.name} are", advice):
         _download(url, file)
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"weights {file.name} could not be downloaded ({error}): {advice}") from error
     return file
 
 
-def offline_variable() -> str:
+@contextlib.contextmanager
+def downloading(what: str, advice: str) -> Iterator[None]:
+    """Refuse to download where the environment says offline, and say what to do where it fails.
+
+    Parameters
+    ----------
+    what : str
+        What is wanted, with "is" or "are" as its last word.
+    advice : str
+        How it can be had otherwise.
+
+    Raises
+    ------
+    WeightsError
+        In place of an OSError or ValueError of what is done meanwhile.
+    """
+    if offline := _offline_variable():
+        raise WeightsError(f"{what} not on this machine and {offline} forbids downloads: {advice}")
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{what.rpartition(' ')[0]} could not be downloaded ({error}): {advice}") from error
+
+
+def _offline_variable() -> str:
     """Name the environment variable that forbids downloads, as Hugging Face's libraries read it; "" if none does."""
     truthy = {"1", "ON", "YES", "TRUE"}
     return next((name for name in _OFFLINE_VARIABLES if os.environ.get(name, "").upper() in truthy), "")

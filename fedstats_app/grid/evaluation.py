@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
 from fedstats_app.grid.asking import to_all, usable
@@ -13,8 +13,7 @@ from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import EVALUATE_HEADS, StatisticsRequest, evaluation_content, read_evaluation_reply
 from fedstats_app.wire.arrays import to_record
-from fedstats_app.wire.reading import to_values
-from fedstats_app.wire.training import EVALUATE_MODEL, EvaluationCounts, read_model_evaluation_reply
+from fedstats_app.wire.training import EVALUATE_MODEL, EvaluationCounts, read_model_evaluation_reply, training_content
 
 
 def evaluate_on_clients(
@@ -65,8 +64,7 @@ def evaluate_model_on_clients(
     server_round: int,
 ) -> tuple[EvaluationCounts, dict[int, str]]:
     """Score a model that is being trained; see :func:`sum_evaluations`."""
-    config = ConfigRecord({**to_values(request), "server-round": server_round})
-    content = RecordDict({"arrays": arrays, "fixed": to_record(fixed), "config": config})
+    content = training_content(request, arrays, to_record(fixed), server_round=server_round)
     return sum_evaluations(grid, to_all(content, EVALUATE_MODEL, clients))
 
 

@@ -12,10 +12,8 @@ from fedstats_app.heads.linear_head import LinearHead, SolveReport, normalize_ro
 from fedstats_app.heads.linear_system import add_to_diagonal, solve_positive_definite
 from fedstats_app.heads.regularisation import oas_shrinkage
 from fedstats_app.statistics import ClassMeanRows
-from fedstats_app.statistics.accumulation import add_to_group_sums, mirror_upper
+from fedstats_app.statistics.accumulation import ROWS_PER_BLOCK, add_in_blocks, mirror_upper
 
-# Rows per product: bounds the float64 copy of the rows (10 MB at d = 1280), and fixes the order of additions.
-ROWS_PER_BLOCK = 1024
 # Columns per tile of the symmetric product: only tiles on and above the diagonal are computed.
 COLUMNS_PER_TILE = 128
 
@@ -93,10 +91,7 @@ class _ClassTotals(NamedTuple):
         counts.index_add_(0, rows.class_ids, rows.counts.to(torch.float64))
         num_means = torch.bincount(rows.class_ids, minlength=rows.num_classes).to(torch.float64)
         sums = counts.new_zeros(rows.num_classes, rows.feature_dim)
-        for ids, block in zip(
-            torch.split(rows.class_ids, ROWS_PER_BLOCK), torch.split(rows.class_sums, ROWS_PER_BLOCK), strict=True
-        ):
-            add_to_group_sums(sums, block, ids)
+        add_in_blocks(sums, None, rows.class_sums, rows.class_ids)
         divisor = torch.where(counts > 0, counts, torch.ones_like(counts))
         return cls(counts, num_means, sums, sums / divisor.unsqueeze(1))
 

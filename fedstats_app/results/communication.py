@@ -8,8 +8,7 @@ and reported apart from it.
 from collections.abc import Callable
 
 from fedstats_app.methods import METHODS
-
-_BYTES_PER_NUMBER = 4
+from fedstats_app.results.compute import BYTES_PER_NUMBER, product
 
 # M: (class, mean) rows of all clients; K: clients whose statistics were merged; C: classes; d: feature dimension.
 _NUMBERS_SENT: dict[str, Callable[[int, int, int, int], int]] = {
@@ -47,8 +46,5 @@ def uplink_bytes(method: str, *, num_rows: int, num_clients: int, num_classes: i
     """
     if method not in _NUMBERS_SENT:
         raise ValueError(f"method: no uplink formula for {method!r}; there is one for {', '.join(_NUMBERS_SENT)}")
-    sizes = {"num_rows": num_rows, "num_clients": num_clients, "num_classes": num_classes, "feature_dim": feature_dim}
-    for name, size in sizes.items():
-        if size < 0:
-            raise ValueError(f"{name} must be at least 0, got {size}")
-    return _BYTES_PER_NUMBER * _NUMBERS_SENT[method](num_rows, num_clients, num_classes, feature_dim)
+    product(num_rows=num_rows, num_clients=num_clients, num_classes=num_classes, feature_dim=feature_dim)
+    return BYTES_PER_NUMBER * _NUMBERS_SENT[method](num_rows, num_clients, num_classes, feature_dim)

@@ -7,7 +7,9 @@ sent is in its rounds.
 
 from __future__ import annotations
 
-_BYTES_PER_NUMBER = 4
+import math
+
+BYTES_PER_NUMBER = 4
 _DIRECTIONS = 2
 
 
@@ -31,8 +33,7 @@ def forward_passes(per_sample: int, *, num_examples: int, num_rounds: int = 1, r
     ValueError
         If a number is negative.
     """
-    _check_sizes(per_sample=per_sample, num_examples=num_examples, num_rounds=num_rounds, repeats=repeats)
-    return per_sample * num_rounds * repeats * num_examples
+    return product(per_sample=per_sample, num_examples=num_examples, num_rounds=num_rounds, repeats=repeats)
 
 
 def training_bytes(num_rounds: int, clients_per_round: int, num_parameters: int) -> int:
@@ -57,8 +58,8 @@ def training_bytes(num_rounds: int, clients_per_round: int, num_parameters: int)
     ValueError
         If a number is negative.
     """
-    _check_sizes(num_rounds=num_rounds, clients_per_round=clients_per_round, num_parameters=num_parameters)
-    return _DIRECTIONS * _BYTES_PER_NUMBER * num_rounds * clients_per_round * num_parameters
+    numbers = product(num_rounds=num_rounds, clients_per_round=clients_per_round, num_parameters=num_parameters)
+    return _DIRECTIONS * BYTES_PER_NUMBER * numbers
 
 
 def mezo_bytes(num_rounds: int, clients_per_round: int, num_directions: int) -> int:
@@ -86,8 +87,8 @@ def mezo_bytes(num_rounds: int, clients_per_round: int, num_directions: int) -> 
     ValueError
         If a number is negative.
     """
-    _check_sizes(num_rounds=num_rounds, clients_per_round=clients_per_round, num_directions=num_directions)
-    return num_rounds * clients_per_round * (1 + 2 * num_directions)
+    scalars = product(num_rounds=num_rounds, clients_per_round=clients_per_round, num_directions=num_directions)
+    return num_rounds * clients_per_round + _DIRECTIONS * scalars
 
 
 def slora_bytes(
@@ -135,7 +136,9 @@ def slora_bytes(
     )
 
 
-def _check_sizes(**sizes: int) -> None:
+def product(**sizes: int) -> int:
+    """Return the product of sizes, none of which may be negative: a ValueError names the one that is."""
     for name, size in sizes.items():
         if size < 0:
             raise ValueError(f"{name} must be at least 0, got {size}")
+    return math.prod(sizes.values())

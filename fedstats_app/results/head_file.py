@@ -1,7 +1,11 @@
 """A classifier head as one safetensors file: float32 `weight` (C, d), float32 `bias` (C,), uint8 `present` (C,).
 
-The header's metadata are strings under the keys of `METADATA_KEYS`; the values of `transform`, `feature-map`,
-`class-names` and `versions` are JSON.
+The header's metadata are strings. Of the network: `backbone`, `backbone-weights`, `backbone-fingerprint`, `input-size`,
+`transform` (JSON), `sample-kind` ("image" or "text"), `text-pooling` and `text-template` of a language model,
+`batch-norm` (whether GroupNorm is in its place) and `tuned-backbone` (the file of weights that training changed). Of the
+head: `format`, `method`, `regulariser`, `feature-map` and `class-names` (JSON); where it was calibrated, `temperature`,
+which scores are divided by before the softmax, and `calibrated-on`, the samples that chose it. Of the run: `dataset`,
+`num-examples`, `num-clients`, `seed`, `versions` (JSON).
 """
 
 from collections.abc import Mapping
@@ -14,33 +18,6 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.storage.files import read_tensors, tensors_to_bytes
 
 HEAD_FORMAT = "fedstats-head-1"
-METADATA_KEYS = (
-    "format",
-    "method",
-    "regulariser",
-    "backbone",
-    "backbone-weights",
-    "backbone-fingerprint",
-    "input-size",
-    "transform",
-    "feature-map",
-    "class-names",
-    "num-examples",
-    "num-clients",
-    "dataset",
-    "seed",
-    "versions",
-    # Of heads that were calibrated: divide scores by the one before the softmax; the other says which samples chose it.
-    "temperature",
-    "calibrated-on",
-    # Whether the backbone has its BatchNorm or GroupNorm for it; the file of its weights where training changed them.
-    "batch-norm",
-    "tuned-backbone",
-    # "image" or "text"; and how a language model's features come about.
-    "sample-kind",
-    "text-pooling",
-    "text-template",
-)
 _DTYPES = {"weight": torch.float32, "bias": torch.float32, "present": torch.uint8}
 
 
@@ -66,13 +43,11 @@ def head_to_bytes(head: LinearHead, metadata: Mapping[str, str]) -> bytes:
     ValueError
         If `format` is given and is another one, or a number is NaN or infinite where it must not be.
     """
-    tensors = {
-        "weight": head.weight.to("cpu", torch.float32),
-        "bias": head.bias.to("cpu", torch.float32),
-        "present": head.present.to("cpu", torch.uint8),
-    }
+    tensors = {key: getattr(head, key).to("cpu", dtype) for key, dtype in _DTYPES.items()}
     _check_values(tensors, "the head to save")
-    return tensors_to_bytes(tensors, _header_metadata(metadata))
+    if metadata.get("format", HEAD_FORMAT) != HEAD_FORMAT:
+        raise ValueError(f"head metadata: format must be {HEAD_FORMAT!r} or left out, got {metadata['format']!r}")
+    return tensors_to_bytes(tensors, {**metadata, "format": HEAD_FORMAT})
 
 
 def read_head(path: Path) -> tuple[LinearHead, dict[str, str]]:
@@ -112,20 +87,11 @@ def read_head(path: Path) -> tuple[LinearHead, dict[str, str]]:
     return head, metadata
 
 
-def _header_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    if metadata.get("format", HEAD_FORMAT) != HEAD_FORMAT:
-        raise ValueError(f"head metadata: format must be {HEAD_FORMAT!r} or left out, got {metadata['format']!r}")
-    return {**metadata, "format": HEAD_FORMAT}
-
-
 def _check_shapes(tensors: Mapping[str, Tensor], where: str) -> None:
     found = {key: (tensor.dtype, tuple(tensor.shape)) for key, tensor in tensors.items()}
     shape = tuple(tensors["weight"].shape) if "weight" in tensors else ()
-    if len(shape) != 2 or found != {
-        "weight": (_DTYPES["weight"], shape),
-        "bias": (_DTYPES["bias"], shape[:1]),
-        "present": (_DTYPES["present"], shape[:1]),
-    }:
+    shapes = {"weight": shape, "bias": shape[:1], "present": shape[:1]}
+    if len(shape) != 2 or found != {key: (dtype, shapes[key]) for key, dtype in _DTYPES.items()}:
         raise ValueError(
             f"{where}: a head holds weight (C, d) float32, bias (C,) float32 and present (C,) uint8, got {found}"
         )

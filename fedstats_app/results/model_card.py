@@ -6,7 +6,8 @@ Markdown behind a block of YAML, as the Hugging Face hub reads it, so that the f
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
     Parameters
     ----------
     heads : mapping
-        From a head's name to its metadata (`fedstats_app.results.head_file.METADATA_KEYS`); at least one.
+        From a head's name to its metadata (:mod:`fedstats_app.results.head_file`); at least one.
     results : mapping
         The content of results.json.
 
@@ -65,85 +66,106 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
     str
         The card's text.
     """
-    first = next(iter(heads.values()))
-    scores: dict[str, Mapping[str, Any]] = {**results.get("methods", {}), **results.get("training", {})}
-    best = _most_accurate(heads, scores)
+    card = _Card(heads, results)
     parts = [
-        _front_matter(heads, first, scores, results),
-        _introduction(first),
-        _how_to_use(first, best),
-        _data(first, results),
-        _training(heads, scores),
-        _evaluation(heads, scores, results),
-        _calibration(heads, scores),
-        _privacy(heads, results),
-        _limits(first),
+        card.front_matter(),
+        card.introduction(),
+        card.how_to_use(),
+        card.data(),
+        card.training(),
+        card.evaluation(),
+        card.calibration(),
+        card.privacy(),
+        card.limits(),
     ]
     return "\n".join(parts)
 
 
-def _kind(first: Mapping[str, str]) -> str:
-    """Return what is classified, "image" or "text"."""
-    return first.get("sample-kind", "image")
+@dataclass(frozen=True)
+class _Card:
+    """The parts of a card, and what several of them tell."""
 
+    heads: Mapping[str, Mapping[str, str]]
+    results: Mapping[str, Any]
 
-def _most_accurate(heads: Mapping[str, object], scores: Mapping[str, Mapping[str, Any]]) -> str:
-    return max(heads, key=lambda name: scores.get(name, {}).get("accuracy") or -1.0)
+    @property
+    def first(self) -> Mapping[str, str]:
+        """The metadata of one head, for what is the same in all."""
+        return next(iter(self.heads.values()))
 
+    @property
+    def kind(self) -> str:
+        """What is classified, "image" or "text"."""
+        return self.first.get("sample-kind", "image")
 
-def _front_matter(
-    heads: Mapping[str, object],
-    first: Mapping[str, str],
-    scores: Mapping[str, Mapping[str, Any]],
-    results: Mapping[str, Any],
-) -> str:
-    data = first.get("dataset", "")
-    lines = [
-        "library_name: fedstats-app",
-        f"pipeline_tag: {_kind(first)}-classification",
-        "tags:",
-        *(f"- {tag}" for tag in ("federated-learning", "flower", f"{_kind(first)}-classification", "training-free")),
-    ]
-    if data.startswith("hub:"):
-        lines += ["datasets:", f"- {json.dumps(data.removeprefix('hub:'))}"]
-    evaluated = [(name, scores.get(name, {}).get("accuracy")) for name in heads]
-    if any(accuracy is not None for _, accuracy in evaluated):
-        where = _evaluated_on(first, results)
-        lines += ["model-index:"]
-        for name, accuracy in evaluated:
-            if accuracy is not None:
+    @property
+    def classes(self) -> list[str]:
+        """Names of all classes."""
+        names: list[str] = json.loads(self.first.get("class-names", "[]"))
+        return names
+
+    @property
+    def scores(self) -> dict[str, Mapping[str, Any]]:
+        """What the results say of every head; nothing of one that they do not name."""
+        found = {**self.results.get("methods", {}), **self.results.get("training", {})}
+        return {name: found.get(name, {}) for name in self.heads}
+
+    @property
+    def evaluated_on(self) -> str:
+        """On which samples the scores are, in words."""
+        number = self.results.get("num_test_examples", 0)
+        if not number:
+            return "nothing: no test data were there"
+        if self.results.get("evaluated_on") == "clients":
+            return f"{number} {self.kind}s that clients kept for it"
+        return f"{number} test {self.kind}s of the server"
+
+    def front_matter(self) -> str:
+        """Return the YAML that the hub reads."""
+        data, task = self.first.get("dataset", ""), f"{self.kind}-classification"
+        lines = [
+            "library_name: fedstats-app",
+            f"pipeline_tag: {task}",
+            "tags:",
+            *(f"- {tag}" for tag in ("federated-learning", "flower", task, "training-free")),
+        ]
+        if data.startswith("hub:"):
+            lines += ["datasets:", f"- {json.dumps(data.removeprefix('hub:'))}"]
+        entries: list[str] = []
+        for name, score in self.scores.items():
+            if (accuracy := score.get("accuracy")) is not None:
                 # JSON is YAML, and quotes whatever a name may hold.
                 entry = {
-                    "task": {"type": f"{_kind(first)}-classification"},
-                    "dataset": {"name": f"{data}: {where}", "type": data.removeprefix("hub:")},
+                    "task": {"type": task},
+                    "dataset": {"name": f"{data}: {self.evaluated_on}", "type": data.removeprefix("hub:")},
                     "metrics": [{"type": "accuracy", "value": round(accuracy, 6)}],
                 }
-                lines += [f"- name: {json.dumps(name)}", f"  results: {json.dumps([entry])}"]
-    return "\n".join(["---", *lines, "---", ""])
+                entries += [f"- name: {json.dumps(name)}", f"  results: {json.dumps([entry])}"]
+        return "\n".join(["---", *lines, *(["model-index:"] if entries else []), *entries, "---", ""])
 
+    def introduction(self) -> str:
+        """Return what the heads are, and their classes."""
+        listed = ", ".join(_text(name) for name in self.classes[:_CLASSES_LISTED])
+        more = f" and {len(self.classes) - _CLASSES_LISTED} more" if len(self.classes) > _CLASSES_LISTED else ""
+        kind, size, clients = self.kind, self.first.get("input-size", "?"), self.first.get("num-clients", "?")
+        seen = f"at {size} x {size} pixels" if kind == "image" else f"which reads up to {size} tokens of a text"
+        return f"""# {kind.capitalize()} classifier of {len(self.classes)} classes, from federated statistics
 
-def _introduction(first: Mapping[str, str]) -> str:
-    classes: list[str] = json.loads(first.get("class-names", "[]"))
-    listed = ", ".join(_text(name) for name in classes[:_CLASSES_LISTED])
-    more = f" and {len(classes) - _CLASSES_LISTED} more" if len(classes) > _CLASSES_LISTED else ""
-    kind, size, clients = _kind(first), first.get("input-size", "?"), first.get("num-clients", "?")
-    seen = f"at {size} x {size} pixels" if kind == "image" else f"which reads up to {size} tokens of a text"
-    return f"""# {kind.capitalize()} classifier of {len(classes)} classes, from federated statistics
-
-Linear heads on the features of a pre-trained network, `{_text(first.get("backbone", "?"))}`, {seen}.
+Linear heads on the features of a pre-trained network, `{_text(self.first.get("backbone", "?"))}`, {seen}.
 {clients} clients sent statistics of the features of their {kind}s, and no {kind}; the server solved for the heads in
 closed form.
 
 Classes: {listed}{more}.
 """
 
-
-def _how_to_use(first: Mapping[str, str], best: str) -> str:
-    given, argument = {
-        "image": ('"picture.png"', "picture.png"),
-        "text": ('"a text"', '--text "a text"'),
-    }[_kind(first)]
-    return f"""## How to use it
+    def how_to_use(self) -> str:
+        """Return an example with the most accurate head."""
+        best = max(self.heads, key=lambda name: self.scores[name].get("accuracy") or -1.0)
+        given, argument = {
+            "image": ('"picture.png"', "picture.png"),
+            "text": ('"a text"', '--text "a text"'),
+        }[self.kind]
+        return f"""## How to use it
 
 ```python
 import fedstats_app
@@ -155,138 +177,115 @@ Or in a shell: `fedstats predict /path/to/the/run/folder {argument}`. The run fo
 network's weights are not in it; their fingerprint is, and other weights are refused.
 """
 
+    def data(self) -> str:
+        """Return what it was made from."""
+        unreadable = self.results.get("num_unreadable", 0)
+        left_out = f" {unreadable} more could not be read and were left out." if unreadable else ""
+        merged = self.results.get("num_clients_merged", self.first.get("num-clients", "?"))
+        asked = self.results.get("num_clients_asked", "?")
+        data, samples = _text(self.first.get("dataset", "?")), self.first.get("num-examples", "?")
+        return f"""## Data
 
-def _data(first: Mapping[str, str], results: Mapping[str, Any]) -> str:
-    unreadable = results.get("num_unreadable", 0)
-    left_out = f" {unreadable} more could not be read and were left out." if unreadable else ""
-    merged, asked = (
-        results.get("num_clients_merged", first.get("num-clients", "?")),
-        results.get("num_clients_asked", "?"),
-    )
-    data, samples = _text(first.get("dataset", "?")), first.get("num-examples", "?")
-    return f"""## Data
-
-`{data}`: {samples} labelled {_kind(first)}s for training, of {merged} clients; {asked} were asked.{left_out}
+`{data}`: {samples} labelled {self.kind}s for training, of {merged} clients; {asked} were asked.{left_out}
 """
 
-
-def _training(heads: Mapping[str, Mapping[str, str]], scores: Mapping[str, Mapping[str, Any]]) -> str:
-    rows = []
-    for name, metadata in heads.items():
-        score = scores.get(name, {})
-        up = score.get("wire_bytes")
-        rows.append(
+    def training(self) -> str:
+        """Return how each head was made, by whose paper, and with which versions."""
+        sent = {name: score.get("wire_bytes") for name, score in self.scores.items()}
+        rows = [
             (
                 f"`{name}`",
                 _text(_title(name)),
                 _text(metadata.get("regulariser", "")) or "none",
                 metadata.get("num-clients", "?"),
-                "-" if up is None else f"{up / 1e6:,.2f} MB",
+                "-" if (up := sent[name]) is None else f"{up / 1e6:,.2f} MB",
             )
-        )
-    table = _table(("head", "method", "regulariser", "clients", "sent by all clients"), rows)
-    seed, versions = (
-        heads[next(iter(heads))].get("seed", "?"),
-        json.loads(next(iter(heads.values())).get("versions", "{}")),
-    )
-    made = ", ".join(f"{library} {version}" for library, version in versions.items() if version != "not installed")
-    return f"## Training\n\n{table}\nSeed {seed}. {made or 'Versions were not recorded'}.\n"
+            for name, metadata in self.heads.items()
+        ]
+        table = _table(("head", "method", "regulariser", "clients", "sent by all clients"), rows)
+        versions = json.loads(self.first.get("versions", "{}"))
+        made = ", ".join(f"{library} {version}" for library, version in versions.items() if version != "not installed")
+        seed = f"Seed {self.first.get('seed', '?')}. {made or 'Versions were not recorded'}."
+        return f"## Training\n\n{table}\n{_papers(self.heads)}{seed}\n"
 
+    def evaluation(self) -> str:
+        """Return the accuracies."""
+        rows = [
+            (f"`{name}`", _percent(score.get("accuracy")), _percent(score.get("macro_accuracy")))
+            for name, score in self.scores.items()
+        ]
+        table = _table(("head", "accuracy", "mean of the classes' accuracies"), rows)
+        return f"## Evaluation\n\nOn {self.evaluated_on}.\n\n{table}"
 
-def _evaluation(
-    heads: Mapping[str, Mapping[str, str]], scores: Mapping[str, Mapping[str, Any]], results: Mapping[str, Any]
-) -> str:
-    first = next(iter(heads.values()))
-    rows = [
-        (
-            f"`{name}`",
-            _percent(scores.get(name, {}).get("accuracy")),
-            _percent(scores.get(name, {}).get("macro_accuracy")),
-        )
-        for name in heads
-    ]
-    table = _table(("head", "accuracy", "mean of the classes' accuracies"), rows)
-    return f"## Evaluation\n\nOn {_evaluated_on(first, results)}.\n\n{table}"
-
-
-def _evaluated_on(first: Mapping[str, str], results: Mapping[str, Any]) -> str:
-    number = results.get("num_test_examples", 0)
-    if not number:
-        return "nothing: no test data were there"
-    kind = _kind(first)
-    if results.get("evaluated_on") == "clients":
-        return f"{number} {kind}s that clients kept for it"
-    return f"{number} test {kind}s of the server"
-
-
-def _calibration(heads: Mapping[str, Mapping[str, str]], scores: Mapping[str, Mapping[str, Any]]) -> str:
-    rows = []
-    for name in heads:
-        fitted = scores.get(name, {}).get("calibration")
-        if fitted is None:
-            rows.append((f"`{name}`", "not calibrated", "-", "-"))
-            continue
-        rows.append(
-            (
-                f"`{name}`",
-                f"{fitted['temperature']:.4g}",
-                f"{fitted['nll_before']:.3f} -> {fitted['nll_after']:.3f}",
-                f"{fitted['ece_before']:.3f} -> {fitted['ece_after']:.3f}",
-            )
-        )
-    table = _table(("head", "temperature", "negative log-likelihood", "expected calibration error"), rows)
-    kind = _kind(next(iter(heads.values())))
-    return f"""## Calibration
+    def calibration(self) -> str:
+        """Return what the temperatures do."""
+        kind = self.kind
+        rows = [(f"`{name}`", *_calibrated(score.get("calibration"))) for name, score in self.scores.items()]
+        table = _table(("head", "temperature", "negative log-likelihood", "expected calibration error"), rows)
+        return f"""## Calibration
 
 Scores divided by the temperature, then a softmax, give the probabilities. The temperature was chosen on the {kind}s of
 the evaluation themselves: one number, which changes no prediction, but the errors after it are a little too good.
 
 {table}"""
 
-
-def _privacy(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any]) -> str:
-    kind = _kind(next(iter(heads.values())))
-    lines = []
-    for name, metadata in heads.items():
-        method = metadata.get("method", name)
-        if method in METHODS:
-            lines.append(f"- `{name}`: every client sent {_sent(METHODS[method].needs)}.")
-            continue
-        # Runs of versions that did not write it down lack it.
-        sent = results.get("training", {}).get(name, {}).get("sent") or "what `disclosure.jsonl` lists"
-        lines.append(f"- `{name}`: besides the statistics of its start, clients sent {sent}.")
-    if results.get("evaluated_on") == "clients":
-        lines.append(
-            "- Evaluation: every client sent how often it saw which class taken for which, and sums over its "
-            f"{kind}s of how sure the heads were."
-        )
-    sent = "\n".join(lines)
-    return f"""## Privacy
+    def privacy(self) -> str:
+        """Return what left each site."""
+        kind, lines = self.kind, []
+        for name, metadata in self.heads.items():
+            method = metadata.get("method", name)
+            if method in METHODS:
+                lines.append(f"- `{name}`: every client sent {_sent(METHODS[method].needs)}.")
+                continue
+            # Runs of versions that did not write it down lack it.
+            sent = self.results.get("training", {}).get(name, {}).get("sent") or "what `disclosure.jsonl` lists"
+            lines.append(f"- `{name}`: besides the statistics of its start, clients sent {sent}.")
+        if self.results.get("evaluated_on") == "clients":
+            lines.append(
+                "- Evaluation: every client sent how often it saw which class taken for which, and sums over its "
+                f"{kind}s of how sure the heads were."
+            )
+        listed = "\n".join(lines)
+        return f"""## Privacy
 
 {kind.capitalize()}s stayed where they were. What left each site:
 
-{sent}
+{listed}
 
 These are exact statistics, without noise: no differential privacy is claimed. The mean of a single {kind} is that
 {kind}'s features, so they say most about classes with few {kind}s at a site. How many bytes each client sent stands in
 `clients.jsonl` of the run folder.
 """
 
+    def limits(self) -> str:
+        """Return what it cannot do."""
+        kind = self.kind
+        return f"""## Limits
+
+- Every {kind} gets one of the {len(self.classes)} classes, also one of none of them; a low probability is no alarm.
+- {kind.capitalize()}s unlike those it was made from and evaluated on can score worse, with probabilities that are off.
+- The licences of the network's weights and of the data apply to what is made from them.
+"""
+
+
+def _calibrated(fitted: Mapping[str, float] | None) -> tuple[str, ...]:
+    if fitted is None:
+        return "not calibrated", "-", "-"
+    changes = (f"{fitted[f'{what}_before']:.3f} -> {fitted[f'{what}_after']:.3f}" for what in ("nll", "ece"))
+    return f"{fitted['temperature']:.4g}", *changes
+
+
+def _papers(heads: Iterable[str]) -> str:
+    """Return the paper of every method that is one of ours, as a sentence."""
+    methods = dict.fromkeys(name.partition("-")[0] for name in heads)
+    papers = "; ".join(f"{display_name(name)}, {METHODS[name].paper}" for name in methods if name in METHODS)
+    return f"Papers: {papers}. " if papers else ""
+
 
 def _sent(needs: Needs) -> str:
     """Tell what a client sends for a head, and can give away by it."""
     sums = "the mean of their features (or several such means)" if needs.several_means else "the sum of their features"
     return f"for each of its classes the number of samples and {sums}{', and one Gram matrix' if needs.gram else ''}"
-
-
-def _limits(first: Mapping[str, str]) -> str:
-    kind, present = _kind(first), json.loads(first.get("class-names", "[]"))
-    return f"""## Limits
-
-- Every {kind} gets one of the {len(present)} classes, also one of none of them; a low probability is no alarm.
-- {kind.capitalize()}s unlike those it was made from and evaluated on can score worse, with probabilities that are off.
-- The licences of the network's weights and of the data apply to what is made from them.
-"""
 
 
 def _title(name: str) -> str:

@@ -213,7 +213,7 @@ class RunFolder:
         head : LinearHead
             The head; saved in float32.
         metadata : mapping of str to str
-            What is needed to use the head (`fedstats_app.results.head_file.METADATA_KEYS`).
+            What is needed to use the head (see :mod:`fedstats_app.results.head_file`).
         tuned : Backbone, optional
             The backbone that was trained with it (`fedstats_app.results.tuned_backbone.with_module`): its weights are
             written to heads/<name>.backbone.safetensors and the head's metadata name that file.

@@ -72,6 +72,27 @@ def add_to_gram(gram: Tensor, features: Tensor) -> None:
     gram.addmm_(features.T, features)
 
 
+def add_in_blocks(group_sums: Tensor, gram: Tensor | None, features: Tensor, groups: Tensor) -> None:
+    """Add (n, d) features of any length to the sums of their groups (n,) and, if there is one, to the Gram matrix."""
+    for block, of_block in zip(torch.split(features, ROWS_PER_BLOCK), torch.split(groups, ROWS_PER_BLOCK), strict=True):
+        add_to_group_sums(group_sums, block, of_block)
+        if gram is not None:
+            add_to_gram(gram, block)
+
+
+def added_grams(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Return the sum of two Gram matrices, None where both are None.
+
+    Raises
+    ------
+    ValueError
+        If there is one of them only.
+    """
+    if (one is None) != (other is None):
+        raise ValueError("statistics to add must both have a Gram matrix or both have none, got one of each")
+    return None if one is None or other is None else one + other
+
+
 def mirror_upper(matrix: Tensor) -> Tensor:
     """Return the symmetric matrix with the upper triangle of ``matrix`` (d, d).
 

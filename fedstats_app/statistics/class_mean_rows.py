@@ -7,12 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics.accumulation import (
-    ROWS_PER_BLOCK,
-    accumulation_device,
-    add_to_group_sums,
-    check_features,
-)
+from fedstats_app.statistics.accumulation import accumulation_device, add_in_blocks, add_to_group_sums, check_features
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 
 
@@ -126,10 +121,7 @@ class ClassMeanRows:
         class_ids, row_of_sample = plan_rows(labels, means_per_class=means_per_class, generator=generator)
         device = accumulation_device(features.device)
         sums = torch.zeros(len(class_ids), features.shape[1], dtype=torch.float64, device=device)
-        for block, rows in zip(
-            torch.split(features, ROWS_PER_BLOCK), torch.split(row_of_sample, ROWS_PER_BLOCK), strict=True
-        ):
-            add_to_group_sums(sums, block, rows)
+        add_in_blocks(sums, None, features, row_of_sample)
         counts = torch.bincount(row_of_sample, minlength=len(class_ids))
         return cls(class_ids.to(device), counts.to(device), num_classes=num_classes, class_sums=sums)
 

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from fedstats_app.statistics.accumulation import (
-    ROWS_PER_BLOCK,
     accumulation_device,
-    add_to_gram,
-    add_to_group_sums,
+    add_in_blocks,
+    added_grams,
     check_features,
     mirror_upper,
 )
@@ -47,10 +46,7 @@ class ClientStatistics:
         """Return both clients' statistics: rows stacked, Gram matrices added."""
         if not isinstance(other, ClientStatistics):
             return NotImplemented
-        if (self.gram is None) != (other.gram is None):
-            raise ValueError("statistics to add must both have a Gram matrix or both have none, got one of each")
-        gram = None if self.gram is None or other.gram is None else self.gram + other.gram
-        return ClientStatistics(self.rows + other.rows, gram)
+        return ClientStatistics(self.rows + other.rows, added_grams(self.gram, other.gram))
 
     def summed(self) -> FeatureStatistics:
         """Return class counts, class sums and Gram matrix."""
@@ -133,12 +129,7 @@ class StatisticsAccumulator:
         check_features(features, self._labels[positions], self._num_classes)
         self._taken[positions] = True
         rows = self._row_of_sample[positions]
-        for block, block_rows in zip(
-            torch.split(features, ROWS_PER_BLOCK), torch.split(rows, ROWS_PER_BLOCK), strict=True
-        ):
-            add_to_group_sums(self._sums, block, block_rows)
-            if self._gram is not None:
-                add_to_gram(self._gram, block)
+        add_in_blocks(self._sums, self._gram, features, rows)
         self._counts.index_add_(0, rows, torch.ones_like(rows))
         self._seen += len(features)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import ClassVar, Protocol
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Protocol, get_type_hints
 
 import numpy as np
 import torch
@@ -41,8 +41,18 @@ class FeatureMap(Protocol):
         ...
 
 
+class _InPlainValues:
+    """A map that its dataclass fields rebuild."""
+
+    kind: ClassVar[str]
+
+    def to_dict(self: Any) -> dict[str, str | int | float]:
+        """Return the kind and the parameters, in their order."""
+        return {"kind": self.kind, **asdict(self)}
+
+
 @dataclass(frozen=True)
-class IdentityMap:
+class IdentityMap(_InPlainValues):
     """The features as they are."""
 
     kind: ClassVar[str] = "identity"
@@ -55,13 +65,9 @@ class IdentityMap:
         """Return the features unchanged."""
         return features
 
-    def to_dict(self) -> dict[str, str | int | float]:
-        """Return ``{"kind": "identity"}``."""
-        return {"kind": self.kind}
-
 
 @dataclass(frozen=True)
-class RandomFourierFeatures:
+class RandomFourierFeatures(_InPlainValues):
     """sqrt(2/D) cos(f Omega^T + u), approximating a Gaussian kernel of the given width.
 
     Parameters
@@ -97,13 +103,9 @@ class RandomFourierFeatures:
         omega, phase = omega.to(features.device), phase.to(features.device)
         return random_fourier_features(features.to(torch.float32), omega / self.kernel_width, phase)
 
-    def to_dict(self) -> dict[str, str | int | float]:
-        """Return the parameters and the kind."""
-        return {"kind": self.kind, **asdict(self)}
-
 
 @dataclass(frozen=True)
-class RandomProjection:
+class RandomProjection(_InPlainValues):
     """activation(f R) with R (d, D) ~ N(0, 1/d).
 
     Parameters
@@ -136,10 +138,6 @@ class RandomProjection:
         projection = _projection_matrix(self.seed, features.shape[1], self.num_features)
         return random_projection(features.to(torch.float32), projection.to(features.device), self.activation)
 
-    def to_dict(self) -> dict[str, str | int | float]:
-        """Return the parameters and the kind."""
-        return {"kind": self.kind, **asdict(self)}
-
 
 def feature_map_from_dict(values: Mapping[str, object]) -> FeatureMap:
     """Rebuild a map from :meth:`FeatureMap.to_dict`.
@@ -151,18 +149,14 @@ def feature_map_from_dict(values: Mapping[str, object]) -> FeatureMap:
     """
     parameters = dict(values)
     kind = parameters.pop("kind", None)
-    types: dict[str, dict[str, type]] = {
-        IdentityMap.kind: {},
-        RandomFourierFeatures.kind: {"num_features": int, "kernel_width": float, "seed": int},
-        RandomProjection.kind: {"num_features": int, "seed": int, "activation": str},
-    }
-    if not isinstance(kind, str) or kind not in types:
-        raise ValueError(f"feature map kind must be one of {sorted(types)}, got {kind!r}")
-    expected = types[kind]
+    makers = {cls.kind: cls for cls in (IdentityMap, RandomFourierFeatures, RandomProjection)}
+    if not isinstance(kind, str) or kind not in makers:
+        raise ValueError(f"feature map kind must be one of {sorted(makers)}, got {kind!r}")
+    types = get_type_hints(makers[kind])
+    expected = {one.name: types[one.name] for one in fields(makers[kind])}
     if set(parameters) != set(expected) or any(type(parameters[key]) is not expected[key] for key in expected):
         wanted = ", ".join(f"{key}: {value.__name__}" for key, value in expected.items()) or "no parameters"
         raise ValueError(f"feature map {kind!r} takes {wanted}, got {parameters}")
-    makers = {cls.kind: cls for cls in (IdentityMap, RandomFourierFeatures, RandomProjection)}
     made: FeatureMap = makers[kind](**parameters)  # type: ignore[arg-type]  # types were checked just above
     return made
 

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from fedstats_app.statistics.accumulation import (
-    ROWS_PER_BLOCK,
     accumulation_device,
-    add_to_gram,
-    add_to_group_sums,
+    add_in_blocks,
+    added_grams,
     check_features,
     mirror_upper,
 )
@@ -100,12 +99,7 @@ class FeatureStatistics:
         check_features(features, labels, num_classes)
         device = accumulation_device(features.device)
         total = cls.zeros(num_classes, features.shape[1], gram=gram, device=device)
-        for block, block_labels in zip(
-            torch.split(features, ROWS_PER_BLOCK), torch.split(labels, ROWS_PER_BLOCK), strict=True
-        ):
-            add_to_group_sums(total.class_sums, block, block_labels)
-            if total.gram is not None:
-                add_to_gram(total.gram, block)
+        add_in_blocks(total.class_sums, total.gram, features, labels)
         counts = torch.bincount(labels.to(device=device, dtype=torch.int64), minlength=num_classes)
         return cls(counts, total.class_sums, None if total.gram is None else mirror_upper(total.gram))
 
@@ -124,13 +118,13 @@ class FeatureStatistics:
                 "statistics to add must have the same (classes, feature dimension), "
                 f"got {tuple(self.class_sums.shape)} and {tuple(other.class_sums.shape)}"
             )
-        if self.gram is None or other.gram is None:
-            if self.gram is not None or other.gram is not None:
-                raise ValueError("statistics to add must both have a Gram matrix or both have none, got one of each")
-            gram = None
-        else:
-            gram = self.gram + other.gram
+        gram = added_grams(self.gram, other.gram)
         return FeatureStatistics(self.class_counts + other.class_counts, self.class_sums + other.class_sums, gram)
+
+    def clone(self) -> FeatureStatistics:
+        """Return a copy in memory of its own."""
+        gram = None if self.gram is None else self.gram.clone()
+        return FeatureStatistics(self.class_counts.clone(), self.class_sums.clone(), gram)
 
     @property
     def num_classes(self) -> int:

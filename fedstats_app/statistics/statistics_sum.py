@@ -64,11 +64,7 @@ class StatisticsSum:
             if not torch.equal(counts, summed.class_counts):
                 raise ValueError("rows must have the samples of the sums, got other counts")
         total = cls(*shape, gram=summed.gram is not None, keep_rows=rows is not None)
-        total._total = FeatureStatistics(
-            summed.class_counts.clone(),
-            summed.class_sums.clone(),
-            None if summed.gram is None else summed.gram.clone(),
-        )
+        total._total = summed.clone()
         total._parts = [] if rows is None else [rows]
         total.num_rows, total.num_pairs = num_rows, num_pairs
         return total
@@ -162,12 +158,7 @@ class StatisticsSum:
 
     def summed(self) -> FeatureStatistics:
         """Return a copy of the sum so far."""
-        total = self._total
-        return FeatureStatistics(
-            total.class_counts.clone(),
-            total.class_sums.clone(),
-            None if total.gram is None else total.gram.clone(),
-        )
+        return self._total.clone()
 
     def rows(self) -> ClassMeanRows:
         """Return all rows so far, in the order of the clients.

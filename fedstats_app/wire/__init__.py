@@ -17,76 +17,43 @@ from fedstats_app.wire.hosting import QUERY_CLIENTS, NodeInfo, node_info_reply, 
 from fedstats_app.wire.serving import RejectedReply, RejectedRequest, guard, per_client
 
 if TYPE_CHECKING:
-    from fedstats_app.training.request import TrainingRequest
-    from fedstats_app.wire.evaluation import (
-        EVALUATE_HEADS,
-        evaluation_content,
-        evaluation_reply,
-        read_evaluation_reply,
-        read_evaluation_request,
-    )
-    from fedstats_app.wire.statistics_replies import ReceivedStatistics, read_statistics_reply, statistics_reply
-    from fedstats_app.wire.statistics_request import (
-        QUERY_STATISTICS,
-        StatisticsRequest,
-        read_statistics_request,
-    )
-    from fedstats_app.wire.training import (
-        EVALUATE_MODEL,
-        TRAIN,
-        model_evaluation_reply,
-        read_training_task,
-        training_reply,
-    )
+    from fedstats_app.training.request import TrainingRequest as TrainingRequest
+    from fedstats_app.wire.evaluation import EVALUATE_HEADS as EVALUATE_HEADS
+    from fedstats_app.wire.evaluation import evaluation_content as evaluation_content
+    from fedstats_app.wire.evaluation import evaluation_reply as evaluation_reply
+    from fedstats_app.wire.evaluation import read_evaluation_reply as read_evaluation_reply
+    from fedstats_app.wire.evaluation import read_evaluation_request as read_evaluation_request
+    from fedstats_app.wire.statistics_replies import ReceivedStatistics as ReceivedStatistics
+    from fedstats_app.wire.statistics_replies import read_statistics_reply as read_statistics_reply
+    from fedstats_app.wire.statistics_replies import statistics_reply as statistics_reply
+    from fedstats_app.wire.statistics_request import QUERY_STATISTICS as QUERY_STATISTICS
+    from fedstats_app.wire.statistics_request import StatisticsRequest as StatisticsRequest
+    from fedstats_app.wire.statistics_request import read_statistics_request as read_statistics_request
+    from fedstats_app.wire.training import EVALUATE_MODEL as EVALUATE_MODEL
+    from fedstats_app.wire.training import TRAIN as TRAIN
+    from fedstats_app.wire.training import model_evaluation_reply as model_evaluation_reply
+    from fedstats_app.wire.training import read_training_task as read_training_task
+    from fedstats_app.wire.training import training_reply as training_reply
 
 # Imported on first use, because they need torch, and a node says which clients it hosts without. None of these names
 # may be that of a module of this package: an import of the module would hide it.
-_NEED_TORCH = {
-    "EVALUATE_HEADS": "evaluation",
-    "EVALUATE_MODEL": "training",
-    "QUERY_STATISTICS": "statistics_request",
-    "TRAIN": "training",
-    "ReceivedStatistics": "statistics_replies",
-    "StatisticsRequest": "statistics_request",
-    "TrainingRequest": "training",
-    "evaluation_content": "evaluation",
-    "evaluation_reply": "evaluation",
-    "model_evaluation_reply": "training",
-    "read_evaluation_reply": "evaluation",
-    "read_evaluation_request": "evaluation",
-    "read_statistics_reply": "statistics_replies",
-    "read_statistics_request": "statistics_request",
-    "read_training_task": "training",
-    "statistics_reply": "statistics_replies",
-    "training_reply": "training",
+_IN_MODULE = {
+    "evaluation": "EVALUATE_HEADS evaluation_content evaluation_reply read_evaluation_reply read_evaluation_request",
+    "statistics_replies": "ReceivedStatistics read_statistics_reply statistics_reply",
+    "statistics_request": "QUERY_STATISTICS StatisticsRequest read_statistics_request",
+    "training": "EVALUATE_MODEL TRAIN TrainingRequest model_evaluation_reply read_training_task training_reply",
 }
-
+_NEED_TORCH = {name: module for module, names in _IN_MODULE.items() for name in names.split()}
 __all__ = [
-    "EVALUATE_HEADS",
-    "EVALUATE_MODEL",
     "QUERY_CLIENTS",
-    "QUERY_STATISTICS",
-    "TRAIN",
     "NodeInfo",
-    "ReceivedStatistics",
     "RejectedReply",
     "RejectedRequest",
-    "StatisticsRequest",
-    "TrainingRequest",
-    "evaluation_content",
-    "evaluation_reply",
     "guard",
-    "model_evaluation_reply",
     "node_info_reply",
     "per_client",
-    "read_evaluation_reply",
-    "read_evaluation_request",
     "read_node_info",
-    "read_statistics_reply",
-    "read_statistics_request",
-    "read_training_task",
-    "statistics_reply",
-    "training_reply",
+    *_NEED_TORCH,
 ]
 
 

@@ -33,7 +33,7 @@ from fedstats_app.wire.reading import (
     typed,
     whole,
 )
-from fedstats_app.wire.training import TrainingTask, read_training_task
+from fedstats_app.wire.training import TrainingTask, read_training_task, training_content
 
 PERSONALISE = "train.personalise"
 
@@ -112,14 +112,8 @@ def personal_content(
     prototypes, predictable, server_round
         As :class:`PersonalTask`.
     """
-    content = RecordDict(
-        {
-            "config": ConfigRecord({**to_values(request), "server-round": server_round}),
-            "arrays": to_record(start),
-            "fixed": ArrayRecord(),
-            "personal": ConfigRecord({"absent-classes": (~predictable).nonzero().squeeze(1).tolist()}),
-        }
-    )
+    content = training_content(request, to_record(start), ArrayRecord(), server_round=server_round)
+    content["personal"] = ConfigRecord({"absent-classes": (~predictable).nonzero().squeeze(1).tolist()})
     if prototypes is not None:
         means, present = to_array(prototypes.means.float()), to_array(prototypes.present.to(torch.uint8))
         content["prototypes"] = ArrayRecord({"means": means, "present": present})

@@ -30,12 +30,11 @@ from fedstats_app.wire.reading import (
     reads_replies,
     reads_requests,
     record_of,
-    to_values,
     typed,
     whole,
 )
 from fedstats_app.wire.statistics_request import MAX_GRAM_DIM
-from fedstats_app.wire.training import TrainingTask, read_training_task
+from fedstats_app.wire.training import TrainingTask, read_training_task, training_content
 
 PERSONAL_HEADS = "train.personal_heads"
 EVALUATE_PERSONAL = "evaluate.personal"
@@ -89,15 +88,8 @@ def personal_heads_content(
         "gram": to_array(pack_upper(statistics.gram).to(dtype)),
     }
     solver = {"method": method.name, **method.options.to_config(), "grid": list(grid), "wire-dtype": wire_dtype}
-    return RecordDict(
-        {
-            "config": ConfigRecord({**to_values(request), "server-round": 1}),
-            "arrays": ArrayRecord(),
-            "fixed": ArrayRecord(),
-            "statistics": ArrayRecord(arrays),
-            "solver": ConfigRecord(solver),
-        }
-    )
+    content = training_content(request, ArrayRecord(), ArrayRecord())
+    return RecordDict({**content, "statistics": ArrayRecord(arrays), "solver": ConfigRecord(solver)})
 
 
 @reads_requests("for personal heads")

@@ -26,6 +26,7 @@ from fedstats_app.wire.reading import (
     reads_replies,
     reads_requests,
     record_of,
+    to_values,
     whole,
 )
 
@@ -56,6 +57,14 @@ class TrainingTask:
     server_round: int
     trained: dict[str, Tensor]
     fixed: dict[str, Tensor]
+
+
+def training_content(
+    request: TrainingRequest, arrays: ArrayRecord, fixed: ArrayRecord, *, server_round: int = 1
+) -> RecordDict:
+    """Return what :func:`read_training_task` reads: the request, what is trained, and what the head has besides."""
+    config = ConfigRecord({**to_values(request), "server-round": server_round})
+    return RecordDict({"config": config, "arrays": arrays, "fixed": fixed})
 
 
 @reads_requests("to train")

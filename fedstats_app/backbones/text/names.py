@@ -26,6 +26,11 @@ def is_text_backbone(name: str) -> bool:
     return plain in (MINILM, TINY_TEXT) or plain.startswith((SENTENCE, TRANSFORMERS))
 
 
+def is_template(template: str) -> bool:
+    """Return whether this is a prompt around a text."""
+    return template.count(TEXT_SLOT) == 1 and template.count(MASK_SLOT) <= 1
+
+
 @dataclass(frozen=True)
 class TextOptions:
     """How the vectors of a text's tokens become its features.
@@ -53,7 +58,7 @@ class TextOptions:
             raise ValueError(f"text pooling must be one of {', '.join(get_args(Pooling))}, got {self.pooling!r}")
         if not self.template:
             return
-        if self.template.count(TEXT_SLOT) != 1 or self.template.count(MASK_SLOT) > 1:
+        if not is_template(self.template):
             raise ValueError(
                 f"a text template must hold {TEXT_SLOT} once and {MASK_SLOT} at most once, got {self.template!r}"
             )

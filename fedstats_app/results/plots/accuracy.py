@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from fedstats_app.results.plots.binning import log_ticks
 from fedstats_app.results.plots.label_places import leader, place_labels
 from fedstats_app.results.plots.style import (
-    FAINT,
     METHOD_COLOURS,
     MUTED,
+    PER_CENT,
     new_figure,
     plot_style,
+    quiet_axes,
     save_png,
     set_title,
 )
@@ -133,13 +134,10 @@ def _set_up_axes(axes: Axes, points: Sequence[CostPoint]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(log_ticks(low, high)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    axes.yaxis.set_major_formatter(PER_CENT)
     axes.set_xlabel("sent by all clients together (MB, log scale)")
     axes.set_ylabel("test accuracy")
-    axes.grid(axis="y", color=FAINT, linewidth=0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.set_axisbelow(True)
+    quiet_axes(axes, "y")
 
 
 def _front_line(axes: Axes, points: Sequence[CostPoint]) -> list[tuple[float, float]]:

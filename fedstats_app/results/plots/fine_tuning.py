@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 from fedstats_app.methods import METHODS, display_name
 from fedstats_app.outcomes.training_record import RANDOM_START, TrainingResult
 from fedstats_app.results.plots.binning import log_ticks
-from fedstats_app.results.plots.style import FAINT, METHOD_COLOURS, MUTED, new_figure, plot_style, save_png, shortened
+from fedstats_app.results.plots.style import (
+    METHOD_COLOURS,
+    MUTED,
+    PER_CENT,
+    new_figure,
+    plot_style,
+    quiet_axes,
+    save_png,
+    shortened,
+)
 from fedstats_app.results.training_curves import TrainingCurve, training_curves
 
 _WIDTH = 11.0
@@ -103,13 +112,10 @@ def _draw_stage(row: list[Axes], curves: Sequence[TrainingCurve], colours: dict[
         for order, curve in enumerate(curves):
             _draw(axes, curve, np.array(costs(curve), dtype=float), colours[_label(curve)], order)
         axes.set_xlabel(name)
-        axes.grid(axis="y", color=FAINT, linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.tick_params(axis="y", length=0)
-        axes.spines["left"].set_visible(False)
+        quiet_axes(axes, "y")
     row[0].set_ylim(*_accuracy_limits(curves))
     row[0].set_ylabel("test accuracy")
-    row[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    row[0].yaxis.set_major_formatter(PER_CENT)
     row[0].xaxis.set_major_locator(MaxNLocator(6, integer=True))
     for axes, (_, costs) in zip(row[1:], _PANELS[1:], strict=True):
         _limit_log_axis(axes, [cost for curve in curves for cost in costs(curve) if cost > 0])

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from fedstats_app.results.plots.style import (
-    FAINT,
     INK,
     METHOD_COLOURS,
+    PER_CENT,
     new_figure,
     plot_style,
+    quiet_axes,
     save_png,
     set_title,
     shortened,
@@ -111,12 +111,9 @@ def _set_up_axes(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(_lowest(axes), 101)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    axes.xaxis.set_major_formatter(PER_CENT)
     axes.set_xlabel("accuracy on the client's own test samples")
-    axes.grid(axis="x", color=FAINT, linewidth=0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.set_axisbelow(True)
+    quiet_axes(axes, "x")
 
 
 def _lowest(axes: Axes) -> float:

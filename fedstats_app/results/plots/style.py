@@ -5,17 +5,20 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from fedstats_app.storage.files import write_atomically
 
 INK = "#222222"
 MUTED = "#6b6b6b"
 FAINT = "#d9d9d9"
+PER_CENT = FuncFormatter(lambda value, _: f"{value:g} %")
+WHOLE = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 # Two qualitative schemes that colour-blind readers can tell apart: Okabe & Ito 2008, darkened so that text in them can
 # be read, and Tol's "muted" (technical note SRON/EPS/TN/09-002).
@@ -89,6 +92,14 @@ def set_title(axes: Axes, title: str, subtitle: str, *, inches: float) -> None:
         color=MUTED,
         fontsize=9,
     )
+
+
+def quiet_axes(axes: Axes, along: Literal["x", "y"]) -> None:
+    """Draw faint lines below the data at the ticks of one axis, and no ticks and no line at the left."""
+    axes.grid(axis=along, color=FAINT, linewidth=0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_axisbelow(True)
 
 
 def shortened(names: Sequence[str], length: int = 18) -> list[str]:
