@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from fedstats_app.results.text_columns import aligned, widths_of
+
 WIDTH = 100
-_GAP = "  "
 
 
 def printable(text: str, width: int = WIDTH) -> str:
@@ -21,14 +22,7 @@ def printable(text: str, width: int = WIDTH) -> str:
 def table(heading: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """Lay out rows under a heading; the first `left` columns are aligned left, the others right."""
     lines = [heading, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
-    return "\n".join(
-        _GAP.join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return "\n".join(aligned(line, widths_of(lines), range(left)) for line in lines)
 
 
 def paragraph(text: str, *, first: str = "", rest: str = "") -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fedstats_app.methods import display_name
 from fedstats_app.outcomes.personal_result import PersonalResult
-from fedstats_app.results.text_columns import GAP, WIDTH, aligned, three_figures
+from fedstats_app.results.text_columns import GAP, WIDTH, aligned, cut, ruled, three_figures, widths_of
 
 _HEADINGS = (
     "personal models",
@@ -21,7 +21,6 @@ _HEADINGS = (
     "passes",
     "seconds",
 )
-_LEFT_ALIGNED = {0}
 _NAMES = {
     "local-only": "local training only",
     "one-shot": "FedCGS one-shot",
@@ -59,22 +58,21 @@ def personal_table(results: Sequence[PersonalResult]) -> str:
         ASCII lines of at most 120 columns (but for names outside ASCII and costs beyond 10^12), no final line break.
     """
     rows = [_cells(result) for result in results]
-    widths = [max(len(line[column]) for line in (_HEADINGS, *rows)) for column in range(len(_HEADINGS))]
-    lines = [aligned(line, widths, _LEFT_ALIGNED) for line in (_HEADINGS, *rows)]
-    rule = "-" * max(map(len, lines))
+    widths = widths_of([_HEADINGS, *rows])
+    head, *body = (aligned(line, widths, {0}) for line in (_HEADINGS, *rows))
     notes = [
         line
         for result in results
         for note in result.notes
         for line in textwrap.wrap(f"{approach_name(result.approach)}: {note}", WIDTH, subsequent_indent=GAP)
     ]
-    return "\n".join([rule, lines[0], rule, *lines[1:], rule, *notes])
+    return "\n".join([ruled([head], body), *notes])
 
 
 def _cells(result: PersonalResult) -> tuple[str, ...]:
-    name, tested = approach_name(result.approach), bool(result.num_test)
+    tested = bool(result.num_test)
     return (
-        name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 2]}..",
+        cut(approach_name(result.approach), _LONGEST_NAME),
         f"{100 * result.mean:.2f}" if tested else "-",
         f"{100 * result.std:.2f}" if tested else "-",
         f"{100 * result.weighted_mean:.2f}" if tested else "-",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from fedstats_app.methods import display_name
 from fedstats_app.outcomes.method_result import MethodResult
-from fedstats_app.results.text_columns import GAP, WIDTH, aligned, three_figures
+from fedstats_app.results.text_columns import GAP, WIDTH, aligned, ruled, three_figures, widths_of
 
 _HEADINGS = (
     "method",
@@ -38,13 +38,11 @@ def results_table(rows: Sequence[MethodResult]) -> str:
         ASCII lines of at most 120 columns (but for names outside ASCII), numbers aligned right, no final line break.
     """
     cells = [_cells(row) for row in rows]
-    widths = [max(len(line[column]) for line in (_HEADINGS, *cells)) for column in range(len(_HEADINGS) - 1)]
+    widths = widths_of([_HEADINGS, *cells])[:-1]
     text_width = max(len(_HEADINGS[-1]), WIDTH - sum(widths) - len(GAP) * len(widths))
     widths.append(text_width)
     body = [line for row in cells for line in _lines(row[:-1], textwrap.wrap(row[-1], text_width) or [""], widths)]
-    longest = max([len(aligned(_HEADINGS, widths, _LEFT_ALIGNED)), *map(len, body)])
-    rule = "-" * longest
-    return "\n".join([rule, aligned(_HEADINGS, widths, _LEFT_ALIGNED), rule, *body, rule])
+    return ruled([aligned(_HEADINGS, widths, _LEFT_ALIGNED)], body)
 
 
 def _cells(row: MethodResult) -> tuple[str, ...]:

@@ -17,6 +17,22 @@ def aligned(cells: Sequence[str], widths: Sequence[int], left: Collection[int]) 
     return GAP.join(padded).rstrip()
 
 
+def widths_of(lines: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column: that of its longest cell."""
+    return [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+
+def ruled(head: Sequence[str], body: Sequence[str]) -> str:
+    """Put lines of hyphens around the head and the body of a table, as long as its longest line."""
+    rule = "-" * max(map(len, [*head, *body]))
+    return "\n".join([rule, *head, rule, *body, rule])
+
+
+def cut(name: str, longest: int) -> str:
+    """Return a name, its end cut off where it is too long for its column."""
+    return name if len(name) <= longest else f"{name[: longest - 2]}.."
+
+
 def three_figures(number: float) -> str:
     """At least three significant figures, never an exponent: 0.0512, 5.88, 110.7, 61,064."""
     if number >= 999.5:

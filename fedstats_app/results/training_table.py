@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedstats_app.outcomes.training_record import TrainingResult, random_head_training
-from fedstats_app.results.text_columns import GAP, aligned, three_figures
+from fedstats_app.results.text_columns import GAP, aligned, cut, ruled, three_figures, widths_of
 
 _HEADINGS = ("training", "start", "final", "best", "rounds", "MB", "rounds", "MB", "passes", "seconds")
 # First column of a group, the one after its last, and what stands above them.
@@ -32,16 +32,14 @@ def training_table(results: Sequence[TrainingResult]) -> str:
         ASCII lines of at most 120 columns (but for names outside ASCII), no final line break.
     """
     rows = [_cells(result, random_head_training(result.stage, results)) for result in results]
-    widths = [max(len(line[column]) for line in (_HEADINGS, *rows)) for column in range(len(_HEADINGS))]
-    head = [_group_line(widths), aligned(_HEADINGS, widths, {0})]
-    body = [aligned(row, widths, {0}) for row in rows]
-    rule = "-" * max(map(len, [*head, *body]))
-    return "\n".join([rule, *head, rule, *body, rule])
+    widths = widths_of([_HEADINGS, *rows])
+    head, *body = (aligned(line, widths, {0}) for line in (_HEADINGS, *rows))
+    return ruled([_group_line(widths), head], body)
 
 
 def _cells(result: TrainingResult, reference: TrainingResult | None) -> tuple[str, ...]:
     return (
-        _shortened(result.name),
+        cut(result.name, _LONGEST_NAME),
         _per_cent(result.start_accuracy),
         _per_cent(result.final_accuracy),
         _per_cent(result.best_accuracy),
@@ -80,10 +78,6 @@ def _megabytes(number: float) -> str:
 
 def _per_cent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.2f}"
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 2]}.."
 
 
 def _group_line(widths: Sequence[int]) -> str:

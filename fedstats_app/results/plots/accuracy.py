@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Annotation
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
@@ -19,8 +19,8 @@ from fedstats_app.results.plots.label_places import leader, place_labels
 from fedstats_app.results.plots.style import (
     METHOD_COLOURS,
     MUTED,
-    PER_CENT,
     new_figure,
+    per_cent,
     plot_style,
     quiet_axes,
     save_png,
@@ -133,8 +133,8 @@ def _set_up_axes(axes: Axes, points: Sequence[CostPoint]) -> None:
     axes.set_ylim(max(accuracies.min() - margin, -2.0), min(accuracies.max() + margin, 102.0))
     axes.xaxis.set_major_locator(FixedLocator(log_ticks(low, high)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axes.yaxis.set_major_formatter(PER_CENT)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.yaxis.set_major_formatter(per_cent)
     axes.set_xlabel("sent by all clients together (MB, log scale)")
     axes.set_ylabel("test accuracy")
     quiet_axes(axes, "y")

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from fedstats_app.methods import METHODS, display_name
@@ -19,8 +19,8 @@ from fedstats_app.results.plots.binning import log_ticks
 from fedstats_app.results.plots.style import (
     METHOD_COLOURS,
     MUTED,
-    PER_CENT,
     new_figure,
+    per_cent,
     plot_style,
     quiet_axes,
     save_png,
@@ -115,7 +115,7 @@ def _draw_stage(row: list[Axes], curves: Sequence[TrainingCurve], colours: dict[
         quiet_axes(axes, "y")
     row[0].set_ylim(*_accuracy_limits(curves))
     row[0].set_ylabel("test accuracy")
-    row[0].yaxis.set_major_formatter(PER_CENT)
+    row[0].yaxis.set_major_formatter(per_cent)
     row[0].xaxis.set_major_locator(MaxNLocator(6, integer=True))
     for axes, (_, costs) in zip(row[1:], _PANELS[1:], strict=True):
         _limit_log_axis(axes, [cost for curve in curves for cost in costs(curve) if cost > 0])
@@ -173,7 +173,7 @@ def _limit_log_axis(axes: Axes, costs: Sequence[float]) -> None:
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(FixedLocator(_few(log_ticks(low, high))))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
+    axes.xaxis.set_major_formatter(lambda value, _: _number(value))
 
 
 def _few(ticks: list[float]) -> list[float]:

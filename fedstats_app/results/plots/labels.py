@@ -15,12 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from fedstats_app.results.plots.binning import group_size, log_ticks, sum_groups
 from fedstats_app.results.plots.style import (
     CLASS_COLOURS,
-    WHOLE,
     new_figure,
     plot_style,
     save_png,
     set_title,
     shortened,
+    whole,
 )
 
 _MOST_CLASSES_IN_BARS = 20
@@ -122,7 +122,7 @@ def _class_colour(index: int) -> tuple[float, float, float]:
 def _name_axes(axes: Axes, num_clients: int, *, horizontal: bool) -> None:
     client_axis, size_axis = (axes.yaxis, axes.xaxis) if horizontal else (axes.xaxis, axes.yaxis)
     size_axis.set_label_text("samples")
-    size_axis.set_major_formatter(WHOLE)
+    size_axis.set_major_formatter(whole)
     size_axis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
     client_axis.set_label_text("client")
     client_axis.set_major_locator(MaxNLocator(num_clients if horizontal else 11, integer=True))
@@ -153,7 +153,7 @@ def _heat_map(counts: NDArray[np.int64], class_names: Sequence[str], title: str)
     )
     axes.set_facecolor("#f7f7f7")
     axes.set_xlabel("clients, ordered by their most frequent class")
-    axes.xaxis.set_major_formatter(WHOLE)
+    axes.xaxis.set_major_formatter(whole)
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     if num_classes <= _MOST_CLASSES_WITH_NAMES:
         axes.set_yticks(np.arange(num_classes) + 0.5, shortened(class_names))
@@ -166,7 +166,7 @@ def _heat_map(counts: NDArray[np.int64], class_names: Sequence[str], title: str)
     if clients_per_column > 1 or classes_per_row > 1:
         what += f" ({clients_per_column} clients x {classes_per_row} classes)"
     bar = figure.colorbar(drawn, ax=axes, label=f"{what}, log scale", ticks=log_ticks(1, most), pad=0.01, aspect=30)
-    bar.ax.yaxis.set_major_formatter(WHOLE)
+    bar.ax.yaxis.set_major_formatter(whole)
     bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.outline.set_visible(False)
     return figure

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from fedstats_app.results.plots.style import (
     INK,
     METHOD_COLOURS,
-    PER_CENT,
     new_figure,
+    per_cent,
     plot_style,
     quiet_axes,
     save_png,
@@ -111,7 +111,7 @@ def _set_up_axes(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(_lowest(axes), 101)
-    axes.xaxis.set_major_formatter(PER_CENT)
+    axes.xaxis.set_major_formatter(per_cent)
     axes.set_xlabel("accuracy on the client's own test samples")
     quiet_axes(axes, "x")
 

@@ -10,15 +10,12 @@ from typing import Any, Literal
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from fedstats_app.storage.files import write_atomically
 
 INK = "#222222"
 MUTED = "#6b6b6b"
 FAINT = "#d9d9d9"
-PER_CENT = FuncFormatter(lambda value, _: f"{value:g} %")
-WHOLE = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 # Two qualitative schemes that colour-blind readers can tell apart: Okabe & Ito 2008, darkened so that text in them can
 # be read, and Tol's "muted" (technical note SRON/EPS/TN/09-002).
@@ -92,6 +89,16 @@ def set_title(axes: Axes, title: str, subtitle: str, *, inches: float) -> None:
         color=MUTED,
         fontsize=9,
     )
+
+
+def per_cent(value: float, _: float | None) -> str:
+    """Return a tick's text."""
+    return f"{value:g} %"
+
+
+def whole(value: float, _: float | None) -> str:
+    """Return a tick's text."""
+    return f"{value:,.0f}"
 
 
 def quiet_axes(axes: Axes, along: Literal["x", "y"]) -> None:
