@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from fedstats_app.data import Dataset, Sample, SampleSource, UnreadableSampleError
-from fedstats_app.data.folder import SUFFIXES, open_file
-
-Kind = Literal["image", "text"]
-
-
-class SampleFiles:
-    """A source of samples: files by their paths."""
-
-    def __init__(self, paths: Sequence[Path], kind: Kind) -> None:
-        self._paths, self._kind = paths, kind
-
-    def open(self, index: int) -> Sample:
-        """Open a file."""
-        return open_file(self._paths[index], self._kind)
-
-    def name(self, index: int) -> str:
-        """Return the path as it was found."""
-        return str(self._paths[index])
+from fedstats_app.data.dataset import Kind
+from fedstats_app.data.folder import SUFFIXES, FolderSource, visible_files
 
 
 class Texts:
@@ -47,7 +29,7 @@ class Texts:
 
 def as_dataset(paths: Sequence[Path], kind: Kind) -> Dataset:
     """Return files as samples of one class, which nobody asks for."""
-    return _unlabelled(SampleFiles(paths, kind), len(paths), kind)
+    return _unlabelled(FolderSource(Path(), [str(path) for path in paths], kind), len(paths), kind)
 
 
 def texts_as_dataset(texts: Sequence[str]) -> Dataset:
@@ -83,7 +65,7 @@ def find_files(names: Sequence[str], kind: Kind) -> tuple[list[Path], dict[str, 
     for name in names:
         path = Path(name).expanduser()
         if path.is_dir():
-            found = sorted(_files_below(path, kind))
+            found = sorted(one for one in visible_files(path) if one.suffix.lower() in SUFFIXES[kind])
             paths += found
             if not found:
                 problems[name] = f"no {kind} in this folder; {kind}s end in {', '.join(sorted(SUFFIXES[kind]))}"
@@ -93,15 +75,6 @@ def find_files(names: Sequence[str], kind: Kind) -> tuple[list[Path], dict[str, 
             # Not opened to find out: a pipe would be waited for.
             problems[name] = "not a file" if path.exists() else "no such file or folder"
     return paths, problems
-
-
-def _files_below(folder: Path, kind: Kind) -> Iterator[Path]:
-    for directory, subdirectories, files in os.walk(folder):
-        subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
-        for name in files:
-            path = Path(directory, name)
-            if not name.startswith(".") and path.suffix.lower() in SUFFIXES[kind]:
-                yield path
 
 
 def readable(dataset: Dataset, indices: Sequence[int], read: list[int], unreadable: dict[str, str]) -> Iterator[Sample]:

@@ -21,19 +21,6 @@ TEXT_SUFFIXES = frozenset({".txt"})
 SUFFIXES: Mapping[Kind, frozenset[str]] = {"image": IMAGE_SUFFIXES, "text": TEXT_SUFFIXES}
 
 
-def open_file(path: Path, kind: Kind) -> Sample:
-    """Open an image file, whose pixels are read later, or read a text file.
-
-    Raises
-    ------
-    OSError
-        If it cannot be opened.
-    ValueError
-        If a text is not UTF-8.
-    """
-    return Image.open(path) if kind == "image" else path.read_text(encoding="utf-8")
-
-
 class FolderSource:
     """The files of a folder, by their paths relative to it."""
 
@@ -42,8 +29,9 @@ class FolderSource:
         self._relative_paths = relative_paths
 
     def open(self, index: int) -> Sample:
-        """Open the file of a sample."""
-        return open_file(self._root / self._relative_paths[index], self._kind)
+        """Open an image file, whose pixels are read later, or read a text file, which is in UTF-8."""
+        path = self._root / self._relative_paths[index]
+        return Image.open(path) if self._kind == "image" else path.read_text(encoding="utf-8")
 
     def name(self, index: int) -> str:
         """Return the path of a sample, relative to the folder and with forward slashes."""
@@ -101,15 +89,16 @@ def _class_folders(spec: str, folder: Path) -> list[str]:
 
 def _load_split(spec: str, split: str, folder: Path) -> Dataset:
     class_names = _class_folders(spec, folder)
-    files = [sorted(_visible_files(folder, class_name)) for class_name in class_names]
+    found = [visible_files(folder / class_name) for class_name in class_names]
+    files = [sorted(path.relative_to(folder).as_posix() for path in of_class) for of_class in found]
     kind = _kind_of(files)
     paths: list[str] = []
     labels: list[int] = []
     for label, (class_name, of_class) in enumerate(zip(class_names, files, strict=True)):
-        found = [path for path in of_class if _suffix(path) in SUFFIXES[kind]]
-        _tell_passed_over(len(of_class) - len(found), kind, folder / class_name)
-        paths.extend(found)
-        labels.extend([label] * len(found))
+        kept = [path for path in of_class if _suffix(path) in SUFFIXES[kind]]
+        _tell_passed_over(len(of_class) - len(kept), kind, folder / class_name)
+        paths.extend(kept)
+        labels.extend([label] * len(kept))
     if not paths:
         raise DatasetError(
             f"{spec}: no image in the folders of {folder}; images end in {sorted(IMAGE_SUFFIXES)}, "
@@ -136,12 +125,11 @@ def _suffix(path: str) -> str:
     return Path(path).suffix.lower()
 
 
-def _visible_files(folder: Path, class_name: str) -> Iterator[str]:
-    for directory, subdirectories, files in os.walk(folder / class_name):
+def visible_files(folder: Path) -> Iterator[Path]:
+    """Yield the files at all depths of a folder that are neither hidden nor in a hidden folder."""
+    for directory, subdirectories, files in os.walk(folder):
         subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
-        for name in files:
-            if not name.startswith("."):
-                yield Path(directory, name).relative_to(folder).as_posix()
+        yield from (Path(directory, name) for name in files if not name.startswith("."))
 
 
 def _tell_passed_over(number: int, kind: Kind, folder: Path) -> None:

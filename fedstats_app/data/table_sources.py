@@ -11,7 +11,18 @@ if TYPE_CHECKING:
     import datasets
 
 
-class ImageColumn:
+class _Rows:
+    """The rows of a table."""
+
+    def __init__(self, table: "datasets.Dataset", label: str) -> None:
+        self._table, self._label = table, label
+
+    def name(self, index: int) -> str:
+        """Return the split and row number of a sample."""
+        return f"{self._label}[{index}]"
+
+
+class ImageColumn(_Rows):
     """A source of samples: the image column of a table, an image being its file's bytes or the file's absolute path.
 
     Parameters
@@ -25,9 +36,8 @@ class ImageColumn:
     """
 
     def __init__(self, table: "datasets.Dataset", image_column: str, label: str) -> None:
-        self._table = _undecoded(table, image_column)
+        super().__init__(_undecoded(table, image_column), label)
         self._image_column = image_column
-        self._label = label
 
     def open(self, index: int) -> Image.Image:
         """Open the image of a row; its pixels are read later.
@@ -49,12 +59,8 @@ class ImageColumn:
             raise ValueError(f"the row holds a relative path ({path}) and no bytes")
         return Image.open(path)
 
-    def name(self, index: int) -> str:
-        """Return the split and row number of a sample."""
-        return f"{self._label}[{index}]"
 
-
-class TextColumns:
+class TextColumns(_Rows):
     """A source of samples: the strings of a table's row, those of several columns one after the other, a line each.
 
     Parameters
@@ -68,7 +74,8 @@ class TextColumns:
     """
 
     def __init__(self, table: "datasets.Dataset", columns: Sequence[str], label: str) -> None:
-        self._table, self._columns, self._label = table.select_columns(list(columns)), columns, label
+        super().__init__(table.select_columns(list(columns)), label)
+        self._columns = columns
 
     def open(self, index: int) -> str:
         """Return the text of a row.
@@ -83,10 +90,6 @@ class TextColumns:
             if not isinstance(row[column], str):
                 raise ValueError(f"the row holds no text in {column!r}")
         return "\n".join(row[column] for column in self._columns)
-
-    def name(self, index: int) -> str:
-        """Return the split and row number of a sample."""
-        return f"{self._label}[{index}]"
 
 
 def _undecoded(table: "datasets.Dataset", column: str) -> "datasets.Dataset":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from flwr.app import Message
 
@@ -58,10 +59,7 @@ class Collection:
             _check_kind(earlier, request, self._keep_rows)
             self._sums, self._earlier = list(earlier.sums), earlier.clients
         self._known = {one.digest: one for one in self._earlier if one.digest}
-        self._row_bytes = [0] * len(request.specs)
-        self._single_row_bytes = [0] * len(request.specs)
-        self._gram_bytes = [0] * len(request.specs)
-        self._other_bytes = 0
+        self._sizes: list[ReceivedStatistics] = []  # of what was merged, without the statistics themselves
 
     def fold(self, server_round: int, reply: Message) -> tuple[ClientOutcome, ReceivedStatistics | None]:
         """Check a reply and add it, or note why not; the sums are as before then."""
@@ -136,12 +134,16 @@ class Collection:
     @property
     def total_wire_bytes(self) -> int:
         """Bytes of all replies merged in this run."""
-        return sum(self._row_bytes) + sum(self._gram_bytes) + self._other_bytes
+        return sum(one.wire_bytes for one in self._sizes)
 
     def wire_bytes(self, index: int, wanted: StatisticsSpec) -> int:
         """Return what clients would have sent for ``wanted`` alone, which the specification at ``index`` covers."""
-        rows = self._single_row_bytes if wanted.means_per_class == 1 else self._row_bytes
-        return rows[index] + (self._gram_bytes[index] if wanted.gram else 0) + self._other_bytes
+        return sum(
+            (one.single_row_bytes if wanted.means_per_class == 1 else one.row_bytes)[index]
+            + (one.gram_bytes[index] if wanted.gram else 0)
+            + one.other_bytes
+            for one in self._sizes
+        )
 
     def statistics(self, index: int) -> StatisticsSum:
         """Return the sum of one specification.
@@ -171,10 +173,7 @@ class Collection:
         for total, client in zip(sums, received.statistics, strict=True):
             total.add(client)
         self._sums = sums
-        self._row_bytes = [a + b for a, b in zip(self._row_bytes, received.row_bytes, strict=True)]
-        self._single_row_bytes = [a + b for a, b in zip(self._single_row_bytes, received.single_row_bytes, strict=True)]
-        self._gram_bytes = [a + b for a, b in zip(self._gram_bytes, received.gram_bytes, strict=True)]
-        self._other_bytes += received.other_bytes
+        self._sizes.append(replace(received, statistics=()))
 
 
 def _check_kind(earlier: CollectedStatistics, request: StatisticsRequest, keep_rows: Sequence[bool]) -> None:

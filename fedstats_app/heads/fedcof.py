@@ -66,14 +66,7 @@ def solve_fedcof(
     gram = _scatter(rows, totals, weights) + _mean_term(totals, between_class)
     solution = solve_positive_definite(add_to_diagonal(gram, ridge), totals.sums.T)
     weight, _ = normalize_rows(solution.x.T)
-    report = SolveReport(
-        regulariser=f"gamma {shrinkage:.4g}{how}",
-        parameters={"shrinkage": float(shrinkage)},
-        ridge_effective=ridge,
-        condition_number=solution.condition_number,
-        rank=solution.rank,
-        notes=solution.notes,
-    )
+    report = solution.report(f"gamma {shrinkage:.4g}{how}", ridge, shrinkage=float(shrinkage))
     return LinearHead(weight.contiguous(), torch.zeros_like(weight[:, 0]), present, report)
 
 

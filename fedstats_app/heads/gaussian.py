@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.linear_head import LinearHead, SolveReport
+from fedstats_app.heads.linear_head import LinearHead
 from fedstats_app.heads.linear_system import add_to_diagonal, solve_positive_definite
 from fedstats_app.statistics import FeatureStatistics
 
@@ -60,14 +60,7 @@ def solve_gaussian(
     weight = solution.x.T.contiguous()  # (C, d)
     log_prior = torch.log(stats.class_counts.to(torch.float64) / max(stats.num_examples, 1))  # -inf when absent
     bias = log_prior - 0.5 * (weight * class_means).sum(dim=1)
-    report = SolveReport(
-        regulariser=f"shrinkage {shrinkage:.4g} ({covariance})",
-        parameters={"shrinkage": shrinkage},
-        ridge_effective=added,
-        condition_number=solution.condition_number,
-        rank=solution.rank,
-        notes=solution.notes,
-    )
+    report = solution.report(f"shrinkage {shrinkage:.4g} ({covariance})", added, shrinkage=shrinkage)
     return LinearHead(weight, bias, stats.present, report)
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedstats_app.heads.linear_head import SolveReport
+
 # Enough for the extreme eigenvalues to a few per cent; each step costs one product (or solve) of d^2.
 POWER_ITERATIONS = 30
 
@@ -35,6 +37,22 @@ class Solution:
         if self.rank is None:
             return ()
         return (f"singular system: pseudo-inverse of rank {self.rank} of {len(self.x)}",)
+
+    def report(self, regulariser: str, ridge_effective: float, **parameters: float) -> SolveReport:
+        """Return what the user is told of a head that came of this.
+
+        Parameters
+        ----------
+        regulariser : str
+            In words.
+        ridge_effective : float
+            What was added to the diagonal.
+        **parameters
+            The method's own, as they were used.
+        """
+        return SolveReport(
+            regulariser, parameters, ridge_effective, self.condition_number, rank=self.rank, notes=self.notes
+        )
 
 
 def solve_positive_definite(matrix: Tensor, rhs: Tensor, *, magnitude: float = 0.0) -> Solution:

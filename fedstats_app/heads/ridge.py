@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.linear_head import LinearHead, SolveReport, normalize_rows
+from fedstats_app.heads.linear_head import LinearHead, normalize_rows
 from fedstats_app.heads.linear_system import Solution, add_to_diagonal, solve_positive_definite
 from fedstats_app.heads.regularisation import gcv_ridge_lambda, oas_shrinkage
 from fedstats_app.statistics import FeatureStatistics
@@ -79,14 +79,7 @@ def solve_ridge(
     if normalize:
         weight, norm = normalize_rows(weight)
         bias = bias / norm
-    report = SolveReport(
-        regulariser=f"lambda {chosen:.4g}{how}",
-        parameters={"ridge_lambda": chosen},
-        ridge_effective=chosen,
-        condition_number=solution.condition_number,
-        rank=solution.rank,
-        notes=solution.notes,
-    )
+    report = solution.report(f"lambda {chosen:.4g}{how}", chosen, ridge_lambda=chosen)
     return LinearHead(weight.contiguous(), bias, stats.present, report)
 
 

@@ -45,12 +45,7 @@ class TensorSamples:
             raise ValueError(f"labels must be (n,) int64, got {tuple(labels.shape)} {labels.dtype}")
         if inputs.ndim < 2 or len(inputs) != len(labels) or inputs.dtype != torch.float32:
             raise ValueError(f"inputs must be ({len(labels)}, ...) float32, got {tuple(inputs.shape)} {inputs.dtype}")
-        self._inputs, self._labels = inputs, labels.cpu()
-
-    @property
-    def labels(self) -> Tensor:
-        """(n,) int64 class ids on the CPU."""
-        return self._labels
+        self._inputs, self.labels = inputs, labels.cpu()
 
     def inputs(self, indices: Tensor) -> Tensor:
         """Return a copy of the inputs at (b,) positions, on the device they are held on."""
@@ -69,13 +64,7 @@ class SelectedSamples:
     """
 
     def __init__(self, samples: Samples, positions: Tensor) -> None:
-        self._samples, self._positions = samples, positions
-        self._labels = samples.labels[positions]
-
-    @property
-    def labels(self) -> Tensor:
-        """(m,) int64 class ids on the CPU."""
-        return self._labels
+        self._samples, self._positions, self.labels = samples, positions, samples.labels[positions]
 
     def inputs(self, indices: Tensor) -> Tensor:
         """Return (b, ...) float32 inputs of the samples at (b,) int64 positions among those selected."""

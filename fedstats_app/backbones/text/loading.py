@@ -19,7 +19,7 @@ from fedstats_app.backbones.initialisation import random_initialisation
 from fedstats_app.backbones.text.encoders import PooledEncoder, PromptEncoder
 from fedstats_app.backbones.text.language_head import LanguageHead, take_language_head
 from fedstats_app.backbones.text.names import MASK_SLOT, TEXT_SLOT, TINY_TEXT, TRANSFORMERS, TextOptions, with_folder
-from fedstats_app.backbones.text.sentence import read_layout
+from fedstats_app.backbones.text.sentence import SentenceLayout, read_layout
 from fedstats_app.backbones.text.sources import model_folder
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
 from fedstats_app.backbones.text.transform import TextTransform
@@ -45,12 +45,8 @@ class _Model:
         Where the weights come from, in words.
     file : str
         Of a state dict that is put over those weights; "" for none.
-    pooling : str
-        One of `POOLINGS` where the folder says how; "" where it does not.
-    normalise : bool
-        Whether vectors are divided by their lengths.
-    usual_length : int or None
-        Most tokens of a text, where the folder says so.
+    layout : SentenceLayout or None
+        How a vector comes of a text's tokens, where the folder says so.
     """
 
     name: str
@@ -59,9 +55,7 @@ class _Model:
     folder: Path | None
     source: str
     file: str = ""
-    pooling: str = ""
-    normalise: bool = False
-    usual_length: int | None = None
+    layout: SentenceLayout | None = None
 
 
 def load_text_backbone(
@@ -169,18 +163,7 @@ def _from_folder(name: str) -> _Model:
         raise WeightsError(f"{folder.name}: the tokenizer must be one of the library tokenizers (a tokenizer.json)")
     if config.is_encoder_decoder:
         raise ValueError(f"{name}: an encoder-decoder has no features of a text; name an encoder or a causal model")
-    if layout is None:
-        return _Model(name, tokenizer, config, folder, source)
-    return _Model(
-        name,
-        tokenizer,
-        config,
-        folder,
-        source,
-        pooling=layout.pooling,
-        normalise=layout.normalise,
-        usual_length=layout.max_length,
-    )
+    return _Model(name, tokenizer, config, folder, source, layout=layout)
 
 
 def _length(model: _Model, wanted: int) -> int:
@@ -190,7 +173,7 @@ def _length(model: _Model, wanted: int) -> int:
         raise ValueError(
             f"text-max-length must be at most {limit}, the most tokens that {model.name} takes, got {wanted}"
         )
-    return wanted or model.usual_length or min(limit, LONGEST_BY_DEFAULT)
+    return wanted or (model.layout and model.layout.max_length) or min(limit, LONGEST_BY_DEFAULT)
 
 
 def _network(model: _Model, template: str) -> nn.Module:
@@ -233,11 +216,12 @@ def _encoder(
     """Return the backbone's module, its language head if there is a template, and in words what it makes of a text."""
     if options.template:
         return *_prompt_encoder(network, transform), "prompt"
-    if model.pooling and options.pooling != "auto":
+    layout = model.layout
+    if layout and options.pooling != "auto":
         raise ValueError(f"text-pooling must be auto for {model.name}, whose folder says how, got {options.pooling}")
-    pooling = model.pooling or ("mean" if options.pooling == "auto" else options.pooling)
-    module = PooledEncoder(network, pooling, normalise=model.normalise)
-    return module, None, f"{pooling}{', normalised' if model.normalise else ''}"
+    pooling = layout.pooling if layout else "mean" if options.pooling == "auto" else options.pooling
+    module = PooledEncoder(network, pooling, normalise=bool(layout and layout.normalise))
+    return module, None, f"{pooling}{', normalised' if module.normalise else ''}"
 
 
 def _prompt_encoder(network: nn.Module, transform: TextTransform) -> tuple[PromptEncoder, LanguageHead]:

@@ -82,7 +82,7 @@ def check_superlink(
     yield from check_pair(shown, authorities, host)
     try:
         context = ssl.create_default_context(cafile=str(Path(root_file).expanduser()))
-        version = _handshake(context, host, port, timeout).version
+        version, _ = _handshake(context, host, port, timeout)
     except OSError as error:  # ssl.SSLError is one
         advice = "see the lines about certificates above"
         yield Finding("SuperLink", "FAIL", f"{address}: the TLS connection is refused: {_reason(error)}", advice)
@@ -90,20 +90,13 @@ def check_superlink(
         yield Finding("SuperLink", "ok", f"{address} answers over {version} and its certificate is accepted")
 
 
-class _Handshake:
-    """A finished TLS handshake: its version, and the certificate that was shown."""
-
-    def __init__(self, connection: ssl.SSLSocket) -> None:
-        self.version = connection.version() or "TLS"
-        self.certificate = connection.getpeercert(binary_form=True)
-
-
-def _handshake(context: ssl.SSLContext, host: str, port: int, timeout: float) -> _Handshake:
+def _handshake(context: ssl.SSLContext, host: str, port: int, timeout: float) -> tuple[str, bytes | None]:
+    """Finish a TLS handshake; return its version, and the certificate that was shown."""
     with (
         _connect(host, port, timeout) as connection,
         context.wrap_socket(connection, server_hostname=host) as secured,
     ):
-        return _Handshake(secured)
+        return secured.version() or "TLS", secured.getpeercert(binary_form=True)
 
 
 def _shown_certificate(host: str, port: int, timeout: float) -> x509.Certificate | None:
@@ -113,7 +106,7 @@ def _shown_certificate(host: str, port: int, timeout: float) -> x509.Certificate
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
-        shown = _handshake(context, host, port, timeout).certificate
+        _, shown = _handshake(context, host, port, timeout)
     except OSError:
         return None
     return None if shown is None else x509.load_der_x509_certificate(shown)
