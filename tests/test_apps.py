@@ -15,7 +15,7 @@ from PIL import Image
 
 import fedstats_app
 from fedstats_app.client import evaluation as client_evaluation
-from fedstats_app.client import split as client_data
+from fedstats_app.client.site import Site
 from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import load_dataset
 from fedstats_app.grid.discovery import TooFewClients
@@ -83,14 +83,14 @@ def test_float32_on_the_wire_changes_no_prediction(default: Path, tmp_path: Path
 def test_failing_clients_are_named_and_the_others_make_the_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    samples = client_data.client_samples
+    split = Site.split
 
-    def failing(config: AppConfig, node: object, client_id: int | None, names: tuple[str, ...]) -> Any:
-        if client_id in (3, 7):
-            raise OSError(f"disk of client {client_id} is gone")
-        return samples(config, node, client_id, names)  # type: ignore[arg-type]
+    def failing(site: Site, names: tuple[str, ...], **how: Any) -> Any:
+        if site.client_id in (3, 7):
+            raise OSError(f"disk of client {site.client_id} is gone")
+        return split(site, names, **how)
 
-    monkeypatch.setattr(client_data, "client_samples", failing)
+    monkeypatch.setattr(Site, "split", failing)
     folder = simulate(tmp_path, method="fedncm", wire_dtype="float64")
     stats, _ = central(
         AppConfig.of(backbone="random:tiny", input_size=16, num_clients=10), [k for k in range(10) if k not in (3, 7)]

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fedstats_app.client.split import client_samples
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from fedstats_app.backbones.feature_reader import BLOCK_SIZE, FeatureReader
 from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.client.site import Site
 from fedstats_app.config import AppConfig, ConfigError, NodeConfig
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.clients import split_holdout
@@ -101,17 +101,18 @@ def test_a_client_without_samples_gives_no_blocks(sample: Dataset) -> None:
 
 def test_every_sample_belongs_to_one_client() -> None:
     config = AppConfig.of(num_clients=7)
-    parts = [client_samples(config, NodeConfig("", 0, 2), client, ())[1] for client in range(7)]
+    sites = [Site(config, NodeConfig("", 0, 2), client) for client in range(8)]
+    parts = [site.split((), holdout=0.0, seed=0).kept for site in sites[:7]]
     assert sorted(np.concatenate(parts).tolist()) == list(range(8000))
     with pytest.raises(ValueError, match=r"client must lie in \[0, 7\), got 7"):
-        client_samples(config, NodeConfig("", 0, 2), 7, ())
+        sites[7].split((), holdout=0.0, seed=0)
 
 
 def test_a_node_with_its_own_folder_is_aligned_by_class_name(tmp_path: Path) -> None:
-    node = NodeConfig(str(image_folder(tmp_path / "site")))
-    dataset, indices = client_samples(AppConfig(), node, None, ("ant", "cat", "dog"))
-    assert dataset.class_names == ("ant", "cat", "dog")
-    assert sorted(set(dataset.labels[indices].tolist())) == [1, 2]
+    node = NodeConfig(str(image_folder(tmp_path / "site")), min_class_count=0)
+    split = Site(AppConfig(), node).split(("ant", "cat", "dog"), holdout=0.0, seed=0)
+    assert split.dataset.class_names == ("ant", "cat", "dog")
+    assert sorted(set(split.dataset.labels[split.kept].tolist())) == [1, 2]
 
 
 @given(st.integers(0, 200), st.floats(0.0, 0.9), st.integers(0, 5))
