@@ -12,10 +12,6 @@ from fedstats_app.backbones.transform import ImageTransform
 OfficialWeights = Callable[[], tuple[Mapping[str, Tensor], str]]
 
 
-def _as_it_is(key: str) -> str:
-    return key
-
-
 @dataclass(frozen=True)
 class Architecture:
     """A network without classifier, its own transform, and where its weights come from.
@@ -38,4 +34,4 @@ class Architecture:
     transform: ImageTransform
     official_weights: OfficialWeights | None = None
     classifier_prefixes: tuple[str, ...] = ()
-    rename_key: Callable[[str], str] = _as_it_is
+    rename_key: Callable[[str], str] = str  # of a key of the file: as it is

@@ -20,39 +20,31 @@ class InputTransform(Protocol):
     @property
     def kind(self) -> Kind:
         """What a sample is: "image" (a PIL image in mode RGB) or "text" (a str)."""
-        ...
 
     @property
     def input_size(self) -> int:
         """Side of the square image in pixels, or the most tokens of a text."""
-        ...
 
     @property
     def spec(self) -> dict[str, object]:
         """All that determines the result, as values that JSON can hold."""
-        ...
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Every shape that may come out."""
-        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """Of what comes out."""
-        ...
 
     def blank(self) -> Tensor:
         """Return what an empty sample becomes, to try a network on."""
-        ...
 
     def __call__(self, sample: Any, /) -> Tensor:
         """Turn one sample into a tensor of one of the shapes, on the CPU."""
-        ...
 
     def stack(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return one batch of inputs, at least one; those of other shapes are padded to the largest."""
-        ...
 
 
 class PaddedBatch:

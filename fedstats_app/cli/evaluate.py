@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
-from fedstats_app.cli.sample_files import readable
+from fedstats_app.cli.sample_files import readable, tell_unreadable
 from fedstats_app.cli.text import WIDTH, percent, printable, table
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.clients import data_spec
@@ -66,9 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(to_json(_document(arguments, classifier, aligned, evaluation)))
     else:
         print("\n\n".join(_sections(classifier, aligned, evaluation)))
-    for name, reason in evaluation.unreadable.items():
-        print(f"fedstats evaluate: not read: {printable(name, 1000)}: {printable(reason, 1000)}", file=sys.stderr)
-    return 1 if evaluation.unreadable else 0
+    return tell_unreadable("evaluate", evaluation.unreadable)
 
 
 def _labelled(path: str) -> Dataset:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from collections.abc import Iterator
 
 from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
-from fedstats_app.cli.sample_files import as_dataset, find_files, readable, texts_as_dataset
+from fedstats_app.cli.sample_files import as_dataset, find_files, readable, tell_unreadable, texts_as_dataset
 from fedstats_app.cli.text import WIDTH, percent, printable
 from fedstats_app.data import Dataset
 from fedstats_app.storage.files import to_json
@@ -47,9 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"head {classifier.method}; {calibration_note(classifier)}")
         for path, ranking in predictions:
             print(_lines(path, ranking))
-    for name, reason in unreadable.items():
-        print(f"fedstats predict: not read: {printable(name, 1000)}: {printable(reason, 1000)}", file=sys.stderr)
-    return 1 if unreadable else 0
+    return tell_unreadable("predict", unreadable)
 
 
 def _predictions(

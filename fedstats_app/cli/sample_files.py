@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from fedstats_app.cli.text import printable
 from fedstats_app.data import Dataset, Sample, SampleSource, UnreadableSampleError
 from fedstats_app.data.dataset import Kind
 from fedstats_app.data.folder import SUFFIXES, FolderSource, visible_files
@@ -99,3 +101,10 @@ def readable(dataset: Dataset, indices: Sequence[int], read: list[int], unreadab
             continue
         read.append(index)
         yield sample
+
+
+def tell_unreadable(command: str, unreadable: Mapping[str, str]) -> int:
+    """Name on stderr what could not be read, and why; return the command's exit code."""
+    for name, reason in unreadable.items():
+        print(f"fedstats {command}: not read: {printable(name, 1000)}: {printable(reason, 1000)}", file=sys.stderr)
+    return 1 if unreadable else 0

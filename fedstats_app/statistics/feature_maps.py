@@ -30,15 +30,12 @@ class FeatureMap(Protocol):
 
     def output_dim(self, feature_dim: int) -> int:
         """Return D for a given d."""
-        ...
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return the mapped features."""
-        ...
 
     def to_dict(self) -> dict[str, str | int | float]:
         """Return what rebuilds the map: plain values, for the wire and the head's metadata."""
-        ...
 
 
 class _InPlainValues:

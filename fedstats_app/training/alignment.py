@@ -61,6 +61,21 @@ ALIGNMENT_FORMS: MappingProxyType[str, Callable[[Tensor, Tensor, Tensor, Tensor]
 )
 
 
+def check_alignment(form: str, prototypes: Tensor, present: Tensor, weight: float) -> None:
+    """Refuse with a ValueError what is no form, no prototypes (C, D) with present (C,) bool, or no weight."""
+    if form not in ALIGNMENT_FORMS:
+        raise ValueError(f"form must be one of {', '.join(ALIGNMENT_FORMS)}, got {form!r}")
+    if prototypes.ndim != 2 or present.shape != prototypes.shape[:1] or present.dtype != torch.bool:
+        raise ValueError(
+            f"prototypes must be (C, D) and present (C,) bool, got {tuple(prototypes.shape)}, {tuple(present.shape)} "
+            f"{present.dtype}"
+        )
+    if not bool(prototypes[present].isfinite().all()):
+        raise ValueError("prototypes of present classes must be finite")
+    if not 0.0 <= weight < math.inf:
+        raise ValueError(f"weight must be at least 0 and finite, got {weight}")
+
+
 def alignment_loss(form: str, prototypes: Tensor, present: Tensor, weight: float) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the extra loss ``weight * R`` for :func:`fedstats_app.training.train_locally`.
 
@@ -80,17 +95,7 @@ def alignment_loss(form: str, prototypes: Tensor, present: Tensor, weight: float
     ValueError
         If the form is unknown, shapes disagree, a present prototype is not finite, or the weight is out of range.
     """
-    if form not in ALIGNMENT_FORMS:
-        raise ValueError(f"form must be one of {', '.join(ALIGNMENT_FORMS)}, got {form!r}")
-    if prototypes.ndim != 2 or present.shape != prototypes.shape[:1] or present.dtype != torch.bool:
-        raise ValueError(
-            f"prototypes must be (C, D) and present (C,) bool, got {tuple(prototypes.shape)}, {tuple(present.shape)} "
-            f"{present.dtype}"
-        )
-    if not bool(prototypes[present].isfinite().all()):
-        raise ValueError("prototypes of present classes must be finite")
-    if not 0.0 <= weight < math.inf:
-        raise ValueError(f"weight must be at least 0 and finite, got {weight}")
+    check_alignment(form, prototypes, present, weight)
     function = ALIGNMENT_FORMS[form]
 
     def loss(features: Tensor, labels: Tensor) -> Tensor:

@@ -17,11 +17,9 @@ class Samples(Protocol):
     @property
     def labels(self) -> Tensor:
         """(n,) int64 class ids on the CPU."""
-        ...
 
     def inputs(self, indices: Tensor) -> Tensor:
         """Return (b, ...) float32 inputs of the samples at (b,) int64 positions, in that order."""
-        ...
 
 
 class TensorSamples:

@@ -9,7 +9,6 @@ that head on it; or a whole model. A ConfigRecord ``personal`` says which classe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedstats_app.training.alignment import ALIGNMENT_FORMS
+from fedstats_app.training.alignment import check_alignment
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array, to_array, to_record
 from fedstats_app.wire.reading import (
@@ -63,15 +62,7 @@ class Prototypes:
     weight: float
 
     def __post_init__(self) -> None:
-        if self.means.ndim != 2 or self.present.shape != self.means.shape[:1] or self.present.dtype != torch.bool:
-            raise ValueError(
-                f"prototypes must be (C, D) and present (C,) bool, "
-                f"got {tuple(self.means.shape)}, {tuple(self.present.shape)} {self.present.dtype}"
-            )
-        if self.form not in ALIGNMENT_FORMS:
-            raise ValueError(f"form must be one of {', '.join(ALIGNMENT_FORMS)}, got {self.form!r}")
-        if not 0.0 <= self.weight < math.inf:
-            raise ValueError(f"weight must be at least 0 and finite, got {self.weight}")
+        check_alignment(self.form, self.means, self.present, self.weight)
 
 
 @dataclass(frozen=True)

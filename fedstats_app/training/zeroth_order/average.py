@@ -72,12 +72,10 @@ class Measured(Protocol):
     @property
     def scalars(self) -> tuple[float, ...]:
         """One per direction."""
-        ...
 
     @property
     def num_examples(self) -> int:
         """Samples that they are means over."""
-        ...
 
 
 class ScalarAverage:
