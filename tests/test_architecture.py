@@ -1,7 +1,5 @@
 """Rooms stand on levels, imports point down, nothing goes in a circle, and few rooms know Flower."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

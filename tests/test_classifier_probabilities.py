@@ -1,7 +1,5 @@
 """Probabilities of a loaded classifier, and its likeliest classes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run folder with a head that knows three colours, and pictures of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`fedstats predict` on pictures of three colours."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Texts in tables and folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

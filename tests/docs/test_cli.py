@@ -1,7 +1,5 @@
 """Every command of the page runs and does what the page says."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

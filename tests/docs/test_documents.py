@@ -1,7 +1,5 @@
 """The documents say what is so: their code runs, their commands parse, their keys, links and numbers are right."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

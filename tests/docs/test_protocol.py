@@ -1,7 +1,5 @@
 """The numbers of the protocol page are those of real messages, and its limits those of the code."""
 
-from __future__ import annotations
-
 import re
 
 import torch

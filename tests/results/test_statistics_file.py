@@ -1,7 +1,5 @@
 """Collected statistics on disk: to the last bit, for their owner's eyes only."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """One contract for every value that can be added: any split, any order, an identity, inputs left alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Prompts and label words: the head on prompt features gives the language model's own logits of the words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

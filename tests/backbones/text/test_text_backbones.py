@@ -1,7 +1,5 @@
 """Language models as backbones: the features of a text are its own, and those of the library's model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

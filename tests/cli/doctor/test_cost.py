@@ -1,7 +1,5 @@
 """What the doctor expects a run to cost, against what runs cost."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

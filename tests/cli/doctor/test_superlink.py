@@ -1,7 +1,5 @@
 """Reaching a SuperLink: over TLS or not, with the right certificate or not, and never waiting for long."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
