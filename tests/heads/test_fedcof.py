@@ -85,16 +85,8 @@ def test_golden_heads_with_noisy_counts(federation: Federation, solved: list) ->
 
 
 def test_two_phase_secure_aggregation_gives_our_matrix(solved: list) -> None:
-    golden = load("secagg")
-    rows = ClassMeanRows.concatenate(
-        [
-            ClassMeanRows.from_features(
-                torch.from_numpy(golden["X"][mine]), tensor(golden["labels"][mine]), int(golden["C"])
-            )
-            for mine in (golden["clients"] == k for k in range(int(golden["K"])))
-        ]
-    )
-    solve_fedcof(rows, shrinkage=float(golden["gamma"]))
+    golden = Federation("secagg")
+    solve_fedcof(golden.rows(), shrinkage=float(golden["gamma"]))
     assert relative_difference(solved[0].matrix, golden["G_plain"]) <= 1e-12
     assert relative_difference(solved[0].matrix, golden["G"]) <= 1e-12
 

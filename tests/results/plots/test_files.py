@@ -32,8 +32,8 @@ TRAININGS = [make_training(start, [0.1, 0.7, 0.8]) for start in ("random", "fedn
         (plot_accuracy_vs_megabytes, POINTS, [*POINTS[:2], CostPoint("FedCOF", 1.7, 0.8)], 1125, 750),
         (lambda data, path, title: plot_confusion_matrix(data, NAMES, path, title), MATRIX, MATRIX.T, 1170, 1080),
         (lambda data, path, _: plot_label_distribution(data, NAMES[:3], path), COUNTS, COUNTS[::-1], 1650, 720),
-        (plot_personal_accuracies, ACCURACIES, {**ACCURACIES, "one": [0.4]}, 1200, 500),
-        (plot_training, TRAININGS, TRAININGS[:2], 1650, 700),
+        (plot_personal_accuracies, ACCURACIES, {**ACCURACIES, "one": [0.4]}, 1200, 429),
+        (plot_training, TRAININGS, TRAININGS[:2], 1650, 660),
     ],
     ids=["accuracy", "confusion", "labels", "personal", "training"],
 )

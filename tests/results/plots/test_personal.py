@@ -9,12 +9,9 @@ from tests.results.plots.conftest import Check
 
 def _accuracies(approaches: int, clients: int, low: float = 0.5) -> dict[str, list[float]]:
     random = np.random.default_rng(approaches * 1000 + clients)
-    return {
-        f"{('global head, ', 'closed form, ', '')[index % 3]}approach no. {index}": random.uniform(
-            low, 1, clients
-        ).tolist()
-        for index in range(approaches)
-    }
+    kinds = ("global head, ", "closed form, ", "")
+    names = [f"{kinds[index % 3]}approach no. {index}" for index in range(approaches)]
+    return {name: random.uniform(low, 1, clients).tolist() for name in names}
 
 
 @pytest.mark.parametrize(("approaches", "clients"), [(1, 1), (1, 20), (3, 2), (12, 20), (20, 1000)])
