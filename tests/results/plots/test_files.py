@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedstats_app.results.plots import (
-    CostPoint,
-    plot_accuracy_vs_megabytes,
-    plot_confusion_matrix,
-    plot_label_distribution,
-    plot_training,
-)
+from fedstats_app.results.plots.accuracy import CostPoint, plot_accuracy_vs_megabytes
+from fedstats_app.results.plots.confusion import plot_confusion_matrix
+from fedstats_app.results.plots.fine_tuning import plot_training
+from fedstats_app.results.plots.labels import plot_label_distribution
 from fedstats_app.results.plots.personal import plot_personal_accuracies
 from tests.support.trainings import make_training
 
