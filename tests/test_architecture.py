@@ -1,7 +1,5 @@
 """Rooms stand on levels, imports point down, nothing goes in a circle, and few rooms know Flower."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -88,26 +86,38 @@ def test_every_room_says_what_it_is_for_and_what_it_may_import() -> None:
             assert "mport" in text, f"{name}/__init__.py must say what the room may import"
 
 
-@pytest.mark.parametrize(
-    ("module", "absent"),
-    [
-        ("fedstats_app", ("torch", "flwr", "numpy")),
-        ("fedstats_app.statistics", ("flwr", "torchvision", "datasets", "PIL")),
-        ("fedstats_app.heads", ("flwr", "torchvision", "datasets", "PIL")),
-        ("fedstats_app.backbones", ("flwr", "torchvision", "datasets", "transformers")),
-        ("fedstats_app.results", ("flwr", "torchvision", "datasets", "matplotlib")),
-        ("fedstats_app.cli", ("torch", "flwr", "numpy", "PIL", "cryptography")),
-        ("fedstats_app.cli.predict", ("flwr", "ray", "torchvision", "datasets", "matplotlib")),
-        ("fedstats_app.cli.doctor", ("torch", "flwr", "ray")),
-        ("fedstats_app.client_app", ("torch", "torchvision", "matplotlib", "datasets", "ray")),
-        ("fedstats_app.client.statistics", ("torchvision", "matplotlib", "datasets", "ray")),
-        ("fedstats_app.client.training", ("torchvision", "transformers", "matplotlib", "datasets", "ray")),
-    ],
-)
-def test_imports_are_light(module: str, absent: tuple[str, ...]) -> None:
-    program = f"import sys, {module}; print([name for name in {absent!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == "[]"
+# Each chain is imported by one process, in order: what is absent then would be absent after its last import alone.
+LIGHT = [
+    {
+        "fedstats_app.cli": ("torch", "flwr", "numpy", "PIL", "cryptography"),
+        "fedstats_app.cli.doctor": ("torch", "flwr", "ray"),
+    },
+    {
+        "fedstats_app.client_app": ("torch", "torchvision", "matplotlib", "datasets", "ray"),
+        "fedstats_app.client.statistics": ("torchvision", "matplotlib", "datasets", "ray"),
+        "fedstats_app.client.training": ("torchvision", "transformers", "matplotlib", "datasets", "ray"),
+    },
+    {
+        "fedstats_app.statistics": ("flwr", "torchvision", "datasets", "PIL"),
+        "fedstats_app.heads": ("flwr", "torchvision", "datasets", "PIL"),
+        "fedstats_app.backbones": ("flwr", "torchvision", "datasets", "transformers"),
+        "fedstats_app.results": ("flwr", "torchvision", "datasets", "matplotlib"),
+        "fedstats_app.cli.predict": ("flwr", "ray", "torchvision", "datasets", "matplotlib"),
+    },
+]
+IMPORT_IN_TURN = """
+import importlib, sys
+for module, absent in {!r}.items():
+    importlib.import_module(module)
+    print(module, [name for name in absent if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize("chain", LIGHT, ids=lambda chain: next(reversed(chain)))
+def test_imports_are_light(chain: dict[str, tuple[str, ...]]) -> None:
+    program = [sys.executable, "-c", IMPORT_IN_TURN.format(chain)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.splitlines() == [f"{module} []" for module in chain]
 
 
 def test_nothing_is_unpickled() -> None:

@@ -1,7 +1,5 @@
 """The app bundle that `flwr run` submits and `flwr app publish` uploads: what is in it, and how large."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

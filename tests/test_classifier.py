@@ -16,6 +16,7 @@ from fedstats_app.heads import LinearHead, solve_ncm
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.statistics import FeatureMap, FeatureStatistics, IdentityMap, RandomProjection
+from tests.support.heads import head_metadata
 
 _NAMES = ["red", "green", "blue", "never seen"]
 _COLOURS = [(230, 20, 20), (20, 200, 30), (25, 30, 220)]
@@ -39,24 +40,21 @@ def backbone() -> Backbone:
     return load_backbone("random:tiny", input_size=16, device="cpu")
 
 
-def _head(backbone: Backbone, feature_map: FeatureMap) -> LinearHead:
+def _head(backbone: Backbone, feature_map: FeatureMap = _MAPS[0]) -> LinearHead:
     images, names = _images(10, seed=0)
     features = feature_map(torch.cat(list(backbone.extract(images))))
     labels = torch.tensor([_NAMES.index(name) for name in names])
     return solve_ncm(FeatureStatistics.from_features(features, labels, len(_NAMES)))
 
 
-def _metadata(backbone: Backbone, feature_map: FeatureMap, /, **changes: str) -> dict[str, str]:
-    return {
-        "method": "fedncm",
-        "backbone": backbone.name,
-        "backbone-weights": "",
-        "backbone-fingerprint": backbone.fingerprint,
-        "input-size": str(backbone.input_size),
-        "feature-map": json.dumps(feature_map.to_dict()),
-        "class-names": json.dumps(_NAMES),
-        **{key.replace("_", "-"): value for key, value in changes.items()},
-    }
+def _loaded(
+    run: RunFolder, backbone: Backbone, used: FeatureMap = _MAPS[0], /, *, without: str = "", **changes: str
+) -> Classifier:
+    """Save a head of FedNCM, with metadata changed or left out, and load it again."""
+    metadata = head_metadata(backbone, _NAMES, used, **changes)
+    metadata.pop(without, None)
+    run.save_head("fedncm", _head(backbone, used), metadata)
+    return fedstats_app.load(run.path, "fedncm", device="cpu")
 
 
 @pytest.fixture
@@ -68,9 +66,7 @@ def run(tmp_path: Path) -> RunFolder:
 def test_a_loaded_classifier_knows_what_the_run_knew(
     run: RunFolder, backbone: Backbone, feature_map: FeatureMap, tmp_path: Path
 ) -> None:
-    head = _head(backbone, feature_map)
-    run.save_head("fedncm", head, _metadata(backbone, feature_map))
-    classifier = fedstats_app.load(run.path, "fedncm", device="cpu")
+    classifier = _loaded(run, backbone, feature_map)
     images, names = _images(7, seed=1)  # more than a batch
     path = tmp_path / "image.png"
     images[2].save(path)
@@ -78,15 +74,16 @@ def test_a_loaded_classifier_knows_what_the_run_knew(
     assert classifier.predict(images) == names
     assert classifier.predict(path) == classifier.predict(str(path)) == classifier.predict(images[2]) == names[2]
     scores = classifier.scores([images[0], path])
-    expected = head.logits(feature_map(torch.cat(list(backbone.extract([images[0], images[2]])))))
+    expected = _head(backbone, feature_map).logits(
+        feature_map(torch.cat(list(backbone.extract([images[0], images[2]]))))
+    )
     assert scores.dtype == torch.float64
     assert torch.isneginf(scores[:, 3]).all()
     torch.testing.assert_close(scores[:, :3], expected[:, :3], rtol=1e-5, atol=1e-6)
 
 
 def test_any_image_mode_is_read_as_the_training_images_were(run: RunFolder, backbone: Backbone) -> None:
-    run.save_head("fedncm", _head(backbone, IdentityMap()), _metadata(backbone, IdentityMap()))
-    classifier = fedstats_app.load(run.path, "fedncm", device="cpu")
+    classifier = _loaded(run, backbone)
     image = _images(1, seed=2)[0][1]
     with_alpha = image.copy()
     with_alpha.putalpha(255)
@@ -95,8 +92,7 @@ def test_any_image_mode_is_read_as_the_training_images_were(run: RunFolder, back
 
 
 def test_a_generator_is_read_and_nothing_gives_nothing(run: RunFolder, backbone: Backbone) -> None:
-    run.save_head("fedncm", _head(backbone, IdentityMap()), _metadata(backbone, IdentityMap()))
-    classifier = fedstats_app.load(run.path, "fedncm", device="cpu")
+    classifier = _loaded(run, backbone)
     images, names = _images(1, seed=3)
     assert classifier.predict(image for image in images) == names
     assert classifier.predict([]) == []
@@ -106,9 +102,8 @@ def test_a_generator_is_read_and_nothing_gives_nothing(run: RunFolder, backbone:
 def test_by_default_the_most_accurate_method_is_loaded(
     run: RunFolder, backbone: Backbone, make_result: Callable[..., MethodResult]
 ) -> None:
-    metadata = _metadata(backbone, IdentityMap())
     for method in ("fedncm", "fed3r", "fedcgs"):
-        run.save_head(method, _head(backbone, IdentityMap()), metadata)
+        run.save_head(method, _head(backbone), head_metadata(backbone, _NAMES))
     results = [make_result("fedncm", 0.7), make_result("fed3r", 0.9), make_result("fedcgs", None)]
     run.write_results({"methods": {result.method: result.to_json() for result in results}})
     assert fedstats_app.load(str(run.path), device="cpu").method == "fed3r"
@@ -118,20 +113,15 @@ def test_by_default_the_most_accurate_method_is_loaded(
 
 
 def test_another_backbone_is_refused_with_both_fingerprints(run: RunFolder, backbone: Backbone) -> None:
-    other = "0" * 64
-    run.save_head(
-        "fedncm", _head(backbone, IdentityMap()), _metadata(backbone, IdentityMap(), backbone_fingerprint=other)
-    )
     with pytest.raises(ValueError, match="random:tiny") as caught:
-        fedstats_app.load(run.path, "fedncm", device="cpu")
-    assert other in str(caught.value)
+        _loaded(run, backbone, backbone_fingerprint="0" * 64)
+    assert "0" * 64 in str(caught.value)
     assert backbone.fingerprint in str(caught.value)
 
 
 def test_another_input_size_is_another_transform_and_refused(run: RunFolder, backbone: Backbone) -> None:
-    run.save_head("fedncm", _head(backbone, IdentityMap()), _metadata(backbone, IdentityMap(), input_size="24"))
     with pytest.raises(ValueError, match=backbone.fingerprint):
-        fedstats_app.load(run.path, "fedncm", device="cpu")
+        _loaded(run, backbone, input_size="24")
 
 
 def test_weights_may_have_moved(run: RunFolder, tmp_path: Path) -> None:
@@ -139,10 +129,8 @@ def test_weights_may_have_moved(run: RunFolder, tmp_path: Path) -> None:
     weights = tmp_path / "moved.pth"
     torch.save(source.module.state_dict(), weights)
     tiny = load_backbone("tiny", weights=str(weights), input_size=16, device="cpu")
-    metadata = _metadata(tiny, IdentityMap(), backbone_weights=str(tmp_path / "gone.pth"))
-    run.save_head("fedncm", _head(tiny, IdentityMap()), metadata)
     with pytest.raises(WeightsError, match=r"gone\.pth"):
-        fedstats_app.load(run.path, "fedncm", device="cpu")
+        _loaded(run, tiny, backbone_weights=str(tmp_path / "gone.pth"))
     classifier = fedstats_app.load(run.path, "fedncm", weights=weights, device="cpu")
     images, names = _images(1, seed=4)
     assert classifier.predict(images) == names
@@ -152,6 +140,7 @@ def test_weights_may_have_moved(run: RunFolder, tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"class_names": '["red", "green"]'}, "has 4 classes, but there are 2 class names"),
+        ({"without": "feature-map"}, "metadata must have 'feature-map'"),
         ({"class_names": '"red"'}, "class-names must be a JSON list of strings, got 'red'"),
         ({"feature_map": json.dumps(_MAPS[1].to_dict())}, "for features of dimension 32.*'random-projection' give 64"),
     ],
@@ -159,17 +148,8 @@ def test_weights_may_have_moved(run: RunFolder, tmp_path: Path) -> None:
 def test_metadata_that_do_not_fit_the_head_are_refused(
     run: RunFolder, backbone: Backbone, changes: dict[str, str], message: str
 ) -> None:
-    run.save_head("fedncm", _head(backbone, IdentityMap()), _metadata(backbone, IdentityMap(), **changes))
     with pytest.raises(ValueError, match=message):
-        fedstats_app.load(run.path, "fedncm", device="cpu")
-
-
-def test_a_missing_metadata_entry_is_named(run: RunFolder, backbone: Backbone) -> None:
-    metadata = _metadata(backbone, IdentityMap())
-    del metadata["feature-map"]
-    run.save_head("fedncm", _head(backbone, IdentityMap()), metadata)
-    with pytest.raises(ValueError, match="metadata must have 'feature-map'"):
-        fedstats_app.load(run.path, "fedncm", device="cpu")
+        _loaded(run, backbone, **changes)
 
 
 def test_a_missing_folder_method_or_result_says_what_there_is(run: RunFolder, backbone: Backbone) -> None:
@@ -177,13 +157,13 @@ def test_a_missing_folder_method_or_result_says_what_there_is(run: RunFolder, ba
         fedstats_app.load(run.path / "nowhere")
     with pytest.raises(FileNotFoundError, match="heads of: no method"):
         fedstats_app.load(run.path)
-    run.save_head("fedncm", _head(backbone, IdentityMap()), _metadata(backbone, IdentityMap()))
+    _loaded(run, backbone)
     with pytest.raises(FileNotFoundError, match=r"no head of method 'fed3r'.*heads of: fedncm"):
         fedstats_app.load(run.path, "fed3r")
 
 
 def test_what_is_no_image_is_named(run: RunFolder, backbone: Backbone, tmp_path: Path) -> None:
-    classifier = Classifier(backbone, IdentityMap(), _head(backbone, IdentityMap()), _NAMES, "fedncm")
+    classifier = Classifier(backbone, IdentityMap(), _head(backbone), _NAMES, "fedncm")
     with pytest.raises(FileNotFoundError, match=r"missing\.png"):
         classifier.predict(tmp_path / "missing.png")
     (tmp_path / "text.png").write_text("no image")

@@ -1,8 +1,5 @@
 """Probabilities of a loaded classifier, and its likeliest classes."""
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.classifier import Classifier
 from fedstats_app.heads import LinearHead
 from fedstats_app.results.run_folder import RunFolder
+from tests.support.heads import head_metadata
 
 NAMES = ["a", "b", "c", "never seen"]
 BACKBONE = load_backbone("random:tiny", input_size=16, device="cpu")
@@ -27,15 +25,7 @@ IMAGES = [Image.new("RGB", (20, 20), colour) for colour in ("red", "green", "blu
 
 def load(root: Path, **metadata: str) -> Classifier:
     run = RunFolder.create(str(root), 1)
-    entries = {
-        "backbone": BACKBONE.name,
-        "backbone-fingerprint": BACKBONE.fingerprint,
-        "input-size": "16",
-        "feature-map": json.dumps({"kind": "identity"}),
-        "class-names": json.dumps(NAMES),
-        **{key.replace("_", "-"): value for key, value in metadata.items()},
-    }
-    run.save_head("fedncm", HEAD, entries)
+    run.save_head("fedncm", HEAD, head_metadata(BACKBONE, NAMES, **metadata))
     return fedstats_app.load(run.path, "fedncm", device="cpu")
 
 

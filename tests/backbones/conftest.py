@@ -9,16 +9,11 @@ from PIL import Image
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def random_images() -> Callable[..., list[Image.Image]]:
-    """Make n RGB images of noise, of different sizes unless one is given."""
-
-    def make(n: int, *, seed: int = 0, size: int = 0) -> list[Image.Image]:
-        rng = np.random.default_rng(seed)
-        shapes = [(size, size) if size else tuple(rng.integers(8, 70, 2)) for _ in range(n)]
-        return [Image.fromarray(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)) for shape in shapes]
-
-    return make
+def random_images(n: int, *, seed: int = 0) -> list[Image.Image]:
+    """Make RGB images of noise, of different sizes."""
+    rng = np.random.default_rng(seed)
+    shapes = [tuple(rng.integers(8, 70, 2)) for _ in range(n)]
+    return [Image.fromarray(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)) for shape in shapes]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch import nn
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.transform import ImageTransform
+from tests.backbones.conftest import random_images
 
 _TRANSFORM = ImageTransform(16, (0.5,) * 3, (0.5,) * 3)
 
@@ -59,7 +60,7 @@ def channels_last() -> Backbone:
 @given(data=st.data())
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_features_do_not_depend_on_grouping_order_or_neighbours(
-    layout: str, request: pytest.FixtureRequest, random_images: Callable[..., list[Image.Image]], data: st.DataObject
+    layout: str, request: pytest.FixtureRequest, data: st.DataObject
 ) -> None:
     backbone = request.getfixturevalue(layout)
     images = random_images(7)
@@ -73,7 +74,7 @@ def test_features_do_not_depend_on_grouping_order_or_neighbours(
     assert torch.equal(got, expected[torch.tensor(order)])
 
 
-def test_batches_are_in_order_and_hold_real_rows_only(random_images: Callable[..., list[Image.Image]]) -> None:
+def test_batches_are_in_order_and_hold_real_rows_only() -> None:
     backbone = _custom()
     images = random_images(10)
     batches = list(backbone.extract(images))
@@ -83,7 +84,7 @@ def test_batches_are_in_order_and_hold_real_rows_only(random_images: Callable[..
     assert list(backbone.extract([])) == []
 
 
-def test_last_batch_is_padded_with_zeros_to_the_fixed_shape(random_images: Callable[..., list[Image.Image]]) -> None:
+def test_last_batch_is_padded_with_zeros_to_the_fixed_shape() -> None:
     backbone = _custom()
     seen: list[torch.Tensor] = []
     backbone.module.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].clone()))
@@ -92,7 +93,7 @@ def test_last_batch_is_padded_with_zeros_to_the_fixed_shape(random_images: Calla
     assert (seen[1][1:] == 0).all() and (seen[1][0] != 0).any()
 
 
-def test_images_are_read_one_batch_at_a_time(random_images: Callable[..., list[Image.Image]]) -> None:
+def test_images_are_read_one_batch_at_a_time() -> None:
     read = 0
 
     def images() -> Iterator[Image.Image]:
@@ -107,7 +108,7 @@ def test_images_are_read_one_batch_at_a_time(random_images: Callable[..., list[I
 
 
 @pytest.mark.parametrize("part", ["module", "dropout", "norm"])
-def test_train_mode_changes_nothing(part: str, random_images: Callable[..., list[Image.Image]]) -> None:
+def test_train_mode_changes_nothing(part: str) -> None:
     backbone = _custom()
     images = random_images(6)
     before = _features(backbone, images)
@@ -117,7 +118,7 @@ def test_train_mode_changes_nothing(part: str, random_images: Callable[..., list
     assert all(torch.equal(value, weights[key]) for key, value in backbone.module.state_dict().items())
 
 
-def test_features_carry_no_gradient_but_may_enter_autograd(random_images: Callable[..., list[Image.Image]]) -> None:
+def test_features_carry_no_gradient_but_may_enter_autograd() -> None:
     backbone = _custom()
     features = _features(backbone, random_images(4))
     assert not features.requires_grad and not features.is_inference()
@@ -158,16 +159,14 @@ def test_fingerprint_ignores_how_features_are_computed() -> None:
         assert _custom(device="cuda").fingerprint == fingerprint
 
 
-def test_autocast_gives_float32_features_near_the_exact_ones(random_images: Callable[..., list[Image.Image]]) -> None:
+def test_autocast_gives_float32_features_near_the_exact_ones() -> None:
     images = random_images(4)
     exact, fast = _features(_custom(), images), _features(_custom(autocast="bf16"), images)
     assert fast.dtype == torch.float32 and not torch.equal(exact, fast)
     torch.testing.assert_close(fast, exact, rtol=0.05, atol=0.02)
 
 
-def test_channels_last_gives_the_same_features(
-    lite: Backbone, channels_last: Backbone, random_images: Callable[..., list[Image.Image]]
-) -> None:
+def test_channels_last_gives_the_same_features(lite: Backbone, channels_last: Backbone) -> None:
     images = random_images(6)
     torch.testing.assert_close(_features(channels_last, images), _features(lite, images), rtol=1e-3, atol=1e-4)
     assert channels_last.module.get_parameter("conv_stem.weight").is_contiguous(memory_format=torch.channels_last)
@@ -175,7 +174,7 @@ def test_channels_last_gives_the_same_features(
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("layout", [False, True])
-def test_cuda_agrees_with_cpu(layout: bool, lite: Backbone, random_images: Callable[..., list[Image.Image]]) -> None:
+def test_cuda_agrees_with_cpu(layout: bool, lite: Backbone) -> None:
     images = random_images(10)
     options = {"input_size": 32, "batch_size": 4, "channels_last": layout}
     cuda = load_backbone("efficientnet_lite0", device="cuda", **options)

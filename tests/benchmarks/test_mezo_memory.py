@@ -1,7 +1,5 @@
 """The measurement of a FedMeZO step, on networks that take no time."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

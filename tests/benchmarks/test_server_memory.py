@@ -1,7 +1,5 @@
 """The benchmark at a small size: everybody is merged, and the keys that CI reads are there."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

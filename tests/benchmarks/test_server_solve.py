@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -42,13 +40,8 @@ def test_both_sides_run_in_their_own_process_and_agree(capsys: pytest.CaptureFix
     arguments = ["--json", "--clients", "40", "--classes", "30", "--rows", "600", "--dim", "64"]
     server_solve.main(arguments)
     measured = json.loads(capsys.readouterr().out)
-    assert {key: measured[key] for key in ("clients", "classes", "rows", "dim", "shrinkage")} == {
-        "clients": 40,
-        "classes": 30,
-        "rows": 600,
-        "dim": 64,
-        "shrinkage": 1.0,
-    }
+    size = {"clients": 40, "classes": 30, "rows": 600, "dim": 64, "shrinkage": 1.0}
+    assert {key: measured[key] for key in size} == size
     for side in server_solve.SIDES:
         assert measured[f"{side}_seconds"] > 0 and measured[f"{side}_peak_mb"] >= 0
     assert measured["speedup"] == pytest.approx(measured["papers_seconds"] / measured["ours_seconds"])

@@ -1,7 +1,5 @@
 """The measurement of a SuperNode's memory, on a network that takes no time."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

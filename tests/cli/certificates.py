@@ -1,7 +1,5 @@
 """Certificates made for a test, and a server that shows them."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import socket

@@ -1,8 +1,5 @@
 """A run folder with a head that knows three colours, and pictures of them."""
 
-from __future__ import annotations
-
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +11,8 @@ from PIL import Image
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.heads import CalibrationSums, solve_ncm
 from fedstats_app.results.run_folder import RunFolder
-from fedstats_app.statistics import FeatureStatistics, IdentityMap
+from fedstats_app.statistics import FeatureStatistics
+from tests.support.heads import head_metadata
 
 COLOURS = {"blue": (25, 30, 220), "green": (20, 200, 30), "red": (230, 20, 20)}
 
@@ -45,17 +43,9 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         head = solve_ncm(FeatureStatistics.from_features(features, labels, 3))
         fitted = CalibrationSums.from_logits(head.logits(features), labels).fit()
         assert fitted is not None
-        calibration = {"temperature": str(fitted.temperature), "calibrated-on": "30 test samples of the server"}
+        calibration = {"temperature": str(fitted.temperature), "calibrated_on": "30 test samples of the server"}
         run = RunFolder.create(str(tmp_path), 1)
-        metadata = {
-            "method": "fedncm",
-            "backbone": backbone.name,
-            "backbone-fingerprint": backbone.fingerprint,
-            "input-size": "16",
-            "feature-map": json.dumps(IdentityMap().to_dict()),
-            "class-names": json.dumps(list(COLOURS)),
-        }
-        run.save_head("fedncm", head, {**metadata, **(calibration if calibrated else {})})
+        run.save_head("fedncm", head, head_metadata(backbone, list(COLOURS), **(calibration if calibrated else {})))
         run.write_results({"methods": {"fedncm": {"accuracy": accuracy}}})
         return run.path
 

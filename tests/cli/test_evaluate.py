@@ -1,7 +1,5 @@
 """`fedstats evaluate` on pictures of three colours."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

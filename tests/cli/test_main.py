@@ -1,7 +1,5 @@
 """The command as a whole: light, clear errors, exit codes."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`fedstats predict` on pictures of three colours."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -62,9 +60,8 @@ def test_files_that_cannot_be_read_are_named_and_the_others_done(
     assert [Path(entry["path"]).name for entry in document["predictions"]] == ["0.png", "3.png"]
     unreadable = {Path(entry["path"]).name: entry["reason"] for entry in document["unreadable"]}
     assert list(unreadable) == ["none.png", "empty", "1.png", "2.png"]
-    assert unreadable["none.png"] == "no such file or folder" and unreadable["empty"].startswith(
-        "no image in this folder"
-    )
+    assert unreadable["none.png"] == "no such file or folder"
+    assert unreadable["empty"].startswith("no image in this folder")
     assert errors.count("fedstats predict: not read: ") == 4
 
 

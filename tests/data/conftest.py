@@ -3,8 +3,11 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -24,34 +27,33 @@ class PlainSource:
         return f"plain/{index}"
 
 
-@pytest.fixture
-def make_dataset() -> Callable[..., Dataset]:
+def make_dataset(labels: np.ndarray, num_classes: int | None = None, **columns: np.ndarray) -> Dataset:
     """Build a data set in memory from labels (and columns)."""
+    count = num_classes if num_classes is not None else int(np.max(labels, initial=0)) + 1
+    names = tuple(f"class {c}" for c in range(count))
+    return Dataset("plain (train)", names, np.asarray(labels, dtype=np.int64), "0" * 64, PlainSource(), columns=columns)
 
-    def make(labels: np.ndarray, num_classes: int | None = None, **columns: np.ndarray) -> Dataset:
-        count = num_classes if num_classes is not None else int(np.max(labels, initial=0)) + 1
-        return Dataset(
-            name="plain (train)",
-            class_names=tuple(f"class {c}" for c in range(count)),
-            labels=np.asarray(labels, dtype=np.int64),
-            fingerprint="0" * 64,
-            source=PlainSource(),
-            columns=columns,
-        )
 
-    return make
+def write_png(path: Path, colour: tuple[int, int, int] = (10, 20, 30)) -> Path:
+    """Write an RGB image of one colour, with its folders."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (4, 3), colour).save(path)
+    return path
+
+
+def write_table(path: Path, **columns: list[Any]) -> Path:
+    """Write a Parquet file, with its folders."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    return path
 
 
 @pytest.fixture
-def write_png() -> Callable[..., Path]:
-    """Write an RGB image of one colour, with its folders."""
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the library's converted copies out of the user's home."""
+    import datasets
 
-    def write(path: Path, colour: tuple[int, int, int] = (10, 20, 30), size: tuple[int, int] = (4, 3)) -> Path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", size, colour).save(path)
-        return path
-
-    return write
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hf-cache"))
 
 
 @pytest.fixture

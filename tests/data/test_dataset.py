@@ -1,13 +1,13 @@
 """The Dataset class: labels, names, unreadable samples, class lists."""
 
 import io
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from fedstats_app.data import Dataset, DatasetError, UnreadableSampleError
+from tests.data.conftest import make_dataset
 
 
 class BytesSource:
@@ -32,7 +32,7 @@ def one_sample(content: bytes) -> Dataset:
     return Dataset("one", ("a",), np.zeros(1, dtype=np.int64), "0" * 64, BytesSource(content))
 
 
-def test_sample_is_rgb_and_named(make_dataset: Callable[..., Dataset]) -> None:
+def test_sample_is_rgb_and_named() -> None:
     dataset = make_dataset(np.array([0, 1, 1]))
     assert len(dataset) == 3
     assert dataset.sample(2).mode == "RGB"
@@ -41,7 +41,7 @@ def test_sample_is_rgb_and_named(make_dataset: Callable[..., Dataset]) -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 3])
-def test_index_out_of_range(make_dataset: Callable[..., Dataset], index: int) -> None:
+def test_index_out_of_range(index: int) -> None:
     dataset = make_dataset(np.array([0, 1, 1]))
     for read in (dataset.sample, dataset.sample_name):
         with pytest.raises(IndexError, match=r"0\.\.2"):
@@ -74,7 +74,7 @@ def test_decompression_bomb_is_an_unreadable_sample(monkeypatch: pytest.MonkeyPa
         one_sample(noise_png()).sample(0)
 
 
-def test_unlabelled_samples_are_counted_and_named(make_dataset: Callable[..., Dataset]) -> None:
+def test_unlabelled_samples_are_counted_and_named() -> None:
     with pytest.raises(DatasetError, match=r"2 of 4 labels.*plain/1 has -1, plain/3 has 2"):
         make_dataset(np.array([0, -1, 1, 2]), num_classes=2)
 
@@ -100,7 +100,7 @@ def test_labels_are_an_own_read_only_copy() -> None:
         dataset.labels[0] = 1
 
 
-def test_with_class_names_renumbers_by_name(make_dataset: Callable[..., Dataset]) -> None:
+def test_with_class_names_renumbers_by_name() -> None:
     dataset = make_dataset(np.array([0, 1, 2, 1]))
     wider = dataset.with_class_names(["class 2", "other", "class 0", "class 1"])
     assert wider.class_names == ("class 2", "other", "class 0", "class 1")
@@ -108,14 +108,14 @@ def test_with_class_names_renumbers_by_name(make_dataset: Callable[..., Dataset]
     assert dataset.with_class_names(dataset.class_names) is dataset
 
 
-def test_with_class_names_refuses_only_classes_that_are_present(make_dataset: Callable[..., Dataset]) -> None:
+def test_with_class_names_refuses_only_classes_that_are_present() -> None:
     dataset = make_dataset(np.array([0, 2]), num_classes=3)
     np.testing.assert_array_equal(dataset.with_class_names(["class 2", "class 0"]).labels, [1, 0])
     with pytest.raises(DatasetError, match=r"class 2.*allowed are \['class 0'\]"):
         dataset.with_class_names(["class 0"])
 
 
-def test_a_subset_has_its_samples_in_the_order_asked_for(make_dataset: Callable[..., Dataset]) -> None:
+def test_a_subset_has_its_samples_in_the_order_asked_for() -> None:
     dataset = make_dataset(np.array([0, 1, 1, 0]))
     part = dataset.subset(np.array([3, 1]))
     assert part.labels.tolist() == [0, 1] and part.class_names == dataset.class_names
@@ -123,7 +123,7 @@ def test_a_subset_has_its_samples_in_the_order_asked_for(make_dataset: Callable[
     assert part.sample(0).getpixel((0, 0)) == dataset.sample(3).getpixel((0, 0))
 
 
-def test_what_is_kept_by_index_is_not_confused_with_that_of_a_subset(make_dataset: Callable[..., Dataset]) -> None:
+def test_what_is_kept_by_index_is_not_confused_with_that_of_a_subset() -> None:
     dataset = make_dataset(np.array([0, 1, 1, 0]))
     subsets = [dataset.subset(np.array(indices)) for indices in ([0, 1], [1, 0], [0, 1, 2])]
     assert len({dataset.fingerprint, *(one.fingerprint for one in subsets)}) == 4

@@ -1,14 +1,13 @@
 """FedPAC's split: one size, a uniform share, dominant classes in cyclic sets."""
 
-from collections.abc import Callable
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
 
-from fedstats_app.data import Dataset, DatasetError, partition
+from fedstats_app.data import DatasetError, partition
 from fedstats_app.data.fedpac_partition import dominant_classes, fedpac_partition
+from tests.data.conftest import make_dataset
 
 
 def counts(labels: np.ndarray, parts: list[np.ndarray], num_classes: int) -> np.ndarray:
@@ -21,13 +20,8 @@ def test_the_sets_of_ten_classes_are_fedpacs() -> None:
 
 def test_the_sets_of_a_hundred_classes_are_ten_times_as_large() -> None:
     sets = dominant_classes(100)
-    assert [(classes[0], classes[-1], len(classes)) for classes in sets] == [
-        (0, 29, 30),
-        (20, 49, 30),
-        (40, 69, 30),
-        (60, 89, 30),
-        (80, 9, 30),
-    ]
+    ends = [(classes[0], classes[-1]) for classes in sets]
+    assert ends == [(0, 29), (20, 49), (40, 69), (60, 89), (80, 9)] and {len(classes) for classes in sets} == {30}
 
 
 @pytest.mark.parametrize("num_classes", range(1, 41))
@@ -73,7 +67,7 @@ def test_laws_whatever_the_classes(sizes: list[int], num_clients: int, share: fl
     assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
 
 
-def test_the_share_is_passed_on_and_checked(make_dataset: Callable[..., Dataset]) -> None:
+def test_the_share_is_passed_on_and_checked() -> None:
     dataset = make_dataset(np.repeat(np.arange(10), 60))
 
     def uniform(share: float) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,11 @@ import pytest
 from PIL import Image
 
 from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
+from tests.data.conftest import write_png
 
 
 @pytest.fixture
-def root(tmp_path: Path, write_png: Callable[..., Path]) -> Path:
+def root(tmp_path: Path) -> Path:
     write_png(tmp_path / "train" / "cat" / "1.png", (1, 0, 0))
     write_png(tmp_path / "train" / "cat" / "0.PNG", (0, 0, 0))
     write_png(tmp_path / "train" / "dog" / "0.png", (2, 0, 0))
@@ -45,7 +45,7 @@ def test_home_is_expanded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(load_dataset(f"folder:~/{root.name}", "train")) == 4
 
 
-def test_fingerprint_follows_content(root: Path, write_png: Callable[..., Path]) -> None:
+def test_fingerprint_follows_content(root: Path) -> None:
     def fingerprint() -> str:
         return load_dataset(f"folder:{root}", "train").fingerprint
 
@@ -78,7 +78,7 @@ def test_image_rule_holds_for_files(root: Path) -> None:
     assert load_dataset(f"folder:{root}", "train").sample(0).getpixel((0, 0)) == (204, 204, 204)
 
 
-def test_subfolders_are_a_column(root: Path, write_png: Callable[..., Path]) -> None:
+def test_subfolders_are_a_column(root: Path) -> None:
     assert not load_dataset(f"folder:{root}", "train").columns
     write_png(root / "train" / "cat" / "sketch" / "deep" / "5.png")
     train = load_dataset(f"folder:{root}", "train")
@@ -96,13 +96,13 @@ def test_other_files_are_passed_over_and_counted(root: Path, caplog: pytest.LogC
     assert "1 files" in caplog.text
 
 
-def test_test_class_unknown_to_training_is_refused(root: Path, write_png: Callable[..., Path]) -> None:
+def test_test_class_unknown_to_training_is_refused(root: Path) -> None:
     write_png(root / "test" / "yak" / "0.png")
     with pytest.raises(DatasetError, match="yak"):
         load_dataset(f"folder:{root}", "test")
 
 
-def test_test_without_train_is_all_that_a_server_needs(tmp_path: Path, write_png: Callable[..., Path]) -> None:
+def test_test_without_train_is_all_that_a_server_needs(tmp_path: Path) -> None:
     write_png(tmp_path / "test" / "dog" / "0.png")
     with pytest.raises(DatasetError, match="no folder train"):
         load_dataset(f"folder:{tmp_path}", "train")

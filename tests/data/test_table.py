@@ -9,21 +9,14 @@ from typing import Any
 
 import huggingface_hub
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
 from fedstats_app.data import table as table_module
+from tests.data.conftest import write_table
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the library's converted copies out of the user's home."""
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hf-cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def png(value: int, mode: str = "L") -> bytes:
@@ -34,12 +27,6 @@ def png(value: int, mode: str = "L") -> bytes:
 
 def structs(*contents: bytes | None) -> list[dict[str, Any]]:
     return [{"bytes": content, "path": None} for content in contents]
-
-
-def write(path: Path, **columns: list[Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), path)
-    return path
 
 
 def write_with_features(path: Path) -> Path:
@@ -72,9 +59,9 @@ def test_typed_columns_give_class_names_in_their_own_order(tmp_path: Path) -> No
 
 
 def test_plain_columns_in_several_files_and_test_split(tmp_path: Path) -> None:
-    write(tmp_path / "train-1.parquet", image=structs(png(3)), label=["bee"], user=[8])
-    write(tmp_path / "train-0.parquet", image=structs(png(1), png(2)), label=["dog", "ant"], user=[9, 8])
-    write(tmp_path / "test-0.parquet", image=structs(png(4)), label=["dog"], user=[7])
+    write_table(tmp_path / "train-1.parquet", image=structs(png(3)), label=["bee"], user=[8])
+    write_table(tmp_path / "train-0.parquet", image=structs(png(1), png(2)), label=["dog", "ant"], user=[9, 8])
+    write_table(tmp_path / "test-0.parquet", image=structs(png(4)), label=["dog"], user=[7])
     train, test = load_dataset(f"parquet:{tmp_path}", "train"), load_dataset(f"parquet:{tmp_path}", "test")
     assert test is not None
     assert train.class_names == test.class_names == ("ant", "bee", "dog")
@@ -91,7 +78,7 @@ def test_single_file_with_integer_labels(tmp_path: Path, values: Any) -> None:
         for i in (1, 2):
             (tmp_path / f"{i}.png").write_bytes(png(i))
         values = [str(tmp_path / f"{i}.png") for i in (1, 2)]
-    path = write(tmp_path / "all.parquet", image=values, label=[0, 2])
+    path = write_table(tmp_path / "all.parquet", image=values, label=[0, 2])
     train = load_dataset(f"parquet:{path}", "train")
     assert train.class_names == ("0", "1", "2")
     assert [train.sample(i).getpixel((0, 0))[0] for i in range(2)] == [1, 2]
@@ -115,7 +102,7 @@ def test_image_rule_holds_for_typed_columns(tmp_path: Path) -> None:
 
 def test_rows_without_a_readable_image_are_named(tmp_path: Path) -> None:
     images = [*structs(png(1), png(1)[:30], None), {"bytes": None, "path": "rel/a.png"}]
-    write(tmp_path / "train.parquet", image=images, label=[0, 0, 0, 0])
+    write_table(tmp_path / "train.parquet", image=images, label=[0, 0, 0, 0])
     train = load_dataset(f"parquet:{tmp_path}", "train")
     assert train.sample(0).mode == "RGB"
     for index, reason in ((1, "train\\[1\\]"), (2, "holds no image"), (3, "relative path")):
@@ -126,13 +113,13 @@ def test_rows_without_a_readable_image_are_named(tmp_path: Path) -> None:
 def test_fingerprint_follows_content(tmp_path: Path) -> None:
     fingerprints = []
     for value in (1, 2, 1):
-        write(tmp_path / "train.parquet", image=structs(png(value)), label=[0])
+        write_table(tmp_path / "train.parquet", image=structs(png(value)), label=[0])
         fingerprints.append(load_dataset(f"parquet:{tmp_path}", "train").fingerprint)
     assert fingerprints[0] == fingerprints[2] != fingerprints[1]
 
 
 def test_columns_are_detected_only_if_there_is_one_choice(tmp_path: Path) -> None:
-    write(tmp_path / "train.parquet", image=structs(png(1)), label=[0], target=[1], photo=structs(png(2)))
+    write_table(tmp_path / "train.parquet", image=structs(png(1)), label=[0], target=[1], photo=structs(png(2)))
     spec = f"parquet:{tmp_path}"
     with pytest.raises(DatasetError, match=r"several.*\['label', 'target'\].*label-column"):
         load_dataset(spec, "train")
@@ -145,7 +132,7 @@ def test_columns_are_detected_only_if_there_is_one_choice(tmp_path: Path) -> Non
 
 
 def test_no_image_column(tmp_path: Path) -> None:
-    write(tmp_path / "train.parquet", colour=["a"], label=[0])
+    write_table(tmp_path / "train.parquet", colour=["a"], label=[0])
     with pytest.raises(DatasetError, match="no column has a usual name for the image"):
         load_dataset(f"parquet:{tmp_path}", "train")
 
@@ -160,14 +147,14 @@ def test_no_image_column(tmp_path: Path) -> None:
     ],
 )
 def test_labels_that_are_none(tmp_path: Path, labels: list[Any], message: str) -> None:
-    write(tmp_path / "train.parquet", image=structs(png(1), png(1), png(1)), label=labels)
+    write_table(tmp_path / "train.parquet", image=structs(png(1), png(1), png(1)), label=labels)
     with pytest.raises(DatasetError, match=message):
         load_dataset(f"parquet:{tmp_path}", "train")
 
 
 def test_test_label_unknown_to_training(tmp_path: Path) -> None:
-    write(tmp_path / "train.parquet", image=structs(png(1)), label=["ant"])
-    write(tmp_path / "test.parquet", image=structs(png(1)), label=["yak"])
+    write_table(tmp_path / "train.parquet", image=structs(png(1)), label=["ant"])
+    write_table(tmp_path / "test.parquet", image=structs(png(1)), label=["yak"])
     with pytest.raises(DatasetError, match="yak"):
         load_dataset(f"parquet:{tmp_path}", "test")
 
@@ -183,7 +170,7 @@ def test_damaged_or_missing_files(tmp_path: Path) -> None:
 def test_loading_leaves_progress_bars_as_they_were(tmp_path: Path) -> None:
     import datasets
 
-    write(tmp_path / "train.parquet", image=structs(png(1)), label=[0])
+    write_table(tmp_path / "train.parquet", image=structs(png(1)), label=[0])
     before = datasets.are_progress_bars_disabled()
     load_dataset(f"parquet:{tmp_path}", "train")
     assert datasets.are_progress_bars_disabled() == before
@@ -226,7 +213,7 @@ def test_hub_offline_is_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_hub_data_set_is_loaded_in_its_own_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A local folder in place of the download: all but the question to the hub is the real path."""
     monkeypatch.setattr(table_module, "_ask_hub", lambda name, spec: None)
-    write(tmp_path / "hub" / "train.parquet", image=structs(*map(png, range(20))), label=list(range(20)))
+    write_table(tmp_path / "hub" / "train.parquet", image=structs(*map(png, range(20))), label=list(range(20)))
     spec = f"hub:{tmp_path / 'hub'}"
     train = load_dataset(spec, "train")
     np.testing.assert_array_equal(train.labels, range(20))
@@ -234,7 +221,7 @@ def test_hub_data_set_is_loaded_in_its_own_order(monkeypatch: pytest.MonkeyPatch
     assert len(train.fingerprint) == 64
     assert load_dataset(spec, "train").fingerprint == train.fingerprint
     assert load_dataset(spec, "test") is None
-    write(tmp_path / "hub" / "test.parquet", image=structs(png(9)), label=[9])
+    write_table(tmp_path / "hub" / "test.parquet", image=structs(png(9)), label=[9])
     test = load_dataset(spec, "test")
     assert test is not None and test.class_names == train.class_names and test.labels.tolist() == [9]
     assert test.fingerprint != train.fingerprint

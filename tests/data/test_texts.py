@@ -1,36 +1,22 @@
 """Texts in tables and folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
 from fedstats_app.data.clients import own_dataset
 from fedstats_app.data.options import DataOptions
+from tests.data.conftest import write_table
 from tests.support.sentences import text_folder
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hf-cache"))
-
-
-def write(path: Path, **columns: list[object]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), path)
-    return path
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_a_column_of_texts_is_found_by_its_name(tmp_path: Path) -> None:
-    write(tmp_path / "train.parquet", sentence=["good", "bad"], label=["yes", "no"], author=["a", "b"])
-    write(tmp_path / "test.parquet", sentence=["fair"], label=["no"], author=["c"])
+    write_table(tmp_path / "train.parquet", sentence=["good", "bad"], label=["yes", "no"], author=["a", "b"])
+    write_table(tmp_path / "test.parquet", sentence=["fair"], label=["no"], author=["c"])
     train, test = load_dataset(f"parquet:{tmp_path}", "train"), load_dataset(f"parquet:{tmp_path}", "test")
     assert test is not None
     assert (train.kind, test.kind) == ("text", "text") and train.class_names == ("no", "yes")
@@ -41,7 +27,7 @@ def test_a_column_of_texts_is_found_by_its_name(tmp_path: Path) -> None:
 
 
 def test_several_columns_make_one_text(tmp_path: Path) -> None:
-    path = write(tmp_path / "pairs.parquet", premise=["rain"], hypothesis=["wet"], label=[0])
+    path = write_table(tmp_path / "pairs.parquet", premise=["rain"], hypothesis=["wet"], label=[0])
     first = load_dataset(f"parquet:{path}", "train", text_column="premise, hypothesis")
     assert first.sample(0) == "rain\nwet"
     other = load_dataset(f"parquet:{path}", "train", text_column="hypothesis,premise")
@@ -59,7 +45,7 @@ def test_csv_files_are_tables_too(tmp_path: Path) -> None:
 
 
 def test_images_come_before_texts_unless_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "both.parquet", image=[b"x"], text=["a"], label=[0])
+    path = write_table(tmp_path / "both.parquet", image=[b"x"], text=["a"], label=[0])
     assert load_dataset(f"parquet:{path}", "train").kind == "image"
     assert load_dataset(f"parquet:{path}", "train", text_column="text").kind == "text"
     with pytest.raises(DatasetError, match="name image-column or text-column, got 'image' and 'text'"):
@@ -67,18 +53,18 @@ def test_images_come_before_texts_unless_named(tmp_path: Path) -> None:
 
 
 def test_columns_that_do_not_tell_are_an_error(tmp_path: Path) -> None:
-    two = write(tmp_path / "two.parquet", text=["a"], title=["b"], label=[0])
+    two = write_table(tmp_path / "two.parquet", text=["a"], title=["b"], label=[0])
     with pytest.raises(DatasetError, match=r"several columns may be the text: \['text', 'title'\].*text-column"):
         load_dataset(f"parquet:{two}", "train")
     with pytest.raises(DatasetError, match="there is no text column 'body'"):
         load_dataset(f"parquet:{two}", "train", text_column="body")
-    numbers = write(tmp_path / "numbers.parquet", text=[1.5], label=[0])
+    numbers = write_table(tmp_path / "numbers.parquet", text=[1.5], label=[0])
     with pytest.raises(DatasetError, match="no column has a usual name for the image, nor one of strings for the text"):
         load_dataset(f"parquet:{numbers}", "train")
 
 
 def test_a_row_without_text_is_unreadable(tmp_path: Path) -> None:
-    path = write(tmp_path / "holes.parquet", text=["a", None], label=[0, 1])
+    path = write_table(tmp_path / "holes.parquet", text=["a", None], label=[0, 1])
     dataset = load_dataset(f"parquet:{path}", "train")
     assert dataset.sample(0) == "a"
     with pytest.raises(UnreadableSampleError, match=r"text 'train\[1\]' cannot be read: .*no text in 'text'"):
@@ -100,7 +86,7 @@ def test_a_node_s_own_texts(tmp_path: Path, kind: str) -> None:
     if kind == "folder":
         text_folder(path, each=1)
     elif kind == "parquet":
-        write(path / "train.parquet", text=["a", "b"], label=["bad", "good"])
+        write_table(path / "train.parquet", text=["a", "b"], label=["bad", "good"])
     else:
         path.mkdir()
         (path / "train.csv").write_text("text,label\na,bad\nb,good\n")

@@ -1,7 +1,5 @@
 """A copy of the package, changed as a page says, and run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A small data set, and a run folder of it as the app itself leaves one."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the tests read out of Markdown: blocks, links, tables, inline code, commands."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page about adding a method, done to a copy of the package: the new method is wherever the others are."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

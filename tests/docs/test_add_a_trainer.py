@@ -1,7 +1,5 @@
 """The section about adding a trainer, done to a copy of the package: the new trainer is wherever the others are."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page about somebody else's apps: both run, and give the head of all data together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The numbers of the protocol page are those of real messages, and its limits those of the code."""
 
-from __future__ import annotations
-
 import re
 
 import torch
@@ -67,10 +65,9 @@ def test_formulas_give_the_bytes() -> None:
     reply, _ = exchange(gram=True)
     for key, array in reply.content["statistics-0"].items():
         [row] = [row for row in rows(PAGE, "record") if row[1].startswith(f"`{key}`") and len(row) == 4]
-        formula = (
-            row[3].strip("$").replace("\\,", "").replace("smd", "s*m*d").replace("8m", "8*m").replace("sd(", "s*d*(")
-        )
-        assert eval(formula.replace("d(d", "d*(d"), {"s": 4, "m": PRESENT, "d": DIM}) == len(array.data), row
+        formula = row[3].strip("$").replace("\\,", "")
+        formula = re.sub(r"(?<=[0-9a-z])(?=[a-z(])", "*", formula)
+        assert eval(formula, {"s": 4, "m": PRESENT, "d": DIM}) == len(array.data), row
 
 
 def test_records_and_keys_are_all_described() -> None:

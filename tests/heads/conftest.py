@@ -1,7 +1,5 @@
 """A look at the linear system that a solver sets up: heads are normalised, so they hide its scale."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Temperatures from sums: they add, they find the minimum, and probabilities are then right."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -17,6 +15,9 @@ from torch import Tensor
 
 from fedstats_app.heads import Calibration, CalibrationSums
 from fedstats_app.heads.calibration import NUM_BINS, TEMPERATURES
+
+measured = CalibrationSums.from_logits
+EMPTY = CalibrationSums.zeros()
 
 
 def drawn(n: int, temperature: float, *, classes: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -47,7 +48,7 @@ def reference_ece(logits: Tensor, labels: Tensor, temperature: float) -> float:
 @pytest.mark.parametrize("temperature", [0.004, 0.13, 1.0, 37.0])
 def test_the_temperature_that_labels_were_drawn_with_is_found(temperature: float) -> None:
     logits, labels = drawn(20_000, temperature)
-    fitted = CalibrationSums.from_logits(logits, labels).fit()
+    fitted = measured(logits, labels).fit()
     assert fitted is not None
     assert fitted.temperature == pytest.approx(temperature, rel=0.03)
     assert fitted.ece_after < 0.02
@@ -57,7 +58,7 @@ def test_the_temperature_that_labels_were_drawn_with_is_found(temperature: float
 @pytest.mark.parametrize("seed", range(5))
 def test_the_minimum_is_that_of_an_optimiser_on_all_scores(seed: int) -> None:
     logits, labels = drawn(300, 0.3 * 2**seed, seed=seed)
-    fitted = CalibrationSums.from_logits(logits, labels).fit()
+    fitted = measured(logits, labels).fit()
     assert fitted is not None
 
     def objective(log_temperature: float) -> float:
@@ -75,7 +76,7 @@ def test_the_minimum_is_that_of_an_optimiser_on_all_scores(seed: int) -> None:
 
 def test_at_measured_temperatures_errors_are_exact() -> None:
     logits, labels = drawn(500, 2.0)
-    sums = CalibrationSums.from_logits(logits, labels, (0.5, 3.0))
+    sums = measured(logits, labels, (0.5, 3.0))
     for temperature in (0.5, 3.0):
         assert sums.mean_nll(temperature) == pytest.approx(mean_nll(logits, labels, temperature), rel=1e-12)
         expected = reference_ece(logits, labels, temperature)
@@ -87,7 +88,7 @@ def test_at_measured_temperatures_errors_are_exact() -> None:
 def test_slopes_are_the_derivatives() -> None:
     logits, labels = drawn(50, 1.0)
     step = 1e-6
-    around = CalibrationSums.from_logits(logits, labels, (2.0 * math.exp(-step), 2.0, 2.0 * math.exp(step)))
+    around = measured(logits, labels, (2.0 * math.exp(-step), 2.0, 2.0 * math.exp(step)))
     for row in (0, 2):
         numeric = float(around.losses[row, 2] - around.losses[row, 0]) / (2 * step)
         assert float(around.losses[row + 1, 1]) == pytest.approx(numeric, rel=1e-6)
@@ -101,8 +102,8 @@ def test_sums_add_whatever_the_split(cuts: list[int], seed: int) -> None:
     bounds = [0, *sorted(cuts), 60]
     total = CalibrationSums.zeros()
     for start, end in itertools.pairwise(bounds):
-        total = total + CalibrationSums.from_logits(logits[start:end], labels[start:end])
-    together = CalibrationSums.from_logits(logits, labels)
+        total = total + measured(logits[start:end], labels[start:end])
+    together = measured(logits, labels)
     torch.testing.assert_close(total.losses, together.losses, rtol=1e-12, atol=1e-9)
     torch.testing.assert_close(total.gaps, together.gaps, rtol=1e-12, atol=1e-9)
     assert total.num_examples == together.num_examples == int((labels != 4).sum())
@@ -112,7 +113,7 @@ def test_all_right_is_no_certainty() -> None:
     """Without the pseudo-sample the temperature would be the least there is, and every probability 1."""
     labels = torch.arange(30) % 3
     logits = torch.nn.functional.one_hot(labels, 3).double()
-    fitted = CalibrationSums.from_logits(logits, labels).fit()
+    fitted = measured(logits, labels).fit()
     assert fitted is not None
     wrong = 1 - float(torch.softmax(logits / fitted.temperature, dim=1).amax(dim=1).mean())
     assert 0.2 / 30 < wrong < 2 / 30
@@ -123,8 +124,8 @@ def test_an_absent_class_takes_no_part() -> None:
     logits, labels = drawn(400, 0.2, classes=4)
     wider = torch.cat([logits, torch.full((400, 1), -torch.inf, dtype=torch.float64)], dim=1)
     more = torch.cat([wider, wider[:7]])
-    narrow = CalibrationSums.from_logits(logits, labels).fit()
-    wide = CalibrationSums.from_logits(more, torch.cat([labels, torch.full((7,), 4)])).fit()
+    narrow = measured(logits, labels).fit()
+    wide = measured(more, torch.cat([labels, torch.full((7,), 4)])).fit()
     assert narrow is not None and wide is not None
     assert astuple(narrow) == pytest.approx(astuple(wide))
 
@@ -132,9 +133,9 @@ def test_an_absent_class_takes_no_part() -> None:
 @pytest.mark.parametrize(
     "sums",
     [
-        CalibrationSums.zeros(),
-        CalibrationSums.from_logits(torch.tensor([[2.0, -torch.inf]]), torch.tensor([0])),
-        CalibrationSums.from_logits(torch.tensor([[2.0, -torch.inf]]), torch.tensor([1])),
+        EMPTY,
+        measured(torch.tensor([[2.0, -torch.inf]]), torch.tensor([0])),
+        measured(torch.tensor([[2.0, -torch.inf]]), torch.tensor([1])),
     ],
     ids=["no samples", "one class", "only an absent class"],
 )
@@ -143,13 +144,12 @@ def test_nothing_to_choose_from_gives_no_temperature(sums: CalibrationSums) -> N
 
 
 def test_without_samples_there_are_no_errors() -> None:
-    empty = CalibrationSums.zeros()
-    assert math.isnan(empty.mean_nll(1.0)) and math.isnan(empty.expected_calibration_error(1.0))
+    assert math.isnan(EMPTY.mean_nll(1.0)) and math.isnan(EMPTY.expected_calibration_error(1.0))
 
 
 def test_large_scores_do_not_overflow() -> None:
     logits, labels = drawn(200, 1e9)
-    sums = CalibrationSums.from_logits(logits, labels)
+    sums = measured(logits, labels)
     assert bool(torch.isfinite(sums.losses).all()) and bool(torch.isfinite(sums.gaps).all())
     fitted = sums.fit()
     assert isinstance(fitted, Calibration) and fitted.temperature == max(TEMPERATURES)
@@ -158,25 +158,16 @@ def test_large_scores_do_not_overflow() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CalibrationSums.from_logits(torch.zeros(3), torch.zeros(3)), r"logits must be \(n, C\).*got \(3,\)"),
-        (
-            lambda: CalibrationSums.from_logits(torch.zeros(3, 2), torch.zeros(2)),
-            r"labels \(n,\), got \(3, 2\) and \(2,\)",
-        ),
-        (lambda: CalibrationSums.from_logits(torch.tensor([[0.0, torch.nan]]), torch.tensor([0])), "got NaN"),
-        (lambda: CalibrationSums.from_logits(torch.tensor([[0.0, torch.inf]]), torch.tensor([0])), "got NaN or .inf"),
-        (lambda: CalibrationSums.from_logits(torch.zeros(1, 2), torch.tensor([2])), r"lie in \[0, 2\), got 2 to 2"),
-        (lambda: CalibrationSums.from_logits(torch.zeros(1, 2), torch.tensor([0]), (0.0,)), "positive, finite and asc"),
-        (lambda: CalibrationSums.from_logits(torch.zeros(1, 2), torch.tensor([0]), (2.0, 1.0)), "ascending, got"),
+        (lambda: measured(torch.zeros(3), torch.zeros(3)), r"logits must be \(n, C\).*got \(3,\)"),
+        (lambda: measured(torch.zeros(3, 2), torch.zeros(2)), r"labels \(n,\), got \(3, 2\) and \(2,\)"),
+        (lambda: measured(torch.tensor([[0.0, torch.nan]]), torch.tensor([0])), "got NaN"),
+        (lambda: measured(torch.tensor([[0.0, torch.inf]]), torch.tensor([0])), "got NaN or .inf"),
+        (lambda: measured(torch.zeros(1, 2), torch.tensor([2])), r"lie in \[0, 2\), got 2 to 2"),
+        (lambda: measured(torch.zeros(1, 2), torch.tensor([0]), (0.0,)), "positive, finite and asc"),
+        (lambda: measured(torch.zeros(1, 2), torch.tensor([0]), (2.0, 1.0)), "ascending, got"),
         (lambda: CalibrationSums.zeros((1.0,)) + CalibrationSums.zeros(), "of the same temperatures"),
-        (
-            lambda: CalibrationSums(torch.zeros(4, 97), torch.zeros(97, 15, dtype=torch.float64), 0),
-            "both float64, got",
-        ),
-        (
-            lambda: CalibrationSums(CalibrationSums.zeros().losses, CalibrationSums.zeros().gaps, -1),
-            "at least 0, got -1",
-        ),
+        (lambda: CalibrationSums(torch.zeros(4, 97), EMPTY.gaps, 0), "both float64, got"),
+        (lambda: CalibrationSums(EMPTY.losses, EMPTY.gaps, -1), "at least 0, got -1"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(make: Callable[[], object], message: str) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -42,27 +40,19 @@ def test_narrow_integers_do_not_overflow(dtype: torch.dtype) -> None:
     assert torch.equal(made.matrix, torch.eye(100, dtype=torch.int64))
 
 
+def counting(labels: list[int], predictions: list[float]) -> Callable[[], object]:
+    return lambda: ConfusionMatrix.from_predictions(torch.tensor(labels), torch.tensor(predictions), 2)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: ConfusionMatrix(torch.zeros(2, 3, dtype=torch.int64)), r"\(C, C\) int64, got \(2, 3\)"),
         (lambda: ConfusionMatrix(torch.zeros(2, 2)), r"int64, got \(2, 2\) torch.float32"),
-        (
-            lambda: ConfusionMatrix.from_predictions(torch.tensor([0, 1]), torch.tensor([0]), 2),
-            r"same shape \(n,\), got \(2,\) and \(1,\)",
-        ),
-        (
-            lambda: ConfusionMatrix.from_predictions(torch.tensor([0, 2]), torch.tensor([0, 1]), 2),
-            r"labels must lie in \[0, 2\), got 0 to 2",
-        ),
-        (
-            lambda: ConfusionMatrix.from_predictions(torch.tensor([0, 1]), torch.tensor([0, -1]), 2),
-            r"predictions must lie in \[0, 2\), got -1 to 0",
-        ),
-        (
-            lambda: ConfusionMatrix.from_predictions(torch.tensor([0, 1]), torch.tensor([0.2, 0.8]), 2),
-            r"predictions must be integers, got torch.float32",
-        ),
+        (counting([0, 1], [0]), r"same shape \(n,\), got \(2,\) and \(1,\)"),
+        (counting([0, 2], [0, 1]), r"labels must lie in \[0, 2\), got 0 to 2"),
+        (counting([0, 1], [0, -1]), r"predictions must lie in \[0, 2\), got -1 to 0"),
+        (counting([0, 1], [0.2, 0.8]), r"predictions must be integers, got torch.float32"),
     ],
 )
 def test_what_cannot_be_counted_is_refused(make: Callable[[], object], message: str) -> None:

@@ -1,7 +1,5 @@
 """What holds for every method's head: finite on degenerate data, and the same for any split of the samples."""
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Callable
@@ -11,11 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstats_app.heads import LinearHead, solve_ridge
+from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS, ConfiguredMethod
-from fedstats_app.statistics import ClientStatistics, StatisticsSpec
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, StatisticsSpec
 from tests.support.compare import absolute_difference
 from tests.support.draws import Sample, samples
+from tests.support.golden import Federation
 from tests.support.options import configured
 
 # The defaults of every method and what differs from them in one or two options.
@@ -144,3 +143,57 @@ def test_a_solver_leaves_the_statistics_alone(name: str) -> None:
         before = [tensor.clone() for tensor in tensors]
         _solve(one, merged)
         assert all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("key", "solve", "tolerance"),
+    [
+        ("ncm", lambda federation, clients: solve_ncm(federation.statistics(clients)), 1e-12),
+        ("cof", lambda f, clients: solve_fedcof(f.rows(clients), shrinkage=float(f["gamma"])), 1e-10),
+        ("fed3r", lambda f, clients: solve_ridge(f.statistics(clients), ridge_lambda=0.01), 1e-9),
+    ],
+)
+def test_partial_participation_gives_the_head_of_the_clients_seen(
+    federation: Federation, key: str, solve: Callable[[Federation, list[int]], LinearHead], tolerance: float
+) -> None:
+    for last in range(int(federation["pp_round"].max()) + 1):
+        clients = [k for k in range(federation.num_clients) if federation["pp_round"][k] <= last]
+        weight = solve(federation, clients).weight
+        assert absolute_difference(weight, federation[f"pp_{key}_W_{last}"]) <= tolerance
+
+
+SUMS = FeatureStatistics.zeros(2, 3)
+ROWS = ClassMeanRows(torch.tensor([0, 1]), torch.tensor([2, 3]), torch.ones(2, 3), 2)
+NO_GRAM = FeatureStatistics.zeros(2, 3, gram=False)
+
+
+@pytest.mark.parametrize(
+    ("solve", "data", "options", "message"),
+    [
+        (solve_ridge, SUMS, {"ridge_lambda": -0.1}, r'must be a finite number >= 0 or "auto", got -0.1'),
+        (solve_ridge, SUMS, {"ridge_lambda": float("nan")}, r"ridge_lambda must be.*got nan"),
+        (solve_ridge, SUMS, {"ridge_lambda": float("inf")}, r"ridge_lambda must be.*got inf"),
+        (solve_ridge, SUMS, {"ridge_lambda": "best"}, r"ridge_lambda must be.*got 'best'"),
+        (solve_ridge, SUMS, {"solver": "qr"}, r'solver must be "cholesky" or "pinv32", got \'qr\''),
+        (
+            solve_ridge,
+            SUMS,
+            {"fit_bias": True, "between_class": False},
+            "fit_bias is defined with between-class",
+        ),
+        (solve_ridge, NO_GRAM, {}, "needs statistics with a Gram matrix, got gram=None"),
+        (solve_gaussian, SUMS, {"covariance": "full"}, r'covariance must be "total" or "within", got \'full\''),
+        (solve_gaussian, SUMS, {"shrinkage": -1e-3}, r"shrinkage must be a finite number >= 0, got -0.001"),
+        (solve_gaussian, SUMS, {"shrinkage": float("nan")}, r"shrinkage must be a finite number >= 0, got nan"),
+        (solve_gaussian, SUMS, {"shrinkage": float("inf")}, r"shrinkage must be a finite number >= 0, got inf"),
+        (solve_gaussian, NO_GRAM, {}, "needs statistics with a Gram matrix, got gram=None"),
+        (solve_fedcof, ROWS, {"shrinkage": -1.0}, r'shrinkage must be a number >= 0 or "auto", got'),
+        (solve_fedcof, ROWS, {"shrinkage": float("nan")}, r'shrinkage must be a number >= 0 or "auto", got'),
+        (solve_fedcof, ROWS, {"shrinkage": "oas"}, r'shrinkage must be a number >= 0 or "auto", got'),
+    ],
+)
+def test_what_no_head_can_be_solved_with_is_refused(
+    solve: Callable[..., LinearHead], data: object, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        solve(data, **options)

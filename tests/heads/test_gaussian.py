@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -141,22 +139,3 @@ def test_an_absent_class_has_a_zero_row_and_cannot_win() -> None:
     assert head.bias[4:].tolist() == [-torch.inf, -torch.inf]
     assert set(head.predict(torch.from_numpy(features), mask_absent=False).tolist()) <= set(range(4))
     assert absolute_difference(head.weight[:4], solve_gaussian(_statistics(features, labels)).weight) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"covariance": "full"}, r'covariance must be "total" or "within", got \'full\''),
-        ({"shrinkage": -1e-3}, r"shrinkage must be a finite number >= 0, got -0.001"),
-        ({"shrinkage": float("nan")}, r"shrinkage must be a finite number >= 0, got nan"),
-        ({"shrinkage": float("inf")}, r"shrinkage must be a finite number >= 0, got inf"),
-    ],
-)
-def test_options_out_of_range_are_refused(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        solve_gaussian(FeatureStatistics.zeros(2, 3), **options)
-
-
-def test_statistics_without_gram_matrix_are_refused() -> None:
-    with pytest.raises(ValueError, match="needs statistics with a Gram matrix, got gram=None"):
-        solve_gaussian(FeatureStatistics.zeros(2, 3, gram=False))

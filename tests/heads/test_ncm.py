@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import torch
 from sklearn.neighbors import NearestCentroid
@@ -26,13 +24,6 @@ def test_the_authors_heads_are_ours(federation: Federation) -> None:
     # The FedNCM repository gives NaN for an absent class; a head of ours never has one.
     assert absolute_difference(weight[torch.from_numpy(present)], federation["ref_ncmleg_W_f32"][present]) <= 1e-6
     assert bool(torch.isfinite(weight).all())
-
-
-def test_partial_participation_gives_the_head_of_the_clients_seen(federation: Federation) -> None:
-    for last in range(int(federation["pp_round"].max()) + 1):
-        clients = [k for k in range(federation.num_clients) if federation["pp_round"][k] <= last]
-        weight = solve_ncm(federation.statistics(clients)).weight
-        assert absolute_difference(weight, federation[f"pp_ncm_W_{last}"]) <= 1e-12
 
 
 def test_predictions_are_those_of_the_nearest_centroid_by_cosine() -> None:

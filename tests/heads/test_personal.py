@@ -1,7 +1,5 @@
 """Personal heads: mixtures of statistics, and the weight chosen on a client's own samples."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Means and deviations over clients."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

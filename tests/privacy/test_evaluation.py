@@ -1,7 +1,5 @@
 """What an evaluation says of classes with few samples: nothing by name."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What an owner's policy allows, and that a server can tighten it only."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,12 +1,9 @@
-import csv
-from pathlib import Path
-
 import pytest
 
 from fedstats_app.methods import METHODS
 from fedstats_app.results.communication import uplink_bytes
+from tests.support.golden import published_costs
 
-_COSTS = Path(__file__).parents[1] / "golden" / "comm_costs.csv"
 _DIM = {"SqueezeNet": 512, "MobileNetV2": 1280, "ViT-B/16": 768}
 # Rows M and clients K behind the published numbers; M is the paper's (CIFAR-100) or its FedNCM bytes / 4d.
 _ROWS_AND_CLIENTS = {
@@ -29,8 +26,7 @@ _MEANS_PER_CLASS = {"FedCOF 2 means": 2, "FedCOF 10 means": 10}
 
 
 def test_formulas_give_every_number_of_the_papers_tables() -> None:
-    with _COSTS.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["what"] in _METHODS]
+    rows = [row for row in published_costs() if row["what"] in _METHODS]
     assert len(rows) >= 45
     for row in rows:
         num_rows, num_clients = _ROWS_AND_CLIENTS[row["dataset"]]

@@ -1,12 +1,9 @@
-import csv
-from pathlib import Path
-
 import pytest
 
 from fedstats_app.results.compute import forward_passes, training_bytes
 from fedstats_app.trainers import TRAINERS
+from tests.support.golden import published_costs
 
-_COSTS = Path(__file__).parents[1] / "golden" / "comm_costs.csv"
 _SQUEEZENET, _RESNET18 = 722_496, 11_176_512
 _PROMPTS = 20 * 768
 # Rounds, clients a round and trained parameters behind every row of training; heads have no bias.
@@ -30,10 +27,8 @@ _FINE_TUNINGS = {
 
 
 def test_bytes_of_training_are_those_of_the_papers_tables() -> None:
-    with _COSTS.open(newline="") as file:
-        rows = list(csv.DictReader(file))
     checked = 0
-    for row in rows:
+    for row in published_costs():
         if row["what"] == "FedAvg-FT 200r":
             rounds, clients, parameters = 200, 30, _FINE_TUNINGS[row["dataset"], row["backbone"]]
         elif (row["what"], row["dataset"]) in _TRAININGS:

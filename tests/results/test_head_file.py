@@ -103,9 +103,10 @@ def test_reading_refuses_what_is_no_head(tmp_path: Path) -> None:
     path = tmp_path / "head.safetensors"
     with pytest.raises(FileNotFoundError, match="no head at"):
         read_head(path)
-    path.write_bytes(b"not a head at all")
-    with pytest.raises(ValueError, match="not a readable safetensors file"):
-        read_head(path)
+    for content in (b"not a head at all", head_to_bytes(_head(), {})[:-1]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="not a readable safetensors file"):
+            read_head(path)
     save_file({"weight": torch.zeros(2, 2)}, path)
     with pytest.raises(ValueError, match="format must be 'fedstats-head-1', got None"):
         read_head(path)
@@ -126,11 +127,4 @@ def test_reading_refuses_tensors_of_another_shape_or_type(tmp_path: Path, change
     tensors = {"weight": torch.zeros(2, 2), "bias": torch.zeros(2), "present": torch.ones(2, dtype=torch.uint8)}
     save_file({**tensors, **change}, path, {"format": HEAD_FORMAT})
     with pytest.raises(ValueError, match=r"a head holds weight \(C, d\) float32"):
-        read_head(path)
-
-
-def test_a_cut_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "head.safetensors"
-    path.write_bytes(head_to_bytes(_head(), {})[:-1])
-    with pytest.raises(ValueError, match="not a readable safetensors file"):
         read_head(path)

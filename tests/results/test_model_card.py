@@ -1,7 +1,5 @@
 """The card beside the heads: what it says is what the heads and the results say."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -83,14 +83,8 @@ def test_a_time_without_zone_is_refused(tmp_path: Path) -> None:
 
 def test_status_tells_where_the_run_stands(folder: RunFolder) -> None:
     folder.write_status("running")
-    running = _json(folder.path / "status.json")
-    assert running == {
-        "state": "running",
-        "reason": "",
-        "run_id": "17",
-        "started": "2026-03-01T23:05:09Z",
-        "ended": None,
-    }
+    running = {"state": "running", "reason": "", "run_id": "17", "started": "2026-03-01T23:05:09Z", "ended": None}
+    assert _json(folder.path / "status.json") == running
     before = datetime.now(UTC).replace(microsecond=0)
     folder.write_status("failed", "2 of 10 clients answered, min-clients is 5")
     failed = _json(folder.path / "status.json")
@@ -144,10 +138,16 @@ def test_heads_are_saved_by_name_and_byte_for_byte_again(folder: RunFolder) -> N
 
 def test_readme_names_every_file_and_its_code_names_this_folder(folder: RunFolder) -> None:
     text = (folder.path / "README.md").read_text()
-    for name in (
-        *("status.json", "config.json", "results.json", "clients.jsonl", "rounds.jsonl"),
-        *("heads/", "checkpoints/", "plots/"),
-    ):
+    for name in [
+        "status.json",
+        "config.json",
+        "results.json",
+        "clients.jsonl",
+        "rounds.jsonl",
+        "heads/",
+        "checkpoints/",
+        "plots/",
+    ]:
         assert f"| {name} |" in text
     code = text.split("```python\n")[1].split("```")[0].splitlines()
     assert len(code) == 3

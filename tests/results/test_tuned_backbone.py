@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from fedstats_app.results.head_file import read_head
 from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.results.tuned_backbone import with_module
 from fedstats_app.training.model import TunedModel
+from tests.support.heads import head_metadata
 from tests.support.trainings import make_training
 
 _NAMES = ["ant", "bee", "cow"]
@@ -51,17 +51,7 @@ def _tuned_model(base: Backbone, head: LinearHead) -> TunedModel:
 
 
 def _metadata(base: Backbone, **changes: str) -> dict[str, str]:
-    return {
-        "method": "fedcof-full",
-        "backbone": base.name,
-        "backbone-weights": "",
-        "backbone-fingerprint": base.fingerprint,
-        "input-size": str(base.input_size),
-        "feature-map": json.dumps({"kind": "identity"}),
-        "class-names": json.dumps(_NAMES),
-        "temperature": "0.5",
-        **{key.replace("_", "-"): value for key, value in changes.items()},
-    }
+    return head_metadata(base, _NAMES, **{"method": "fedcof-full", "temperature": "0.5", **changes})
 
 
 def _save(run: RunFolder, base: Backbone, model: TunedModel, **options: Any) -> Path:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -51,12 +49,7 @@ def test_a_packed_triangle_unpacks_to_the_mirrored_matrix(dim: int, seed: int) -
     [
         (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), 0, r"num_classes must be at least 1, got 0"),
         (torch.zeros(6), torch.zeros(6, dtype=torch.int64), 2, r"shape \(n, d\), got \(6,\)"),
-        (
-            torch.zeros(2, 3, dtype=torch.int64),
-            torch.zeros(2, dtype=torch.int64),
-            2,
-            r"floating point, got torch.int64",
-        ),
+        (torch.tensor([[1], [2]]), torch.zeros(2, dtype=torch.int64), 2, r"floating point, got torch.int64"),
         (torch.zeros(2, 3), torch.zeros(3, dtype=torch.int64), 2, r"shape \(2,\), one per feature, got \(3,\)"),
         (torch.zeros(2, 3), torch.zeros(2, 1, dtype=torch.int64), 2, r"shape \(2,\).*got \(2, 1\)"),
         (torch.zeros(2, 3), torch.zeros(2), 2, r"labels must be integers, got torch.float32"),

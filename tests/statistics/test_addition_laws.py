@@ -1,9 +1,9 @@
 """One contract for every value that can be added: any split, any order, an identity, inputs left alone."""
 
-from __future__ import annotations
-
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import Any
 
 import pytest
@@ -24,23 +24,20 @@ from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
 
 
+def _sum(values: list[Any]) -> Any:
+    return reduce(operator.add, values)
+
+
 @dataclass(frozen=True)
 class ValueType:
     """How a type is made from samples, merged, and looked at."""
 
     of: Callable[[Tensor, Tensor, int], Any]
     zero: Callable[[int, int], Any]
-    merge: Callable[[list[Any]], Any]
     # Everything the value holds, and what of it depends on the samples alone, not on their split.
     content: Callable[[Any], list[Tensor]]
     observed: Callable[[Any], list[Tensor]]
-
-
-def _sum(values: list[Any]) -> Any:
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total
+    merge: Callable[[list[Any]], Any] = _sum
 
 
 def _statistics_content(stats: FeatureStatistics) -> list[Tensor]:
@@ -75,51 +72,34 @@ def _confusion(features: Tensor, labels: Tensor, num_classes: int) -> ConfusionM
     return ConfusionMatrix.from_predictions(labels, predictions, num_classes)
 
 
+def _matrix(confusion: ConfusionMatrix) -> list[Tensor]:
+    return [confusion.matrix]
+
+
+def _summed(value: Any) -> list[Tensor]:
+    return _statistics_content(value.summed())
+
+
+def _nobody(num_classes: int, dim: int) -> ClientStatistics:
+    return _client(torch.zeros(0, dim), torch.zeros(0, dtype=torch.int64), num_classes)
+
+
+WITH_GRAM = ValueType(
+    FeatureStatistics.from_features, FeatureStatistics.zeros, _statistics_content, _statistics_content
+)
 ADDABLE = {
-    "FeatureStatistics": ValueType(
-        FeatureStatistics.from_features, FeatureStatistics.zeros, _sum, _statistics_content, _statistics_content
+    "FeatureStatistics": WITH_GRAM,
+    "FeatureStatistics without Gram": replace(
+        WITH_GRAM, of=partial(WITH_GRAM.of, gram=False), zero=partial(WITH_GRAM.zero, gram=False)
     ),
-    "FeatureStatistics without Gram": ValueType(
-        lambda features, labels, num_classes: FeatureStatistics.from_features(
-            features, labels, num_classes, gram=False
-        ),
-        lambda num_classes, dim: FeatureStatistics.zeros(num_classes, dim, gram=False),
-        _sum,
-        _statistics_content,
-        _statistics_content,
-    ),
-    "ClassMeanRows": ValueType(
-        ClassMeanRows.from_features,
-        ClassMeanRows.zeros,
-        _sum,
-        _rows_content,
-        lambda rows: _statistics_content(rows.summed()),
-    ),
-    "ClientStatistics": ValueType(
-        _client,
-        lambda num_classes, dim: _client(torch.zeros(0, dim), torch.zeros(0, dtype=torch.int64), num_classes),
-        _sum,
-        _client_content,
-        lambda client: _statistics_content(client.summed()),
-    ),
+    "ClassMeanRows": ValueType(ClassMeanRows.from_features, ClassMeanRows.zeros, _rows_content, _summed),
+    "ClientStatistics": ValueType(_client, _nobody, _client_content, _summed),
     "ConfusionMatrix": ValueType(
-        _confusion,
-        lambda num_classes, dim: ConfusionMatrix.zeros(num_classes),
-        _sum,
-        lambda matrix: [matrix.matrix],
-        lambda matrix: [matrix.matrix],
+        _confusion, lambda num_classes, _: ConfusionMatrix.zeros(num_classes), _matrix, _matrix
     ),
 }
 # A fold has no `+` of its own: what it folds is a ClientStatistics.
-MERGEABLE = ADDABLE | {
-    "StatisticsSum": ValueType(
-        _client,
-        ADDABLE["ClientStatistics"].zero,
-        _fold,
-        _client_content,
-        lambda value: _statistics_content(value.summed()),
-    )
-}
+MERGEABLE = ADDABLE | {"StatisticsSum": replace(ADDABLE["ClientStatistics"], merge=_fold)}
 mergeable = pytest.mark.parametrize("kind", MERGEABLE.values(), ids=MERGEABLE)
 addable = pytest.mark.parametrize("kind", ADDABLE.values(), ids=ADDABLE)
 

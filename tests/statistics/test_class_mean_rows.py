@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +9,7 @@ from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from fedstats_app.statistics.class_mean_rows import plan_rows
 from tests.support.compare import array, relative_difference, same_bits
 from tests.support.draws import Sample, samples
-from tests.support.golden import Federation, load
+from tests.support.golden import Federation
 
 
 def test_golden_rows_are_what_clients_send(federation: Federation) -> None:
@@ -20,18 +17,14 @@ def test_golden_rows_are_what_clients_send(federation: Federation) -> None:
     assert array(rows.class_ids).tolist() == federation["mean_class"].tolist()
     assert array(rows.counts).tolist() == federation["mean_count"].tolist()
     assert relative_difference(rows.means, federation["means"]) <= 1e-12
-    assert np.bincount(array(rows.class_ids).astype(int), minlength=rows.num_classes).tolist() == (
-        federation["K_c"].tolist()
-    )
+    assert torch.bincount(rows.class_ids, minlength=rows.num_classes).tolist() == federation["K_c"].tolist()
 
 
 def test_golden_rows_of_several_means(federation: Federation) -> None:
     rows = federation.subset_rows()
     assert array(rows.class_ids).tolist() == federation["mm_class"].tolist()
     assert array(rows.counts).tolist() == federation["mm_n"].tolist()
-    assert np.bincount(array(rows.class_ids).astype(int), minlength=rows.num_classes).tolist() == (
-        federation["mm_Kc"].tolist()
-    )
+    assert torch.bincount(rows.class_ids, minlength=rows.num_classes).tolist() == federation["mm_Kc"].tolist()
 
 
 def test_our_split_into_several_means_has_the_golden_sizes(federation: Federation) -> None:
@@ -115,47 +108,30 @@ def test_integer_counts_stay_integers_until_a_part_carries_noise() -> None:
 
 
 def test_two_phase_presence_counts_are_the_number_of_rows_per_class() -> None:
-    golden = load("secagg")
-    features, labels = torch.from_numpy(golden["X"]), torch.from_numpy(golden["labels"].astype(np.int64))
-    parts = [
-        ClassMeanRows.from_features(features[mine], labels[mine], int(golden["C"]))
-        for mine in (torch.from_numpy(golden["clients"] == k) for k in range(int(golden["K"])))
-    ]
-    rows = ClassMeanRows.concatenate(parts)
+    golden = Federation("secagg")
+    rows = golden.rows()
     assert torch.bincount(rows.class_ids, minlength=rows.num_classes).tolist() == golden["K_c"].tolist()
     assert rows.summed().class_counts.tolist() == golden["N_c"].tolist()
 
 
-ONE = torch.tensor([0])
+ONE, MEANS = torch.tensor([0]), torch.ones(1, 2)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ClassMeanRows(ONE, ONE + 1, torch.ones(1, 2)), r"num_classes must be at least 1, got None"),
+        (lambda: ClassMeanRows(ONE, ONE + 1, MEANS), r"num_classes must be at least 1, got None"),
         (lambda: ClassMeanRows(ONE, ONE + 1, num_classes=2), r"either means or class_sums, got neither"),
-        (
-            lambda: ClassMeanRows(ONE, ONE + 1, torch.ones(1, 2), 2, class_sums=torch.ones(1, 2)),
-            r"either means or class_sums, got both",
-        ),
-        (lambda: ClassMeanRows(ONE, ONE.float() + 1, torch.ones(1, 2), 2), r"counts must be int64.*got torch.float32"),
-        (lambda: ClassMeanRows(ONE, ONE + 1, num_classes=2, class_sums=torch.ones(2)), r"shape \(M, d\)"),
-        (
-            lambda: ClassMeanRows(ONE, ONE + 1, num_classes=2, class_sums=torch.ones(1, 2).half()),
-            r"float32 or float64, got torch.float16",
-        ),
-        (lambda: ClassMeanRows(ONE.int(), ONE + 1, torch.ones(1, 2), 2), r"class_ids must be \(1,\) int64"),
-        (
-            lambda: ClassMeanRows(ONE, torch.ones(2, dtype=torch.int64), num_classes=2, class_sums=torch.ones(1, 2)),
-            r"counts must have shape \(1,\), got \(2,\)",
-        ),
-        (lambda: ClassMeanRows(ONE + 2, ONE + 1, torch.ones(1, 2), 2), r"class_ids must lie in \[0, 2\), got 2 to 2"),
-        (lambda: ClassMeanRows(ONE - 1, ONE + 1, torch.ones(1, 2), 2), r"class_ids must lie in \[0, 2\), got -1"),
-        (lambda: ClassMeanRows(ONE, ONE, torch.ones(1, 2), 2), r"counts must be positive, got 0"),
-        (
-            lambda: ClassMeanRows(ONE, torch.tensor([torch.nan]).double(), torch.ones(1, 2), 2),
-            r"counts must be positive, got nan",
-        ),
+        (lambda: ClassMeanRows(ONE, ONE + 1, MEANS, 2, class_sums=MEANS), r"either means or class_sums, got both"),
+        (lambda: ClassMeanRows(ONE, ONE.float() + 1, MEANS, 2), r"counts must be int64.*got torch.float32"),
+        (lambda: ClassMeanRows(ONE, ONE + 1, None, 2, class_sums=torch.ones(2)), r"shape \(M, d\)"),
+        (lambda: ClassMeanRows(ONE, ONE + 1, None, 2, class_sums=MEANS.half()), r"or float64, got torch.float16"),
+        (lambda: ClassMeanRows(ONE.int(), ONE + 1, MEANS, 2), r"class_ids must be \(1,\) int64"),
+        (lambda: ClassMeanRows(ONE, torch.tensor([1, 1]), None, 2, class_sums=MEANS), r"shape \(1,\), got \(2,\)"),
+        (lambda: ClassMeanRows(ONE + 2, ONE + 1, MEANS, 2), r"class_ids must lie in \[0, 2\), got 2 to 2"),
+        (lambda: ClassMeanRows(ONE - 1, ONE + 1, MEANS, 2), r"class_ids must lie in \[0, 2\), got -1"),
+        (lambda: ClassMeanRows(ONE, ONE, MEANS, 2), r"counts must be positive, got 0"),
+        (lambda: ClassMeanRows(ONE, ONE.double() + torch.nan, MEANS, 2), r"counts must be positive, got nan"),
         (lambda: ClassMeanRows.concatenate([]), r"at least one part"),
         (lambda: plan_rows(ONE, means_per_class=0), r"means_per_class must be at least 1, got 0"),
     ],

@@ -1,7 +1,5 @@
 """Sums that are put aside and taken up again, under other class numbers, and who is in them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -90,31 +88,18 @@ def test_labels_of_narrow_integer_types_are_counted_right(dtype: torch.dtype) ->
     assert narrow.class_counts.tolist() == [3] * 100
 
 
+COUNTS, SUMS = torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.float64)
+ZEROS = FeatureStatistics.zeros(2, 3)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: FeatureStatistics(torch.zeros(2), torch.zeros(2, 3).double()),
-            r"\(C,\) int64, got \(2,\) torch.float32",
-        ),
-        (
-            lambda: FeatureStatistics(torch.zeros(2, dtype=torch.int64), torch.zeros(3, 3).double()),
-            r"\(2, d\), one row per class, got \(3, 3\)",
-        ),
-        (
-            lambda: FeatureStatistics(torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3)),
-            r"class_sums must be float64, got torch.float32",
-        ),
-        (
-            lambda: FeatureStatistics(
-                torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3).double(), torch.zeros(2, 2).double()
-            ),
-            r"gram must be \(3, 3\) float64, got \(2, 2\)",
-        ),
-        (
-            lambda: FeatureStatistics.zeros(2, 3) + FeatureStatistics.zeros(2, 3, gram=False),
-            r"both have a Gram matrix or both have none",
-        ),
+        (lambda: FeatureStatistics(COUNTS.float(), SUMS), r"\(C,\) int64, got \(2,\) torch.float32"),
+        (lambda: FeatureStatistics(COUNTS, torch.zeros(3, 3).double()), r"\(2, d\), one row per class, got \(3, 3\)"),
+        (lambda: FeatureStatistics(COUNTS, SUMS.float()), r"class_sums must be float64, got torch.float32"),
+        (lambda: FeatureStatistics(COUNTS, SUMS, SUMS[:, :2]), r"gram must be \(3, 3\) float64, got \(2, 2\)"),
+        (lambda: ZEROS + FeatureStatistics.zeros(2, 3, gram=False), r"both have a Gram matrix or both have none"),
     ],
 )
 def test_inconsistent_parts_are_refused(make: Callable[[], FeatureStatistics], message: str) -> None:

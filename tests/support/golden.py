@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,11 @@ def load(name: str) -> dict[str, np.ndarray]:
     """Return the arrays of one golden file."""
     with np.load(GOLDEN / f"{name}.npz") as stored:
         return {key: stored[key] for key in stored.files}
+
+
+def published_costs() -> list[dict[str, str]]:
+    """Return the rows of the papers' tables of bytes sent."""
+    return list(csv.DictReader((GOLDEN / "comm_costs.csv").read_text().splitlines()))
 
 
 def tensor(values: np.ndarray) -> Tensor:

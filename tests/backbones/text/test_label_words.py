@@ -1,7 +1,5 @@
 """Prompts and label words: the head on prompt features gives the language model's own logits of the words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +51,8 @@ def plain_logits(model: tuple[Path, str], text: str) -> Any:
     masked = template == MASKED
     factory = transformers.BertForMaskedLM if masked else transformers.GPT2LMHeadModel
     with torch.no_grad():
-        logits = (
-            factory.from_pretrained(folder)
-            .eval()(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
-            .logits[0]
-        )
+        network = factory.from_pretrained(folder).eval()
+        logits = network(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits[0]
     place = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id) if masked else -1
     return logits[place]
 

@@ -1,7 +1,5 @@
 """Tokens of a text: as the tokenizer makes them, padded to a length that the text alone decides."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

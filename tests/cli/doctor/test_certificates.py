@@ -1,7 +1,5 @@
 """Dates, signatures and addresses of certificates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the doctor expects a run to cost, against what runs cost."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path
@@ -31,9 +29,8 @@ def test_expected_bytes_are_those_of_a_reply(method: str, wire_dtype: str) -> No
     gram = METHODS[method].needs.gram
     features, labels = torch.rand(60, DIM), torch.arange(60) % PRESENT
     statistics = FeatureStatistics.from_features(features, labels, CLASSES, gram=gram)
-    request = StatisticsRequest(
-        CLASSES, (dataclasses.replace(StatisticsRequest(CLASSES).specs[0], gram=gram),), wire_dtype=wire_dtype
-    )
+    spec = dataclasses.replace(StatisticsRequest(CLASSES).specs[0], gram=gram)
+    request = StatisticsRequest(CLASSES, (spec,), wire_dtype=wire_dtype)
     msg: Message = instruction(request.to_content(), "query.statistics")
     reply = statistics_reply(msg, statistics, backbone_fingerprint="0" * 64, seconds=1.0)
     sent = read_statistics_reply(reply, request).wire_bytes
@@ -43,10 +40,8 @@ def test_expected_bytes_are_those_of_a_reply(method: str, wire_dtype: str) -> No
 
 
 def test_random_features_and_several_means_are_counted() -> None:
-    sizes, config = (
-        Sizes(100, 2, 6, 10),
-        AppConfig.of(fed3r_random_features=50, fedcgs_random_features=0, fedcof_means_per_class=3),
-    )
+    sizes = Sizes(100, 2, 6, 10)
+    config = AppConfig.of(fed3r_random_features=50, fedcgs_random_features=0, fedcof_means_per_class=3)
     once = 2 * cost._REPLY_BYTES
     assert bytes_up("fed3r", sizes, 640, config) == 6 * (4 * 50 + 16) + 2 * 4 * 50 * 51 // 2 + once
     assert bytes_up("fedcgs", sizes, 640, config) == 6 * (4 * 640 + 16) + 2 * 4 * 640 * 641 // 2 + once
@@ -57,9 +52,8 @@ def test_rows_are_those_of_the_partitions() -> None:
     config = AppConfig.of(num_clients=7)
     dataset = training_set(config.data)
     sizes = sizes_of(dataset, config, own_data=False)
-    expected = sum(
-        len(set(dataset.labels[part].tolist())) for part in partitions(config.data, config.partition, config.run.seed)
-    )
+    parts = partitions(config.data, config.partition, config.run.seed)
+    expected = sum(len(set(dataset.labels[part].tolist())) for part in parts)
     assert sizes == Sizes(len(dataset), 7, expected, 10)
 
 

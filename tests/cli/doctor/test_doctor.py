@@ -1,7 +1,5 @@
 """`fedstats doctor` as a whole, on settings and data that are right and wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reaching a SuperLink: over TLS or not, with the right certificate or not, and never waiting for long."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
@@ -36,18 +34,13 @@ def test_a_certificate_that_fits_is_accepted(tmp_path: Path) -> None:
     server = sign("superlink", by=AUTHORITY, names=["127.0.0.1"]).write(tmp_path, "server")
     with listening(tls(server)) as port:
         found = check(port, AUTHORITY.write(tmp_path, "ca"))
-    assert {name: finding.level for name, finding in found.items()} == {
-        "certificate": "ok",
-        "signature": "ok",
-        "address": "ok",
-        "SuperLink": "ok",
-    }
+    levels = {name: finding.level for name, finding in found.items()}
+    assert levels == dict.fromkeys(("certificate", "signature", "address", "SuperLink"), "ok")
     assert "over TLSv1.3" in found["SuperLink"].message
 
 
 @pytest.mark.parametrize(
-    ("wrong", "failed"),
-    [("signer", "signature"), ("address", "address"), ("date", "certificate")],
+    ("wrong", "failed"), [("signer", "signature"), ("address", "address"), ("date", "certificate")]
 )
 def test_a_certificate_that_does_not_fit_is_refused_with_the_reason(tmp_path: Path, wrong: str, failed: str) -> None:
     server = sign(
@@ -111,14 +104,11 @@ def test_a_name_that_takes_for_ever_to_find_is_not_waited_for(monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("address", "parsed"),
-    [
-        ("a.example.org:8000", ("a.example.org", 8000)),
-        ("[::1]:42", ("::1", 42)),
-        ("10.0.0.1:65535", ("10.0.0.1", 65535)),
-    ],
+    [("a.example.org:8000", "a.example.org 8000"), ("[::1]:42", "::1 42"), ("10.0.0.1:65535", "10.0.0.1 65535")],
 )
-def test_addresses(address: str, parsed: tuple[str, int]) -> None:
-    assert parse_address(address) == parsed
+def test_addresses(address: str, parsed: str) -> None:
+    host, port = parsed.split()
+    assert parse_address(address) == (host, int(port))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Versions that are supported, and those of this environment."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

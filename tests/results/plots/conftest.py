@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from math import radians, sin
 
@@ -7,6 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from fedstats_app.results.plots.style import plot_style
+
+Check = Callable[[Figure], list[str]]
 _TOLERANCE = 1.0  # pixels
 
 
@@ -45,7 +48,14 @@ def _overlap(one: Text, one_ink: Bbox, other: Text, other_ink: Bbox) -> bool:
 
 
 @pytest.fixture
-def check_texts() -> Callable[[Figure], list[str]]:
+def style() -> Iterator[None]:
+    """Figures look as in the files."""
+    with plot_style():
+        yield
+
+
+@pytest.fixture
+def check_texts(style: None) -> Check:
     """Fail where a text of a figure lies over another or is cut off at the figure's edge; give the texts, unbroken."""
 
     def check(figure: Figure) -> list[str]:

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from PIL import Image
 
 from fedstats_app.methods import METHODS
 from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.results.plots.fine_tuning import plot_training, training_figure
 from fedstats_app.results.plots.style import METHOD_COLOURS, MUTED, plot_style
+from tests.results.plots.conftest import Check
 from tests.support.trainings import make_training
-
-Check = Callable[[Figure], list[str]]
 
 
 def rising(start: str, low: float, high: float, *, seed: int = 0, rounds: int = 30, **changes: Any) -> TrainingResult:
@@ -137,15 +135,6 @@ def test_no_text_lies_over_another_or_is_cut_off(results: list[TrainingResult], 
     texts = check_texts(draw(results))
     assert "builtin, efficientnet_lite0, 100 clients" in texts
     assert "round (one aggregation)" in texts
-
-
-def test_the_file_is_a_picture_and_the_same_again(tmp_path: Path) -> None:
-    plot_training(experiment(), tmp_path / "a.png", "made")
-    plot_training(experiment(), tmp_path / "b.png", "made")
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-    with Image.open(tmp_path / "a.png") as image:
-        assert image.width == 1650
-        image.verify()
 
 
 def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:

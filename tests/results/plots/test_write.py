@@ -1,3 +1,4 @@
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,19 +11,14 @@ from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results.plots.write import write_plots
 
 Make = Callable[..., MethodResult]
+NOTHING = {"label_counts": None, "confusion_matrices": {}}
+write = functools.partial(write_plots, class_names=["a", "b"], dataset="sample", backbone="random:tiny", **NOTHING)
 
 
 def test_every_plot_that_there_is_data_for_is_written(tmp_path: Path, make_result: Make) -> None:
     results = [make_result("fedncm"), make_result("fed3r", 0.86, uplink_bytes=657_000_000), make_result("fedcgs", None)]
-    paths = write_plots(
-        tmp_path / "plots",
-        results,
-        class_names=["a", "b"],
-        label_counts=np.array([[3, 0], [1, 5]]),
-        confusion_matrices={"fedncm": torch.tensor([[3, 1], [0, 4]]), "fed3r": np.array([[4, 0], [0, 4]])},
-        dataset="sample",
-        backbone="random:tiny",
-    )
+    matrices = {"fedncm": torch.tensor([[3, 1], [0, 4]]), "fed3r": np.array([[4, 0], [0, 4]])}
+    paths = write(tmp_path / "plots", results, label_counts=np.array([[3, 0], [1, 5]]), confusion_matrices=matrices)
     assert [path.name for path in paths] == [
         "accuracy-vs-megabytes.png",
         "label-distribution.png",
@@ -37,20 +33,10 @@ def test_every_plot_that_there_is_data_for_is_written(tmp_path: Path, make_resul
 
 def test_without_data_there_is_no_plot(tmp_path: Path, make_result: Make) -> None:
     for results in ([], [make_result("fedncm", None)], [make_result("fedncm", uplink_bytes=0)]):
-        assert not write_plots(
-            tmp_path, results, class_names=["a"], label_counts=None, confusion_matrices={}, dataset="", backbone=""
-        )
+        assert not write(tmp_path, results)
     assert not list(tmp_path.iterdir())
 
 
 def test_data_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"label counts must be \(clients, 3 classes\)"):
-        write_plots(
-            tmp_path,
-            [],
-            class_names=["a", "b", "c"],
-            label_counts=np.ones((2, 2), dtype=np.int64),
-            confusion_matrices={},
-            dataset="",
-            backbone="",
-        )
+        write(tmp_path, [], class_names=["a", "b", "c"], label_counts=np.ones((2, 2), dtype=np.int64))
