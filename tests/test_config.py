@@ -33,32 +33,20 @@ def test_every_key_has_a_comment() -> None:
 
 
 def test_all_problems_are_reported_together() -> None:
+    wrong = {
+        "methd": ("fed3r", "methd: no such key; did you mean method?"),
+        "ridge-lambda": (-1, 'ridge-lambda: must be a number in [0, inf) or "auto", got -1'),
+        "num-clients": (2.5, "num-clients: must be a whole number from 1 to 1000000, got 2.5"),
+        "partitioner": ("dirichlett", "did you mean dirichlet?"),
+        "plots": ("yes", "plots: must be true or false, got 'yes'"),
+        "fedcof-shrinkage": ("0.1x", "fedcof-shrinkage: must be"),
+        "seed": (True, "seed: must be a whole number"),
+        "min-clients": (0, "min-clients: must be"),
+    }
     with pytest.raises(ConfigError) as caught:
-        AppConfig.from_run_config(
-            {
-                "methd": "fed3r",
-                "ridge-lambda": -1,
-                "num-clients": 2.5,
-                "partitioner": "dirichlett",
-                "plots": "yes",
-                "fedcof-shrinkage": "0.1x",
-                "seed": True,
-                "min-clients": 0,
-            }
-        )
-    message = str(caught.value)
-    assert "8 problem(s)" in message
-    for hint in (
-        "methd: no such key; did you mean method?",
-        'ridge-lambda: must be a number in [0, inf) or "auto", got -1',
-        "num-clients: must be a whole number from 1 to 1000000, got 2.5",
-        "did you mean dirichlet?",
-        "plots: must be true or false, got 'yes'",
-        "fedcof-shrinkage: must be",
-        "seed: must be a whole number",
-        "min-clients: must be",
-    ):
-        assert hint in message
+        AppConfig.from_run_config({key: value for key, (value, _) in wrong.items()})
+    assert "8 problem(s)" in str(caught.value)
+    assert all(hint in str(caught.value) for _, hint in wrong.values())
 
 
 @pytest.mark.parametrize(
@@ -79,30 +67,19 @@ def test_numbers_may_be_numbers_or_text(key: str, value: object, expected: objec
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("ridge-lambda", "nan"),
-        ("ridge-lambda", "inf"),
+        *(("ridge-lambda", value) for value in ("nan", "inf", True)),
         ("fed3r-kernel-width", "inf"),
-        ("ridge-lambda", True),
-        ("fedcgs-shrinkage", "inf"),
-        ("fedcgs-shrinkage", "auto"),
+        *(("fedcgs-shrinkage", value) for value in ("inf", "auto")),
         ("dirichlet-alpha", 0),
-        ("fraction-train", 0.0),
-        ("fraction-train", 1.5),
+        *(("fraction-train", value) for value in (0.0, 1.5)),
         ("wire-dtype", "float16"),
-        ("method", "fedncm,fedncm"),
-        ("method", "fedavg"),
-        ("method", ""),
+        *(("method", value) for value in ("fedncm,fedncm", "fedavg", "")),
         ("wait-timeout", -1),
-        ("dataset", "foldr:/x"),
-        ("dataset", "folder:x"),
-        ("dataset", "hub:"),
+        *(("dataset", value) for value in ("foldr:/x", "folder:x", "hub:")),
         ("test-dataset", "parquet:relative"),
-        ("device", "gpu"),
-        ("device", "cuda:x"),
-        ("backbone", "resnet19"),
-        ("backbone", "timm:"),
-        ("output-dir", "runs"),
-        ("output-dir", "./runs"),
+        *(("device", value) for value in ("gpu", "cuda:x")),
+        *(("backbone", value) for value in ("resnet19", "timm:")),
+        *(("output-dir", value) for value in ("runs", "./runs")),
         ("extend", "runs/1"),
         ("min-class-count", -1),
         ("save-statistics", "no"),
@@ -140,19 +117,6 @@ def test_node_config_names_data_or_a_partition() -> None:
     assert own == NodeConfig("/data")  # data-path wins
 
 
-@pytest.mark.parametrize(
-    ("node_config", "message"),
-    [
-        ({}, "must name data-path"),
-        ({"partition-id": 1}, "must name data-path"),
-        ({"partition-id": "1", "num-partitions": 2}, "must be whole numbers"),
-    ],
-)
-def test_node_config_errors_say_what_to_give(node_config: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        NodeConfig.from_node_config(node_config)
-
-
 def test_the_backbones_are_those_that_can_be_loaded() -> None:
     from fedstats_app.backbones.registry import available_backbones
 
@@ -188,20 +152,25 @@ def test_the_floor_is_the_owners_and_a_run_can_only_raise_it(node: dict[str, obj
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("node_config", "message"),
     [
-        ("min-class-count", -1),
-        ("min-class-count", "5"),
-        ("min-class-count", True),
-        ("min-gram-samples", 1.5),
-        ("allowed-methods", "fedavg"),
-        ("allowed-methods", ""),
-        ("allowed-methods", "fedncm,fedncm"),
+        ({}, "must name data-path"),
+        ({"partition-id": 1}, "must name data-path"),
+        ({"partition-id": "1", "num-partitions": 2}, "must be whole numbers"),
+        *(
+            ({"data-path": "/d", key: value}, f"node-config: {key}: must be")
+            for key, values in (
+                ("min-class-count", (-1, "5", True)),
+                ("min-gram-samples", (1.5,)),
+                ("allowed-methods", ("fedavg", "", "fedncm,fedncm")),
+            )
+            for value in values
+        ),
     ],
 )
-def test_an_owners_mistake_is_an_error_and_no_silent_default(key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=f"node-config: {key}: must be"):
-        NodeConfig.from_node_config({"data-path": "/d", key: value})
+def test_an_owners_mistake_is_an_error_and_no_silent_default(node_config: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NodeConfig.from_node_config(node_config)
 
 
 def test_what_is_for_texts_only_is_refused_for_images_and_the_other_way_round() -> None:

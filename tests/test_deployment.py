@@ -6,20 +6,16 @@ takes a minute, what else is slow is done.
 
 from __future__ import annotations
 
-import json
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, RecordDict
 
 import fedstats_app
-from fedstats_app import client_app, replay, server_app
+from fedstats_app import replay
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.config import AppConfig
 from fedstats_app.data import load_dataset
@@ -31,18 +27,15 @@ from tests.support.deployment import (
     Deployment,
     Script,
     demo,
-    processes_naming,
+    needs_certificates,
     script_environment,
     wait_until,
 )
 from tests.support.faulty_nodes import MEZO_ROUNDS, SITES, FaultyRun, lines, merged_folder, run_with_faults
-from tests.support.local_grid import LocalGrid
+from tests.support.flower import processes_naming
+from tests.support.simulation import read_json, simulate
 
-pytestmark = [
-    pytest.mark.end_to_end,
-    pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes left behind in /proc"),
-    pytest.mark.skipif(not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="makes certificates"),
-]
+pytestmark = needs_certificates
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +62,6 @@ def beside(script: Script) -> Iterator[Deployment]:
         made.end()
 
 
-def read_json(folder: Path, name: str) -> Any:
-    return json.loads((folder / name).read_text())
-
-
 @pytest.fixture(scope="module")
 def data(script: Script, tmp_path_factory: pytest.TempPathFactory) -> Path:
     script.wait_for("== certificates")
@@ -82,23 +71,9 @@ def data(script: Script, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def simulated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the run folder of a simulation: a partition is a site's images, under the same floor."""
-    tmp_path = tmp_path_factory.mktemp("simulated")
-    run_config = {
-        **AppConfig().to_run_config(),
-        "dataset": f"folder:{data}",
-        "partitioner": "natural-id",
-        "partition-column": "subfolder",
-        "num-clients": 3,
-        "min-class-count": 5,
-        "input-size": 64,
-        "plots": False,
-        "output-dir": str(tmp_path / "runs"),
-        "cache-dir": str(tmp_path / "cache"),
-    }
-    nodes = [{"partition-id": node, "num-partitions": 2} for node in range(2)]
-    server_app.app(LocalGrid(client_app.app, nodes, run_config), Context(7, 1, {}, RecordDict(), run_config))
-    (folder,) = (tmp_path / "runs").iterdir()
-    return folder
+    split = {"partitioner": "natural-id", "partition_column": "subfolder", "num_clients": 3, "min_class_count": 5}
+    network = {"backbone": AppConfig().backbone.backbone, "input_size": 64}
+    return simulate(tmp_path_factory.mktemp("simulated"), dataset=f"folder:{data}", **split, **network)
 
 
 @pytest.fixture(scope="module")
@@ -138,10 +113,7 @@ def failed_script(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.fixture(scope="module")
 def faulty_run(
-    script: Script,
-    beside: Deployment,
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
+    script: Script, beside: Deployment, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> FaultyRun:
     tmp_path = tmp_path_factory.mktemp("faulty")
 

@@ -13,23 +13,13 @@ import pytest
 
 from tests.docs.markdown import blocks
 from tests.support.flower import REPOSITORY
-from tests.support.simulation import site_folder
+from tests.support.simulation import nodes_of
 
 DEPLOYMENT = REPOSITORY / "deployment"
 DOCUMENT = REPOSITORY / "docs" / "deployment.md"
 # What a node need not have. torchvision's networks need torchvision, parquet files need datasets; folders do not.
-ABSENT = (
-    "ray",
-    "matplotlib",
-    "flwr_datasets",
-    "datasets",
-    "pandas",
-    "pyarrow",
-    "torchvision",
-    "timm",
-    "sklearn",
-    "scipy",
-)
+ABSENT = {"ray", "matplotlib", "flwr_datasets", "datasets", "pandas", "pyarrow"}
+ABSENT |= {"torchvision", "timm", "sklearn", "scipy"}
 
 
 def lines_of(text: str) -> list[str]:
@@ -94,16 +84,15 @@ from tests.support.local_grid import LocalGrid
 from fedstats_app import client_app, server_app
 from fedstats_app.config import AppConfig
 
-settings = {settings!r}
-run_config = {{**AppConfig().to_run_config(), **settings}}
-grid = LocalGrid(client_app.app, [{{"data-path": path}} for path in {sites!r}], run_config)
+run_config = {{**AppConfig().to_run_config(), **{settings!r}}}
+grid = LocalGrid(client_app.app, {nodes!r}, run_config)
 server_app.app(grid, Context(7, 1, {{}}, RecordDict(), run_config))
 """
 
 
 def test_a_node_works_without_ray_and_all_else_that_only_simulations_need(tmp_path: Path) -> None:
     """The whole app, in fact: statistics, evaluation and fine-tuning, with the packages absent."""
-    sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20) for seed, name in enumerate("ab")]
+    nodes = nodes_of(tmp_path, "ab", ("ant", "bee"), images=20)
     settings = {
         "backbone": "random:tiny",
         "input-size": 16,
@@ -114,7 +103,7 @@ def test_a_node_works_without_ray_and_all_else_that_only_simulations_need(tmp_pa
         "num-server-rounds": 1,
     }
     done = subprocess.run(
-        [sys.executable, "-c", NODE.format(absent=set(ABSENT), settings=settings, sites=sites)],
+        [sys.executable, "-c", NODE.format(absent=ABSENT, settings=settings, nodes=nodes)],
         env={"PYTHONPATH": f"{REPOSITORY / 'tests'}:{REPOSITORY}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from tests.docs.markdown import REPOSITORY, blocks
 from tests.support.deployment import (
@@ -14,17 +11,14 @@ from tests.support.deployment import (
     PORTS,
     SCRIPT,
     free_range,
-    processes_naming,
+    needs_certificates,
     script_environment,
     wait_until,
 )
+from tests.support.flower import processes_naming
 from tests.support.simulation import site_folder
 
-pytestmark = [
-    pytest.mark.end_to_end,
-    pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes left behind in /proc"),
-    pytest.mark.skipif(not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="makes certificates"),
-]
+pytestmark = needs_certificates
 
 
 def commands() -> list[str]:

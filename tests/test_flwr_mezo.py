@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,14 +10,9 @@ import torch
 from fedstats_app import replay
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.training.zeroth_order.log import TrainingFiles
-from tests.support.flower import Simulation, simulation
+from tests.support.flower import REAL_RUNS, Simulation, simulation
 
-pytestmark = [
-    pytest.mark.end_to_end,
-    pytest.mark.skipif(
-        not Path("/proc/self/cmdline").exists(), reason="ends Flower's background process through /proc"
-    ),
-]
+pytestmark = REAL_RUNS
 
 SETTINGS = (
     "method='fedncm' backbone='random:tiny' input-size=16 wire-dtype='float64' min-clients=1 plots=false "

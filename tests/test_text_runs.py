@@ -32,6 +32,15 @@ def run(tmp_path: Path, reviews: Path, *, nodes: list[Mapping[str, object]] | No
     return simulate(tmp_path, node_configs=nodes, **{**texts, **federation, **settings})
 
 
+def predicts_as_scored(classifier: fedstats_app.Classifier, reviews: Path, accuracy: float) -> None:
+    """Check that a classifier is as often right as the run says, on files and on their texts alike."""
+    test = sorted((reviews / "test").rglob("*.txt"))
+    predicted = classifier.predict(test)
+    correct = sum(name == path.parent.name for name, path in zip(predicted, test, strict=True)) / len(test)
+    assert correct == pytest.approx(accuracy)
+    assert predicted == classifier.predict([path.read_text() for path in test])
+
+
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory, reviews: Path) -> Path:
     settings = {"method": "fedncm,fed3r", "fine_tune": "full", "start_head": "zero", "num_server_rounds": 8}
@@ -53,11 +62,7 @@ def test_full_fine_tuning_moves_the_network_and_the_run_folder_predicts_with_it(
     scored = rounds(tuned, "zero-full")
     assert scored[-1]["loss"] < 0.8 * scored[0]["loss"]
     classifier = fedstats_app.load(tuned, "zero-full")
-    test = sorted((reviews / "test").rglob("*.txt"))
-    predicted = classifier.predict(test)
-    correct = sum(name == path.parent.name for name, path in zip(predicted, test, strict=True)) / len(test)
-    assert correct == pytest.approx(scored[-1]["accuracy"])
-    assert predicted == classifier.predict([path.read_text() for path in test])
+    predicts_as_scored(classifier, reviews, scored[-1]["accuracy"])
     assert classifier._backbone.fingerprint != fedstats_app.load(tuned, "fed3r")._backbone.fingerprint
 
 
@@ -157,8 +162,4 @@ def test_fedmezo_tunes_a_language_model_and_the_run_folder_predicts_with_it(
     result = read_json(folder, "results.json")["training"]["fed3r-fedmezo"]
     assert result["notes"][0].startswith("4 of 4 replicas are bit-identical in the end")
     # Adapters are added to the weights: the file is of the plain architecture.
-    classifier = fedstats_app.load(folder, "fed3r-fedmezo")
-    test = sorted((reviews / "test").rglob("*.txt"))
-    predicted = classifier.predict(test)
-    correct = sum(name == path.parent.name for name, path in zip(predicted, test, strict=True)) / len(test)
-    assert correct == pytest.approx(scored[-1]["accuracy"])
+    predicts_as_scored(fedstats_app.load(folder, "fed3r-fedmezo"), reviews, scored[-1]["accuracy"])

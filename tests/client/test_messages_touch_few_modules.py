@@ -81,16 +81,8 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[RecordDict,
     data = site_folder(tmp_path / "data" / "train", CLASSES, seed=1, images=8)
     own = request.param == "own data"
     node: dict[str, Any] = {"data-path": data} if own else {"partition-id": 0, "num-partitions": 1}
-    config = AppConfig.from_run_config(
-        {
-            "backbone": "random:tiny",
-            "input-size": 16,
-            "num-clients": 2,
-            "dataset": f"folder:{tmp_path / 'data'}",
-            "partitioner": "iid",
-            "cache-dir": str(tmp_path / "cache"),
-        }
-    )
+    split = {"num_clients": 2, "dataset": f"folder:{tmp_path / 'data'}", "partitioner": "iid"}
+    config = AppConfig.of(backbone="random:tiny", input_size=16, cache_dir=str(tmp_path / "cache"), **split)
     node |= {"state-dir": str(tmp_path / "state")} | ({"min-class-count": 2} if own else {})
     context = Context(1, 4, node, RecordDict(), config.to_run_config())
 
@@ -108,7 +100,7 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[RecordDict,
 def test_a_message_runs_through_few_modules(
     ask: Callable[[RecordDict, str], Message],
     message_type: str,
-    content: Callable[[int, str], RecordDict],
+    content: Callable[..., RecordDict],
     most: int,
     tuned: str,
 ) -> None:

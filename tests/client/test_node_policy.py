@@ -39,6 +39,10 @@ def site(root: Path, name: str, sizes: Mapping[str, int] | None = None, **option
     return {"data-path": str(path), **{key.replace("_", "-"): value for key, value in options.items()}}
 
 
+def sites(root: Path, names: str, sizes: Mapping[str, int] | None = None, **options: object) -> list[dict[str, object]]:
+    return [site(root, name, sizes, **options) for name in names]
+
+
 def disclosed(folder: Path, message: str = "") -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / "disclosure.jsonl").read_text().splitlines()]
     return [line for line in lines if message in ("", line["message"])]
@@ -46,9 +50,7 @@ def disclosed(folder: Path, message: str = "") -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("asked", [0, 3])
 def test_a_rare_class_does_not_leave_even_by_name_whatever_the_server_asks_for(tmp_path: Path, asked: int) -> None:
-    nodes = [site(tmp_path, name) for name in "abc"]
-
-    folder = simulate(tmp_path, node_configs=nodes, min_class_count=asked)
+    folder = simulate(tmp_path, node_configs=sites(tmp_path, "abc"), min_class_count=asked)
 
     assert read_json(folder, "config.json")["class_names"] == ["ant", "bee", "cat"]
     assert [one["num_suppressed_classes"] for one in clients(folder)] == [1, 0, 0]
@@ -71,9 +73,7 @@ def test_an_owner_who_wants_none_has_no_floor(tmp_path: Path) -> None:
 
 def test_a_run_can_ask_for_more(tmp_path: Path) -> None:
     """Of 12 and 12 images in a, a fifth of all is held out: one class keeps at least ten."""
-    nodes = [site(tmp_path, name) for name in "ab"]
-
-    folder = simulate(tmp_path, node_configs=nodes, method="fedncm", min_class_count=12)
+    folder = simulate(tmp_path, node_configs=sites(tmp_path, "ab"), method="fedncm", min_class_count=12)
 
     assert read_json(folder, "config.json")["class_names"] == ["ant", "bee"]
     rows = load_statistics(folder).sums[0].summed()
@@ -109,7 +109,7 @@ def test_a_class_whose_images_turn_out_unreadable_leaves_as_if_it_were_not_there
 
 def test_real_nodes_and_a_simulation_with_the_same_floor_make_the_same_heads(tmp_path: Path) -> None:
     """Three folders: as three nodes' own data, and as the partitions of one data set."""
-    nodes = [site(tmp_path / "sites", name) for name in "abc"]
+    nodes = sites(tmp_path / "sites", "abc")
     whole = tmp_path / "whole"
     for name, sizes in SIZES.items():
         for label, images in sizes.items():
@@ -123,15 +123,8 @@ def test_real_nodes_and_a_simulation_with_the_same_floor_make_the_same_heads(tmp
     options: dict[str, object] = {"test_dataset": f"folder:{test}", "input_size": 0, "wire_dtype": "float64"}
 
     real = simulate(tmp_path, node_configs=nodes, **options)
-    simulated = simulate(
-        tmp_path,
-        dataset=f"folder:{whole}",
-        partitioner="natural-id",
-        partition_column="subfolder",
-        num_clients=3,
-        min_class_count=5,
-        **options,
-    )
+    split = {"partitioner": "natural-id", "partition_column": "subfolder", "num_clients": 3, "min_class_count": 5}
+    simulated = simulate(tmp_path, dataset=f"folder:{whole}", **split, **options)
 
     for method in METHODS:
         head, _ = read_head(real / "heads" / f"{method}.safetensors")
@@ -211,7 +204,7 @@ def answer(node: Mapping[str, object], kind: str) -> Message:
 
 def test_heads_of_other_methods_are_not_scored_either(tmp_path: Path) -> None:
     """The server that asks is not ours: ours asks only who is in the heads."""
-    settings = {**AppConfig().to_run_config(), "backbone": "random:tiny", "input-size": 16}
+    settings = AppConfig.of(backbone="random:tiny", input_size=16).to_run_config()
     head = LinearHead(torch.zeros(2, 32), torch.zeros(2))
     for gram, refused in ((False, False), (True, True)):
         request = StatisticsRequest(2, (StatisticsSpec(gram=gram),), holdout=0.3, class_names=("ant", "bee"))
@@ -223,15 +216,11 @@ def test_heads_of_other_methods_are_not_scored_either(tmp_path: Path) -> None:
 
 
 def test_a_handful_of_readable_samples_is_not_evaluated_in_training_either(tmp_path: Path) -> None:
-    config = AppConfig.from_run_config({**AppConfig().to_run_config(), "backbone": "random:tiny", "input-size": 16})
+    config = AppConfig.of(backbone="random:tiny", input_size=16)
     node = NodeConfig.from_node_config(site(tmp_path, "a", {"ant": 40, "bee": 40}))
-    request = TrainingRequest(
-        2,
-        "probe",
-        holdout=0.25,
-        backbone_fingerprint=loaded_backbone(config.backbone_for(own_data=True)).fingerprint,
-        class_names=("ant", "bee"),
-    )
+    fingerprint = loaded_backbone(config.backbone_for(own_data=True)).fingerprint
+    known = {"backbone_fingerprint": fingerprint, "class_names": ("ant", "bee")}
+    request = TrainingRequest(2, "probe", holdout=0.25, **known)  # type: ignore[arg-type]
     counts = []
     for readable in (None, 5, 4):
         split = Site(config, node).split_for(request)
@@ -278,9 +267,9 @@ def test_an_evaluation_names_no_class_of_few_samples(tmp_path: Path) -> None:
 
 
 def test_where_too_little_is_held_out_the_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nodes = [site(tmp_path, name, {"ant": 8, "bee": 8}) for name in "ab"]
-
-    folder = simulate(tmp_path, node_configs=nodes, method="fedncm", holdout_fraction=0.1)
+    folder = simulate(
+        tmp_path, node_configs=sites(tmp_path, "ab", {"ant": 8, "bee": 8}), method="fedncm", holdout_fraction=0.1
+    )
 
     assert "nothing was evaluated" in capsys.readouterr().out
     result = read_json(folder, "results.json")["methods"]["fedncm"]
@@ -288,9 +277,7 @@ def test_where_too_little_is_held_out_the_run_says_so(tmp_path: Path, capsys: py
 
 
 def test_what_left_each_site_is_written_down_message_by_message(tmp_path: Path) -> None:
-    nodes = [site(tmp_path, name) for name in "abc"]
-
-    folder = simulate(tmp_path, node_configs=nodes)
+    folder = simulate(tmp_path, node_configs=sites(tmp_path, "abc"))
 
     lines = disclosed(folder)
     assert {line["message"] for line in lines} == {"query.clients", "query.statistics", "evaluate.heads"}
@@ -303,7 +290,7 @@ def test_what_left_each_site_is_written_down_message_by_message(tmp_path: Path) 
 
 
 def test_a_run_that_fails_says_what_left_too(tmp_path: Path) -> None:
-    nodes = [site(tmp_path, name, allowed_methods="training") for name in "ab"]
+    nodes = sites(tmp_path, "ab", allowed_methods="training")
 
     with pytest.raises(TooFewClients, match="RefusedByPolicy"):
         simulate(tmp_path, node_configs=nodes)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, RecordDict
 from PIL import Image
 
 from fedstats_app.backbones.loading import loaded_backbone
@@ -23,7 +23,7 @@ from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.start_heads import random_head
 from fedstats_app.wire import RejectedRequest
-from fedstats_app.wire.personal import PERSONALISE, Prototypes, personal_content, read_personal_reply
+from fedstats_app.wire.personal import PERSONALISE, PersonalMetrics, Prototypes, personal_content, read_personal_reply
 from fedstats_app.wire.personal_heads import PERSONAL_HEADS, personal_heads_content, read_personal_heads_reply
 from fedstats_app.wire.prototypes import PROTOTYPES, prototype_content, read_prototype_reply
 from tests.support.local_grid import instruction
@@ -55,8 +55,8 @@ def context(site: Path, **node: object) -> Context:
     return Context(1, 4, dict(node_config), RecordDict(), config.to_run_config())
 
 
-def request(content: RecordDict, message_type: str = PERSONALISE) -> Message:
-    return instruction(content, message_type)
+def personalised(content: RecordDict, context: Context) -> PersonalMetrics:
+    return read_personal_reply(client_personal.personalise(instruction(content, PERSONALISE), context, None))
 
 
 def start(**changes: Any) -> RecordDict:
@@ -69,6 +69,10 @@ def start(**changes: Any) -> RecordDict:
         **changes,
     }
     return personal_content(**values)
+
+
+def heads_content(statistics: FeatureStatistics) -> RecordDict:
+    return personal_heads_content(replace(REQUEST, tune="probe"), statistics, FED3R, (0.0, 1.0), wire_dtype="float64")
 
 
 @pytest.mark.parametrize(
@@ -85,46 +89,34 @@ def start(**changes: Any) -> RecordDict:
 )
 def test_what_does_not_fit_this_node_is_refused(site: Path, content: RecordDict, reason: str) -> None:
     with pytest.raises(RejectedRequest, match=reason):
-        client_personal.personalise(request(content), context(site), None)
+        personalised(content, context(site))
 
 
 def test_another_number_of_classes_is_refused(site: Path) -> None:
     wrong = personal_content(replace(REQUEST, num_classes=3, class_names=()), {}, None, torch.ones(3, dtype=torch.bool))
     with pytest.raises(RejectedRequest, match="data has 2 classes, the server's model 3"):
-        client_personal.personalise(request(wrong), context(site), None)
+        personalised(wrong, context(site))
 
 
 def test_statistics_of_other_features_are_refused(site: Path) -> None:
-    content = personal_heads_content(
-        replace(REQUEST, tune="probe"),
-        FeatureStatistics.from_features(torch.ones(3, 5), torch.tensor([0, 1, 1]), 2),
-        FED3R,
-        (0.0, 1.0),
-        wire_dtype="float64",
-    )
+    content = heads_content(FeatureStatistics.from_features(torch.ones(3, 5), torch.tensor([0, 1, 1]), 2))
     with pytest.raises(RejectedRequest, match="of this node's 32 features, got 5"):
-        client_personal.personal_heads(request(content, PERSONAL_HEADS), context(site), None)
+        client_personal.personal_heads(instruction(content, PERSONAL_HEADS), context(site), None)
 
 
 def test_a_whole_model_and_a_head_on_the_same_backbone_are_the_same_start(site: Path) -> None:
-    head, backbone = (
-        random_head(2, DIM, 0),
-        loaded_backbone(AppConfig.from_run_config(context(site).run_config).backbone_for(own_data=True)),
-    )
+    config, head = AppConfig.from_run_config(context(site).run_config), random_head(2, DIM, 0)
+    backbone = loaded_backbone(config.backbone_for(own_data=True))
     whole = TunedModel(head, backbone=backbone.module, tune="full").trained_state()
-    replies = [
-        read_personal_reply(client_personal.personalise(request(content), context(site), None))
-        for content in (start(), start(start=whole), start(start={}))
-    ]
-    assert {(reply.correct_before, reply.correct_after, reply.num_test) for reply in replies} == {
-        (replies[0].correct_before, replies[0].correct_after, 4)
-    }
+    replies = [personalised(content, context(site)) for content in (start(), start(start=whole), start(start={}))]
+    assert len({(reply.correct_before, reply.correct_after) for reply in replies}) == 1
+    assert {reply.num_test for reply in replies} == {4}
 
 
 def test_features_are_mapped_as_asked(site: Path) -> None:
     mapped = replace(REQUEST, feature_map=RandomProjection(7, 0))
     content = start(request=mapped, start={}, prototypes=Prototypes(torch.zeros(2, 7), EVERY, "mean-square", 1.0))
-    assert read_personal_reply(client_personal.personalise(request(content), context(site), None)).num_test == 4
+    assert personalised(content, context(site)).num_test == 4
 
 
 def test_a_client_with_nothing_takes_part_without_a_model(tmp_path: Path, site: Path) -> None:
@@ -132,18 +124,14 @@ def test_a_client_with_nothing_takes_part_without_a_model(tmp_path: Path, site: 
         (tmp_path / name).mkdir()
     (tmp_path / "ant" / "broken.png").write_bytes(b"no image")
     empty = context(tmp_path)
-    alone = read_personal_reply(client_personal.personalise(request(start()), empty, None))
+    alone = personalised(start(), empty)
     assert (alone.num_examples, alone.num_test, alone.forward_passes) == (0, 0, 0)
     last = prototype_content(REQUEST, None, EVERY, server_round=1, last=True)
-    proto = read_prototype_reply(client_personal.prototypes(request(last, PROTOTYPES), empty, None), 2, DIM)
+    proto = read_prototype_reply(client_personal.prototypes(instruction(last, PROTOTYPES), empty, None), 2, DIM)
     assert len(proto.class_ids) == 0 and proto.metrics.num_test == 0
     statistics = FeatureStatistics.from_features(torch.rand(9, DIM), torch.arange(9) % 2, 2)
-    content = personal_heads_content(
-        replace(REQUEST, tune="probe"), statistics, FED3R, (0.0, 1.0), wire_dtype="float64"
-    )
-    metrics, mixing = read_personal_heads_reply(
-        client_personal.personal_heads(request(content, PERSONAL_HEADS), empty, None)
-    )
+    heads = client_personal.personal_heads(instruction(heads_content(statistics), PERSONAL_HEADS), empty, None)
+    metrics, mixing = read_personal_heads_reply(heads)
     assert (metrics.num_examples, metrics.num_test, mixing) == (0, 0, 0.0)
 
 
@@ -154,21 +142,17 @@ def test_absent_classes_are_not_predicted_unless_asked_for(site: Path) -> None:
     content = start(request=replace(REQUEST, seed=3), start=says_bee, predictable=torch.tensor([True, False]))
     masked, plain = context(site), context(site)
     plain.run_config["mask-absent"] = False
-    scores = [
-        read_personal_reply(client_personal.personalise(request(content), one, None)).correct_before
-        for one in (masked, plain)
-    ]
+    scores = [personalised(content, one).correct_before for one in (masked, plain)]
     assert sum(scores) == 4 and scores[0] != scores[1]
 
 
 def test_few_test_samples_are_not_counted_under_a_floor(site: Path) -> None:
-    content, floor = start(), context(site, min_class_count=6)
-    reply = read_personal_reply(client_personal.personalise(request(content), floor, None))
+    reply = personalised(start(), context(site, min_class_count=6))
     assert reply.num_test == 0 and reply.correct_after == 0
 
 
 def test_the_head_is_scored_as_it_is(site: Path) -> None:
     head = LinearHead(torch.zeros(2, DIM), torch.tensor([1.0, 0.0]))
     content = start(start={"head.weight": head.weight, "head.bias": head.bias})
-    reply = read_personal_reply(client_personal.personalise(request(content), context(site), None))
+    reply = personalised(content, context(site))
     assert 0 < reply.correct_before < 4  # it says "ant" to everything, and some are

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,12 +18,6 @@ from fedstats_app.strategies import Fed3R
 from fedstats_app.wire import guard, per_client
 from tests.support.clients import NUM_CLASSES, Clients, silent
 from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid, begin_run
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-
 
 app = ClientApp(mods=[guard])
 
@@ -270,38 +263,27 @@ def test_errors_of_the_superlink_reach_the_client_they_are_about() -> None:
     assert {reply.metadata.src_node_id for reply in replies if reply.has_error()} == {1, 4}
 
 
-def training_app() -> ClientApp:
-    training = ClientApp(mods=[guard])
+@app.train()
+@per_client
+def train(msg: Message, context: Context, client_id: int | None) -> Message:
+    weight, client = msg.content["arrays"]["weight"].numpy(), int(client_id or 0)  # type: ignore[index,call-overload,union-attr]
+    step = np.random.default_rng(client).normal(size=weight.shape).astype(np.float32)
+    metrics = MetricRecord({"num-examples": client + 1, "loss": float(abs(step).sum())})
+    arrays = ArrayRecord({"weight": Array(weight + 0.1 * step)})
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
 
-    @training.train()
-    @per_client
-    def train(msg: Message, context: Context, client_id: int | None) -> Message:
-        record = msg.content["arrays"]
-        assert isinstance(record, ArrayRecord)
-        weight = record["weight"].numpy()
-        client = int(client_id or 0)
-        step = np.random.default_rng(client).normal(size=weight.shape).astype(np.float32)
-        content = RecordDict(
-            {
-                "arrays": ArrayRecord({"weight": Array(weight + 0.1 * step)}),
-                "metrics": MetricRecord({"num-examples": client + 1, "loss": float(abs(step).sum())}),
-            }
-        )
-        return Message(content, reply_to=msg)
 
-    @training.evaluate()
-    @per_client
-    def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
-        metrics = MetricRecord({"num-examples": int(client_id or 0) + 1, "accuracy": 0.5})
-        return Message(RecordDict({"metrics": metrics}), reply_to=msg)
-
-    return training
+@app.evaluate()
+@per_client
+def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
+    metrics = MetricRecord({"num-examples": int(client_id or 0) + 1, "accuracy": 0.5})
+    return Message(RecordDict({"metrics": metrics}), reply_to=msg)
 
 
 @pytest.mark.parametrize("make", [FedAvg, FedAdam])
 def test_flowers_own_strategies_run_unmodified_with_the_same_bytes_on_any_hosts(make: type[Strategy]) -> None:
     def trained(num_hosts: int) -> bytes:
-        local = LocalGrid(training_app(), [{}] * num_hosts, shuffle_seed=num_hosts)
+        local = LocalGrid(app, [{}] * num_hosts, shuffle_seed=num_hosts)
         hosts = {client: FIRST_NODE_ID + client % num_hosts for client in range(50)}
         strategy = make(min_available_nodes=50)  # type: ignore[call-arg]
         start = ArrayRecord({"weight": Array(np.zeros((4, 3), np.float32))})

@@ -33,8 +33,8 @@ def partitions(n: int, of: int | None = None) -> list[dict[str, object]]:
 
 
 def found(grid: LocalGrid, num_clients: int = 12, **limits: object) -> Federation:
-    options = {"min_clients": 2, "wait_timeout": 5.0, "settle_seconds": 0.1, "reply_timeout": 5.0} | limits
-    return discover(grid, num_clients, progress=lambda line: None, **options)  # type: ignore[arg-type]
+    options = {"min_clients": 2, "wait_timeout": 5.0, "settle_seconds": 0.1, "reply_timeout": 5.0, "progress": str}
+    return discover(grid, num_clients, **{**options, **limits})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("num_hosts", [1, 2, 7, 12])
@@ -73,15 +73,7 @@ def test_a_missing_node_is_waited_for_no_longer_than_the_limit() -> None:
     lines: list[str] = []
     started = time.monotonic()
 
-    federation = discover(
-        LocalGrid(app, partitions(3, of=4)),
-        12,
-        min_clients=2,
-        wait_timeout=0.5,
-        settle_seconds=0.0,
-        reply_timeout=5.0,
-        progress=lines.append,
-    )
+    federation = found(LocalGrid(app, partitions(3, of=4)), wait_timeout=0.5, settle_seconds=0.0, progress=lines.append)
 
     assert 0.5 <= time.monotonic() - started < 2.0
     assert sorted(federation.hosts) == [client for client in range(12) if client % 4 != 3]
@@ -181,10 +173,7 @@ def test_with_their_own_data_later_nodes_are_waited_for_until_no_new_one_comes()
 
 @pytest.mark.parametrize(
     ("configs", "simulated", "odd"),
-    [
-        ([{"names": "ab"}, {"names": "ab"}, *partitions(1)], False, 2),
-        ([*partitions(2), {"names": "ab"}], True, 2),
-    ],
+    [([{"names": "ab"}, {"names": "ab"}, *partitions(1)], False, 2), ([*partitions(2), {"names": "ab"}], True, 2)],
 )
 def test_of_mixed_nodes_most_decide(configs: list[dict[str, object]], simulated: bool, odd: int) -> None:
     federation = found(LocalGrid(app, configs), wait_timeout=1.0)

@@ -38,10 +38,7 @@ def own_prototypes(client: int, ids: list[int], rows: list[list[float]]) -> Loca
 
 
 def test_every_client_that_has_a_class_counts_alike() -> None:
-    answers = {
-        7: own_prototypes(1000, [0, 2], [[1.0, 2.0], [5.0, 5.0]]),
-        3: own_prototypes(1, [0], [[3.0, 0.0]]),
-    }
+    answers = {7: own_prototypes(1000, [0, 2], [[1.0, 2.0], [5.0, 5.0]]), 3: own_prototypes(1, [0], [[3.0, 0.0]])}
     prototypes = mean_prototypes(answers, 4, 2, 0.5)
     assert prototypes.means.tolist() == [[2.0, 1.0], [0.0, 0.0], [5.0, 5.0], [0.0, 0.0]]
     assert prototypes.present.tolist() == [True, False, True, False]
@@ -79,7 +76,6 @@ def test_prototypes_on_the_wire_are_means_of_the_round_before(data: Path, tmp_pa
         reply = client_personal.prototypes(msg, context, client_id)
         arrays = to_tensors(reply.content["prototypes"])
         server_round = int(msg.content["config"]["server-round"])
-        replies[server_round, int(client_id or 0)] = own_prototypes(0, arrays["class-ids"].tolist(), [])
         replies[server_round, int(client_id or 0)] = LocalPrototypes(
             arrays["class-ids"], arrays["means"], 0.0, False, PersonalMetrics()
         )

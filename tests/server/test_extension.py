@@ -17,11 +17,12 @@ from fedstats_app.results.statistics_file import load_statistics
 from tests.support.compare import relative_difference
 from tests.support.simulation import clients, read_json, simulate, site_folder
 
+Nodes = list[dict[str, object]]
 SITES = {"a": ("ant", "bee", "dog"), "b": ("dog", "ant"), "c": ("bee", "cat")}  # cat comes with c, in the middle
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> list[dict[str, object]]:
+def nodes(tmp_path: Path) -> Nodes:
     return [
         {"data-path": site_folder(tmp_path / name, classes, seed=seed, images=12)}
         for seed, (name, classes) in enumerate(SITES.items())
@@ -58,14 +59,10 @@ def assert_same(folder: Path, whole: Path) -> None:
 @pytest.mark.parametrize("fraction_train", [1.0, 0.5])
 @pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
 def test_two_runs_are_one_with_another_client_and_another_class(
-    tmp_path: Path, nodes: list[dict[str, object]], server_data: str, wire_dtype: str, fraction_train: float
+    tmp_path: Path, nodes: Nodes, server_data: str, wire_dtype: str, fraction_train: float
 ) -> None:
-    options: dict[str, object] = {
-        "test_dataset": server_data,
-        "wire_dtype": wire_dtype,
-        "fraction_train": fraction_train,
-        "fedcof_means_per_class": 2,
-    }
+    options: dict[str, object] = {"test_dataset": server_data, "wire_dtype": wire_dtype, "fedcof_means_per_class": 2}
+    options["fraction_train"] = fraction_train
     # The server's test data has a class that the first federation does not know yet, in its list only.
     first = simulate(tmp_path, node_configs=nodes[:2], **{**options, "test_dataset": ""}, holdout_fraction=0.01)
 
@@ -87,8 +84,8 @@ def test_two_runs_are_one_with_another_client_and_another_class(
         assert accuracies[0] == accuracies[1]
 
 
-def test_nodes_that_come_again_are_known_counted_once_and_evaluate(
-    tmp_path: Path, nodes: list[dict[str, object]], capsys: pytest.CaptureFixture[str]
+def test_nodes_that_come_again_are_counted_once_and_evaluate(
+    tmp_path: Path, nodes: Nodes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = simulate(tmp_path, node_configs=nodes[:2])
 
@@ -98,11 +95,11 @@ def test_nodes_that_come_again_are_known_counted_once_and_evaluate(
     assert [one["outcome"] for one in outcomes] == ["known", "known", "merged"]
     assert outcomes[1]["reason"].endswith("as client 1001 of run 7")
     assert "2 clients were in the statistics to extend already" in capsys.readouterr().out
-    assert_same(second, simulate(tmp_path, node_configs=nodes))
+    whole = simulate(tmp_path, node_configs=nodes)
+    assert_same(second, whole)
     results = read_json(second, "results.json")
     assert (results["num_clients_merged"], results["num_clients_known"]) == (1, 2)
-    whole = read_json(simulate(tmp_path, node_configs=nodes), "results.json")
-    assert results["num_test_examples"] == whole["num_test_examples"]
+    assert results["num_test_examples"] == read_json(whole, "results.json")["num_test_examples"]
 
 
 def test_a_simulation_can_be_extended_too(tmp_path: Path) -> None:
@@ -117,9 +114,7 @@ def test_a_simulation_can_be_extended_too(tmp_path: Path) -> None:
         assert torch.equal(read_head(one)[0].weight, read_head(other)[0].weight)
 
 
-def test_a_simulation_takes_over_classes_that_its_data_does_not_have(
-    tmp_path: Path, nodes: list[dict[str, object]]
-) -> None:
+def test_a_simulation_takes_over_classes_that_its_data_does_not_have(tmp_path: Path, nodes: Nodes) -> None:
     first = simulate(tmp_path, node_configs=nodes[:2], input_size=16, wire_dtype="float64")
     data = tmp_path / "data"
     site_folder(data / "train", ("cat", "dog"), seed=5, images=20)
@@ -136,9 +131,7 @@ def test_a_simulation_takes_over_classes_that_its_data_does_not_have(
     assert read_json(folder, "results.json")["methods"]["fedncm"]["accuracy"] > 0.5
 
 
-def test_a_node_that_spells_a_class_otherwise_than_the_earlier_run_takes_no_part(
-    tmp_path: Path, nodes: list[dict[str, object]]
-) -> None:
+def test_a_node_that_spells_a_class_otherwise_than_the_earlier_run_takes_no_part(tmp_path: Path, nodes: Nodes) -> None:
     first = simulate(tmp_path, node_configs=nodes[:2])
     odd = {"data-path": site_folder(tmp_path / "odd", ("Dog", "eel"), seed=7)}
 
@@ -161,7 +154,7 @@ def test_a_node_that_spells_a_class_otherwise_than_the_earlier_run_takes_no_part
     ],
 )
 def test_what_cannot_be_extended_is_a_clear_error(
-    tmp_path: Path, nodes: list[dict[str, object]], changes: dict[str, object], error: type[Exception], reason: str
+    tmp_path: Path, nodes: Nodes, changes: dict[str, object], error: type[Exception], reason: str
 ) -> None:
     first = simulate(tmp_path, node_configs=nodes[:2])
 
@@ -170,12 +163,10 @@ def test_what_cannot_be_extended_is_a_clear_error(
 
 
 def test_statistics_are_kept_by_default_for_their_owner_only_and_the_readme_says_so(
-    tmp_path: Path, nodes: list[dict[str, object]]
+    tmp_path: Path, nodes: Nodes
 ) -> None:
-    kept, not_kept = (
-        simulate(tmp_path, node_configs=nodes),
-        simulate(tmp_path, node_configs=nodes, save_statistics=False),
-    )
+    kept = simulate(tmp_path, node_configs=nodes)
+    not_kept = simulate(tmp_path, node_configs=nodes, save_statistics=False)
 
     file = kept / "statistics.safetensors"
     assert os.name == "nt" or stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -186,7 +177,7 @@ def test_statistics_are_kept_by_default_for_their_owner_only_and_the_readme_says
         simulate(tmp_path, node_configs=nodes, extend=str(not_kept))
 
 
-def test_a_run_that_adds_nobody_fails(tmp_path: Path, nodes: list[dict[str, object]]) -> None:
+def test_a_run_that_adds_nobody_fails(tmp_path: Path, nodes: Nodes) -> None:
     first = simulate(tmp_path, node_configs=nodes[:2])
     refusing = {**nodes[2], "allowed-methods": "training"}
 

@@ -27,7 +27,7 @@ from fedstats_app.results.head_file import read_head
 from fedstats_app.training.samples import batch_order
 from fedstats_app.training.start_heads import random_head
 from tests.support.local_grid import Fault, clients_in
-from tests.support.simulation import Killed, clients, killed, read_json, rounds, simulate, site_folder
+from tests.support.simulation import Killed, clients, killed, read_json, rounds, share_right, simulate, site_folder
 
 FAST: Mapping[str, Any] = {"method": "fedncm", "num_server_rounds": 3, "fine_tune": "probe", "learning_rate": 0.1}
 
@@ -45,16 +45,8 @@ def client_features(config: AppConfig, client: int) -> tuple[torch.Tensor, torch
 
 
 def test_probe_of_one_client_is_centralised_sgd_bit_for_bit(tmp_path: Path) -> None:
-    folder = simulate(
-        tmp_path,
-        num_clients=1,
-        min_clients=1,
-        partitioner="iid",
-        start_head="random",
-        momentum=0.5,
-        weight_decay=1e-3,
-        **FAST,
-    )
+    settings = {**FAST, "num_clients": 1, "min_clients": 1, "partitioner": "iid", "start_head": "random"}
+    folder = simulate(tmp_path, **settings, momentum=0.5, weight_decay=1e-3)
     config = AppConfig.of(backbone="random:tiny", input_size=16, num_clients=1, partitioner="iid")
     features, labels = client_features(config, 0)
     start = random_head(10, 32, seed=0)
@@ -106,25 +98,15 @@ def test_a_tuned_backbone_predicts_again(tmp_path: Path, tune: str) -> None:
     started, tuned = (read_head(folder / "heads" / f"{one}.safetensors")[0] for one in ("fedncm", name))
     assert torch.equal(started.weight, tuned.weight) is (tune == "features")
     state = load_file(folder / "heads" / f"{name}.backbone.safetensors")
-    before = loaded_backbone(
-        AppConfig.of(backbone="random:tiny", input_size=16).backbone_for(own_data=False)
-    ).module.state_dict()
+    config = AppConfig.of(backbone="random:tiny", input_size=16)
+    before = loaded_backbone(config.backbone_for(own_data=False)).module.state_dict()
     assert any(not torch.equal(state[key].float(), before[key].float()) for key in state)
-    classifier = fedstats_app.load(folder, name, batch_size=64)
-    dataset = training_set(AppConfig().data)
-    test = load_dataset("builtin", "test")
-    assert test is not None
-    images = [test.sample(index) for index in range(200)]
-    accuracy = np.mean(
-        [
-            predicted == test.class_names[test.labels[index]]
-            for index, predicted in enumerate(classifier.predict(images))
-        ]
-    )
+    accuracy = share_right(fedstats_app.load(folder, name, batch_size=64), 200)
     recorded = read_json(folder, "results.json")["training"][name]["accuracy"]
     assert recorded == rounds(folder, name)[-1]["accuracy"]
     assert accuracy == pytest.approx(recorded, abs=0.1)
-    assert dataset.class_names == test.class_names
+    test = load_dataset("builtin", "test")
+    assert test is not None and training_set(AppConfig().data).class_names == test.class_names
 
 
 def test_several_starts_are_compared_in_one_run(tmp_path: Path) -> None:
@@ -144,9 +126,8 @@ def test_a_client_that_diverges_is_dropped_and_named(tmp_path: Path, capsys: pyt
     def poison(reply: Message) -> Message:
         for name, record in list(reply.content.array_records.items()):
             if name.endswith("arrays"):
-                reply.content[name] = ArrayRecord(
-                    {key: Array(np.full_like(array.numpy(), np.nan)) for key, array in record.items()}
-                )
+                nothing = {key: Array(np.full_like(array.numpy(), np.nan)) for key, array in record.items()}
+                reply.content[name] = ArrayRecord(nothing)
         return reply
 
     settings = {**FAST, "num_clients": 5, "partitioner": "iid"}
@@ -237,14 +218,8 @@ def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) ->
 
 @pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "fedadam", "fedadam-torch"])
 def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, optimizer: str) -> None:
-    settings = {
-        **FAST,
-        "optimizer": optimizer,
-        "start_head": "random,fedncm",
-        "num_server_rounds": 7,
-        "checkpoint_every": 2,
-        "fraction_tune": 0.5,
-    }
+    settings = {**FAST, "optimizer": optimizer, "start_head": "random,fedncm", "num_server_rounds": 7}
+    settings |= {"checkpoint_every": 2, "fraction_tune": 0.5}
     whole = simulate(tmp_path / "whole", **settings)
     # Five clients a round: once in the third round from the random head, once in the third from FedNCM's.
     folder = interrupted(tmp_path / "cut", 13, **settings)
@@ -255,11 +230,8 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, optimizer:
     for path in sorted((whole / "heads").iterdir()):
         assert (resumed / "heads" / path.name).read_bytes() == path.read_bytes(), path.name
     for name in ("random-probe", "fedncm-probe"):
-        without_seconds = [
-            [{key: value for key, value in line.items() if key != "seconds"} for line in rounds(one, name)]
-            for one in (whole, resumed)
-        ]
-        assert without_seconds[0] == without_seconds[1]
+        one, other = ([{**line, "seconds": 0.0} for line in rounds(run, name)] for run in (whole, resumed))
+        assert one == other
 
 
 def interrupted(tmp_path: Path, after_trainings: int, **settings: Any) -> Path:

@@ -13,12 +13,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
-from fedstats_app.strategies.server_optimizers import (
-    OPTIMIZERS,
-    load_optimizer_state,
-    make_optimizer,
-    optimizer_state,
-)
+from fedstats_app.strategies.server_optimizers import OPTIMIZERS, load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.training.options import OPTIMIZERS as NAMES
 from fedstats_app.training.options import OptimizerOptions
 from fedstats_app.training.request import TrainingRequest
@@ -56,8 +51,11 @@ def tuning(inner: Any = None, count: int = 4, **options: Any) -> FineTuning:
     return FineTuning(inner, TrainingRequest(2), {client: client + 1 for client in range(count)}, **options)
 
 
-def values(arrays: ArrayRecord) -> dict[str, torch.Tensor]:
-    return to_tensors(arrays)
+def one_round(strategy: FineTuning, grid: ClientGrid) -> tuple[TrainingRound, ArrayRecord]:
+    rounds: list[TrainingRound] = []
+    strategy.on_round = rounds.append
+    arrays = strategy.start(grid, to_record(START), 1).arrays
+    return rounds[0], arrays
 
 
 def by_hand(
@@ -77,7 +75,7 @@ def test_flowers_fedavg_averages_by_samples() -> None:
     state: dict[str, torch.Tensor] = START
     for server_round in (1, 2, 3):
         state = by_hand(state, server_round, range(4))  # type: ignore[arg-type]
-    for name, tensor in values(result.arrays).items():
+    for name, tensor in to_tensors(result.arrays).items():
         assert tensor.dtype == torch.float32
         torch.testing.assert_close(tensor.double(), state[name], rtol=1e-5, atol=1e-6)
 
@@ -93,7 +91,7 @@ def test_fedadam_of_the_papers_is_torchs_adam_on_the_averaged_change() -> None:
         for name, parameter in parameters.items():
             parameter.grad = (state[name].double() - average[name]).float()
         adam.step()
-    for name, tensor in values(result.arrays).items():
+    for name, tensor in to_tensors(result.arrays).items():
         torch.testing.assert_close(tensor, parameters[name].detach(), rtol=1e-4, atol=1e-5)
 
 
@@ -119,12 +117,12 @@ def test_bits_do_not_depend_on_hosts_or_order_and_go_on_after_a_stop(optimizer: 
         inner = make_optimizer(options)
         grid = hosted(clients(nodes, shuffle_seed=seed), 6)
         if not stop_after:
-            return values(tuning(inner, 6, fraction=0.5).start(grid, to_record(START), 6).arrays)
+            return to_tensors(tuning(inner, 6, fraction=0.5).start(grid, to_record(START), 6).arrays)
         first = tuning(inner, 6, fraction=0.5).start(grid, to_record(START), stop_after)
         fresh = make_optimizer(options)
         load_optimizer_state(fresh, optimizer_state(inner))
         later = tuning(fresh, 6, fraction=0.5, first_round=stop_after + 1)
-        return values(later.start(grid, to_record(values(first.arrays)), 6 - stop_after).arrays)
+        return to_tensors(later.start(grid, to_record(to_tensors(first.arrays)), 6 - stop_after).arrays)
 
     expected = run(1, None)
     assert not torch.equal(expected["head.weight"], START["head.weight"])
@@ -157,16 +155,13 @@ def poisoned(reply: Message) -> Message:
     ],
 )
 def test_a_bad_update_is_dropped_and_named_and_the_others_count(fault: Fault, reason: str) -> None:
-    rounds: list[TrainingRound] = []
-    strategy = tuning()
-    strategy.on_round = rounds.append
-    result = strategy.start(hosted(clients(4, faults={2: fault}), 4), to_record(START), 1)
-    assert list(rounds[0].failures) == [2]
-    assert reason in rounds[0].failures[2]
-    assert rounds[0].num_examples == {0: 1, 1: 2, 3: 4}
-    assert rounds[0].train_loss == pytest.approx((0 * 1 + 1 * 2 + 3 * 4) / 7)
+    done, arrays = one_round(tuning(), hosted(clients(4, faults={2: fault}), 4))
+    assert list(done.failures) == [2]
+    assert reason in done.failures[2]
+    assert done.num_examples == {0: 1, 1: 2, 3: 4}
+    assert done.train_loss == pytest.approx((0 * 1 + 1 * 2 + 3 * 4) / 7)
     for name, expected in by_hand(START, 1, [0, 1, 3]).items():
-        torch.testing.assert_close(values(result.arrays)[name].double(), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(to_tensors(arrays)[name].double(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_too_few_updates_are_an_error_with_reasons() -> None:
@@ -181,31 +176,20 @@ def test_a_client_cannot_make_itself_heavier() -> None:
             record["num-examples"] = 10_000_000
         return reply
 
-    rounds: list[TrainingRound] = []
-    strategy = tuning()
-    strategy.on_round = rounds.append
-    strategy.start(hosted(clients(4, faults={1: Fault(tamper=heavier)}), 4), to_record(START), 1)
-    assert rounds[0].failures == {1: "num-examples: must be 2, got 10000000"}
+    done, _ = one_round(tuning(), hosted(clients(4, faults={1: Fault(tamper=heavier)}), 4))
+    assert done.failures == {1: "num-examples: must be 2, got 10000000"}
 
 
 def test_bytes_are_those_of_the_arrays_that_travelled() -> None:
-    rounds: list[TrainingRound] = []
-    strategy = tuning(fraction=0.5, fixed={"head.extra": torch.zeros(100)})
-    strategy.on_round = rounds.append
-    strategy.start(hosted(clients(2), 4), to_record(START), 1)
+    done, _ = one_round(tuning(fraction=0.5, fixed={"head.extra": torch.zeros(100)}), hosted(clients(2), 4))
     header, trained = 128, 4 * 8
-    assert rounds[0].bytes_up == 2 * (2 * header + trained)
-    assert rounds[0].bytes_down == 2 * (2 * header + trained) + 2 * (header + 400)
+    assert done.bytes_up == 2 * (2 * header + trained)
+    assert done.bytes_down == 2 * (2 * header + trained) + 2 * (header + 400)
 
 
 def test_training_stops_when_told_to() -> None:
-    strategy, seen = tuning(), []
-
-    def on_round(outcome: TrainingRound) -> bool:
-        seen.append(outcome.server_round)
-        return outcome.server_round == 2
-
-    strategy.on_round = on_round
+    strategy, seen = tuning(), list[int]()
+    strategy.on_round = lambda outcome: seen.append(outcome.server_round) or outcome.server_round == 2
     strategy.start(hosted(clients(4), 4), to_record(START), 9)
     assert seen == [1, 2]
 
@@ -216,7 +200,7 @@ def test_it_runs_under_a_plain_grid_of_nodes() -> None:
     strategy = FineTuning(make_optimizer(OptimizerOptions()), TrainingRequest(2), numbers)
     result = strategy.start(grid, to_record(START), 1, evaluate_fn=lambda number, _: MetricRecord({"round": number}))
     for name, expected in by_hand(START, 1, range(3)).items():  # type: ignore[arg-type]
-        torch.testing.assert_close(values(result.arrays)[name].double(), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(to_tensors(result.arrays)[name].double(), expected, rtol=1e-5, atol=1e-6)
     assert result.evaluate_metrics_serverapp == {1: MetricRecord({"round": 1})}
 
 

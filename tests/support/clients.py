@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -21,6 +22,8 @@ from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
 from tests.support.options import configured
 
 NUM_CLASSES, DIM = 6, 8
+# Flower says much of each of many short runs.
+logging.getLogger("flwr").setLevel(logging.ERROR)
 
 Make = Callable[..., StatisticsStrategy]
 OTHER = {f"{name}, other options": configured(name)[-1:] for name in METHODS if METHODS[name].options.keys()}

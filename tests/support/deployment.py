@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.flower import REPOSITORY
+import pytest
 
+from tests.support.flower import REAL_RUNS, REPOSITORY, environment_at, processes_naming
+
+needs_certificates = [
+    *REAL_RUNS,
+    pytest.mark.skipif(not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="makes certificates"),
+]
 SCRIPT = REPOSITORY / "deployment" / "demo.sh"
 # All that can take long on a busy machine: Flower's processes need seconds of processor time each before they answer.
 PATIENCE = 900.0
@@ -192,31 +196,8 @@ def demo(home: Path) -> Iterator[Script]:
 
 
 def script_environment(home: Path) -> dict[str, str]:
-    """Return the environment of somebody who sits at a terminal, with this Python's commands on the path."""
-    left_out = ("flwr_", "fedstats_", "http_proxy", "https_proxy", "all_proxy", "no_proxy")
-    inherited = {name: value for name, value in os.environ.items() if not name.lower().startswith(left_out)}
-    return {
-        **inherited,
-        "HOME": str(home),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "NO_PROXY": "127.0.0.1,localhost",
-        "COLUMNS": "200",
-    }
-
-
-def processes_naming(text: str) -> list[int]:
-    """Return the processes in whose command line a text occurs."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            arguments = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue  # it ended meanwhile
-        if text.encode() in arguments:
-            found.append(int(entry.name))
-    return found
+    """Return the environment of somebody who sits at a terminal, without a proxy."""
+    return environment_at(home, "flwr_", "fedstats_", "http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 def free_range(number: int) -> int:

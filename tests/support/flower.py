@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 REPOSITORY = Path(__file__).parents[2]
+# Marks of files with real runs.
+REAL_RUNS = [
+    pytest.mark.end_to_end,
+    pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for background processes in /proc"),
+]
 COMPLETED = "[fedstats] completed; results are in"
 
 
@@ -70,16 +77,10 @@ def simulation(home: Path) -> Iterator[Simulation]:
     home.mkdir(parents=True, exist_ok=True)
     ports = free_ports(2)
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("FLWR_", "FEDSTATS_", "OMP_"))},
-        "HOME": str(home),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        **environment_at(home, "flwr_", "fedstats_", "omp_"),
         "FLWR_HOME": str(home / "flwr"),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(ports[0]),
         "FLWR_LOCAL_CONTROL_API_PORT": str(ports[1]),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "NO_PROXY": "127.0.0.1,localhost",
-        "COLUMNS": "200",
     }
     try:
         yield Simulation(home, environment)
@@ -88,18 +89,35 @@ def simulation(home: Path) -> Iterator[Simulation]:
             os.kill(pid, signal.SIGTERM)
 
 
-def superlinks_of(home: Path) -> list[int]:
-    """Return the ids of SuperLink processes whose log file lies in this home: those that we started, and no others."""
-    marker = str(home / "flwr").encode()
+def environment_at(home: Path, *left_out: str) -> dict[str, str]:
+    """Return the environment of somebody at a terminal, with this Python's commands on the path, without some names."""
+    return {
+        **{name: value for name, value in os.environ.items() if not name.lower().startswith(left_out)},
+        "HOME": str(home),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "NO_PROXY": "127.0.0.1,localhost",
+        "COLUMNS": "200",
+    }
+
+
+def processes_naming(*texts: str) -> list[int]:
+    """Return the processes in whose command line all texts occur."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            arguments = (entry / "cmdline").read_bytes()
         except OSError:
             continue  # it ended meanwhile
-        if any(b"flower-superlink" in part for part in arguments) and any(marker in part for part in arguments):
+        if all(text.encode() in arguments for text in texts):
             found.append(int(entry.name))
     return found
+
+
+def superlinks_of(home: Path) -> list[int]:
+    """Return the ids of SuperLink processes whose log file lies in this home: those that we started, and no others."""
+    return processes_naming("flower-superlink", str(home / "flwr"))
 
 
 def free_ports(number: int) -> list[int]:

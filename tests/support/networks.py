@@ -1,9 +1,14 @@
-"""A network of some hundred parameters with everything that matters in training."""
+"""A network of some hundred parameters with everything that matters in training, a head on it, and data for it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from fedstats_app.heads import LinearHead
+from fedstats_app.training.samples import TensorSamples
 
 
 def small_network() -> nn.Sequential:
@@ -25,3 +30,39 @@ def small_network() -> nn.Sequential:
             nn.init.uniform_(layer.weight, 0.5, 1.5)
             nn.init.uniform_(layer.bias, -0.5, 0.5)
     return made.eval().requires_grad_(False)
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return make().eval()
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(4))
+
+
+def three_classes() -> LinearHead:
+    """Three classes on eight features, float64 as solvers give it."""
+    generator = torch.Generator().manual_seed(6)
+    weight, bias = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in ((3, 8), (3,)))
+    return LinearHead(weight, bias)
+
+
+HEAD = three_classes()
+
+
+def make_images(n: int, seed: int = 0) -> TensorSamples:
+    """Return n images (3, 8, 8) of three classes, a little easier to tell apart than noise."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(3, (n,), generator=generator)
+    images = torch.randn(n, 3, 8, 8, generator=generator)
+    images[torch.arange(n), labels] += 0.5
+    return TensorSamples(images, labels)
+
+
+def make_features(n: int, seed: int = 0) -> TensorSamples:
+    """Return n features (8,) of three classes."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(3, (n,), generator=generator)
+    return TensorSamples(torch.randn(n, 8, generator=generator) + labels[:, None], labels)

@@ -118,20 +118,10 @@ def federation(
 ) -> Federation:
     """Run the first stage over the images of :func:`image_folder`, with clients on some hosts."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    values: Mapping[str, object] = {
-        "dataset": f"folder:{data}",
-        "backbone": "random:tiny",
-        "input-size": 16,
-        "num-clients": NUM_CLIENTS,
-        "partitioner": "fedpac",
-        "holdout-fraction": 0.25,
-        "cache-dir": str(data / "cache"),
-        "personal-epochs": 2,
-        "personal-rounds": 2,
-        "personal-batch-size": 16,
-        **{name.replace("_", "-"): value for name, value in settings.items()},
-    }
-    config = AppConfig.from_run_config(values)
+    paths = {"dataset": f"folder:{data}", "cache_dir": str(data / "cache")}
+    split = {"num_clients": NUM_CLIENTS, "partitioner": "fedpac", "holdout_fraction": 0.25}
+    training = {"personal_epochs": 2, "personal_rounds": 2, "personal_batch_size": 16}
+    config = AppConfig.of(**{"backbone": "random:tiny", "input_size": 16, **paths, **split, **training, **settings})
     nodes = [{"partition-id": host, "num-partitions": hosts, "state-dir": str(state)} for host in range(hosts)]
     local = LocalGrid(app or personal_app(), nodes, config.to_run_config(), shuffle_seed=hosts)
     clients = range(config.partition.num_clients)

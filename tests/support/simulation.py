@@ -16,7 +16,9 @@ from PIL import Image
 from fedstats_app import client_app, server_app
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.classifier import Classifier
 from fedstats_app.config import AppConfig
+from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from tests.support.local_grid import App, Fault, LocalGrid
@@ -100,6 +102,15 @@ def central(config: AppConfig, kept: list[int]) -> tuple[FeatureStatistics, Clas
     return stats, ClassMeanRows.concatenate(rows)
 
 
+def share_right(classifier: Classifier, number: int, dataset: str = "builtin") -> float:
+    """Return the share of the first test samples whose class a classifier says."""
+    test = load_dataset(dataset, "test")
+    assert test is not None
+    predicted = classifier.predict([test.sample(index) for index in range(number)])
+    said = zip(predicted, test.labels[:number], strict=True)
+    return float(np.mean([name == test.class_names[label] for name, label in said]))
+
+
 def site_folder(root: Path, classes: tuple[str, ...], *, seed: int, images: int = 8) -> str:
     """Make a folder of images in which a class has a colour of its own."""
     draw = np.random.default_rng(seed)
@@ -110,6 +121,15 @@ def site_folder(root: Path, classes: tuple[str, ...], *, seed: int, images: int 
             noise = draw.integers(-40, 40, (16, 16, 3))
             Image.fromarray(np.clip(colour + noise, 0, 255).astype(np.uint8)).save(root / name / f"{number}.png")
     return str(root)
+
+
+def nodes_of(
+    root: Path, names: str, classes: tuple[str, ...], *, images: int = 8, **options: object
+) -> list[Mapping[str, object]]:
+    """Return the node-configs of sites of one letter each, with folders of their own and the same classes."""
+    more = {key.replace("_", "-"): value for key, value in options.items()}
+    paths = [site_folder(root / name, classes, seed=seed, images=images) for seed, name in enumerate(names)]
+    return [{"data-path": path, **more} for path in paths]
 
 
 def hash_of(name: str) -> int:

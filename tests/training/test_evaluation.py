@@ -1,25 +1,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
-from fedstats_app.heads import ConfusionMatrix, LinearHead
+from fedstats_app.heads import ConfusionMatrix
 from fedstats_app.training.evaluation import Evaluation, evaluate
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
+from tests.support.networks import HEAD, make_features, make_images
 
 
-def test_predictions_and_loss_are_the_heads(
-    network: nn.Module, head: LinearHead, make_images: Callable[..., TensorSamples]
-) -> None:
+def test_predictions_and_loss_are_the_heads(network: nn.Module) -> None:
     samples = make_images(50)
-    model = TunedModel(head, backbone=network, tune="full", temperature=0.5)
+    model = TunedModel(HEAD, backbone=network, tune="full", temperature=0.5)
     made = evaluate(model, samples, 3, batch_size=16)
-    logits = head.logits(network(samples.inputs(torch.arange(50))))
+    logits = HEAD.logits(network(samples.inputs(torch.arange(50))))
     log_probabilities = (logits / 0.5).log_softmax(dim=1)
     expected = ConfusionMatrix.from_predictions(samples.labels, logits.argmax(dim=1), 3)
     assert torch.equal(made.confusion.matrix, expected.matrix)
@@ -27,8 +25,8 @@ def test_predictions_and_loss_are_the_heads(
     assert made.loss == made.loss_sum / 50
 
 
-def test_scores_of_parts_add_up(head: LinearHead, make_features: Callable[..., TensorSamples]) -> None:
-    model, samples = TunedModel(head, tune="probe"), make_features(40)
+def test_scores_of_parts_add_up() -> None:
+    model, samples = TunedModel(HEAD, tune="probe"), make_features(40)
     parts = [
         evaluate(model, TensorSamples(samples.inputs(part), samples.labels[part]), 3)
         for part in torch.arange(40).split([13, 0, 27])
@@ -39,9 +37,9 @@ def test_scores_of_parts_add_up(head: LinearHead, make_features: Callable[..., T
     assert total.loss_sum == pytest.approx(whole.loss_sum, rel=1e-6)
 
 
-def test_an_absent_class_is_not_predicted_but_counts_in_the_loss(head: LinearHead) -> None:
-    samples = TensorSamples(10 * head.weight.float(), torch.tensor([0, 0, 2]))  # the second looks like class 1
-    model = TunedModel(head, tune="probe")
+def test_an_absent_class_is_not_predicted_but_counts_in_the_loss() -> None:
+    samples = TensorSamples(10 * HEAD.weight.float(), torch.tensor([0, 0, 2]))  # the second looks like class 1
+    model = TunedModel(HEAD, tune="probe")
     free = evaluate(model, samples, 3)
     assert free.confusion.matrix.tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
     masked = evaluate(model, samples, 3, present=torch.tensor([True, False, True]))
@@ -49,25 +47,23 @@ def test_an_absent_class_is_not_predicted_but_counts_in_the_loss(head: LinearHea
     assert masked.loss_sum == free.loss_sum
 
 
-def test_without_samples_there_is_the_identity(head: LinearHead) -> None:
-    made = evaluate(TunedModel(head, tune="probe"), TensorSamples(torch.zeros(0, 8), torch.zeros(0).long()), 3)
+def test_without_samples_there_is_the_identity() -> None:
+    made = evaluate(TunedModel(HEAD, tune="probe"), TensorSamples(torch.zeros(0, 8), torch.zeros(0).long()), 3)
     assert made.confusion.num_examples == 0 and made.loss_sum == 0.0 and math.isnan(made.loss)
     assert (made + Evaluation(ConfusionMatrix.zeros(3), 2.5)).loss_sum == 2.5
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_comes_back_in_its_mode_and_unchanged(
-    network: nn.Module, head: LinearHead, make_images: Callable[..., TensorSamples], training: bool
-) -> None:
-    model = TunedModel(head, backbone=network, tune="full", batch_norm="averaged").train(training)
+def test_the_model_comes_back_in_its_mode_and_unchanged(network: nn.Module, training: bool) -> None:
+    model = TunedModel(HEAD, backbone=network, tune="full", batch_norm="averaged").train(training)
     before = model.trained_state()
     evaluate(model, make_images(20), 3)
     assert model.training is training
     assert all(torch.equal(value, before[name]) for name, value in model.trained_state().items())
 
 
-def test_what_cannot_be_scored_is_refused(head: LinearHead, make_features: Callable[..., TensorSamples]) -> None:
-    model, samples = TunedModel(head, tune="probe"), make_features(4)
+def test_what_cannot_be_scored_is_refused() -> None:
+    model, samples = TunedModel(HEAD, tune="probe"), make_features(4)
     with pytest.raises(ValueError, match="num_classes must be the model's, 3, got 4"):
         evaluate(model, samples, 4)
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):

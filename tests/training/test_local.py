@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedstats_app.heads import LinearHead
 from fedstats_app.training.alignment import alignment_loss
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import Diverged, flip_images, train_locally
@@ -20,27 +19,23 @@ from fedstats_app.training.model import TunedModel
 from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.samples import Samples, TensorSamples, batch_order
 from tests.support.compare import relative_difference, same_bits
+from tests.support.networks import HEAD, make_features, make_images
 
-Make = Callable[..., TensorSamples]
 OPTIONS = LocalOptions(epochs=2, batch_size=8, learning_rate=0.05)
 KEY = (0, 4, 1)
 
 
 def centralised(
     network: nn.Module | None,
-    head: LinearHead,
     samples: Samples,
     options: LocalOptions,
     keys: list[tuple[int, ...]],
-    penalty: Callable[[list[Tensor], Tensor, Tensor], Tensor] | None = None,
+    penalty: Callable[[list[Tensor], Tensor, Tensor], Tensor] = lambda *_: torch.tensor(0.0),
 ) -> dict[str, Tensor]:
     """Train as anybody would: one model, one torch.optim.SGD, one loop; return its tensors by TunedModel's names."""
-    linear = nn.Linear(head.feature_dim, head.num_classes)
-    with torch.no_grad():
-        linear.weight.copy_(head.weight)
-        linear.bias.copy_(head.bias)
     body = nn.Identity() if network is None else copy.deepcopy(network).requires_grad_(True)
-    model = nn.Sequential(body, linear)
+    model = nn.Sequential(body, nn.Linear(8, 3))
+    model[1].load_state_dict({"weight": HEAD.weight, "bias": HEAD.bias})
     optimizer = torch.optim.SGD(
         model.parameters(), lr=options.learning_rate, momentum=options.momentum, weight_decay=options.weight_decay
     )
@@ -49,10 +44,8 @@ def centralised(
         for epoch in range(options.epochs):
             for batch in batch_order(len(samples.labels), options.batch_size, key, epoch):
                 features, labels = model[0](samples.inputs(batch)), samples.labels[batch]
-                loss = F.cross_entropy(model[1](features), labels)
-                if penalty is not None:
-                    moved = [now - then for now, then in zip(model.parameters(), start, strict=True)]
-                    loss = loss + penalty(moved, features, labels)
+                moved = [now - then for now, then in zip(model.parameters(), start, strict=True)]
+                loss = F.cross_entropy(model[1](features), labels) + penalty(moved, features, labels)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -76,72 +69,58 @@ def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     "options", [OPTIONS, replace(OPTIONS, momentum=0.5, weight_decay=5e-3), replace(OPTIONS, batch_size=1000)]
 )
 @pytest.mark.parametrize("tune", ["probe", "full"])
-def test_one_client_is_centralised_sgd_bit_for_bit(
-    network: nn.Module, head: LinearHead, make_images: Make, make_features: Make, tune: Any, options: LocalOptions
-) -> None:
+def test_one_client_is_centralised_sgd_bit_for_bit(network: nn.Module, tune: Any, options: LocalOptions) -> None:
     backbone = network if tune == "full" else None
     samples = make_images(43) if tune == "full" else make_features(43)
-    model = TunedModel(head, backbone=backbone, tune=tune)
-    assert equal(state_after(model, samples, options), centralised(backbone, head, samples, options, [KEY]))
+    model = TunedModel(HEAD, backbone=backbone, tune=tune)
+    assert equal(state_after(model, samples, options), centralised(backbone, samples, options, [KEY]))
 
 
 @pytest.mark.parametrize("tune", ["probe", "full"])
-def test_rounds_of_one_client_are_centralised_sgd_bit_for_bit(
-    network: nn.Module, head: LinearHead, make_images: Make, make_features: Make, tune: Any
-) -> None:
+def test_rounds_of_one_client_are_centralised_sgd_bit_for_bit(network: nn.Module, tune: Any) -> None:
     backbone = network if tune == "full" else None
     samples = make_images(30) if tune == "full" else make_features(30)
     keys = [(0, 4, number) for number in (1, 2, 3)]
-    state = TunedModel(head, backbone=backbone, tune=tune).trained_state()
+    state = TunedModel(HEAD, backbone=backbone, tune=tune).trained_state()
     for key in keys:  # in every round a client that kept nothing
-        model = TunedModel(head, backbone=backbone, tune=tune)
+        model = TunedModel(HEAD, backbone=backbone, tune=tune)
         model.load_trained_state(state)
         state = state_after(model, samples, OPTIONS, key=key)
-    assert equal(state, centralised(backbone, head, samples, OPTIONS, keys))
+    assert equal(state, centralised(backbone, samples, OPTIONS, keys))
 
 
-def test_the_proximal_term_is_the_gradient_of_the_penalty(
-    network: nn.Module, head: LinearHead, make_images: Make
-) -> None:
+def test_the_proximal_term_is_the_gradient_of_the_penalty(network: nn.Module) -> None:
     samples, mu = make_images(40), 5.0
-    expected = centralised(
-        network,
-        head,
-        samples,
-        OPTIONS,
-        [KEY],
-        lambda moved, *_: mu / 2 * torch.stack([offset.square().sum() for offset in moved]).sum(),
-    )
-    with_term = state_after(TunedModel(head, backbone=network, tune="full"), samples, replace(OPTIONS, proximal_mu=mu))
+
+    def penalty(moved: list[Tensor], *_: Tensor) -> Tensor:
+        return mu / 2 * torch.stack([offset.square().sum() for offset in moved]).sum()
+
+    expected = centralised(network, samples, OPTIONS, [KEY], penalty)
+    with_term = state_after(TunedModel(HEAD, backbone=network, tune="full"), samples, replace(OPTIONS, proximal_mu=mu))
     assert max(relative_difference(with_term[name], expected[name]) for name in expected) < 1e-5
-    without = state_after(TunedModel(head, backbone=network, tune="full"), samples, OPTIONS)
+    without = state_after(TunedModel(HEAD, backbone=network, tune="full"), samples, OPTIONS)
     assert min(relative_difference(without[name], expected[name]) for name in expected) > 1e-3
 
 
-def test_the_extra_loss_sees_features_and_labels_and_is_added(
-    network: nn.Module, head: LinearHead, make_images: Make
-) -> None:
+def test_the_extra_loss_sees_features_and_labels_and_is_added(network: nn.Module) -> None:
     samples, prototypes = make_images(40), torch.randn(3, 8, generator=torch.Generator().manual_seed(3))
-    expected = centralised(
-        network,
-        head,
-        samples,
-        OPTIONS,
-        [KEY],
-        lambda _, features, labels: 0.7 * (features - prototypes[labels]).square().mean(),
-    )
+
+    def penalty(_: list[Tensor], features: Tensor, labels: Tensor) -> Tensor:
+        return 0.7 * (features - prototypes[labels]).square().mean()
+
+    expected = centralised(network, samples, OPTIONS, [KEY], penalty)
     align = alignment_loss("mean-square", prototypes, torch.ones(3, dtype=torch.bool), 0.7)
-    model = TunedModel(head, backbone=network, tune="full")
+    model = TunedModel(HEAD, backbone=network, tune="full")
     made = state_after(model, samples, OPTIONS, extra_loss=align)
     assert max(relative_difference(made[name], expected[name]) for name in expected) < 1e-5
 
 
-def test_only_the_key_decides(network: nn.Module, head: LinearHead, make_images: Make) -> None:
+def test_only_the_key_decides(network: nn.Module) -> None:
     options = replace(OPTIONS, flip=True)
 
     def run(key: tuple[int, ...], global_seed: int) -> dict[str, Tensor]:
         torch.manual_seed(global_seed)
-        return state_after(TunedModel(head, backbone=network, tune="full"), make_images(40), options, key=key)
+        return state_after(TunedModel(HEAD, backbone=network, tune="full"), make_images(40), options, key=key)
 
     assert equal(run((0, 4, 1), 1), run((0, 4, 1), 2))
     others = [run(key, 1) for key in ((0, 4, 2), (0, 5, 1), (1, 4, 1))]
@@ -162,9 +141,9 @@ def test_only_the_key_decides(network: nn.Module, head: LinearHead, make_images:
     ],
 )
 def test_what_is_frozen_does_not_move_a_bit_and_the_rest_does(
-    network: nn.Module, head: LinearHead, make_images: Make, options: dict[str, Any], still: Callable[[str], bool]
+    network: nn.Module, options: dict[str, Any], still: Callable[[str], bool]
 ) -> None:
-    model = TunedModel(head, backbone=network, **options)
+    model = TunedModel(HEAD, backbone=network, **options)
     before = {name: value.clone() for name, value in model.state_dict().items() if "num_batches" not in name}
     train_locally(model, make_images(41), replace(OPTIONS, weight_decay=0.1), key=KEY)
     moved = {name for name, value in before.items() if not same_bits(value, model.state_dict()[name])}
@@ -173,10 +152,8 @@ def test_what_is_frozen_does_not_move_a_bit_and_the_rest_does(
 
 @pytest.mark.parametrize("batch_norm", ["frozen", "kept", "averaged"])
 @pytest.mark.parametrize("n", [1, 9])
-def test_a_last_batch_of_one_sample_is_trained_on(
-    network: nn.Module, head: LinearHead, make_images: Make, batch_norm: Any, n: int
-) -> None:
-    model = TunedModel(head, backbone=network, tune="full", batch_norm=batch_norm)
+def test_a_last_batch_of_one_sample_is_trained_on(network: nn.Module, batch_norm: Any, n: int) -> None:
+    model = TunedModel(HEAD, backbone=network, tune="full", batch_norm=batch_norm)
     report = train_locally(model, make_images(n), OPTIONS, key=KEY)
     assert report.num_batches == 2 * (n // 8 + 1)
 
@@ -192,7 +169,7 @@ def test_flipped_images_are_mirrored_and_the_others_are_not() -> None:
     assert images[0, 0, 0].tolist() == [0.0, 1.0, 2.0]
 
 
-def test_about_half_of_the_images_are_flipped_anew_in_each_epoch(head: LinearHead) -> None:
+def test_about_half_of_the_images_are_flipped_anew_in_each_epoch() -> None:
     seen: list[Tensor] = []
 
     class Recorder(nn.Module):
@@ -208,7 +185,7 @@ def test_about_half_of_the_images_are_flipped_anew_in_each_epoch(head: LinearHea
     def flipped(batch_size: int) -> list[set[float]]:
         seen.clear()
         options = LocalOptions(epochs=2, batch_size=batch_size, flip=True)
-        train_locally(TunedModel(head, backbone=Recorder(), tune="full"), samples, options, key=KEY)
+        train_locally(TunedModel(HEAD, backbone=Recorder(), tune="full"), samples, options, key=KEY)
         rows = torch.cat(seen)
         assert all(sorted(epoch.sum(dim=1).tolist()) == numbers.tolist() for epoch in rows.split(200))
         return [set(epoch[:, 1][epoch[:, 0] == 0].tolist()) for epoch in rows.split(200)]
@@ -218,36 +195,31 @@ def test_about_half_of_the_images_are_flipped_anew_in_each_epoch(head: LinearHea
     assert flipped(7) == [first, second]
 
 
-def test_features_cannot_be_flipped(head: LinearHead, make_features: Make) -> None:
+def test_features_cannot_be_flipped() -> None:
     with pytest.raises(ValueError, match=r"only images .* can be flipped, got \(8, 8\)"):
-        train_locally(TunedModel(head, tune="probe"), make_features(20), replace(OPTIONS, flip=True), key=KEY)
+        train_locally(TunedModel(HEAD, tune="probe"), make_features(20), replace(OPTIONS, flip=True), key=KEY)
 
 
 # What is reported
 
 
-def test_the_report_counts_samples_steps_and_passes(
-    network: nn.Module, head: LinearHead, make_images: Make, make_features: Make
-) -> None:
-    options = LocalOptions(epochs=3, batch_size=8)
-    full = train_locally(TunedModel(head, backbone=network, tune="full"), make_images(20), options, key=KEY)
-    assert (full.num_examples, full.num_batches, full.forward_passes) == (20, 9, 3 * 3 * 20)
-    fixed_head = train_locally(TunedModel(head, backbone=network, tune="features"), make_images(20), options, key=KEY)
-    assert fixed_head.forward_passes == 3 * 3 * 20
-    probe = train_locally(TunedModel(head, backbone=network, tune="probe"), make_images(20), options, key=KEY)
-    assert probe.forward_passes == 3 * 20
-    cached = train_locally(TunedModel(head, tune="probe"), make_features(20), options, key=KEY)
-    assert cached.forward_passes == 0
+def test_the_report_counts_samples_steps_and_passes(network: nn.Module) -> None:
+    for tune, passes in (("full", 3 * 3 * 20), ("features", 3 * 3 * 20), ("probe", 3 * 20), ("cached", 0)):
+        cached = tune == "cached"
+        model = TunedModel(HEAD, tune="probe") if cached else TunedModel(HEAD, backbone=network, tune=tune)  # type: ignore[arg-type]
+        samples = make_features(20) if cached else make_images(20)
+        report = train_locally(model, samples, LocalOptions(epochs=3, batch_size=8), key=KEY)
+        assert (report.num_examples, report.num_batches, report.forward_passes) == (20, 9, passes)
 
 
-def test_the_loss_is_the_mean_over_the_samples_of_the_last_epoch(head: LinearHead, make_features: Make) -> None:
+def test_the_loss_is_the_mean_over_the_samples_of_the_last_epoch() -> None:
     samples = make_features(21)  # the last batch is smaller, and counts for less
-    model = TunedModel(head, tune="probe", temperature=0.5)
+    model = TunedModel(HEAD, tune="probe", temperature=0.5)
     before = evaluate(model, samples, 3).loss
     standing = train_locally(model, samples, replace(OPTIONS, learning_rate=1e-12), key=KEY)
     assert standing.loss == pytest.approx(before, rel=1e-6)
     short, longer = (
-        train_locally(TunedModel(head, tune="probe"), samples, replace(OPTIONS, epochs=epochs), key=KEY).loss
+        train_locally(TunedModel(HEAD, tune="probe"), samples, replace(OPTIONS, epochs=epochs), key=KEY).loss
         for epochs in (1, 12)
     )
     assert longer < 0.8 * short
@@ -257,8 +229,8 @@ def test_the_loss_is_the_mean_over_the_samples_of_the_last_epoch(head: LinearHea
     assert extra.loss == pytest.approx(before + 2, rel=1e-6)
 
 
-def test_training_helps_on_new_samples(network: nn.Module, head: LinearHead, make_images: Make) -> None:
-    model, test = TunedModel(head, backbone=network, tune="full"), make_images(300, seed=1)
+def test_training_helps_on_new_samples(network: nn.Module) -> None:
+    model, test = TunedModel(HEAD, backbone=network, tune="full"), make_images(300, seed=1)
     before = evaluate(model, test, 3)
     train_locally(model, make_images(300), LocalOptions(epochs=8, batch_size=16, learning_rate=0.05), key=KEY)
     after = evaluate(model, test, 3)
@@ -269,36 +241,35 @@ def test_training_helps_on_new_samples(network: nn.Module, head: LinearHead, mak
 # What goes wrong
 
 
-def test_a_loss_that_is_not_finite_is_an_error_that_says_where(head: LinearHead, make_features: Make) -> None:
+def test_a_loss_that_is_not_finite_is_an_error_that_says_where() -> None:
     samples = make_features(40)
     position = int(batch_order(40, 8, KEY, 0)[2][0])
     inputs = samples.inputs(torch.arange(40))
     inputs[position, 0] = torch.nan
-    model = TunedModel(head, tune="probe")
+    model = TunedModel(HEAD, tune="probe")
     with pytest.raises(Diverged, match="epoch 1 of 2, batch 3 of 5: the loss is nan"):
         train_locally(model, TensorSamples(inputs, samples.labels), OPTIONS, key=KEY)
     assert not model.training
 
 
-def test_parameters_that_are_not_finite_at_the_end_are_an_error(head: LinearHead, make_features: Make) -> None:
+def test_parameters_that_are_not_finite_at_the_end_are_an_error() -> None:
     options = LocalOptions(batch_size=100, learning_rate=1e38)  # one step: the loss before it is finite
     samples = make_features(10)
     scaled = TensorSamples(100 * samples.inputs(torch.arange(10)), samples.labels)
     with pytest.raises(Diverged, match=r"head\.weight is not finite after epoch 1, batch 1"):
-        train_locally(TunedModel(head, tune="probe"), scaled, options, key=KEY)
+        train_locally(TunedModel(HEAD, tune="probe"), scaled, options, key=KEY)
 
 
 @pytest.mark.parametrize("labels", [[0, 1, 3], [0, 1, -100]])
-def test_labels_out_of_range_are_refused(head: LinearHead, labels: list[int]) -> None:
+def test_labels_out_of_range_are_refused(labels: list[int]) -> None:
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 3\), got"):
-        train_locally(
-            TunedModel(head, tune="probe"), TensorSamples(torch.zeros(3, 8), torch.tensor(labels)), OPTIONS, key=KEY
-        )
+        samples = TensorSamples(torch.zeros(3, 8), torch.tensor(labels))
+        train_locally(TunedModel(HEAD, tune="probe"), samples, OPTIONS, key=KEY)
 
 
-def test_nothing_to_train_on_is_refused(head: LinearHead, make_features: Make) -> None:
+def test_nothing_to_train_on_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one sample"):
-        train_locally(TunedModel(head, tune="probe"), make_features(0), OPTIONS, key=KEY)
+        train_locally(TunedModel(HEAD, tune="probe"), make_features(0), OPTIONS, key=KEY)
 
 
 @pytest.mark.parametrize(

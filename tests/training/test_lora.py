@@ -15,6 +15,7 @@ from fedstats_app.training.zeroth_order.measures import check_reading
 from fedstats_app.training.zeroth_order.perturbation import Perturbation
 from fedstats_app.training.zeroth_order.selection import tuned_names
 from tests.support.compare import same_bits
+from tests.support.networks import numbers, seeded
 
 pytest.importorskip("peft", reason="needs the extra text")
 
@@ -29,16 +30,6 @@ class Attention(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         weights = (self.query(inputs) @ self.key(inputs).transpose(1, 2)).softmax(-1)
         return weights @ self.value(inputs)
-
-
-def seeded(make: Callable[[], nn.Module]) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        return make().eval()
-
-
-def numbers(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(4))
 
 
 def convolutions() -> nn.Module:
@@ -62,12 +53,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Tensor, tuple[str, ...], set[
     "attention": (lambda: nn.Sequential(Attention(), nn.Linear(8, 8)), numbers(2, 5, 8), (), {"0.query", "0.value"}),
     "linear": (convolutions, numbers(2, 3, 4, 4), (), {"3"}),
     "patterns": (convolutions, numbers(2, 3, 4, 4), ("0", "3"), {"0", "3"}),
-    "encoder": (
-        transformer,
-        numbers(2, 5, 16),
-        ("layers.1.linear?",),
-        {"layers.1.linear1", "layers.1.linear2"},
-    ),
+    "encoder": (transformer, numbers(2, 5, 16), ("layers.1.linear?",), {"layers.1.linear1", "layers.1.linear2"}),
 }
 
 
@@ -169,32 +155,29 @@ def test_minilm_gets_adapters_in_queries_and_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("make", "options", "message"),
     [
-        ({"rank": 0}, "rank must be at least 1 and alpha positive and finite, got 0 and 16"),
-        ({"alpha": float("inf")}, "alpha positive and finite, got 8 and inf"),
-        ({"targets": ["*.query", "classifier"]}, r"no layer for LoRA matches \*\.query, classifier; .* are 3"),
-        ({"targets": ["1"]}, "ReLU"),
+        (convolutions, {"rank": 0}, "rank must be at least 1 and alpha positive and finite, got 0 and 16"),
+        (convolutions, {"alpha": float("inf")}, "alpha positive and finite, got 8 and inf"),
+        (
+            convolutions,
+            {"targets": ["*.query", "classifier"]},
+            r"no layer for LoRA matches \*\.query, classifier; .* are 3",
+        ),
+        (convolutions, {"targets": ["1"]}, "ReLU"),
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 3)), {}, r"matches nn\.Linear; nn\.Linear layers are none"),
+        (
+            lambda: nn.Sequential(nn.Embedding(4, 3)),
+            {"targets": ["0"]},
+            r"for linear layers and convolutions, 0\.lora_embedding",
+        ),
+        # Attention reads this projection without calling it.
+        (lambda: seeded(transformer), {"targets": ["*out_proj"]}, r"matches \*out_proj"),
     ],
 )
-def test_what_makes_no_adapter_is_refused(options: dict[str, Any], message: str) -> None:
+def test_what_makes_no_adapter_is_refused(make: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        add_lora(convolutions(), **options)
-
-
-def test_a_network_without_linear_layers_has_nothing_to_adapt() -> None:
-    with pytest.raises(ValueError, match=r"matches nn\.Linear; nn\.Linear layers are none"):
-        add_lora(nn.Sequential(nn.Conv2d(3, 4, 3)))
-
-
-def test_embeddings_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"for linear layers and convolutions, 0\.lora_embedding"):
-        add_lora(nn.Sequential(nn.Embedding(4, 3)), targets=["0"])
-
-
-def test_a_projection_that_attention_reads_without_calling_is_no_target() -> None:
-    with pytest.raises(ValueError, match=r"matches \*out_proj"):
-        add_lora(seeded(transformer), targets=["*out_proj"])
+        add_lora(make(), **options)
 
 
 def test_without_peft_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

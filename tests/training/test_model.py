@@ -14,6 +14,7 @@ from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
 from tests.support.compare import relative_difference, same_bits
+from tests.support.networks import HEAD
 
 IMAGES = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(9))
 FEATURES = torch.randn(16, 8, generator=torch.Generator().manual_seed(9))
@@ -27,25 +28,23 @@ def snapshot(module: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.1])
-def test_logits_are_the_heads_over_the_temperature(network: nn.Module, head: LinearHead, temperature: float) -> None:
-    model = TunedModel(head, backbone=network, tune="full", temperature=temperature)
-    expected = head.logits(network(IMAGES)) / temperature
+def test_logits_are_the_heads_over_the_temperature(network: nn.Module, temperature: float) -> None:
+    model = TunedModel(HEAD, backbone=network, tune="full", temperature=temperature)
+    expected = HEAD.logits(network(IMAGES)) / temperature
     assert relative_difference(model(IMAGES), expected) < 1e-5
     assert relative_difference(model.logits(model.features(IMAGES)), expected) < 1e-5
     assert model(IMAGES).dtype == torch.float32
 
 
-def test_without_a_backbone_inputs_are_features(head: LinearHead) -> None:
-    model = TunedModel(head, tune="probe")
+def test_without_a_backbone_inputs_are_features() -> None:
+    model = TunedModel(HEAD, tune="probe")
     assert model.backbone is None and same_bits(model.features(FEATURES), FEATURES)
-    assert relative_difference(model(FEATURES), head.logits(FEATURES)) < 1e-6
+    assert relative_difference(model(FEATURES), HEAD.logits(FEATURES)) < 1e-6
 
 
 @pytest.mark.parametrize("feature_map", [RandomFourierFeatures(8, 2.0, 7), RandomProjection(8, 7)])
-def test_a_feature_map_lies_between_and_lets_gradients_through(
-    network: nn.Module, head: LinearHead, feature_map: Any
-) -> None:
-    model = TunedModel(head, backbone=network, feature_map=feature_map, tune="full")
+def test_a_feature_map_lies_between_and_lets_gradients_through(network: nn.Module, feature_map: Any) -> None:
+    model = TunedModel(HEAD, backbone=network, feature_map=feature_map, tune="full")
     labels = torch.zeros(16, dtype=torch.int64)
     evaluate(model, TensorSamples(IMAGES, labels), 3)  # the map keeps what it drew here
     assert same_bits(model.features(IMAGES).detach(), feature_map(network(IMAGES)))
@@ -54,8 +53,8 @@ def test_a_feature_map_lies_between_and_lets_gradients_through(
     assert first.grad is not None and first.grad.abs().max() > 0
 
 
-def test_an_infinite_bias_of_an_absent_class_becomes_zero(head: LinearHead) -> None:
-    absent = LinearHead(head.weight, torch.tensor([0.5, -torch.inf, -1.0]), torch.tensor([True, False, True]))
+def test_an_infinite_bias_of_an_absent_class_becomes_zero() -> None:
+    absent = LinearHead(HEAD.weight, torch.tensor([0.5, -torch.inf, -1.0]), torch.tensor([True, False, True]))
     model = TunedModel(absent, tune="probe", tune_bias=False)
     assert model.head.bias.tolist() == [0.5, 0.0, -1.0]
     assert absent.bias[1] == -torch.inf
@@ -75,9 +74,9 @@ def test_an_infinite_bias_of_an_absent_class_becomes_zero(head: LinearHead) -> N
     ],
 )
 def test_only_what_is_trained_travels_in_sorted_order(
-    network: nn.Module, head: LinearHead, tune: Any, tune_bias: bool, trained: set[str]
+    network: nn.Module, tune: Any, tune_bias: bool, trained: set[str]
 ) -> None:
-    model = TunedModel(head, backbone=network, tune=tune, tune_bias=tune_bias)
+    model = TunedModel(HEAD, backbone=network, tune=tune, tune_bias=tune_bias)
     expected = {name for name in trained if name != "backbone"}
     if "backbone" in trained:
         expected |= {f"backbone.{name}" for name, _ in network.named_parameters()}
@@ -87,19 +86,19 @@ def test_only_what_is_trained_travels_in_sorted_order(
     assert all(value.dtype == torch.float32 and not value.requires_grad for value in state.values())
 
 
-def test_averaged_running_statistics_travel_too(network: nn.Module, head: LinearHead) -> None:
+def test_averaged_running_statistics_travel_too(network: nn.Module) -> None:
     buffers = {f"backbone.{layer}.running_{kind}" for layer in (1, 5) for kind in ("mean", "var")}
-    model = TunedModel(head, backbone=network, tune="full", batch_norm="averaged")
+    model = TunedModel(HEAD, backbone=network, tune="full", batch_norm="averaged")
     assert model.buffer_names == buffers and buffers < set(model.trained_state())
     for batch_norm in ("frozen", "kept"):
-        other = TunedModel(head, backbone=network, tune="full", batch_norm=batch_norm)  # type: ignore[arg-type]
+        other = TunedModel(HEAD, backbone=network, tune="full", batch_norm=batch_norm)  # type: ignore[arg-type]
         assert other.buffer_names == frozenset() and not buffers & set(other.trained_state())
-    probe = TunedModel(head, backbone=network, tune="probe", batch_norm="averaged")
+    probe = TunedModel(HEAD, backbone=network, tune="probe", batch_norm="averaged")
     assert probe.buffer_names == frozenset()
 
 
-def test_state_goes_round_and_is_a_copy(network: nn.Module, head: LinearHead) -> None:
-    first, second = (TunedModel(head, backbone=network, tune="full", batch_norm="averaged") for _ in range(2))
+def test_state_goes_round_and_is_a_copy(network: nn.Module) -> None:
+    first, second = (TunedModel(HEAD, backbone=network, tune="full", batch_norm="averaged") for _ in range(2))
     with torch.no_grad():
         for value in (*first.parameters(), first.backbone[1].running_mean):  # type: ignore[index]
             value.add_(0.25)
@@ -111,10 +110,10 @@ def test_state_goes_round_and_is_a_copy(network: nn.Module, head: LinearHead) ->
     assert first.head.weight.abs().min() > 0 and second.head.weight.abs().min() > 0
 
 
-def test_state_of_another_memory_layout_is_the_same(network: nn.Module, head: LinearHead) -> None:
-    plain = TunedModel(head, backbone=network, tune="full").trained_state()
+def test_state_of_another_memory_layout_is_the_same(network: nn.Module) -> None:
+    plain = TunedModel(HEAD, backbone=network, tune="full").trained_state()
     laid_out = copy.deepcopy(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    state = TunedModel(head, backbone=laid_out, tune="full").trained_state()
+    state = TunedModel(HEAD, backbone=laid_out, tune="full").trained_state()
     assert all(value.is_contiguous() and same_bits(value, plain[name]) for name, value in state.items())
 
 
@@ -127,9 +126,9 @@ def test_state_of_another_memory_layout_is_the_same(network: nn.Module, head: Li
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_whole(
-    head: LinearHead, change: Callable[[dict[str, Tensor]], object], message: str
+    change: Callable[[dict[str, Tensor]], object], message: str
 ) -> None:
-    model = TunedModel(head, tune="probe")
+    model = TunedModel(HEAD, tune="probe")
     state = {name: value + 1 for name, value in model.trained_state().items()}
     before = snapshot(model)
     change(state)
@@ -138,18 +137,18 @@ def test_a_state_that_does_not_fit_is_refused_whole(
     assert all(same_bits(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_the_head_comes_out_as_it_went_in(head: LinearHead) -> None:
-    made = TunedModel(head, tune="probe", temperature=0.1).to_head()
+def test_the_head_comes_out_as_it_went_in() -> None:
+    made = TunedModel(HEAD, tune="probe", temperature=0.1).to_head()
     assert made.weight.dtype == torch.float64 and made.present.all()
-    assert torch.equal(made.weight, head.weight.float().double()) and torch.equal(made.bias, head.bias.float().double())
+    assert torch.equal(made.weight, HEAD.weight.float().double()) and torch.equal(made.bias, HEAD.bias.float().double())
     present = torch.tensor([True, False, True])
-    assert TunedModel(head, tune="probe").to_head(present).present.tolist() == [True, False, True]
+    assert TunedModel(HEAD, tune="probe").to_head(present).present.tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("tune", ["full", "probe", "features"])
-def test_the_given_backbone_never_changes(network: nn.Module, head: LinearHead, tune: Any) -> None:
+def test_the_given_backbone_never_changes(network: nn.Module, tune: Any) -> None:
     before, flags = snapshot(network), [layer.training for layer in network.modules()]
-    model = TunedModel(head, backbone=network, tune=tune, batch_norm="averaged").train()
+    model = TunedModel(HEAD, backbone=network, tune=tune, batch_norm="averaged").train()
     loss = model(IMAGES).square().sum()
     loss.backward()
     with torch.no_grad():
@@ -163,10 +162,8 @@ def test_the_given_backbone_never_changes(network: nn.Module, head: LinearHead, 
 # BatchNorm
 
 
-def test_frozen_statistics_are_used_and_kept_and_the_affine_map_is_trained(
-    network: nn.Module, head: LinearHead
-) -> None:
-    model = TunedModel(head, backbone=network, tune="full").train()
+def test_frozen_statistics_are_used_and_kept_and_the_affine_map_is_trained(network: nn.Module) -> None:
+    model = TunedModel(HEAD, backbone=network, tune="full").train()
     before = snapshot(model)
     features = model.features(IMAGES)
     assert same_bits(features.detach(), network(IMAGES))
@@ -176,11 +173,11 @@ def test_frozen_statistics_are_used_and_kept_and_the_affine_map_is_trained(
 
 
 @pytest.mark.parametrize("batch_norm", ["kept", "averaged"])
-def test_a_batchs_own_statistics_are_used_while_training(network: nn.Module, head: LinearHead, batch_norm: Any) -> None:
+def test_a_batchs_own_statistics_are_used_while_training(network: nn.Module, batch_norm: Any) -> None:
     reference = copy.deepcopy(network).train()
     reference[3].eval()  # type: ignore[index]  # dropout
     expected = reference(IMAGES)
-    model = TunedModel(head, backbone=network, tune="full", batch_norm=batch_norm)
+    model = TunedModel(HEAD, backbone=network, tune="full", batch_norm=batch_norm)
     assert same_bits(model.train().features(IMAGES).detach(), expected)
     kept_or_averaged = network if batch_norm == "kept" else reference
     assert all(
@@ -191,8 +188,8 @@ def test_a_batchs_own_statistics_are_used_while_training(network: nn.Module, hea
 
 
 @pytest.mark.parametrize("batch_norm", ["frozen", "kept", "averaged"])
-def test_a_lone_sample_runs_with_the_running_statistics(network: nn.Module, head: LinearHead, batch_norm: Any) -> None:
-    model = TunedModel(head, backbone=network, tune="full", batch_norm=batch_norm).train()
+def test_a_lone_sample_runs_with_the_running_statistics(network: nn.Module, batch_norm: Any) -> None:
+    model = TunedModel(HEAD, backbone=network, tune="full", batch_norm=batch_norm).train()
     before = snapshot(model)
     assert same_bits(model.features(IMAGES[:1]).detach(), network(IMAGES[:1]))
     assert all(same_bits(value, before[name]) for name, value in model.state_dict().items())
@@ -200,16 +197,16 @@ def test_a_lone_sample_runs_with_the_running_statistics(network: nn.Module, head
         assert not same_bits(model.features(IMAGES).detach(), network(IMAGES))
 
 
-def test_one_value_per_channel_is_what_torch_refuses(head: LinearHead) -> None:
+def test_one_value_per_channel_is_what_torch_refuses() -> None:
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 8), nn.BatchNorm1d(8)).eval()
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         copy.deepcopy(backbone).train()(IMAGES[:1])
-    model = TunedModel(head, backbone=backbone, tune="full", batch_norm="averaged").train()
+    model = TunedModel(HEAD, backbone=backbone, tune="full", batch_norm="averaged").train()
     assert torch.isfinite(model(IMAGES[:1])).all()
 
 
-def test_a_probe_leaves_all_of_the_backbone_alone(network: nn.Module, head: LinearHead) -> None:
-    model = TunedModel(head, backbone=network, tune="probe", batch_norm="averaged").train()
+def test_a_probe_leaves_all_of_the_backbone_alone(network: nn.Module) -> None:
+    model = TunedModel(HEAD, backbone=network, tune="probe", batch_norm="averaged").train()
     features = model.features(IMAGES)
     assert same_bits(features, network(IMAGES)) and not features.requires_grad
     assert model.logits(features).requires_grad
@@ -219,8 +216,8 @@ def test_a_probe_leaves_all_of_the_backbone_alone(network: nn.Module, head: Line
     )
 
 
-def test_dropout_is_off_and_nothing_depends_on_the_global_generator(network: nn.Module, head: LinearHead) -> None:
-    model = TunedModel(head, backbone=network, tune="full").train()
+def test_dropout_is_off_and_nothing_depends_on_the_global_generator(network: nn.Module) -> None:
+    model = TunedModel(HEAD, backbone=network, tune="full").train()
     before = torch.get_rng_state()
     assert same_bits(model(IMAGES), model(IMAGES))
     assert torch.equal(torch.get_rng_state(), before)
@@ -237,9 +234,9 @@ def test_dropout_is_off_and_nothing_depends_on_the_global_generator(network: nn.
         ({"tune": "probe", "feature_map": RandomProjection(8, 7)}, "feature_map None, got RandomProjection"),
     ],
 )
-def test_options_that_make_no_model_are_refused(head: LinearHead, options: dict[str, Any], message: str) -> None:
+def test_options_that_make_no_model_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TunedModel(head, **options)
+        TunedModel(HEAD, **options)
 
 
 def test_features_of_another_dimension_are_refused(network: nn.Module) -> None:

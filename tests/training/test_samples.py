@@ -54,13 +54,10 @@ def test_samples_are_read_by_position_and_copied() -> None:
         (lambda: batch_order(3, 0, (0,), 0), "batch_size must be at least 1, got 0"),
         (lambda: batch_order(3, 2, (0, -4), 1), r"integers of at least 0, got \[0, -4, 1\]"),
         (
-            lambda: TensorSamples(torch.zeros(2, 3), torch.zeros(3, dtype=torch.int64)),
-            r"inputs must be \(3, ...\) float32, got \(2, 3\)",
+            lambda: TensorSamples(torch.zeros(2, 3), torch.zeros(3).long()),
+            r"be \(3, ...\) float32, got \(2, 3\)",
         ),
-        (
-            lambda: TensorSamples(torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.int64)),
-            "got .* torch.float64",
-        ),
+        (lambda: TensorSamples(torch.zeros(3, 3).double(), torch.zeros(3).long()), "got .* torch.float64"),
         (lambda: TensorSamples(torch.zeros(3, 3), torch.zeros(3)), r"labels must be \(n,\) int64, got \(3,\) torch.fl"),
     ],
 )

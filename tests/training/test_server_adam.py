@@ -44,8 +44,7 @@ def test_five_steps_are_those_of_torchs_adam_on_the_averaged_change() -> None:
 
 def test_the_formula_with_bias_correction_and_decay() -> None:
     adam, current = ServerAdam(0.1, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.2), draw(0)
-    first = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
-    second = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
+    first, second = ({name: torch.zeros(shape).double() for name, shape in SHAPES.items()} for _ in range(2))
     for number in range(1, 4):
         average = averages(number, current)
         made = adam.step(current, average)

@@ -22,7 +22,8 @@ from tests.support.local_grid import instruction
 from tests.wire.replies import DIM, NUM_CLASSES, features_and_labels, honest_reply, request_for
 
 FED3R = METHODS["fed3r"].configured(METHODS["fed3r"].options(ridge_lambda=2.0, kernel_width=3.0))
-REQUEST = training.TrainingRequest(NUM_CLASSES, "full", class_names=tuple("abcde"))
+NAMES = tuple("abcde")
+REQUEST = training.TrainingRequest(NUM_CLASSES, "full", class_names=NAMES)
 ARRAYS = {"head.weight": torch.ones(NUM_CLASSES, DIM), "head.bias": torch.zeros(NUM_CLASSES)}
 SHAPES = {name: tuple(tensor.shape) for name, tensor in ARRAYS.items()}
 EVERY = torch.ones(NUM_CLASSES, dtype=torch.bool)
@@ -77,9 +78,7 @@ def _reply(make: Callable[[], Message], reads: Callable[[Message], object], *opt
 
 
 KINDS: dict[str, Kind] = {
-    "statistics": _request(
-        wire.StatisticsRequest(5, class_names=tuple("abcde")).to_content, wire.read_statistics_request
-    ),
+    "statistics": _request(wire.StatisticsRequest(5, class_names=NAMES).to_content, wire.read_statistics_request),
     "heads": _request(
         lambda: wire.evaluation_content(wire.StatisticsRequest(NUM_CLASSES), {"x": (0, HEAD)}),
         wire.read_evaluation_request,
@@ -112,9 +111,7 @@ KINDS: dict[str, Kind] = {
         "class-ids",
     ),
     "statistics reply": _reply(
-        lambda: honest_reply(request_for()),
-        lambda reply: wire.read_statistics_reply(reply, request_for()),
-        "about",
+        lambda: honest_reply(request_for()), lambda reply: wire.read_statistics_reply(reply, request_for()), "about"
     ),
     "heads reply": _reply(
         scored_reply,

@@ -25,20 +25,14 @@ def features_and_labels(seed: int = 0, n: int = NUM_SAMPLES) -> tuple[Tensor, Te
 
 
 def request_for(*specs: StatisticsSpec, wire_dtype: str = "float32", fingerprint: str = "") -> StatisticsRequest:
-    return StatisticsRequest(
-        NUM_CLASSES,
-        specs or (StatisticsSpec(gram=True),),
-        wire_dtype=wire_dtype,
-        backbone_fingerprint=fingerprint,
-    )
+    wanted = specs or (StatisticsSpec(gram=True),)
+    return StatisticsRequest(NUM_CLASSES, wanted, wire_dtype=wire_dtype, backbone_fingerprint=fingerprint)
 
 
 def honest_reply(request: StatisticsRequest, *, seed: int = 0, n: int = NUM_SAMPLES, node: int = 1) -> Message:
     """Return what an honest client answers."""
-    msg = instruction(request.to_content(), node=node)
-    return statistics_reply(
-        msg, request.statistics(*features_and_labels(seed, n)), backbone_fingerprint=FINGERPRINT, seconds=0.5
-    )
+    msg, made = instruction(request.to_content(), node=node), request.statistics(*features_and_labels(seed, n))
+    return statistics_reply(msg, made, backbone_fingerprint=FINGERPRINT, seconds=0.5)
 
 
 def arrays(content: RecordDict) -> ArrayRecord:

@@ -72,6 +72,11 @@ def losses(row: int, value: float) -> Callable[[RecordDict], None]:
     return calibration("losses", changed)
 
 
+def without_samples(content: RecordDict) -> None:
+    calibration("num-examples", np.array([0]))(content)
+    calibration("gaps", np.zeros((len(TEMPERATURES), NUM_BINS), np.float32))(content)
+
+
 def cells(*rows: tuple[int, int, int], dtype: type = np.int64) -> Callable[[RecordDict], None]:
     def tamper(content: RecordDict) -> None:
         content["confusion.fedncm"] = ArrayRecord({"cells": Array(np.array(rows, dtype).reshape(-1, 3))})
@@ -103,6 +108,7 @@ def cells(*rows: tuple[int, int, int], dtype: type = np.int64) -> Callable[[Reco
         (calibration("gaps", SUMS.gaps.numpy()), "gaps: must be <f4"),
         (calibration("num-examples", np.array([21])), r"num-examples: must lie in \[0, 20\]"),
         (calibration("num-examples", np.array([-1])), r"num-examples: must lie in \[0, 20\]"),
+        (without_samples, "must be zero without samples"),
     ],
 )
 def test_what_cannot_be_an_evaluation_is_refused(tamper: Callable[[RecordDict], None], reason: str) -> None:
@@ -110,15 +116,6 @@ def test_what_cannot_be_an_evaluation_is_refused(tamper: Callable[[RecordDict], 
     tamper(reply.content)
 
     with pytest.raises(RejectedReply, match=reason):
-        read_evaluation_reply(reply, REQUEST, ("fedncm",))
-
-
-def test_losses_without_samples_are_refused() -> None:
-    reply = evaluation_reply(question(), {"fedncm": CONFUSION}, {"fedncm": SUMS})
-    reply.content["calibration.fedncm"]["num-examples"] = Array(np.array([0]))
-    reply.content["calibration.fedncm"]["gaps"] = Array(np.zeros((len(TEMPERATURES), NUM_BINS), np.float32))
-
-    with pytest.raises(RejectedReply, match="must be zero without samples"):
         read_evaluation_reply(reply, REQUEST, ("fedncm",))
 
 

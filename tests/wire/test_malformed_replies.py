@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +35,7 @@ from tests.wire.replies import (
     with_header,
 )
 
-Tamper = Callable[[RecordDict], None]
+Tamper = Callable[[RecordDict], object]
 REQUEST = request_for(fingerprint=FINGERPRINT)
 
 
@@ -65,31 +65,17 @@ def header(key: str, text: str) -> Tamper:
     return rewritten(key, lambda data: with_header(text, data[128:]))
 
 
-def record(name: str, value: ArrayRecord | ConfigRecord | MetricRecord | None) -> Tamper:
+def record(name: str, value: ConfigRecord | None) -> Tamper:
     """Replace, add or remove a record."""
-
-    def tamper(content: RecordDict) -> None:
-        if value is None:
-            del content[name]
-        else:
-            content[name] = value
-
-    return tamper
+    return lambda content: content.pop(name) if value is None else content.update({name: value})
 
 
 def metric(key: str, value: float | list[int]) -> Tamper:
-    def tamper(content: RecordDict) -> None:
-        content["metrics"][key] = value
-
-    return tamper
+    return lambda content: content["metrics"].update({key: value})  # type: ignore[union-attr]
 
 
-def without(key: str) -> Tamper:
-    return lambda content: arrays(content).__delitem__(key)
-
-
-def plain(dtype: str, shape: str, order: str = "False") -> str:
-    return f"{{'descr': '{dtype}', 'fortran_order': {order}, 'shape': {shape}, }}\n"
+def plain(dtype: str, shape: str) -> str:
+    return f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}\n"
 
 
 def all_of(*tampers: Tamper) -> Tamper:
@@ -114,9 +100,8 @@ def smaller_gram(content: RecordDict) -> None:
 
 
 def no_samples(content: RecordDict) -> None:
-    put(content, "class-ids", np.zeros(0, np.int64))
-    put(content, "counts", np.zeros(0, np.int64))
-    put(content, "class-sums", np.zeros((0, DIM), np.float32))
+    for key in ("class-ids", "counts", "class-sums"):
+        put(content, key, values(content, key)[:0])
     content["metrics"]["num-examples"] = 0
 
 
@@ -152,10 +137,10 @@ MALFORMED: dict[str, tuple[Tamper, str]] = {
         "class-sums: .*(shape|dimension)",
     ),
     "no feature at all": (changed("class-sums", lambda a: a[:, :0]), "class-sums: .*(shape|dimension)"),
-    "huge shape, few bytes": (header("class-ids", plain("<i8", "(999999999999,)")), "class-ids: must have shape"),
-    "huge Gram matrix, few bytes": (header("gram", plain("<f4", "(999999999999,)")), "gram: must have shape"),
-    "more digits than an integer has": (header("gram", plain("<f4", f"({'9' * 5000},)")), "gram: must have the .npy"),
-    "negative extent": (header("gram", plain("<f4", "(-1,)")), "gram: must have the .npy header"),
+    "huge shape, few bytes": (header("class-ids", plain("'<i8'", "(999999999999,)")), "class-ids: must have shape"),
+    "huge Gram matrix, few bytes": (header("gram", plain("'<f4'", "(999999999999,)")), "gram: must have shape"),
+    "more digits than an integer has": (header("gram", plain("'<f4'", f"({'9' * 5000},)")), "gram: must have the .npy"),
+    "negative extent": (header("gram", plain("'<f4'", "(-1,)")), "gram: must have the .npy header"),
     "truncated values": (rewritten("class-sums", lambda data: data[:-1]), "class-sums: shape .* needs .* bytes, got"),
     "truncated header": (rewritten("class-sums", lambda data: data[:50]), "class-sums: must have the .npy header"),
     "truncated magic": (rewritten("class-sums", lambda data: data[:5]), "class-sums: must be an .npy array"),
@@ -168,18 +153,15 @@ MALFORMED: dict[str, tuple[Tamper, str]] = {
         rewritten("gram", lambda data: npy(np.array([print, None]), allow_pickle=True)),
         r"gram: must be <f4 in C order, got \|O",
     ),
-    "structured dtype": (
-        header("gram", "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (21,), }\n"),
-        "gram: must have the .npy header",
-    ),
+    "structured dtype": (header("gram", plain("[('a', '<f4')]", "(21,)")), "gram: must have the .npy header"),
     "code in the header": (
-        header("gram", "{'descr': __import__('os').abort(), 'fortran_order': False, 'shape': (21,), }\n"),
+        header("gram", plain("__import__('os').abort()", "(21,)")),
         "gram: must have the .npy header",
     ),
     "header that ends in the middle": (header("gram", "("), "gram: must have the .npy header"),
-    "empty dtype": (header("gram", "{'descr': (), 'fortran_order': False, 'shape': (21,), }\n"), "gram: must have"),
+    "empty dtype": (header("gram", plain("()", "(21,)")), "gram: must have"),
     "deep header": (header("gram", "-" * 900 + "1"), "gram: must have the .npy header"),
-    "header of 60,000 bytes": (header("gram", plain("<f4", "(21,)").replace("}", "}" + " " * 60_000)), "gram: must"),
+    "header of 60,000 bytes": (header("gram", plain("'<f4'", "(21,)").replace("}", "}" + " " * 60_000)), "gram: must"),
     "version 2": (rewritten("gram", lambda data: data.replace(b"\x01\x00", b"\x02\x00", 1)), "gram: must be an .npy"),
     "another serialisation": (
         lambda content: arrays(content).update({"gram": Array("float32", (21,), "torch.save", b"\x80\x04.")}),
@@ -188,10 +170,7 @@ MALFORMED: dict[str, tuple[Tamper, str]] = {
     "negative count": (entry("counts", -1, 0), r"counts: must lie in \[1, 10000000\], got -1"),
     "zero count": (entry("counts", 0, 0), "counts: must lie in .* got 0"),
     "count of 2^53": (entry("counts", 2**53, 0), "counts: must lie in .* to 9007199254740992"),
-    "counts that overflow their sum": (
-        changed("counts", lambda a: np.full_like(a, 2**62)),
-        "counts: must lie in",
-    ),
+    "counts that overflow their sum": (changed("counts", lambda a: np.full_like(a, 2**62)), "counts: must lie in"),
     "counts that do not sum to num-examples": (metric("num-examples", 29), "must sum to num-examples 29, got 30"),
     "class id out of range": (entry("class-ids", NUM_CLASSES, -1), r"class-ids: must lie in \[0, 5\), got 0 to 5"),
     "negative class id": (entry("class-ids", -1, 0), "class-ids: must lie in .* got -1"),
@@ -271,7 +250,7 @@ def test_it_is_refused_by_name_and_the_head_is_that_of_the_honest(case: str, fea
 @pytest.mark.parametrize("key", ["class-ids", "counts", "class-sums", "gram"])
 def test_a_claimed_shape_allocates_nothing(key: str) -> None:
     dtype = "<i8" if key in ("class-ids", "counts") else "<f4"
-    reply = forged(header(key, plain(dtype, "(40000000000, 6)" if key == "class-sums" else "(40000000000,)")))
+    reply = forged(header(key, plain(repr(dtype), "(40000000000, 6)" if key == "class-sums" else "(40000000000,)")))
     peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     tracemalloc.start()
 
@@ -291,7 +270,7 @@ def test_what_the_envelope_claims_counts_for_nothing_and_what_the_header_claims_
     arrays(reply.content)["class-sums"] = Array("float32", (4, 10**9), old.stype, old.data)
     assert read_statistics_reply(reply, REQUEST).statistics[0].rows.feature_dim == DIM
 
-    header("class-sums", plain("<f4", "(4, 1000000000)"))(reply.content)
+    header("class-sums", plain("'<f4'", "(4, 1000000000)"))(reply.content)
     with pytest.raises(RejectedReply, match=r"class-sums: must have shape \(4, '1..100000'\), got \(4, 1000000000\)"):
         read_statistics_reply(reply, REQUEST)
 

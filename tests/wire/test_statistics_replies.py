@@ -25,6 +25,8 @@ from tests.support.local_grid import instruction
 from tests.wire.replies import DIM, NUM_CLASSES, arrays, features_and_labels, honest_reply, request_for
 
 GRAM = StatisticsSpec(gram=True)
+EYE = torch.eye(DIM, dtype=torch.float64)
+HALF_A_SAMPLE = ClassMeanRows(torch.tensor([0]), torch.tensor([2.5]).double(), torch.ones(1, DIM), NUM_CLASSES)
 SPECS = [
     (StatisticsSpec(),),
     (GRAM,),
@@ -141,21 +143,9 @@ def test_bytes_are_what_travels() -> None:
         (FeatureStatistics.zeros(NUM_CLASSES + 1, DIM), "must have the request's 5 classes .* got 6 classes"),
         (FeatureStatistics.zeros(NUM_CLASSES, DIM, gram=False), "asks for a Gram matrix, got statistics without one"),
         ([FeatureStatistics.zeros(NUM_CLASSES, DIM)] * 2, "asks for 1 sets of statistics, got 2"),
+        (ClientStatistics(HALF_A_SAMPLE, EYE), "int64 counts, got .* torch.float64 counts"),
         (
-            ClientStatistics(
-                ClassMeanRows(
-                    torch.tensor([0]), torch.tensor([2.5], dtype=torch.float64), torch.ones(1, DIM), NUM_CLASSES
-                ),
-                torch.eye(DIM, dtype=torch.float64),
-            ),
-            "int64 counts, got .* torch.float64 counts",
-        ),
-        (
-            FeatureStatistics(
-                torch.tensor([1, 0, 0, 0, 0]),
-                torch.full((NUM_CLASSES, DIM), 1e300, dtype=torch.float64),
-                torch.eye(DIM, dtype=torch.float64),
-            ),
+            FeatureStatistics(torch.tensor([1, 0, 0, 0, 0]), 1e300 * torch.ones(NUM_CLASSES, DIM).double(), EYE),
             r"must fit torch.float32, got values up to 1e\+300",
         ),
     ],

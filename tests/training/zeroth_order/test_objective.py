@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.heads import LinearHead
 from fedstats_app.statistics import RandomFourierFeatures
 from fedstats_app.training.local import Diverged
 from fedstats_app.training.model import TunedModel
@@ -17,6 +16,7 @@ from fedstats_app.training.zeroth_order.directions import Directions, Probe
 from fedstats_app.training.zeroth_order.perturbation import Perturbation, mean_loss, projected_gradients
 from tests.support.compare import absolute_difference
 from tests.support.golden import load
+from tests.support.networks import HEAD, make_images
 from tests.support.zeroth_order import Exact, Stored
 
 PROBE = Probe(11, 1, 1e-2, Directions("gaussian"))
@@ -32,8 +32,8 @@ def literal_loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
     return total / len(labels)
 
 
-def full(network: nn.Module, head: LinearHead, **options: Any) -> tuple[TunedModel, list[str]]:
-    model = TunedModel(head, backbone=network, tune="full", **options)
+def full(network: nn.Module, **options: Any) -> tuple[TunedModel, list[str]]:
+    model = TunedModel(HEAD, backbone=network, tune="full", **options)
     return model, [name for name, _ in model.named_parameters()]
 
 
@@ -57,15 +57,9 @@ def test_golden_projected_gradients() -> None:
 
 @pytest.mark.parametrize("how", ["read", "copy"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_the_loss_is_that_of_one_sample_at_a_time(
-    network: nn.Module,
-    head: LinearHead,
-    make_images: Callable[..., TensorSamples],
-    dtype: torch.dtype,
-    how: Any,
-) -> None:
-    model, names = full(network, head, temperature=0.5)
-    samples, moved = make_images(23), full(network, head, temperature=0.5)[0].to(dtype)
+def test_the_loss_is_that_of_one_sample_at_a_time(network: nn.Module, dtype: torch.dtype, how: Any) -> None:
+    model, names = full(network, temperature=0.5)
+    samples, moved = make_images(23), full(network, temperature=0.5)[0].to(dtype)
     model.to(dtype)
     for sign in (1, -1):
         with torch.no_grad():
@@ -77,20 +71,16 @@ def test_the_loss_is_that_of_one_sample_at_a_time(
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 7, 22, 23, 1000])
-def test_the_size_of_a_forward_pass_does_not_matter(
-    network: nn.Module, head: LinearHead, make_images: Callable[..., TensorSamples], batch_size: int
-) -> None:
-    model, names = full(network, head)
+def test_the_size_of_a_forward_pass_does_not_matter(network: nn.Module, batch_size: int) -> None:
+    model, names = full(network)
     perturbation, samples = Perturbation(model.double(), names), make_images(23)
     expected = mean_loss(perturbation, samples, 10, PROBE, 1)
     assert mean_loss(perturbation, samples, batch_size, PROBE, 1) == pytest.approx(expected, rel=1e-12)
 
 
-def test_losses_of_parts_add_up(
-    network: nn.Module, head: LinearHead, make_images: Callable[..., TensorSamples]
-) -> None:
+def test_losses_of_parts_add_up(network: nn.Module) -> None:
     """Weighted by their sizes, clients' quotients are that of all samples: the partition does not matter."""
-    model, names = full(network, head)
+    model, names = full(network)
     perturbation, samples = Perturbation(model.double(), names), make_images(23)
     parts = [torch.arange(0, 3), torch.arange(3, 22), torch.arange(22, 23)]
     probes = [Probe(5, index, 1e-3) for index in range(2)]
@@ -104,11 +94,9 @@ def test_losses_of_parts_add_up(
 
 
 @pytest.mark.parametrize("distribution", ["rademacher", "gaussian"])
-def test_the_quotient_is_the_slope_along_the_direction(
-    network: nn.Module, head: LinearHead, make_images: Callable[..., TensorSamples], distribution: Any
-) -> None:
+def test_the_quotient_is_the_slope_along_the_direction(network: nn.Module, distribution: Any) -> None:
     """Against autograd: the error is of second order in epsilon, where no ReLU changes sides."""
-    model, names = full(network, head)
+    model, names = full(network)
     model.double()
     samples, errors = make_images(40), []
     loss = nn.functional.cross_entropy(model(samples.inputs(torch.arange(40)).double()), samples.labels)
@@ -123,8 +111,8 @@ def test_the_quotient_is_the_slope_along_the_direction(
     assert errors[0] < 1e-3 and errors[1] < 0.05 * errors[0]
 
 
-def test_theta_and_mode_stay(network: nn.Module, head: LinearHead, make_images: Callable[..., TensorSamples]) -> None:
-    model, names = full(network, head, batch_norm="averaged")
+def test_theta_and_mode_stay(network: nn.Module) -> None:
+    model, names = full(network, batch_norm="averaged")
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     perturbation, samples = Perturbation(model, names), make_images(23)
@@ -135,10 +123,8 @@ def test_theta_and_mode_stay(network: nn.Module, head: LinearHead, make_images: 
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_precisions_go_through_maps_and_heads(
-    network: nn.Module, head: LinearHead, make_images: Callable[..., TensorSamples], dtype: torch.dtype
-) -> None:
-    model, names = full(network, head, temperature=0.5, feature_map=RandomFourierFeatures(8, 2.0, 7))
+def test_other_precisions_go_through_maps_and_heads(network: nn.Module, dtype: torch.dtype) -> None:
+    model, names = full(network, temperature=0.5, feature_map=RandomFourierFeatures(8, 2.0, 7))
     samples = make_images(23)
     expected = mean_loss(Perturbation(model, names), samples, 8, PROBE, 1)
     made = mean_loss(Perturbation(model.to(dtype), names), samples, 8, PROBE, 1)
@@ -154,13 +140,12 @@ def test_inputs_of_whole_numbers_stay_so() -> None:
         assert math.isfinite(mean_loss(perturbation, samples, 3, PROBE, 1))
 
 
-@pytest.mark.parametrize(("value", "side"), [(3e38, r"theta \+ 0\.01 z is (nan|inf)")])
-def test_a_loss_that_is_no_number_is_divergence(value: float, side: str) -> None:
+def test_a_loss_that_is_no_number_is_divergence() -> None:
     model = nn.Linear(2, 3)
-    samples = TensorSamples(torch.full((4, 2), value), torch.tensor([0, 1, 2, 0]))
+    samples = TensorSamples(torch.full((4, 2), 3e38), torch.tensor([0, 1, 2, 0]))
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[2.0, 2.0], [0.0, 0.0], [-2.0, 0.0]]))
-    with pytest.raises(Diverged, match=rf"direction 1, seed 11: the loss at {side}"):
+    with pytest.raises(Diverged, match=r"direction 1, seed 11: the loss at theta \+ 0\.01 z is (nan|inf)"):
         projected_gradients(Perturbation(model, ["weight"]), samples, 2, [PROBE])
 
 

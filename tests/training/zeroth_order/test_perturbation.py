@@ -15,19 +15,9 @@ from fedstats_app.training.zeroth_order.directions import Directions, Probe
 from fedstats_app.training.zeroth_order.measures import check_reading
 from fedstats_app.training.zeroth_order.perturbation import Perturbation
 from tests.support.compare import same_bits
-from tests.support.networks import small_network
+from tests.support.networks import numbers, seeded, small_network
 
 PROBE = Probe(11, 1, 0.05, Directions("gaussian"))
-
-
-def seeded(make: Callable[[], nn.Module]) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        return make().eval()
-
-
-def numbers(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(4))
 
 
 class Tied(nn.Module):
@@ -82,6 +72,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 }
 
 
+@pytest.fixture(params=["read", "copy"])
+def how(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
 def names_of(model: nn.Module) -> list[str]:
     return [name for name, _ in model.named_parameters()]
 
@@ -116,7 +111,6 @@ def everything_about(model: nn.Module) -> list[Any]:
     return [parameters, modules, list(model.state_dict())]
 
 
-@pytest.mark.parametrize("how", ["read", "copy"])
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_logits_are_those_of_a_perturbed_copy(kind: str, sign: int, how: Any) -> None:
@@ -131,7 +125,6 @@ def test_logits_are_those_of_a_perturbed_copy(kind: str, sign: int, how: Any) ->
     assert all(same_bits(value, values[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("how", ["read", "copy"])
 @pytest.mark.parametrize("fast", [True, False])
 def test_both_paths_of_attention_are_perturbed(monkeypatch: pytest.MonkeyPatch, fast: bool, how: Any) -> None:
     """The fast path reads the weights of a whole layer, and an output projection that nobody calls."""
@@ -146,7 +139,6 @@ def test_both_paths_of_attention_are_perturbed(monkeypatch: pytest.MonkeyPatch, 
     assert len(used) == (2 if fast else 0)
 
 
-@pytest.mark.parametrize("how", ["read", "copy"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_inputs_take_the_models_dtype(dtype: torch.dtype, how: Any) -> None:
     model = seeded(small_network).to(dtype)
@@ -155,7 +147,6 @@ def test_inputs_take_the_models_dtype(dtype: torch.dtype, how: Any) -> None:
     assert made.dtype == dtype and same_bits(made, expected)
 
 
-@pytest.mark.parametrize("how", ["read", "copy"])
 @pytest.mark.parametrize("chosen", [["1.weight"], ["0.linear1.bias"], ["1.bias", "0.self_attn.out_proj.weight"]])
 def test_what_is_not_named_stays(chosen: list[str], how: Any) -> None:
     layer = seeded(lambda: nn.TransformerEncoderLayer(16, 4, 32, batch_first=True))
@@ -176,10 +167,8 @@ def test_a_tied_parameter_has_one_direction() -> None:
 def test_listings_see_theta() -> None:
     model = seeded(small_network)
     perturbation = Perturbation(model, names_of(model), how="read")
-    parameters, state = (
-        dict(model.named_parameters()),
-        {key: value.clone() for key, value in model.state_dict().items()},
-    )
+    parameters = dict(model.named_parameters())
+    state = {key: value.clone() for key, value in model.state_dict().items()}
     with perturbation.at(PROBE, 1):
         assert all(value is parameters[name] for name, value in model.named_parameters())
         assert all(same_bits(value, state[name]) for name, value in model.state_dict().items())
@@ -216,7 +205,6 @@ class Interrupted(Exception):
     pass
 
 
-@pytest.mark.parametrize("how", ["read", "copy"])
 def test_after_an_exception_everything_is_as_before(how: Any) -> None:
     model = seeded(transformer).train()
     before = everything_about(model)
@@ -243,7 +231,6 @@ def test_an_exception_while_copies_are_made_leaves_theta(monkeypatch: pytest.Mon
     assert everything_about(model) == before
 
 
-@pytest.mark.parametrize("how", ["read", "copy"])
 def test_the_model_is_run_in_evaluation_mode_and_comes_back_in_its_own(how: Any) -> None:
     model = seeded(small_network).train()
     before = model[1].running_mean.clone()  # type: ignore[index]

@@ -58,19 +58,11 @@ def trajectory(golden: dict[str, Tensor], weighting: Weighting, groups: list[Ten
     tuned = Replica(model, ["weight", "bias"], num_directions=2, epsilon=epsilon, directions=directions)
     average, thetas = ScalarAverage(weighting), []
     for number in range(len(golden["Z"])):
-        answers = {
-            client: MezoReply(
-                projected_gradients(
-                    Perturbation(model, ["weight", "bias"]),
-                    Exact(golden["X"][mine], golden["labels"][mine]),
-                    4,
-                    tuned.probes(number),
-                ),
-                len(mine),
-                b"",
-            )
-            for client, mine in enumerate(groups)
-        }
+        answers = {}
+        for client, mine in enumerate(groups):
+            samples, probes = Exact(golden["X"][mine], golden["labels"][mine]), tuned.probes(number)
+            made = projected_gradients(Perturbation(model, ["weight", "bias"]), samples, 4, probes)
+            answers[client] = MezoReply(made, len(mine), b"")
         means = average.take(answers)[0]
         tuned.apply([Update(number, tuple(float(golden["lr"]) / 2 * mean for mean in means))])
         thetas.append(torch.cat([model.weight.detach().reshape(-1), model.bias.detach()]).clone())

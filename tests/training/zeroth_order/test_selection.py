@@ -4,18 +4,18 @@ import pytest
 import torch
 from torch import nn
 
-from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.zeroth_order.selection import tuned_names
+from tests.support.networks import HEAD as LINEAR_HEAD
 
 HEAD = {"head.weight", "head.bias"}
 NORMS = {"backbone.1.weight", "backbone.1.bias", "backbone.5.weight", "backbone.5.bias"}
 
 
 @pytest.fixture
-def model(network: nn.Module, head: LinearHead) -> TunedModel:
+def model(network: nn.Module) -> TunedModel:
     """Convolutions without, BatchNorm with a bias."""
-    return TunedModel(head, backbone=network, tune="full")
+    return TunedModel(LINEAR_HEAD, backbone=network, tune="full")
 
 
 @pytest.mark.parametrize(
