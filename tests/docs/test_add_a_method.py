@@ -86,3 +86,17 @@ def test_doctor_forecasts_its_cost(copy: Path, settings: dict[str, object]) -> N
 def test_a_key_of_its_own_takes_an_option_and_a_line_of_pyproject(copy: Path) -> None:
     apply(blocks(PAGE, "diff")[1].code, copy)
     assert python(copy, "-c", KEYS) == "shrinkage 0.25 (diagonal)\n"
+
+
+def test_a_key_of_any_group_takes_two_edits(copy: Path, settings: dict[str, object], tmp_path: Path) -> None:
+    options, declared = copy / "fedstats_app" / "data" / "options.py", copy / "pyproject.toml"
+    place = "    holdout_fraction: float = option(0.2, number(0.0, 0.9, open_low=True))\n"
+    options.write_text(options.read_text().replace(place, f"{place}    lucky_number: int = option(7, whole(1, 9))\n"))
+    line = "lucky-number = 7                    # of nothing\n"
+    declared.write_text(declared.read_text().replace("num-clients = 100 ", f"{line}num-clients = 100 "))
+    own = {**settings, "output-dir": str(tmp_path / "runs"), "personalise": "none", "fine-tune": "none"}
+    run_app(copy, {**own, "lucky-number": 8}, ({},))
+    [folder] = (tmp_path / "runs").iterdir()
+    assert json.loads((folder / "config.json").read_text())["run_config"]["lucky-number"] == 8
+    with pytest.raises(AssertionError, match="lucky-number: must be a whole number from 1 to 9, got 10"):
+        run_app(copy, {**own, "lucky-number": 10}, ({},))
