@@ -27,15 +27,6 @@ settings.load_profile("fedstats")
 torch.set_num_threads(1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the workers of `pytest -n` whole files, which share fixtures, and one of them all real runs, at once."""
-    for item in items:
-        real = item.get_closest_marker("end_to_end")
-        item.add_marker(pytest.mark.xdist_group("end to end" if real else str(item.path)))
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: item.get_closest_marker("end_to_end") is None)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Let captured logs travel from a worker: file names that are no UTF-8 stand in some, and would end it."""
