@@ -8,7 +8,7 @@ and reported apart from it.
 from collections.abc import Callable
 
 from fedstats_app.methods import METHODS
-from fedstats_app.results.compute import BYTES_PER_NUMBER, product
+from fedstats_app.outcomes.compute import BYTES_PER_NUMBER, product
 
 # M: (class, mean) rows of all clients; K: clients whose statistics were merged; C: classes; d: feature dimension.
 _NUMBERS_SENT: dict[str, Callable[[int, int, int, int], int]] = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from fedstats_app.options import Options
-from fedstats_app.results.compute import training_bytes
+from fedstats_app.outcomes.compute import training_bytes
 from fedstats_app.trainers.options import TuningOptions
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from fedstats_app.outcomes.compute import forward_passes
 from fedstats_app.outcomes.training_record import RoundRecord, TrainingResult
-from fedstats_app.results.compute import forward_passes
 from fedstats_app.trainers.trainer import Session
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.model import TunedModel
