@@ -183,7 +183,7 @@ def _check_kind(earlier: CollectedStatistics, request: StatisticsRequest, keep_r
         ("backbone (fingerprint)", earlier.backbone_fingerprint, request.backbone_fingerprint),
         ("number of classes", len(earlier.class_names), request.num_classes),
         ("statistics (methods, means per class, feature maps)", earlier.specs, request.specs),
-        ("rows kept (fedcof)", have, list(keep_rows)),
+        ("rows kept", have, list(keep_rows)),
     ):
         if before != now:
             raise ValueError(f"the statistics to extend are of another kind: {what} was {before}, is {now}")

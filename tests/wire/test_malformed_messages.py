@@ -35,7 +35,7 @@ def test_the_gallery_starts_from_messages_that_are_read(name: str) -> None:
     KINDS[name].read(KINDS[name].make())
 
 
-@pytest.mark.parametrize(("name", "record", "key"), keys(ConfigRecord, MetricRecord))
+@pytest.mark.parametrize(("name", "record", "key"), [*keys(ConfigRecord, MetricRecord)])
 def test_a_value_of_another_type_is_refused_by_name(name: str, record: str, key: str) -> None:
     kind = KINDS[name]
     good: Any = kind.make()[record][key]
@@ -52,7 +52,7 @@ def test_a_value_of_another_type_is_refused_by_name(name: str, record: str, key:
         assert len(str(refusal.value)) < 400, value
 
 
-@pytest.mark.parametrize(("name", "record", "key"), keys(ConfigRecord, MetricRecord, ArrayRecord))
+@pytest.mark.parametrize(("name", "record", "key"), [*keys(ConfigRecord, MetricRecord, ArrayRecord)])
 def test_a_missing_value_is_refused_by_name_and_in_replies_an_additional_one(name: str, record: str, key: str) -> None:
     kind, content = KINDS[name], KINDS[name].make()
     value = content[record].pop(key)
@@ -116,7 +116,7 @@ def forged(good: Array, data: bytes) -> Array:
     return Array(good.dtype, good.shape, good.stype, data)
 
 
-@pytest.mark.parametrize(("name", "record", "key"), keys(ArrayRecord))
+@pytest.mark.parametrize(("name", "record", "key"), [*keys(ArrayRecord)])
 def test_a_hostile_array_is_refused_by_name(name: str, record: str, key: str) -> None:
     for hostile in HOSTILE_ARRAYS.values():
         content = KINDS[name].make()
