@@ -30,8 +30,9 @@ def partition(
         Only its labels and columns are read.
     partitioner : str
         ``iid``: shuffled, then equal parts.
-        ``dirichlet``: each class is divided over the clients by a draw of Dirichlet(alpha), flwr-datasets'
-        `DirichletPartitioner` without a minimum size, so clients may be empty.
+        ``dirichlet``: each class is divided over the clients by a draw of Dirichlet(alpha): the shares of
+        flwr-datasets' `DirichletPartitioner` without a minimum size, rounded up or down by chance; clients may be
+        empty.
         ``natural-id``: one client per value of `column`, in sorted order.
         ``domain``: one group of clients per value of `column`, in sorted order, all groups of the same number of
         clients; a domain's samples are shuffled and divided equally within its group.
@@ -82,8 +83,10 @@ def partition(
         parts = fedcgs_partition(dataset.labels, num_clients, alpha=alpha, seed=seed)
     elif partitioner == "fedpac":
         parts = fedpac_partition(dataset.labels, num_clients, uniform_share=uniform_share, seed=seed)
+    elif partitioner == "dirichlet":
+        parts = _dirichlet(dataset.labels, num_clients, alpha, seed)
     else:
-        parts = _with_flwr_datasets(dataset, partitioner, num_clients, alpha, classes_per_client, seed)
+        parts = _with_flwr_datasets(dataset, partitioner, num_clients, classes_per_client, seed)
     return [np.sort(part) for part in parts]
 
 
@@ -144,22 +147,39 @@ def _domains(groups: list[Indices], num_clients: int, seed: int, dataset: Datase
     return [part for group in groups for part in np.array_split(rng.permutation(group), num_clients // len(groups))]
 
 
+def _dirichlet(labels: Indices, num_clients: int, alpha: float, seed: int) -> list[Indices]:
+    """Divide each class over the clients by a draw of Dirichlet(alpha).
+
+    The shares are those of flwr-datasets' DirichletPartitioner with this seed (a test compares them). It cuts a class
+    of n samples at floor(n c_k), c_k the cumulated shares, so the last sample of every class goes to the last client,
+    and a client's chances of a class grow with its place: with 196 classes of 20 samples and 100 clients the first has
+    11 classes on average, the last 192. Cut at floor(n c_k + u) with u uniform in [0, 1), one for each class, every
+    client gets its share n p_k rounded up or down, and n p_k in expectation (systematic sampling).
+    """
+    rng = np.random.default_rng(seed)
+    classes = [np.flatnonzero(labels == class_id) for class_id in np.unique(labels)]
+    shares = rng.dirichlet(np.full(num_clients, alpha), len(classes))  # (classes, K)
+    offsets = rng.random(len(classes))
+    pieces: list[list[Indices]] = [[] for _ in range(num_clients)]
+    for samples, of_class, offset in zip(classes, shares, offsets, strict=True):
+        cuts = np.floor(len(samples) * np.cumsum(of_class)[:-1] + offset).astype(np.int64)
+        for client, piece in zip(pieces, np.split(samples, cuts), strict=True):
+            client.append(piece)
+    return [np.concatenate(client) for client in pieces]
+
+
 def _with_flwr_datasets(
-    dataset: Dataset, partitioner: str, num_clients: int, alpha: float, classes_per_client: int, seed: int
+    dataset: Dataset, partitioner: str, num_clients: int, classes_per_client: int, seed: int
 ) -> list[Indices]:
     """Split a table of labels and indices only, which needs no hub and no images."""
     import datasets
-    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, PathologicalPartitioner
+    from flwr_datasets.partitioner import IidPartitioner, PathologicalPartitioner
 
     indices = np.arange(len(dataset))
     if partitioner == "iid":
         # IidPartitioner cuts the table as it stands; sorted by class it would give the very opposite of iid.
         indices = np.random.default_rng(seed).permutation(indices)
         split = IidPartitioner(num_clients)
-    elif partitioner == "dirichlet":
-        split = DirichletPartitioner(
-            num_clients, "label", float(alpha), min_partition_size=0, self_balancing=False, seed=seed
-        )
     else:
         split = PathologicalPartitioner(
             num_clients, "label", classes_per_client, class_assignment_mode="first-deterministic", seed=seed

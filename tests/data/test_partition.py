@@ -60,16 +60,48 @@ def test_iid_mixes_data_that_are_sorted_by_class() -> None:
     assert counts.min() >= 1 and counts.max() <= 30  # unshuffled, one class of 100 each
 
 
-def test_dirichlet_is_flwr_datasets_own() -> None:
+def counts_of(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
+    """Count the samples of each client and class, ``(K, C)``."""
+    return np.stack([np.bincount(labels[part], minlength=int(labels.max()) + 1) for part in parts])
+
+
+def test_dirichlet_has_flwr_datasets_shares() -> None:
+    """Both round the shares of one draw to whole samples, so they can differ by one sample of a class."""
     import datasets
     from flwr_datasets.partitioner import DirichletPartitioner
 
-    labels = np.random.default_rng(0).integers(0, 5, 400)
+    labels = np.random.default_rng(0).choice([0, 1, 2, 4], 400)  # class 3 is absent, and draws no shares
     peer = DirichletPartitioner(20, "label", 0.1, min_partition_size=0, self_balancing=False, seed=3)
-    peer.dataset = datasets.Dataset.from_dict({"label": labels, "i": np.arange(400)})
+    peer.dataset = datasets.Dataset.from_dict({"label": labels})
+    theirs = [np.array(peer.load_partition(k)["label"][:], dtype=np.int64) for k in range(20)]
     parts = partition(make_dataset(labels), partitioner="dirichlet", num_clients=20, alpha=0.1, seed=3)
-    for k, part in enumerate(parts):
-        np.testing.assert_array_equal(part, np.sort(np.array(peer.load_partition(k)["i"][:], dtype=np.int64)))
+    ours = counts_of(labels, parts)
+    assert np.abs(ours - np.stack([np.bincount(labels, minlength=5) for labels in theirs])).max() <= 1
+    assert ours[:, :3].max() > 20
+
+
+@quick
+@given(counts=st.lists(st.integers(0, 30), min_size=1, max_size=8), seed=st.integers(0, 2**32 - 1))
+def test_dirichlet_deals_every_sample_of_every_class_once(counts: list[int], seed: int) -> None:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    num_clients = max(1, len(labels) // 3)
+    if len(labels) == 0:
+        return
+    parts = partition(make_dataset(labels), partitioner="dirichlet", num_clients=num_clients, seed=seed)
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
+
+
+def test_dirichlet_favours_no_client() -> None:
+    """Every client has the same chances: its classes and samples, over seeds, do not depend on its place."""
+    labels = np.repeat(np.arange(196), 20)
+    dataset = make_dataset(labels)
+    splits = [partition(dataset, partitioner="dirichlet", num_clients=100, seed=seed) for seed in range(40)]
+    counts = np.stack([counts_of(labels, parts) for parts in splits])  # (seeds, K, C)
+    classes, samples = (counts > 0).sum(axis=2).mean(axis=0), counts.sum(axis=2).mean(axis=0)  # (K,)
+    # Four standard errors of a mean over 40 seeds.
+    for client in (0, 1, 98, 99):
+        assert abs(classes[client] - classes.mean()) < 4 * (counts > 0).sum(axis=2).std() / 40**0.5
+        assert abs(samples[client] - 39.2) < 4 * counts.sum(axis=2).std() / 40**0.5
 
 
 def test_dirichlet_may_leave_clients_empty() -> None:
