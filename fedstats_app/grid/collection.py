@@ -159,9 +159,7 @@ class Collection:
 
     def _add(self, received: ReceivedStatistics) -> None:
         sums = self._sums or [
-            StatisticsSum(
-                self.request.num_classes, client.rows.feature_dim, gram=client.gram is not None, keep_rows=keep_rows
-            )
+            StatisticsSum(self.request.num_classes, client.rows.feature_dim, gram=client.has_gram, keep_rows=keep_rows)
             for client, keep_rows in zip(received.statistics, self._keep_rows, strict=True)
         ]
         for total, client in zip(sums, received.statistics, strict=True):
@@ -201,7 +199,7 @@ def _warning(received: ReceivedStatistics) -> str:
     """Return what to say of Gram matrices that are close to the samples themselves."""
     for client in received.statistics:
         dim = client.rows.feature_dim
-        if client.gram is not None and says_much_about_samples(received.num_examples, dim):
+        if client.has_gram and says_much_about_samples(received.num_examples, dim):
             return (
                 f"its Gram matrix is of {received.num_examples} samples in {dim} dimensions, fewer than 2 d: it says "
                 "much about single samples (min-gram-samples in a node's configuration refuses such)"

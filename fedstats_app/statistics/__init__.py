@@ -17,15 +17,18 @@ from fedstats_app.statistics.feature_maps import (
     feature_map_from_dict,
 )
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
-from fedstats_app.statistics.specification import StatisticsSpec, merge_specs
+from fedstats_app.statistics.gram_factor import GramFactor
+from fedstats_app.statistics.specification import ClientSize, StatisticsSpec, merge_specs
 from fedstats_app.statistics.statistics_sum import StatisticsSum
 
 __all__ = [
     "ClassMeanRows",
+    "ClientSize",
     "ClientStatistics",
     "CollectedStatistics",
     "FeatureMap",
     "FeatureStatistics",
+    "GramFactor",
     "IdentityMap",
     "MergedClient",
     "RandomFourierFeatures",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -16,31 +14,51 @@ from fedstats_app.statistics.accumulation import (
 )
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows, plan_rows
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
+from fedstats_app.statistics.gram_factor import GramFactor
 
 
-@dataclass(frozen=True, eq=False)
 class ClientStatistics:
-    """Rows (class, count, class sum) and an optional Gram matrix of the same samples.
+    """Rows (class, count, class sum) and an optional Gram matrix of the same samples; immutable by convention.
 
     From the rows follow FedNCM and FedCOF, from rows and Gram matrix together Fed3R and FedCGS.
 
-    Attributes
+    Parameters
     ----------
     rows : ClassMeanRows
         One or several rows per class present.
-    gram : Tensor or None
-        (d, d) float64.
+    gram : Tensor, GramFactor or None
+        The Gram matrix, (d, d) float64, or its factor, from which it is formed when somebody asks for it.
+
+    Raises
+    ------
+    ValueError
+        If the Gram matrix is of another size or dtype.
     """
 
-    rows: ClassMeanRows
-    gram: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        dim = self.rows.feature_dim
-        if self.gram is not None and (self.gram.shape != (dim, dim) or self.gram.dtype != torch.float64):
+    def __init__(self, rows: ClassMeanRows, gram: Tensor | GramFactor | None = None) -> None:
+        self.rows = rows
+        self.gram_factor = gram if isinstance(gram, GramFactor) else None
+        self._gram = None if isinstance(gram, GramFactor) else gram
+        matrix, dim = gram.trapezoid if isinstance(gram, GramFactor) else gram, rows.feature_dim
+        if matrix is None:
+            return
+        square = self.gram_factor is not None or len(matrix) == dim
+        if matrix.ndim != 2 or matrix.shape[1] != dim or not square or matrix.dtype != torch.float64:
             raise ValueError(
-                f"gram must be ({dim}, {dim}) float64 as the rows say, got {tuple(self.gram.shape)} {self.gram.dtype}"
+                f"gram must be ({dim}, {dim}) float64 as the rows say, got {tuple(matrix.shape)} {matrix.dtype}"
             )
+
+    @property
+    def has_gram(self) -> bool:
+        """Whether there is a Gram matrix."""
+        return self._gram is not None or self.gram_factor is not None
+
+    @property
+    def gram(self) -> Tensor | None:
+        """(d, d) float64 Gram matrix, or None; formed from the factor once, where there is one."""
+        if self._gram is None and self.gram_factor is not None:
+            self._gram = self.gram_factor.gram()
+        return self._gram
 
     def __add__(self, other: ClientStatistics) -> ClientStatistics:
         """Return both clients' statistics: rows stacked, Gram matrices added."""
@@ -54,7 +72,7 @@ class ClientStatistics:
 
 
 class StatisticsAccumulator:
-    """Forms one client's statistics while batches of features arrive, so that no client holds all its features.
+    """Forms one client's statistics while batches of features arrive, in no more memory than sums and Gram matrix take.
 
     Parameters
     ----------
@@ -63,7 +81,8 @@ class StatisticsAccumulator:
     num_classes, feature_dim : int
         C and d.
     gram : bool
-        Whether to form the Gram matrix.
+        Whether to form the Gram matrix: itself, or where there are fewer samples than features its factor, of the
+        features, which are fewer numbers than the matrix.
     means_per_class : int
         See :meth:`ClassMeanRows.from_features`.
     min_samples_per_mean : int
@@ -96,7 +115,13 @@ class StatisticsAccumulator:
         )
         where = accumulation_device(torch.device(device))
         self._sums = torch.zeros(len(self._class_ids), feature_dim, dtype=torch.float64, device=where)
-        self._gram = torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=where) if gram else None
+        few = len(labels) < feature_dim
+        self._gram = self._features = None
+        if gram:
+            # The features themselves where they are few, zero where one does not come; else the Gram matrix.
+            rows = len(labels) if few else feature_dim
+            kept = torch.zeros(rows, feature_dim, dtype=torch.float64, device=where)
+            self._features, self._gram = (kept, None) if few else (None, kept)
         self._counts = torch.zeros(len(self._class_ids), dtype=torch.int64)
         self._taken = torch.zeros(len(labels), dtype=torch.bool)
         self._seen = 0
@@ -130,6 +155,9 @@ class StatisticsAccumulator:
         self._taken[positions] = True
         rows = self._row_of_sample[positions]
         add_in_blocks(self._sums, self._gram, features, rows)
+        if self._features is not None:
+            where = self._features.device
+            self._features[positions.to(where)] = features.to(device=where, dtype=torch.float64)
         self._counts.index_add_(0, rows, torch.ones_like(rows))
         self._seen += len(features)
 
@@ -158,4 +186,6 @@ class StatisticsAccumulator:
             num_classes=self._num_classes,
             class_sums=self._sums.cpu()[kept],
         )
+        if self._features is not None:
+            return ClientStatistics(rows, GramFactor.of(self._features))
         return ClientStatistics(rows, None if self._gram is None else mirror_upper(self._gram).cpu())

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedstats_app.statistics.client_statistics import ClientStatistics, StatisticsAccumulator
 from fedstats_app.statistics.feature_maps import FeatureMap, IdentityMap, feature_map_from_dict
+from fedstats_app.statistics.gram_factor import num_factor_numbers
+
+
+class ClientSize(NamedTuple):
+    """What the size of a client's reply depends on: its number of samples, and of classes that it has."""
+
+    num_samples: int
+    num_classes: int
 
 
 @dataclass(frozen=True)
@@ -63,23 +71,25 @@ class StatisticsSpec:
             and (self.means_per_class == other.means_per_class or other.means_per_class == 1)
         )
 
-    def num_bytes(self, num_rows: int, num_clients: int, feature_dim: int, number_bytes: int) -> int:
-        """Return what clients send, without headers: rows with class id and count, and the triangles of Gram matrices.
+    def num_bytes(self, clients: Iterable[ClientSize], feature_dim: int, number_bytes: int) -> int:
+        """Return what clients send at most, without headers: rows with class id and count, and Gram matrices.
 
         Parameters
         ----------
-        num_rows : int
-            M, pairs of a client and a class that it has.
-        num_clients : int
-            K.
+        clients : iterable of ClientSize
+            Their samples and classes.
         feature_dim : int
             d of the backbone.
         number_bytes : int
             Of a number in the run's wire-dtype; class ids and counts take 8 each.
         """
         dim = self.feature_map.output_dim(feature_dim)
-        gram = num_clients * number_bytes * dim * (dim + 1) // 2 if self.gram else 0
-        return num_rows * self.means_per_class * (16 + number_bytes * dim) + gram
+        rows = numbers = 0
+        for client in clients:
+            rows += client.num_classes * self.means_per_class
+            if self.gram:
+                numbers += num_factor_numbers(min(client.num_samples, dim), dim)
+        return rows * (16 + number_bytes * dim) + number_bytes * numbers
 
     def accumulator(
         self,

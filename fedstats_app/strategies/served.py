@@ -13,9 +13,10 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.outcomes.client_outcome import ClientOutcome
-from fedstats_app.statistics import CollectedStatistics, StatisticsSum
+from fedstats_app.statistics import ClientSize, CollectedStatistics, StatisticsSum
 from fedstats_app.wire import ReceivedStatistics, StatisticsRequest
 from fedstats_app.wire.arrays import WIRE_DTYPES, to_array
+from fedstats_app.wire.reading import MAX_COUNT
 
 
 class ServedMethods:
@@ -104,8 +105,9 @@ class ServedMethods:
         if self.feature_dim is None:
             return 2**20
         size = torch.finfo(WIRE_DTYPES[self.request.wire_dtype]).bits // 8
+        largest = [ClientSize(MAX_COUNT, self.num_classes)]
         # Each array has a header of 128 bytes.
-        return sum(spec.num_bytes(self.num_classes, 1, self.feature_dim, size) + 4 * 128 for spec in self.request.specs)
+        return sum(spec.num_bytes(largest, self.feature_dim, size) + 4 * 128 for spec in self.request.specs)
 
     def statistics(self, method: str | None = None) -> StatisticsSum:
         """Return the merged statistics that a method (by default the first) is solved from."""

@@ -1,8 +1,8 @@
 """The reply with statistics, and the checks that a stranger's reply must pass.
 
-One ArrayRecord ``statistics-I`` per specification: ``class-ids`` (m,) int64, ``counts`` (m,) int64, ``class-sums``
-(m, d), and with a Gram matrix ``gram`` (d (d + 1) / 2,), its upper triangle row by row. One MetricRecord ``metrics``;
-it says how many classes the node's policy suppressed if there are any, but neither which nor how many samples.
+One ArrayRecord ``statistics-I`` per specification (:mod:`fedstats_app.wire.statistics_records`). One MetricRecord
+``metrics``; it says how many classes the node's policy suppressed if there are any, but neither which nor how many
+samples.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from typing import TypeAlias
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from torch import Tensor
 
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, StatisticsSpec
-from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
-from fedstats_app.wire.arrays import MAX_FEATURE_DIM, WIRE_DTYPES, read_array, to_array
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics
+from fedstats_app.wire.arrays import WIRE_DTYPES
 from fedstats_app.wire.reading import Malformed, check_keys, number, reads_replies, record_of, typed, whole
-from fedstats_app.wire.statistics_checks import check_gram, check_rows, check_sums
+from fedstats_app.wire.statistics_records import ROW_KEYS, bytes_per_row, read_statistics_record, statistics_record
 from fedstats_app.wire.statistics_request import StatisticsRequest, read_statistics_request
 
 MAX_FINGERPRINT_LENGTH = 128
@@ -115,7 +113,7 @@ def statistics_reply(
                 f"statistics must have the request's {request.num_classes} classes and int64 counts, "
                 f"got {client.rows.num_classes} classes and {client.rows.counts.dtype} counts"
             )
-        content[f"statistics-{index}"] = _encode(client, spec, WIRE_DTYPES[request.wire_dtype])
+        content[f"statistics-{index}"] = statistics_record(client, spec, WIRE_DTYPES[request.wire_dtype])
     metrics: dict[str, int | float] = {
         "num-examples": int(sets[0].rows.num_examples),
         "num-unreadable": int(num_unreadable),
@@ -159,14 +157,15 @@ def read_statistics_reply(
     for name, spec in zip(names, request.specs, strict=True):
         record = record_of(content, name, ArrayRecord)
         dim = spec.feature_map.output_dim(feature_dim) if feature_dim is not None else None
-        client = _decode(record, spec, request, dim)
+        client = read_statistics_record(record, spec, request, dim)
         if client.rows.num_examples != num_examples:
             raise Malformed(f"{name}: counts must sum to num-examples {num_examples}, got {client.rows.num_examples}")
         statistics.append(client)
-        gram_bytes.append(len(record["gram"].data) if spec.gram else 0)
-        row_bytes.append(sum(len(array.data) for array in record.values()) - gram_bytes[-1])
+        of_rows = {key: len(array.data) for key, array in record.items() if key in ROW_KEYS}
+        row_bytes.append(sum(of_rows.values()))
+        gram_bytes.append(sum(len(array.data) for array in record.values()) - row_bytes[-1])
         repeated = len(client.rows) - len(torch.unique(client.rows.class_ids))
-        single_row_bytes.append(row_bytes[-1] - repeated * _bytes_per_row(client))
+        single_row_bytes.append(row_bytes[-1] - repeated * bytes_per_row(client.rows))
     return ReceivedStatistics(
         tuple(statistics),
         num_examples,
@@ -178,12 +177,6 @@ def read_statistics_reply(
         tuple(single_row_bytes),
         8 * len(metrics) + fingerprint_bytes,
     )
-
-
-def _bytes_per_row(client: ClientStatistics) -> int:
-    rows = client.rows
-    sums = rows.class_sums
-    return rows.class_ids.element_size() + rows.counts.element_size() + rows.feature_dim * sums.element_size()
 
 
 def _as_client_statistics(statistics: LocalStatistics) -> ClientStatistics:
@@ -199,28 +192,6 @@ def _as_client_statistics(statistics: LocalStatistics) -> ClientStatistics:
         class_sums=statistics.class_sums[ids],
     )
     return ClientStatistics(rows, statistics.gram)
-
-
-def _encode(client: ClientStatistics, spec: StatisticsSpec, dtype: torch.dtype) -> ArrayRecord:
-    record = ArrayRecord(
-        {
-            "class-ids": to_array(client.rows.class_ids),
-            "counts": to_array(client.rows.counts),
-            "class-sums": to_array(_cast(client.rows.class_sums, dtype)),
-        }
-    )
-    if spec.gram:
-        if client.gram is None:
-            raise ValueError("the request asks for a Gram matrix, got statistics without one")
-        record["gram"] = to_array(_cast(pack_upper(client.gram), dtype))
-    return record
-
-
-def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
-    cast = values.to(dtype)
-    if not bool(torch.isfinite(cast).all()):
-        raise ValueError(f"statistics must fit {dtype}, got values up to {float(values.abs().max()):.3g}")
-    return cast
 
 
 def _check_fingerprint(content: RecordDict, request: StatisticsRequest) -> int:
@@ -239,23 +210,3 @@ def _check_fingerprint(content: RecordDict, request: StatisticsRequest) -> int:
             f"got {fingerprint[:16] or 'none'}"
         )
     return len(fingerprint)
-
-
-def _decode(
-    record: ArrayRecord, spec: StatisticsSpec, request: StatisticsRequest, feature_dim: int | None
-) -> ClientStatistics:
-    dtype = WIRE_DTYPES[request.wire_dtype]
-    check_keys("statistics", record, {"class-ids", "counts", "class-sums"} | ({"gram"} if spec.gram else set()))
-    ids = read_array(record, "class-ids", torch.int64, (range(request.num_classes * spec.means_per_class + 1),))
-    counts = read_array(record, "counts", torch.int64, (len(ids),))
-    check_rows(ids, counts, request.num_classes, spec.means_per_class)
-    dims = range(1, MAX_FEATURE_DIM + 1) if feature_dim is None else feature_dim
-    sums = read_array(record, "class-sums", dtype, (len(ids), dims))
-    rows = ClassMeanRows(ids, counts, num_classes=request.num_classes, class_sums=sums)
-    check_sums(rows)
-    if not spec.gram:
-        return ClientStatistics(rows)
-    dim = rows.feature_dim
-    gram = unpack_upper(read_array(record, "gram", dtype, (dim * (dim + 1) // 2,)), dim).to(torch.float64)
-    check_gram(gram, rows, torch.finfo(dtype).eps)
-    return ClientStatistics(rows, gram)

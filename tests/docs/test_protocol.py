@@ -2,18 +2,20 @@
 
 import re
 
+import pytest
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedstats_app.grid.exchange import CLIENTS_PER_MESSAGE, CLIENTS_PER_WINDOW
-from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
+from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.sample_request import MAX_CLASSES
 from fedstats_app.wire import (
     QUERY_STATISTICS,
     ReceivedStatistics,
     StatisticsRequest,
     read_statistics_reply,
+    read_statistics_request,
     statistics_reply,
 )
 from fedstats_app.wire.arrays import MAX_HEADER_BYTES
@@ -25,18 +27,18 @@ from tests.docs.markdown import DOCS, prose, rows
 from tests.support.local_grid import LocalGrid
 
 PAGE = DOCS / "protocol.md"
-CLASSES, PRESENT, DIM, SAMPLES = 10, 3, 1280, 60
+CLASSES, PRESENT, DIM, FEW = 10, 3, 1280, 60
 
 
-def exchange(*, gram: bool) -> tuple[Message, ReceivedStatistics]:
+def exchange(num_samples: int = FEW, *, gram: bool = True) -> tuple[Message, ReceivedStatistics]:
     """Send one client's statistics over a grid: 3 of 10 classes, d = 1280."""
     app = ClientApp()
 
     @app.query("statistics")
     def answer(msg: Message, context: Context) -> Message:
         torch.manual_seed(0)
-        features, labels = torch.rand(SAMPLES, DIM), torch.arange(SAMPLES) % PRESENT
-        statistics = FeatureStatistics.from_features(features, labels, CLASSES, gram=gram)
+        features, labels = torch.rand(num_samples, DIM), torch.arange(num_samples) % PRESENT
+        statistics = read_statistics_request(msg).statistics(features, labels)
         return statistics_reply(msg, statistics, backbone_fingerprint="0" * 64, seconds=1.0)
 
     grid = LocalGrid(app, [{}], {})
@@ -53,25 +55,28 @@ def stated(what: str) -> int:
 
 
 def test_example_is_what_a_client_sends() -> None:
-    reply, received = exchange(gram=True)
-    arrays_sent = reply.content["statistics-0"]
-    assert stated("`class-sums` without header") == arrays_sent["class-sums"].numpy().nbytes
-    assert stated("`gram` without header") == arrays_sent["gram"].numpy().nbytes
-    assert stated("the reply for Fed3R or FedCGS, or for all four") == received.wire_bytes
+    (few, received), (many, received_of_many) = exchange(), exchange(DIM)
+    of_few, of_many = few.content["statistics-0"], many.content["statistics-0"]
+    assert stated("`class-sums` without header") == of_few["class-sums"].numpy().nbytes
+    assert stated("`gram-factor` without header, from 60 samples") == of_few["gram-factor"].numpy().nbytes
+    assert stated("`gram` without header, from 1,280 samples or more") == of_many["gram"].numpy().nbytes
+    assert stated("the reply for Fed3R or FedCGS, or for all four, from 60 samples") == received.wire_bytes
+    assert stated("the same from 1,280 samples or more") == received_of_many.wire_bytes
     assert stated("the reply for FedNCM or FedCOF alone") == exchange(gram=False)[1].wire_bytes
 
 
-def test_formulas_give_the_bytes() -> None:
-    reply, _ = exchange(gram=True)
+@pytest.mark.parametrize("num_samples", [FEW, DIM])
+def test_formulas_give_the_bytes(num_samples: int) -> None:
+    reply, _ = exchange(num_samples)
     for key, array in reply.content["statistics-0"].items():
-        [row] = [row for row in rows(PAGE, "record") if row[1].startswith(f"`{key}`") and len(row) == 4]
+        [row] = [row for row in rows(PAGE, "record") if f"`{key}`" in row[1] and len(row) == 4]
         formula = row[3].strip("$").replace("\\,", "")
         formula = re.sub(r"(?<=[0-9a-z])(?=[a-z(])", "*", formula)
-        assert eval(formula, {"s": 4, "m": PRESENT, "d": DIM}) == len(array.data), row
+        assert eval(formula, {"s": 4, "m": PRESENT, "d": DIM, "r": num_samples}) == len(array.data), row
 
 
 def test_records_and_keys_are_all_described() -> None:
-    reply, _ = exchange(gram=True)
+    reply, _ = exchange()
     request = StatisticsRequest(CLASSES).to_content()
     described = prose(PAGE)
     for content in (reply.content, request):

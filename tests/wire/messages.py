@@ -19,7 +19,7 @@ from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire import mezo, personal, personal_heads, prototypes, training
 from fedstats_app.wire.arrays import to_record
 from tests.support.local_grid import instruction
-from tests.wire.replies import DIM, NUM_CLASSES, features_and_labels, honest_reply, request_for
+from tests.wire.replies import DIM, FEW, NUM_CLASSES, features_and_labels, honest_reply, request_for
 
 FED3R = METHODS["fed3r"].configured(METHODS["fed3r"].options(ridge_lambda=2.0, kernel_width=3.0))
 NAMES = tuple("abcde")
@@ -112,6 +112,11 @@ KINDS: dict[str, Kind] = {
     ),
     "statistics reply": _reply(
         lambda: honest_reply(request_for()), lambda reply: wire.read_statistics_reply(reply, request_for()), "about"
+    ),
+    "statistics reply of few samples": _reply(
+        lambda: honest_reply(request_for(), n=FEW),
+        lambda reply: wire.read_statistics_reply(reply, request_for()),
+        "about",
     ),
     "heads reply": _reply(
         scored_reply,

@@ -14,6 +14,8 @@ from fedstats_app.wire import StatisticsRequest, statistics_reply
 from tests.support.local_grid import instruction
 
 NUM_CLASSES, DIM, NUM_SAMPLES = 5, 6, 30
+# Samples of a client that sends the factor of its Gram matrix: fewer than features.
+FEW = 4
 FINGERPRINT = "5f" * 32
 
 

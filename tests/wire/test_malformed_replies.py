@@ -23,8 +23,10 @@ from tests.support.compare import same_bits
 from tests.support.local_grid import instruction
 from tests.wire.replies import (
     DIM,
+    FEW,
     FINGERPRINT,
     NUM_CLASSES,
+    NUM_SAMPLES,
     arrays,
     honest_reply,
     npy,
@@ -37,6 +39,7 @@ from tests.wire.replies import (
 
 Tamper = Callable[[RecordDict], object]
 REQUEST = request_for(fingerprint=FINGERPRINT)
+NOT_FINITE = (float("nan"), float("inf"), float("-inf"))
 
 
 def entry(key: str, value: float, index: int = 2) -> Tamper:
@@ -109,7 +112,7 @@ MALFORMED: dict[str, tuple[Tamper, str]] = {
     **{
         f"{value} in {key}": (entry(key, value), f"{key}: must be finite")
         for key in ("class-sums", "gram")
-        for value in (float("nan"), float("inf"), float("-inf"))
+        for value in NOT_FINITE
     },
     "float64 sums on a float32 wire": (changed("class-sums", np.float64), "class-sums: must be <f4"),
     "integer sums": (changed("class-sums", np.int32), "class-sums: must be <f4"),
@@ -214,8 +217,28 @@ MALFORMED: dict[str, tuple[Tamper, str]] = {
 }
 
 
-def forged(tamper: Tamper, *, node: int = 2) -> Message:
-    reply = honest_reply(REQUEST, seed=1, node=node)
+OF_FEW_SAMPLES: dict[str, tuple[Tamper, str]] = {
+    **{f"{value} in a factor": (entry("gram-factor", value), "gram-factor: must be finite") for value in NOT_FINITE},
+    "float64 factor": (changed("gram-factor", np.float64), "gram-factor: must be <f4"),
+    "factor of rank 2": (changed("gram-factor", lambda a: a[None]), "gram-factor: must have shape"),
+    "factor short of one": (changed("gram-factor", lambda a: a[:-1]), "gram-factor: a factor for 6 features has no"),
+    "more rows than samples": (changed("gram-factor", lambda a: np.resize(a, 20)), "gram-factor: must have shape"),
+    "as many numbers as the matrix": (changed("gram-factor", lambda a: np.resize(a, 21)), "gram-factor: must have"),
+    "negative diagonal": (changed("gram-factor", np.negative), "gram-factor: the diagonal of a factor must not be neg"),
+    "factor of zeros": (changed("gram-factor", np.zeros_like), r"gram: must have a trace in \(0"),
+    "factor of half the matrix": (changed("gram-factor", lambda a: a / 2), "not smaller than the class sums force"),
+    "factor without a row": (changed("gram-factor", lambda a: a[:6]), "not smaller than the class sums force"),
+    "a factor no features have": (changed("gram-factor", lambda a: a * np.float32(1e30)), "gram: must have a trace"),
+    "factor without samples": (no_samples, "gram-factor: must have shape"),
+    "both forms": (
+        lambda content: put(content, "gram", np.zeros(21, np.float32)),
+        r"missing \[\], unexpected \['gram'\]",
+    ),
+}
+
+
+def forged(tamper: Tamper, *, node: int = 2, few: bool = False) -> Message:
+    reply = honest_reply(REQUEST, seed=1, node=node, n=FEW if few else NUM_SAMPLES)
     tamper(reply.content)
     return reply
 
@@ -227,30 +250,33 @@ def test_the_gallery_starts_from_a_reply_that_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("feature_dim", [DIM, None], ids=["known dimension", "unknown dimension"])
-@pytest.mark.parametrize("case", MALFORMED)
+@pytest.mark.parametrize("case", MALFORMED | OF_FEW_SAMPLES)
 def test_it_is_refused_by_name_and_the_head_is_that_of_the_honest(case: str, feature_dim: int | None) -> None:
-    tamper, reason = MALFORMED[case]
+    tamper, reason = (MALFORMED | OF_FEW_SAMPLES)[case]
     honest, attacked = (Collection(REQUEST, [False], feature_dim) for _ in range(2))
     before, after = honest_reply(REQUEST, seed=0, node=1), honest_reply(REQUEST, seed=2, node=3)
     for reply in (before, after):
         honest.fold(1, reply)
 
     attacked.fold(1, before)
-    outcome, received = attacked.fold(1, forged(tamper))
+    outcome, received = attacked.fold(1, forged(tamper, few=case in OF_FEW_SAMPLES))
     attacked.fold(1, after)
 
     assert (outcome.client, outcome.outcome, received) == (2, "rejected", None)
     with pytest.raises(RejectedReply, match=reason):
-        read_statistics_reply(forged(tamper), REQUEST, feature_dim=DIM)
+        read_statistics_reply(forged(tamper, few=case in OF_FEW_SAMPLES), REQUEST, feature_dim=DIM)
     assert attacked.num_merged == 2 and attacked.total_wire_bytes == honest.total_wire_bytes
     heads = [solve_ridge(collection.statistics(0).summed()) for collection in (attacked, honest)]
     assert same_bits(heads[0].weight, heads[1].weight)
 
 
-@pytest.mark.parametrize("key", ["class-ids", "counts", "class-sums", "gram"])
+@pytest.mark.parametrize("key", ["class-ids", "counts", "class-sums", "gram", "gram-factor"])
 def test_a_claimed_shape_allocates_nothing(key: str) -> None:
     dtype = "<i8" if key in ("class-ids", "counts") else "<f4"
-    reply = forged(header(key, plain(repr(dtype), "(40000000000, 6)" if key == "class-sums" else "(40000000000,)")))
+    reply = forged(
+        header(key, plain(repr(dtype), "(40000000000, 6)" if key == "class-sums" else "(40000000000,)")),
+        few=key == "gram-factor",
+    )
     peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     tracemalloc.start()
 
@@ -315,12 +341,12 @@ def test_the_same_reply_five_times_counts_once() -> None:
 
 @settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(
-    key=st.sampled_from(["class-ids", "counts", "class-sums", "gram"]),
+    key=st.sampled_from(["class-ids", "counts", "class-sums", "gram", "gram-factor"]),
     flips=st.lists(st.tuples(st.integers(0, 2**16), st.integers(1, 255)), min_size=1, max_size=4),
     cut=st.one_of(st.none(), st.integers(0, 300)),
 )
 def test_flipped_bytes_are_refused_or_harmless(key: str, flips: list[tuple[int, int]], cut: int | None) -> None:
-    reply = forged(lambda content: None)
+    reply = forged(lambda content: None, few=key == "gram-factor")
     data = bytearray(arrays(reply.content)[key].data)
     for position, mask in flips:
         data[position % len(data)] ^= mask
@@ -332,7 +358,7 @@ def test_flipped_bytes_are_refused_or_harmless(key: str, flips: list[tuple[int, 
         return
     summed = received.statistics[0].summed()
     assert bool(torch.isfinite(summed.class_sums).all()) and bool(torch.isfinite(summed.gram).all())
-    assert int(summed.class_counts.min()) >= 0 and summed.num_examples == 30
+    assert int(summed.class_counts.min()) >= 0 and summed.num_examples in (FEW, NUM_SAMPLES)
 
 
 def test_several_means_are_bounded_by_the_request() -> None:

@@ -22,9 +22,10 @@ from fedstats_app.wire import StatisticsRequest, read_statistics_reply, read_sta
 from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
 from tests.support.local_grid import instruction
-from tests.wire.replies import DIM, NUM_CLASSES, arrays, features_and_labels, honest_reply, request_for
+from tests.wire.replies import DIM, FEW, NUM_CLASSES, arrays, features_and_labels, honest_reply, request_for
 
 GRAM = StatisticsSpec(gram=True)
+WIRE = {"float32": torch.float32, "float64": torch.float64}
 EYE = torch.eye(DIM, dtype=torch.float64)
 HALF_A_SAMPLE = ClassMeanRows(torch.tensor([0]), torch.tensor([2.5]).double(), torch.ones(1, DIM), NUM_CLASSES)
 SPECS = [
@@ -70,6 +71,23 @@ def test_float32_arrives_rounded_once(specs: tuple[StatisticsSpec, ...]) -> None
         assert same_bits(got.rows.counts, expected.rows.counts)
         assert same_bits(got.rows.class_sums, expected.rows.class_sums.to(torch.float32))
         assert expected.gram is None or same_bits(got.gram, expected.gram.to(torch.float32).to(torch.float64))
+
+
+@pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
+def test_few_samples_give_the_same_sums_in_either_form(wire_dtype: str) -> None:
+    """A client that has only the matrix sends its triangle; the other, who had the features, the factor of it."""
+    request = request_for(wire_dtype=wire_dtype)
+    features, labels = features_and_labels(n=FEW)
+
+    factor, triangle = (
+        answer(request, form)
+        for form in (request.statistics(features, labels), FeatureStatistics.from_features(features, labels, 5))
+    )
+
+    assert "gram-factor" in arrays(factor.content) and "gram" in arrays(triangle.content)
+    received = [read_statistics_reply(reply, request).statistics[0].summed() for reply in (factor, triangle)]
+    assert same_bits(received[0].class_sums, received[1].class_sums)
+    assert relative_difference(received[0].gram, received[1].gram) < 3 * float(torch.finfo(WIRE[wire_dtype]).eps)
 
 
 @pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
@@ -122,6 +140,17 @@ def test_a_client_without_data_is_no_error(spec: StatisticsSpec, feature_dim: in
 
     assert received.num_examples == 0 and len(received.statistics[0].rows) == 0
     assert received.statistics[0].rows.feature_dim == DIM
+
+
+def test_bytes_of_a_factor_are_what_travels() -> None:
+    request = request_for()
+    reply = honest_reply(request, n=FEW)
+
+    received = read_statistics_reply(reply, request)
+
+    sizes = {key: len(array.data) for key, array in arrays(reply.content).items()}
+    assert received.gram_bytes == (sizes["gram-factor"],) == (128 + 4 * (6 + 5 + 4 + 3),)
+    assert received.wire_bytes == sum(sizes.values()) + 3 * 8 + 64
 
 
 def test_bytes_are_what_travels() -> None:

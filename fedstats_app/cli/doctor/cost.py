@@ -22,6 +22,7 @@ from fedstats_app.data import Dataset
 from fedstats_app.data.clients import partitions
 from fedstats_app.methods import METHODS, ConfiguredMethod
 from fedstats_app.results.run_folder import DEFAULT_OUTPUT_DIR
+from fedstats_app.statistics import ClientSize
 
 _TIMED_SECONDS = 0.5
 # A solve holds the Gram matrix, the scatter, eigenvectors and work space of the same size, in float64.
@@ -38,42 +39,44 @@ class Sizes:
 
     Attributes
     ----------
-    num_samples : int
-        N, of this node or of the whole simulation.
-    num_clients : int
-        K.
-    num_rows : int
-        M, pairs of a client and a class that it has.
+    clients : tuple of ClientSize
+        Of this node alone, or of the whole simulation.
     num_classes : int
         C.
     """
 
-    num_samples: int
-    num_clients: int
-    num_rows: int
+    clients: tuple[ClientSize, ...]
     num_classes: int
+
+    @property
+    def num_samples(self) -> int:
+        """N."""
+        return sum(client.num_samples for client in self.clients)
+
+    @property
+    def num_rows(self) -> int:
+        """M, pairs of a client and a class that it has."""
+        return sum(client.num_classes for client in self.clients)
 
 
 def sizes_of(dataset: Dataset, config: AppConfig, *, own_data: bool) -> Sizes:
     """Count a node's data, or all clients of a simulation."""
     num_classes = len(dataset.class_names)
     if own_data:
-        return Sizes(len(dataset), 1, len(np.unique(dataset.labels)), num_classes)
+        return Sizes((ClientSize(len(dataset), len(np.unique(dataset.labels))),), num_classes)
     if len(dataset) > _PARTITIONED_AT_MOST:
-        return Sizes(
-            len(dataset), config.partition.num_clients, config.partition.num_clients * num_classes, num_classes
-        )
-    rows = sum(
-        len(np.unique(dataset.labels[part])) for part in partitions(config.data, config.partition, config.run.seed)
-    )
-    return Sizes(len(dataset), config.partition.num_clients, rows, num_classes)
+        num_clients = config.partition.num_clients
+        alike = ((len(dataset) + client) // num_clients for client in range(num_clients))
+        return Sizes(tuple(ClientSize(num_samples, num_classes) for num_samples in alike), num_classes)
+    parts = partitions(config.data, config.partition, config.run.seed)
+    return Sizes(tuple(ClientSize(len(part), len(np.unique(dataset.labels[part]))) for part in parts), num_classes)
 
 
 def bytes_up(method: str, sizes: Sizes, feature_dim: int, config: AppConfig) -> int:
     """Return the bytes that all clients together send for one method alone, without Flower's envelopes."""
     number = 8 if config.federation.wire_dtype == "float64" else 4
     spec = _sized_methods(config)[method].specification
-    return spec.num_bytes(sizes.num_rows, sizes.num_clients, feature_dim, number) + sizes.num_clients * _REPLY_BYTES
+    return spec.num_bytes(sizes.clients, feature_dim, number) + len(sizes.clients) * _REPLY_BYTES
 
 
 def server_bytes(sizes: Sizes, feature_dim: int, config: AppConfig) -> int:
@@ -99,7 +102,7 @@ def check_cost(
     sizes: Sizes, backbone: Backbone, config: AppConfig, dataset: Dataset, *, own_data: bool
 ) -> Iterator[Finding]:
     """Tell expected bytes, memory and time of a run; memory is compared with this machine's."""
-    who = "this node" if own_data else f"all {sizes.num_clients} clients"
+    who = "this node" if own_data else f"all {len(sizes.clients)} clients"
     parts = [f"{name} {megabytes(bytes_up(name, sizes, backbone.feature_dim, config))}" for name in config.methods]
     yield Finding("bytes up", "ok", f"from {who}, each method alone: {', '.join(parts)}")
     if not own_data:

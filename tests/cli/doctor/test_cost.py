@@ -1,6 +1,5 @@
 """What the doctor expects a run to cost, against what runs cost."""
 
-import dataclasses
 import os
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from fedstats_app.config import AppConfig
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.methods import METHODS
-from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.statistics import ClientSize
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
 from tests.support.local_grid import instruction
 
@@ -25,26 +24,30 @@ CLASSES, PRESENT, DIM = 10, 3, 640
 
 @pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
 @pytest.mark.parametrize("method", METHODS)
-def test_expected_bytes_are_those_of_a_reply(method: str, wire_dtype: str) -> None:
-    gram = METHODS[method].needs.gram
-    features, labels = torch.rand(60, DIM), torch.arange(60) % PRESENT
-    statistics = FeatureStatistics.from_features(features, labels, CLASSES, gram=gram)
-    spec = dataclasses.replace(StatisticsRequest(CLASSES).specs[0], gram=gram)
+@pytest.mark.parametrize("num_samples", [60, DIM + 60], ids=["few samples", "more than features"])
+def test_expected_bytes_are_those_of_a_reply(num_samples: int, method: str, wire_dtype: str) -> None:
+    features, labels = torch.rand(num_samples, DIM), torch.arange(num_samples) % PRESENT
+    config = AppConfig.of(wire_dtype=wire_dtype, fed3r_random_features=0)
+    spec = METHODS[method].configured().specification
     request = StatisticsRequest(CLASSES, (spec,), wire_dtype=wire_dtype)
     msg: Message = instruction(request.to_content(), "query.statistics")
+    statistics = request.statistics(features, labels)
     reply = statistics_reply(msg, statistics, backbone_fingerprint="0" * 64, seconds=1.0)
     sent = read_statistics_reply(reply, request).wire_bytes
-    expected = bytes_up(method, Sizes(60, 1, PRESENT, CLASSES), DIM, AppConfig.of(wire_dtype=wire_dtype))
+    expected = bytes_up(method, Sizes((ClientSize(num_samples, PRESENT),), CLASSES), DIM, config)
     assert expected == pytest.approx(sent, abs=200)
     assert isinstance(reply.content, RecordDict)
 
 
 def test_random_features_and_several_means_are_counted() -> None:
-    sizes = Sizes(100, 2, 6, 10)
+    sizes = Sizes((ClientSize(1000, 3), ClientSize(70, 3)), 10)
     config = AppConfig.of(fed3r_random_features=50, fedcgs_random_features=0, fedcof_means_per_class=3)
     once = 2 * cost._REPLY_BYTES
     assert bytes_up("fed3r", sizes, 640, config) == 6 * (4 * 50 + 16) + 2 * 4 * 50 * 51 // 2 + once
-    assert bytes_up("fedcgs", sizes, 640, config) == 6 * (4 * 640 + 16) + 2 * 4 * 640 * 641 // 2 + once
+    assert (
+        bytes_up("fedcgs", sizes, 640, config)
+        == 6 * (4 * 640 + 16) + 4 * (640 * 641 // 2 + 70 * 640 - 70 * 69 // 2) + once
+    )
     assert bytes_up("fedcof", sizes, 640, config) == 18 * (4 * 640 + 16) + once
 
 
@@ -53,20 +56,30 @@ def test_rows_are_those_of_the_partitions() -> None:
     dataset = training_set(config.data)
     sizes = sizes_of(dataset, config, own_data=False)
     parts = partitions(config.data, config.partition, config.run.seed)
-    expected = sum(len(set(dataset.labels[part].tolist())) for part in parts)
-    assert sizes == Sizes(len(dataset), 7, expected, 10)
+    expected = tuple(ClientSize(len(part), len(set(dataset.labels[part].tolist()))) for part in parts)
+    assert sizes == Sizes(expected, 10) and sizes.num_samples == len(dataset)
+
+
+def test_clients_of_a_very_large_data_set_are_taken_to_be_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "_PARTITIONED_AT_MOST", 10)
+    config = AppConfig.of(num_clients=7)
+    dataset = training_set(config.data)
+    sizes = sizes_of(dataset, config, own_data=False)
+    assert sizes.num_samples == len(dataset) and sizes.num_rows == 7 * 10
+    assert {client.num_samples - len(dataset) // 7 for client in sizes.clients} <= {0, 1}
 
 
 def test_a_node_is_one_client(pictures: Path) -> None:
     (pictures / "empty").mkdir()
     dataset = load_dataset(f"folder:{pictures}", "train")
-    assert sizes_of(dataset, AppConfig(), own_data=True) == Sizes(12, 1, 3, 4)
+    assert sizes_of(dataset, AppConfig(), own_data=True) == Sizes((ClientSize(12, 3),), 4)
 
 
 def test_memory_grows_with_what_it_depends_on() -> None:
-    small, config = Sizes(100, 10, 50, 10), AppConfig.of(window_megabytes=1)
+    small, config = Sizes(5 * (ClientSize(20, 10),), 10), AppConfig.of(window_megabytes=1)
+    large = Sizes(5005 * (ClientSize(20, 10),), 10)
     base = server_bytes(small, 1280, config)
-    assert server_bytes(dataclasses.replace(small, num_rows=50_050), 1280, config) - base == 8 * 2 * 50_000 * 1280
+    assert server_bytes(large, 1280, config) - base == 8 * 2 * 50_000 * 1280
     assert server_bytes(small, 1280, AppConfig.of(window_megabytes=3)) - base == 2 * 2**20
     assert server_bytes(small, 1280, AppConfig.of(window_megabytes=1, method="fedncm")) < base - 6 * 8 * 1280**2 + 1
 
@@ -75,7 +88,7 @@ def findings(machine: int | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     monkeypatch.setattr(cost, "machine_bytes", lambda: machine)
     monkeypatch.setattr(cost, "process_bytes", lambda: 10**9)
     backbone = load_backbone("random:tiny", input_size=16, device="cpu", batch_size=4)
-    sizes, dataset = Sizes(3000, 10, 50, 10), load_dataset("builtin", "train")
+    sizes, dataset = Sizes(10 * (ClientSize(300, 5),), 10), load_dataset("builtin", "train")
     return {finding.check: finding for finding in check_cost(sizes, backbone, AppConfig(), dataset, own_data=False)}
 
 
@@ -100,7 +113,7 @@ def test_time_is_that_of_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = AppConfig.of(output_dir=str(tmp_path / "runs"), cache_dir=str(tmp_path / "cache"))
-    results, cache = check_disk(config, None, Sizes(1000, 1, 1, 1), 1280)
+    results, cache = check_disk(config, None, Sizes((ClientSize(1000, 1),), 1), 1280)
     assert (results.level, cache.level) == ("ok", "ok")
     assert f"feature cache in {tmp_path / 'cache'}" in cache.message and "about 5.1 MB needed" in cache.message
     usage = cost.shutil.disk_usage(tmp_path)._replace(free=90_000_000)

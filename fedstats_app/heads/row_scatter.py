@@ -1,0 +1,55 @@
+"""The spread of clients' means about their class means: what rows say of the covariance within classes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedstats_app.statistics import ClassMeanRows
+from fedstats_app.statistics.accumulation import ROWS_PER_BLOCK, add_in_blocks, mirror_upper
+
+# Columns per tile of the symmetric product: only tiles on and above the diagonal are computed.
+COLUMNS_PER_TILE = 128
+
+
+class ClassTotals(NamedTuple):
+    """counts N_c (C,), number of means K_c (C,), sums S_c (C, d), means mu_c (C, d); all float64."""
+
+    counts: Tensor
+    num_means: Tensor
+    sums: Tensor
+    means: Tensor
+
+    @classmethod
+    def of(cls, rows: ClassMeanRows) -> ClassTotals:
+        """Return the totals of all rows; the mean of an absent class is zero."""
+        counts = torch.zeros(rows.num_classes, dtype=torch.float64, device=rows.class_sums.device)
+        counts.index_add_(0, rows.class_ids, rows.counts.to(torch.float64))
+        num_means = torch.bincount(rows.class_ids, minlength=rows.num_classes).to(torch.float64)
+        sums = counts.new_zeros(rows.num_classes, rows.feature_dim)
+        add_in_blocks(sums, None, rows.class_sums, rows.class_ids)
+        divisor = torch.where(counts > 0, counts, torch.ones_like(counts))
+        return cls(counts, num_means, sums, sums / divisor.unsqueeze(1))
+
+
+def row_scatter(rows: ClassMeanRows, totals: ClassTotals, class_weights: Tensor) -> Tensor:
+    """Return sum_j w_c n_j (mu_j - mu_c)(mu_j - mu_c)^T, (d, d) float64.
+
+    One symmetric product of the scaled, centred rows, in blocks of rows and tiles of columns. Centring comes first:
+    subtracting the class terms afterwards would cancel.
+    """
+    dim, counts = rows.feature_dim, rows.counts.to(torch.float64).unsqueeze(1)
+    scale = (class_weights[rows.class_ids].unsqueeze(1) * counts).sqrt()
+    gram = totals.sums.new_zeros(dim, dim)
+    tiles = [slice(start, min(start + COLUMNS_PER_TILE, dim)) for start in range(0, dim, COLUMNS_PER_TILE)]
+    buffer = gram.new_empty(min(ROWS_PER_BLOCK, len(rows)), dim)
+    for start in range(0, len(rows), ROWS_PER_BLOCK):
+        block = slice(start, start + ROWS_PER_BLOCK)
+        # In place, in one buffer: new tensors for each step cost a third of the whole product in fresh memory pages.
+        scaled = buffer[: len(rows.class_ids[block])].copy_(rows.class_sums[block])
+        scaled.div_(counts[block]).sub_(totals.means[rows.class_ids[block]]).mul_(scale[block])
+        for tile in tiles:
+            gram[tile, tile.start :].addmm_(scaled[:, tile].T, scaled[:, tile.start :])
+    return mirror_upper(gram)

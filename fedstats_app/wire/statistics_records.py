@@ -1,0 +1,115 @@
+"""One specification's statistics as an ArrayRecord, and back.
+
+``class-ids`` (m,) int64, ``counts`` (m,) int64, ``class-sums`` (m, d), and with a Gram matrix either ``gram``
+(d (d + 1) / 2,), its upper triangle row by row, or, from a client with fewer samples than features, ``gram-factor``
+(r d - r (r - 1) / 2,), the upper trapezoid (r, d) of its triangular factor row by row; the length says r.
+"""
+
+from __future__ import annotations
+
+import torch
+from flwr.app import ArrayRecord
+from torch import Tensor
+
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, GramFactor, StatisticsSpec
+from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
+from fedstats_app.statistics.gram_factor import num_factor_numbers
+from fedstats_app.wire.arrays import MAX_FEATURE_DIM, WIRE_DTYPES, read_array, to_array
+from fedstats_app.wire.reading import Malformed, check_keys
+from fedstats_app.wire.statistics_checks import check_gram, check_rows, check_sums
+from fedstats_app.wire.statistics_request import StatisticsRequest
+
+ROW_KEYS = ("class-ids", "counts", "class-sums")
+
+
+def bytes_per_row(rows: ClassMeanRows) -> int:
+    """Return the bytes of one row, without headers of arrays."""
+    sums = rows.class_sums
+    return rows.class_ids.element_size() + rows.counts.element_size() + rows.feature_dim * sums.element_size()
+
+
+def statistics_record(client: ClientStatistics, spec: StatisticsSpec, dtype: torch.dtype) -> ArrayRecord:
+    """Return what a specification asks for, sums and Gram matrix in ``dtype``.
+
+    Raises
+    ------
+    ValueError
+        If a Gram matrix asked for is missing, or a number is too large for the dtype.
+    """
+    record = ArrayRecord(
+        {
+            "class-ids": to_array(client.rows.class_ids),
+            "counts": to_array(client.rows.counts),
+            "class-sums": to_array(_cast(client.rows.class_sums, dtype)),
+        }
+    )
+    if spec.gram and client.gram_factor is not None:
+        record["gram-factor"] = to_array(_cast(client.gram_factor.packed(), dtype))
+    elif spec.gram:
+        if client.gram is None:
+            raise ValueError("the request asks for a Gram matrix, got statistics without one")
+        record["gram"] = to_array(_cast(pack_upper(client.gram), dtype))
+    return record
+
+
+def read_statistics_record(
+    record: ArrayRecord, spec: StatisticsSpec, request: StatisticsRequest, feature_dim: int | None
+) -> ClientStatistics:
+    """Return the statistics of a stranger's record that passes every check.
+
+    Parameters
+    ----------
+    record : ArrayRecord
+        From anybody.
+    spec : StatisticsSpec
+        What was asked for.
+    request : StatisticsRequest
+        Of which that is a part.
+    feature_dim : int or None
+        The dimension d of the mapped features, where known.
+
+    Raises
+    ------
+    Malformed
+        Saying what was wrong, what is allowed and what came.
+    """
+    dtype = WIRE_DTYPES[request.wire_dtype]
+    gram_key = "gram-factor" if "gram-factor" in record else "gram"
+    check_keys("statistics", record, {*ROW_KEYS, gram_key} if spec.gram else {*ROW_KEYS})
+    ids = read_array(record, "class-ids", torch.int64, (range(request.num_classes * spec.means_per_class + 1),))
+    counts = read_array(record, "counts", torch.int64, (len(ids),))
+    check_rows(ids, counts, request.num_classes, spec.means_per_class)
+    dims = range(1, MAX_FEATURE_DIM + 1) if feature_dim is None else feature_dim
+    sums = read_array(record, "class-sums", dtype, (len(ids), dims))
+    rows = ClassMeanRows(ids, counts, num_classes=request.num_classes, class_sums=sums)
+    check_sums(rows)
+    if not spec.gram:
+        return ClientStatistics(rows)
+    read = _read_factor if gram_key == "gram-factor" else _read_triangle
+    client = ClientStatistics(rows, read(record, rows, dtype))
+    if client.gram is not None:
+        check_gram(client.gram, rows, torch.finfo(dtype).eps)
+    return client
+
+
+def _read_triangle(record: ArrayRecord, rows: ClassMeanRows, dtype: torch.dtype) -> Tensor:
+    dim = rows.feature_dim
+    return unpack_upper(read_array(record, "gram", dtype, (dim * (dim + 1) // 2,)), dim).to(torch.float64)
+
+
+def _read_factor(record: ArrayRecord, rows: ClassMeanRows, dtype: torch.dtype) -> GramFactor:
+    """Return the factor: of no more rows than there are samples, and fewer than features."""
+    dim = rows.feature_dim
+    most = num_factor_numbers(min(int(rows.num_examples), dim - 1), dim)
+    packed = read_array(record, "gram-factor", dtype, (range(most + 1),))
+    try:
+        return GramFactor.unpacked(packed, dim)
+    except ValueError as error:
+        raise Malformed(f"gram-factor: {error}") from error
+
+
+def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
+    cast = values.to(dtype)
+    if not bool(torch.isfinite(cast).all()):
+        raise ValueError(f"statistics must fit {dtype}, got values up to {float(values.abs().max()):.3g}")
+    return cast
