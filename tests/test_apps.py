@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS
+from fedstats_app.outcomes.advice import advise
 from fedstats_app.results.head_file import read_head
 from tests.support.local_grid import FIRST_NODE_ID, Fault
 from tests.support.simulation import (
@@ -61,6 +63,21 @@ def test_results_say_what_every_method_costs_alone(default: Path, tmp_path: Path
         for key in ("accuracy", "uplink_bytes", "num_examples", "num_clients", "wire_bytes"):
             assert alone[name][key] == together["methods"][name][key], (name, key)
         assert 0.0 < alone[name]["accuracy"] < 1.0
+
+
+def test_which_method_to_take_is_said_on_the_screen_in_the_results_and_in_the_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = simulate(tmp_path)
+    results, printed = read_json(folder, "results.json"), capsys.readouterr().out
+    expected = advise([SimpleNamespace(method=name, **one) for name, one in results["methods"].items()], 2000)
+    assert expected is not None and expected.to_json().items() <= results["advice"].items()
+    card = (folder / "heads" / "README.md").read_text()
+    for line in results["advice"]["text"]:
+        assert line in printed and f"- {line}\n" in card
+    one = simulate(tmp_path, method="fed3r")
+    assert read_json(one, "results.json")["advice"] is None
+    assert "## Which method" not in (one / "heads" / "README.md").read_text()
 
 
 def test_plots_and_every_client_are_in_the_folder(default: Path) -> None:

@@ -74,11 +74,12 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         card.data(),
         card.training(),
         card.evaluation(),
+        card.choice(),
         card.calibration(),
         card.privacy(),
         card.limits(),
     ]
-    return "\n".join(parts)
+    return "\n".join(part for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,12 @@ network's weights are not in it; their fingerprint is, and other weights are ref
         ]
         table = _table(("head", "accuracy", "mean of the classes' accuracies"), rows)
         return f"## Evaluation\n\nOn {self.evaluated_on}.\n\n{table}"
+
+    def choice(self) -> str:
+        """Return which method to take; nothing where the run had nothing to choose by."""
+        lines = (self.results.get("advice") or {}).get("text", [])
+        listed = "".join(f"- {line}\n" for line in lines)
+        return f"## Which method\n\nBytes are those that all clients sent.\n\n{listed}" if lines else ""
 
     def calibration(self) -> str:
         """Return what the temperatures do."""

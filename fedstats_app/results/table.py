@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from fedstats_app.methods import display_name
 from fedstats_app.outcomes.method_result import MethodResult
-from fedstats_app.results.text_columns import GAP, WIDTH, aligned, ruled, three_figures, widths_of
+from fedstats_app.results.text_columns import GAP, WIDTH, aligned, bytes_with_unit, ruled, three_figures, widths_of
 
 _HEADINGS = (
     "method",
     "accuracy (%)",
-    "each client up",
-    "all clients up (MB)",
+    "sent by each",
+    "sent by all (MB)",
     "solve (s)",
     "ridge",
     "condition",
@@ -20,24 +20,26 @@ _HEADINGS = (
 _LEFT_ALIGNED = {0, 7}
 
 
-def results_table(rows: Sequence[MethodResult]) -> str:
+def results_table(rows: Sequence[MethodResult], num_sent: int | None = None) -> str:
     """Lay out one line per method: accuracy, what it costs to send, time to solve, regulariser.
 
-    "each client up" is a mean; "ridge" is what was added to the diagonal in all, "condition" the condition number of
-    the matrix that was solved. Bytes are those of the papers' formulas, in decimal units (1 MB = 10^6 bytes): what the
-    method alone would cost.
+    "sent by each" client is a mean; "ridge" is what was added to the diagonal in all, "condition" the condition number
+    of the matrix that was solved. Bytes are as sent, in decimal units (1 MB = 10^6 bytes): what the method alone would
+    cost.
 
     Parameters
     ----------
     rows : sequence of MethodResult
         In the order they are to be shown.
+    num_sent : int, optional
+        Clients that sent the bytes; by default those behind the head, of whom some may be an earlier run's.
 
     Returns
     -------
     str
         ASCII lines of at most 120 columns (but for names outside ASCII), numbers aligned right, no final line break.
     """
-    cells = [_cells(row) for row in rows]
+    cells = [_cells(row, row.num_clients if num_sent is None else num_sent) for row in rows]
     widths = widths_of([_HEADINGS, *cells])[:-1]
     text_width = max(len(_HEADINGS[-1]), WIDTH - sum(widths) - len(GAP) * len(widths))
     widths.append(text_width)
@@ -45,12 +47,12 @@ def results_table(rows: Sequence[MethodResult]) -> str:
     return ruled([aligned(_HEADINGS, widths, _LEFT_ALIGNED)], body)
 
 
-def _cells(row: MethodResult) -> tuple[str, ...]:
+def _cells(row: MethodResult, num_sent: int) -> tuple[str, ...]:
     return (
         display_name(row.method),
         "-" if row.accuracy is None else f"{100 * row.accuracy:.2f}",
-        "-" if row.num_clients == 0 else _bytes_with_unit(row.uplink_bytes / row.num_clients),
-        three_figures(row.uplink_bytes / 1e6),
+        "-" if num_sent == 0 else bytes_with_unit(row.wire_bytes / num_sent),
+        three_figures(row.wire_bytes / 1e6),
         f"{row.solve_seconds:.2f}",
         "-" if row.ridge_effective is None else f"{row.ridge_effective:.3g}",
         "-" if row.condition_number is None else f"{row.condition_number:.1e}",
@@ -62,11 +64,3 @@ def _lines(numbers: Sequence[str], texts: Sequence[str], widths: Sequence[int]) 
     """Give a row, and further lines for the regulariser where it does not fit."""
     blank = [""] * len(numbers)
     return [aligned([*(blank if index else numbers), text], widths, _LEFT_ALIGNED) for index, text in enumerate(texts)]
-
-
-def _bytes_with_unit(number: float) -> str:
-    for size, unit in ((1e9, "GB"), (1e6, "MB")):
-        # 999.95 KB would round to "1000 KB".
-        if number >= 0.9995 * size:
-            return f"{three_figures(number / size)} {unit}"
-    return f"{three_figures(number / 1e3)} KB"

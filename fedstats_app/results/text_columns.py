@@ -40,3 +40,12 @@ def three_figures(number: float) -> str:
     if number >= 99.95:
         return f"{number:.1f}"
     return f"{number:#.3g}" if number >= 1e-3 or number == 0 else f"{number:.6f}"
+
+
+def bytes_with_unit(number: float) -> str:
+    """Give three significant figures in the decimal unit that suits: 0.512 KB, 5.88 MB, 61.1 GB."""
+    for size, unit in ((1e9, "GB"), (1e6, "MB")):
+        # 999.95 KB would round to "1000 KB".
+        if number >= 0.9995 * size:
+            return f"{three_figures(number / size)} {unit}"
+    return f"{three_figures(number / 1e3)} KB"

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedstats_app.outcomes.advice import Advice, advise
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.outcomes.method_result import MethodResult
+from fedstats_app.results.advice_text import advice_lines
 from fedstats_app.results.disclosure import policy_record
 from fedstats_app.results.model_card import write_model_card
 from fedstats_app.results.record import head_metadata
@@ -36,9 +38,12 @@ class ClosedForm:
             save_statistics(run.folder.path, collected)
         scores = score(run, strategy)
         results = [method_result(strategy, name, scores) for name in strategy.heads]
-        _write(run, strategy, asked, scores, results)
+        advice = advise(results, scores.num_examples, chance=scores.chance)
+        _write(run, strategy, asked, scores, results, advice)
         run.progress.say(f"done after {run.progress.elapsed}")
-        print(results_table(results), flush=True)
+        print(results_table(results, _num_merged(strategy.outcomes)), flush=True)
+        for line in advice_lines(advice):
+            run.progress.say(line)
         for line in _what_failed(strategy.outcomes, scores):
             run.progress.say(line)
         # Later stages build on what the folder says, whether the run was interrupted or not.
@@ -54,8 +59,17 @@ def _kept_statistics(run: Run) -> CollectedStatistics:
     return load_statistics(run.folder.path)
 
 
+def _num_merged(outcomes: Sequence[ClientOutcome]) -> int:
+    return sum(outcome.outcome == "merged" for outcome in outcomes)
+
+
 def _write(
-    run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores, results: Sequence[MethodResult]
+    run: Run,
+    strategy: StatisticsStrategy,
+    asked: Asked,
+    scores: Scores,
+    results: Sequence[MethodResult],
+    advice: Advice | None,
 ) -> None:
     """Fill the run folder."""
     heads, folder, outcomes = solved_heads(strategy), run.folder, strategy.outcomes
@@ -66,8 +80,9 @@ def _write(
     folder.write_results(
         {
             "methods": {result.method: result.to_json() for result in results},
+            "advice": None if advice is None else {**advice.to_json(), "text": advice_lines(advice)},
             "num_clients_asked": len(outcomes),
-            "num_clients_merged": sum(outcome.outcome == "merged" for outcome in outcomes),
+            "num_clients_merged": _num_merged(outcomes),
             "num_clients_known": sum(outcome.outcome == "known" for outcome in outcomes),
             "extends": run.extension.to_json(),
             "policy": policy_record(outcomes),

@@ -42,6 +42,12 @@ class Scores:
         """Samples that the heads were scored on."""
         return max((matrix.num_examples for matrix in self.confusion.values()), default=0)
 
+    @property
+    def chance(self) -> float:
+        """Accuracy of always naming the most frequent class of these samples, of those whose class is known."""
+        most = max((int(matrix.matrix.sum(dim=1).max()) for matrix in self.confusion.values()), default=0)
+        return most / max(self.num_examples, 1)
+
 
 def score(run: Run, strategy: StatisticsStrategy) -> Scores:
     """Evaluate the heads of a finished strategy."""

@@ -85,6 +85,13 @@ def test_numbers_are_those_of_the_run(card: str) -> None:
     assert "| `fedncm` | not calibrated | - | - |" in section(card, "Calibration")
 
 
+def test_which_method_to_take_is_said_where_the_run_could_choose(card: str) -> None:
+    assert "## Which method" not in card and "\n\n\n" not in card
+    advised = model_card({"fedncm": metadata("fedncm")}, results(advice={"text": ["Take FedNCM.", "Noise is wide."]}))
+    assert "- Take FedNCM.\n- Noise is wide.\n" in section(advised, "Which method")
+    assert "## Which method" not in model_card({"fedncm": metadata("fedncm")}, results(advice=None))
+
+
 def test_the_example_takes_the_most_accurate_head(card: str) -> None:
     assert "'fed3r'" in section(card, "How to use it")
     better = results(training={"fedncm-full": {"accuracy": 0.9, "sent": TRAINERS["full"].sent}})

@@ -18,21 +18,21 @@ def _cells(table: str) -> list[list[str]]:
 def test_every_number_is_in_its_column(make_result: Make) -> None:
     table = results_table(
         [
-            make_result("fedncm", 0.7512, uplink_bytes=1_700_000, solve_seconds=0.004),
+            make_result("fedncm", 0.7512, wire_bytes=1_700_000, solve_seconds=0.004),
             make_result(
                 "fed3r",
                 0.86205,
-                uplink_bytes=665_440_000,
+                wire_bytes=665_440_000,
                 solve_seconds=1.5,
                 regulariser="lambda 310 (auto)",
                 ridge_effective=310.0,
                 condition_number=123_456.0,
             ),
-            make_result("fedcof", None, uplink_bytes=61_064_140_800, num_clients=9275, regulariser=""),
+            make_result("fedcof", None, wire_bytes=61_064_140_800, num_clients=9275, regulariser=""),
         ]
     )
     assert ["|".join(line) for line in _cells(table)] == [
-        "method|accuracy (%)|each client up|all clients up (MB)|solve (s)|ridge|condition|regulariser",
+        "method|accuracy (%)|sent by each|sent by all (MB)|solve (s)|ridge|condition|regulariser",
         "FedNCM|75.12|17.0 KB|1.70|0.00|-|-|none",
         "Fed3R|86.20|6.65 MB|665.4|1.50|310|1.2e+05|lambda 310 (auto)",
         "FedCOF|-|6.58 MB|61,064|0.25|-|-|-",
@@ -76,11 +76,16 @@ def test_the_table_is_plain_ascii_ruled_over_its_whole_width(make_result: Make) 
     [(512, "0.512 KB"), (999_400, "999.4 KB"), (999_960, "1.00 MB"), (5_877_760, "5.88 MB"), (118e9, "118.0 GB")],
 )
 def test_bytes_per_client_have_the_unit_that_suits(make_result: Make, per_client: float, shown: str) -> None:
-    row = make_result("fedncm", uplink_bytes=int(per_client * 10), num_clients=10)
+    row = make_result("fedncm", wire_bytes=int(per_client * 10), num_clients=10)
     assert _cells(results_table([row]))[1][2] == shown
 
 
+def test_bytes_of_each_are_shared_by_those_who_sent_them(make_result: Make) -> None:
+    extended = make_result("fedncm", wire_bytes=3_000_000, num_clients=100)
+    assert [_cells(results_table([extended], *sent))[1][2] for sent in ((), (3,), (0,))] == ["30.0 KB", "1.00 MB", "-"]
+
+
 def test_no_client_and_no_method_still_give_a_table(make_result: Make) -> None:
-    (_, empty) = _cells(results_table([make_result("fedncm", None, num_clients=0, uplink_bytes=0)]))
+    (_, empty) = _cells(results_table([make_result("fedncm", None, num_clients=0, wire_bytes=0)]))
     assert empty[1:4] == ["-", "-", "0.00"]
     assert len(_cells(results_table([]))) == 1

@@ -29,7 +29,7 @@ def write_plots(
     folder : Path
         Where to; made if it does not exist.
     results : sequence of MethodResult
-        Those with an accuracy and with bytes sent are shown against each other, by the papers' bytes.
+        Those with an accuracy and with bytes sent are shown against each other, by the bytes as sent.
     class_names : sequence of str
         C names.
     label_counts : array_like of int or None
@@ -52,9 +52,9 @@ def write_plots(
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     points = [
-        CostPoint(display_name(result.method), result.uplink_bytes / 1e6, result.accuracy)
+        CostPoint(display_name(result.method), result.wire_bytes / 1e6, result.accuracy)
         for result in results
-        if result.accuracy is not None and result.uplink_bytes > 0
+        if result.accuracy is not None and result.wire_bytes > 0
     ]
     if points:
         clients = max(result.num_clients for result in results)

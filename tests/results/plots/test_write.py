@@ -16,7 +16,7 @@ write = functools.partial(write_plots, class_names=["a", "b"], dataset="sample",
 
 
 def test_every_plot_that_there_is_data_for_is_written(tmp_path: Path, make_result: Make) -> None:
-    results = [make_result("fedncm"), make_result("fed3r", 0.86, uplink_bytes=657_000_000), make_result("fedcgs", None)]
+    results = [make_result("fedncm"), make_result("fed3r", 0.86, wire_bytes=657_000_000), make_result("fedcgs", None)]
     matrices = {"fedncm": torch.tensor([[3, 1], [0, 4]]), "fed3r": np.array([[4, 0], [0, 4]])}
     paths = write(tmp_path / "plots", results, label_counts=np.array([[3, 0], [1, 5]]), confusion_matrices=matrices)
     assert [path.name for path in paths] == [
@@ -32,7 +32,7 @@ def test_every_plot_that_there_is_data_for_is_written(tmp_path: Path, make_resul
 
 
 def test_without_data_there_is_no_plot(tmp_path: Path, make_result: Make) -> None:
-    for results in ([], [make_result("fedncm", None)], [make_result("fedncm", uplink_bytes=0)]):
+    for results in ([], [make_result("fedncm", None)], [make_result("fedncm", wire_bytes=0)]):
         assert not write(tmp_path, results)
     assert not list(tmp_path.iterdir())
 
