@@ -10,9 +10,18 @@ from torch import Tensor
 
 from fedstats_app.heads.linear_head import LinearHead, SolveReport, normalize_rows
 from fedstats_app.heads.linear_system import add_to_diagonal, solve_positive_definite
-from fedstats_app.heads.regularisation import oas_shrinkage
+from fedstats_app.heads.regularisation import (
+    Spread,
+    choose_ridge,
+    class_means,
+    with_between_class,
+    without_between_class,
+)
 from fedstats_app.heads.row_scatter import ClassTotals, row_scatter
 from fedstats_app.statistics import ClassMeanRows
+
+# FedNCM's head takes the place of this one only where that promises so much more accuracy.
+_CLEARLY_BETTER = 0.01
 
 
 def solve_fedcof(
@@ -32,8 +41,9 @@ def solve_fedcof(
     rows : ClassMeanRows
         All clients' rows, in a fixed order. Memory beyond them: d x d and a block of rows.
     shrinkage : float or "auto"
-        gamma >= 0, absolute, as in the paper. "auto": Oracle Approximating Shrinkage of the pooled scatter of the
-        means. Infinity, and "auto" where the means say nothing (one client), give the limit, which is FedNCM's head.
+        gamma >= 0, absolute, as in the paper. "auto": the best expected accuracy
+        (:mod:`fedstats_app.heads.regularisation`). Infinity, and "auto" where the means say nothing (one client) or
+        promise FedNCM's head to be better, give the limit, which is FedNCM's head.
     between_class : bool
         Ablation: add the between-class scatter (sum_c N_c mu_c mu_c^T in place of N mu mu^T).
 
@@ -50,23 +60,46 @@ def solve_fedcof(
     if shrinkage != "auto" and (isinstance(shrinkage, str) or not shrinkage >= 0.0):
         raise ValueError(f'shrinkage must be a number >= 0 or "auto", got {shrinkage!r}')
     totals = ClassTotals.of(rows)
-    how = ""
-    if shrinkage == "auto":
-        freedom = int((totals.num_means - 1).clamp(min=0).sum())
-        scatter = (
-            row_scatter(rows, totals, torch.ones_like(totals.counts)) if freedom else rows.class_sums.new_zeros(1, 1)
-        )
-        shrinkage, how = oas_shrinkage(scatter, freedom), " (OAS)"
-    present = totals.counts > 0
-    ridge = float(shrinkage) * float((totals.counts - 1).clamp(min=0).sum()) if shrinkage else 0.0
-    if math.isnan(ridge) or math.isinf(ridge):
-        return _limit(totals, present, how)
     weights = (totals.counts - 1).clamp(min=0) / (totals.num_means - 1).clamp(min=1)
-    gram = row_scatter(rows, totals, weights) + _mean_term(totals, between_class)
+    samples = float((totals.counts - 1).clamp(min=0).sum())
+    scatter, how = None, ""
+    if shrinkage == "auto":
+        scatter = row_scatter(rows, totals, weights)
+        shrinkage, how = _choose_shrinkage(totals, scatter, samples, between_class), " (auto)"
+    present = totals.counts > 0
+    ridge = float(shrinkage) * samples if shrinkage else 0.0
+    if math.isnan(ridge) or math.isinf(ridge):
+        return _limit(rows, totals, present, how)
+    if scatter is None:
+        scatter = row_scatter(rows, totals, weights)
+    gram = scatter + _mean_term(totals, between_class)
     solution = solve_positive_definite(add_to_diagonal(gram, ridge), totals.sums.T)
     weight, _ = normalize_rows(solution.x.T)
     report = solution.report(f"gamma {shrinkage:.4g}{how}", ridge, shrinkage=float(shrinkage))
     return LinearHead(weight.contiguous(), torch.zeros_like(weight[:, 0]), present, report)
+
+
+def _choose_shrinkage(totals: ClassTotals, scatter: Tensor, samples: float, between_class: bool) -> float:
+    """Return gamma; infinity where the means say nothing of the covariance, or FedNCM's head promises to be better."""
+    several = totals.num_means > 1
+    spread = Spread.of(
+        scatter,
+        totals.means,
+        totals.counts,
+        weight=float((totals.counts - 1)[several].clamp(min=0).sum()),
+        freedom=_freedom(totals),
+    )
+    if spread is None:
+        return math.inf
+    head = with_between_class if between_class else without_between_class
+    ridge = choose_ridge(spread, head)
+    ncm = spread.expected_accuracy(math.inf, class_means)
+    return math.inf if ncm > spread.expected_accuracy(ridge, head) + _CLEARLY_BETTER else ridge / samples
+
+
+def _freedom(totals: ClassTotals) -> int:
+    """Return sum_c (K_c - 1), the draws of the covariance that the means are."""
+    return int((totals.num_means - 1).clamp(min=0).sum())
 
 
 def _mean_term(totals: ClassTotals, between_class: bool) -> Tensor:
@@ -79,13 +112,17 @@ def _mean_term(totals: ClassTotals, between_class: bool) -> Tensor:
     return torch.outer(total, total) / num_examples
 
 
-def _limit(totals: ClassTotals, present: Tensor, how: str) -> LinearHead:
+def _limit(rows: ClassMeanRows, totals: ClassTotals, present: Tensor, how: str) -> LinearHead:
     """Return the head for gamma -> infinity: the direction of the class sums, which is FedNCM's."""
     weight, _ = normalize_rows(totals.means)
+    known = f"{_freedom(totals)} draws in {rows.feature_dim} dimensions"
     report = SolveReport(
         regulariser=f"gamma infinite{how}",
         parameters={"shrinkage": math.inf},
         ridge_effective=math.inf,
-        notes=("the means say nothing of the covariance: this is the limit of infinite shrinkage, FedNCM's head",),
+        notes=(
+            f"{len(rows)} means of {int(present.sum())} classes say too little of the covariance ({known}): this is "
+            "the limit of infinite shrinkage, FedNCM's head",
+        ),
     )
     return LinearHead(weight, torch.zeros_like(weight[:, 0]), present, report)

@@ -38,7 +38,9 @@ class Solution:
             return ()
         return (f"singular system: pseudo-inverse of rank {self.rank} of {len(self.x)}",)
 
-    def report(self, regulariser: str, ridge_effective: float, **parameters: float) -> SolveReport:
+    def report(
+        self, regulariser: str, ridge_effective: float, *, notes: tuple[str, ...] = (), **parameters: float
+    ) -> SolveReport:
         """Return what the user is told of a head that came of this.
 
         Parameters
@@ -47,11 +49,13 @@ class Solution:
             In words.
         ridge_effective : float
             What was added to the diagonal.
+        notes : tuple of str
+            What else to tell.
         **parameters
             The method's own, as they were used.
         """
         return SolveReport(
-            regulariser, parameters, ridge_effective, self.condition_number, rank=self.rank, notes=self.notes
+            regulariser, parameters, ridge_effective, self.condition_number, rank=self.rank, notes=(*self.notes, *notes)
         )
 
 

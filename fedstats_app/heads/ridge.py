@@ -10,9 +10,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedstats_app.heads.class_scatter import (
+    class_mean_products,
+    mean_product,
+    needed_gram,
+    sample_energy,
+    within_class_spread,
+)
 from fedstats_app.heads.linear_head import LinearHead, normalize_rows
 from fedstats_app.heads.linear_system import Solution, add_to_diagonal, solve_positive_definite
-from fedstats_app.heads.regularisation import gcv_ridge_lambda, oas_shrinkage
+from fedstats_app.heads.regularisation import choose_ridge, with_between_class, without_between_class
 from fedstats_app.statistics import FeatureStatistics
 
 
@@ -32,8 +39,7 @@ def solve_ridge(
     stats : FeatureStatistics
         Merged statistics with a Gram matrix.
     ridge_lambda : float or "auto"
-        lambda >= 0, absolute. "auto": generalised cross-validation; without between-class scatter, where that is not
-        meaningful, the OAS shrinkage of the pooled within-class covariance times (N - C+), C+ the classes present.
+        lambda >= 0, absolute. "auto": the best expected accuracy (:mod:`fedstats_app.heads.regularisation`).
     between_class : bool
         False leaves the between-class scatter out of G:
         G - (B D^-1 B^T - N mu mu^T), D the class counts. At lambda = gamma (N - C+) this is exactly FedCOF with the
@@ -58,20 +64,19 @@ def solve_ridge(
         Without a Gram matrix, with a negative or non-finite lambda, an unknown solver, or with fit_bias and without
         between_class.
     """
-    if stats.gram is None:
-        raise ValueError("the ridge head needs statistics with a Gram matrix, got gram=None")
+    sums = needed_gram(stats, "ridge")
     if fit_bias and not between_class:
         raise ValueError("fit_bias is defined with between-class scatter only, got between_class=False")
     if solver not in ("cholesky", "pinv32"):
         raise ValueError(f'solver must be "cholesky" or "pinv32", got {solver!r}')
-    gram, rhs = _with_constant_feature(stats) if fit_bias else (stats.gram, stats.class_sums.T)
+    gram, rhs = _with_constant_feature(stats, sums) if fit_bias else (sums, stats.class_sums.T)
     if not between_class:
-        gram = stats.gram - _between_class_scatter(stats)
-    chosen, how = _choose_lambda(stats, gram, rhs, ridge_lambda, between_class)
+        gram = sums - class_mean_products(stats) + mean_product(stats)
+    chosen, how = _choose_lambda(stats, sums, ridge_lambda, between_class)
     if solver == "pinv32":
         solution = _solve_pinv32(gram, rhs, chosen)
     else:
-        magnitude = float(gram.diagonal().amax()) if between_class else float(stats.gram.diagonal().amax())
+        magnitude = float((gram if between_class else sums).diagonal().amax())
         solution = solve_positive_definite(add_to_diagonal(gram, chosen), rhs, magnitude=magnitude)
     weight = solution.x.T  # (C, d) or (C, d + 1)
     bias = weight[:, -1].clone() if fit_bias else torch.zeros_like(weight[:, 0])
@@ -84,44 +89,25 @@ def solve_ridge(
 
 
 def _choose_lambda(
-    stats: FeatureStatistics,
-    gram: Tensor,
-    rhs: Tensor,
-    ridge_lambda: float | Literal["auto"],
-    between_class: bool,
+    stats: FeatureStatistics, gram: Tensor, ridge_lambda: float | Literal["auto"], between_class: bool
 ) -> tuple[float, str]:
     if ridge_lambda != "auto":
         if isinstance(ridge_lambda, str) or not 0.0 <= ridge_lambda < float("inf"):
             raise ValueError(f'ridge_lambda must be a finite number >= 0 or "auto", got {ridge_lambda!r}')
         return float(ridge_lambda), ""
-    if stats.num_examples == 0:
-        return 1.0, ""
-    if between_class:
-        return gcv_ridge_lambda(gram, rhs, stats.num_examples), " (GCV)"
-    freedom = stats.num_examples - int(stats.present.sum())
-    shrinkage = oas_shrinkage(gram - _mean_outer_product(stats), freedom)
-    # No within-class spread at all (every class a single sample): G is N mu mu^T and any ridge gives NCM's direction.
-    return (1.0, " (no spread)") if shrinkage == float("inf") else (shrinkage * freedom, " (OAS)")
+    spread = within_class_spread(stats, gram)
+    if spread is None:
+        return sample_energy(stats, gram), " (no spread)"
+    head = with_between_class if between_class else without_between_class
+    return choose_ridge(spread, head, least=spread.residual), " (auto)"
 
 
-def _with_constant_feature(stats: FeatureStatistics) -> tuple[Tensor, Tensor]:
+def _with_constant_feature(stats: FeatureStatistics, gram: Tensor) -> tuple[Tensor, Tensor]:
     """Return G and B of the features with a constant 1 appended."""
-    if stats.gram is None:
-        raise ValueError("the ridge head needs statistics with a Gram matrix, got gram=None")
     total = stats.class_sums.sum(dim=0, keepdim=True)  # (1, d)
     corner = total.new_tensor([[float(stats.num_examples)]])
-    gram = torch.cat([torch.cat([stats.gram, total.T], dim=1), torch.cat([total, corner], dim=1)])
+    gram = torch.cat([torch.cat([gram, total.T], dim=1), torch.cat([total, corner], dim=1)])
     return gram, torch.cat([stats.class_sums, stats.class_counts.unsqueeze(1).to(torch.float64)], dim=1).T
-
-
-def _between_class_scatter(stats: FeatureStatistics) -> Tensor:
-    scaled = stats.class_means * stats.class_counts.to(torch.float64).sqrt().unsqueeze(1)
-    return scaled.T @ scaled - _mean_outer_product(stats)
-
-
-def _mean_outer_product(stats: FeatureStatistics) -> Tensor:
-    """Return N mu mu^T."""
-    return stats.num_examples * torch.outer(stats.mean, stats.mean)
 
 
 def _solve_pinv32(gram: Tensor, rhs: Tensor, ridge_lambda: float) -> Solution:
