@@ -205,7 +205,8 @@ def _warning(received: ReceivedStatistics) -> str:
     """Return what to say of Gram matrices and factors of scatter that are close to the samples themselves."""
     for client in received.statistics:
         dim, what = client.rows.feature_dim, "Gram matrix" if client.has_gram else "factor of the scatter"
-        if (client.has_gram or client.scatter) and says_much_about_samples(received.num_examples, dim):
+        sent = client.has_gram or client.scatter is not None
+        if sent and says_much_about_samples(received.num_examples, dim):
             return (
                 f"its {what} is of {received.num_examples} samples in {dim} dimensions, fewer than 2 d: it says "
                 "much about single samples (min-gram-samples in a node's configuration refuses such)"
