@@ -60,7 +60,7 @@ def test_example_is_what_a_client_sends() -> None:
     assert stated("`class-sums` without header") == of_few["class-sums"].numpy().nbytes
     assert stated("`gram-factor` without header, from 60 samples") == of_few["gram-factor"].numpy().nbytes
     assert stated("`gram` without header, from 1,280 samples or more") == of_many["gram"].numpy().nbytes
-    assert stated("the reply for Fed3R or FedCGS, or for all four, from 60 samples") == received.wire_bytes
+    assert stated("the reply for Fed3R or FedCGS, or for all, from 60 samples") == received.wire_bytes
     assert stated("the same from 1,280 samples or more") == received_of_many.wire_bytes
     assert stated("the reply for FedNCM or FedCOF alone") == exchange(gram=False)[1].wire_bytes
 
