@@ -61,7 +61,7 @@ def test_one_pass_for_all_is_refused_where_one_of_them_is_not_allowed() -> None:
 
     allowing(*METHODS).check_specifications(specs)
     NodePolicy().check_specifications(specs)
-    with pytest.raises(RefusedByPolicy, match="a Gram matrix|a factor of the scatter"):
+    with pytest.raises(RefusedByPolicy, match=r"a Gram matrix|a factor of the scatter"):
         allowing("fedncm", "fedcof").check_specifications(specs)
 
 
