@@ -45,6 +45,7 @@ class ClientStatistics:
         self, rows: ClassMeanRows, gram: Tensor | GramFactor | None = None, scatter: ScatterFactor | None = None
     ) -> None:
         self.rows, self.scatter = rows, scatter
+        self._complete: ScatterFactor | None = None
         self.gram_factor = gram if isinstance(gram, GramFactor) else None
         self._gram = None if isinstance(gram, GramFactor) else gram
         matrix, dim = gram.trapezoid if isinstance(gram, GramFactor) else gram, rows.feature_dim
@@ -69,9 +70,13 @@ class ClientStatistics:
         return self._gram
 
     def scatter_factor(self) -> ScatterFactor | None:
-        """Return the factor of the scatter, made of the Gram matrix where that is all there is; None without either."""
+        """Return the complete factor, made of the Gram matrix once where there is one, else ``scatter``."""
         source = self.gram_factor if self.gram_factor is not None else self._gram
-        return self.scatter if self.scatter is not None or source is None else ScatterFactor.of_gram(source, self.rows)
+        if source is None:
+            return self.scatter
+        if self._complete is None:
+            self._complete = ScatterFactor.of_gram(source, self.rows)
+        return self._complete
 
     def with_scatter(self, scatter: ScatterFactor) -> ClientStatistics:
         """Return the same with another factor of the scatter."""

@@ -219,8 +219,13 @@ class StatisticsSum:
         """Return a copy of the sum so far."""
         return self._total.clone()
 
-    def low_rank(self) -> LowRankStatistics:
+    def low_rank(self, rows: ClassMeanRows | None = None) -> LowRankStatistics:
         """Return all rows, and a copy of the sum of the factors so far.
+
+        Parameters
+        ----------
+        rows : ClassMeanRows, optional
+            By default those kept; given where they are kept elsewhere.
 
         Raises
         ------
@@ -229,7 +234,8 @@ class StatisticsSum:
         """
         if self._scatter is None:
             raise ValueError("there are no factors of the scatter: this sum was made with scatter=False")
-        return LowRankStatistics(self.rows(), mirror_upper(self._scatter), self._left_out)
+        kept = self.rows() if rows is None else rows
+        return LowRankStatistics(kept, mirror_upper(self._scatter), self._left_out)
 
     def rows(self) -> ClassMeanRows:
         """Return all rows so far, in the order of the clients.

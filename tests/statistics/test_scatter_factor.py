@@ -101,11 +101,12 @@ def test_a_gram_matrix_or_its_factor_gives_the_same_factor(sample: Sample) -> No
     dense = ClientStatistics(client.rows, client.gram)
     size = float(client.gram.diagonal().sum()) if client.gram is not None else 0.0
 
-    for other in (client, dense):
+    # A direction that is rounding to the Gram matrix, and so not in its factor, may be the root of that to the scatter.
+    for other, tolerance in ((dense, 1e-11), (client, 1e-8 if client.gram_factor else 1e-11)):
         made = other.scatter_factor()
         assert made is not None
         products = [factor.scaled().T @ factor.scaled() for factor in (made, formed)]
-        assert relative_difference(products[0], products[1], scale=max(size, 1e-300)) <= 1e-11
+        assert relative_difference(products[0], products[1], scale=max(size, 1e-300)) <= tolerance
 
 
 def test_duplicates_have_no_scatter_but_rounding() -> None:
