@@ -18,9 +18,9 @@ from fedstats_app.statistics.feature_maps import (
 )
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 from fedstats_app.statistics.gram_factor import GramFactor
-from fedstats_app.statistics.scatter_factor import ScatterFactor, ScatterSpec
+from fedstats_app.statistics.scatter_factor import LowRankStatistics, ScatterFactor, ScatterSpec
 from fedstats_app.statistics.specification import ClientSize, StatisticsSpec, merge_specs
-from fedstats_app.statistics.statistics_sum import LowRankStatistics, StatisticsSum
+from fedstats_app.statistics.statistics_sum import StatisticsSum
 
 __all__ = [
     "ClassMeanRows",

@@ -132,6 +132,25 @@ class ScatterFactor:
         return self.values.to(torch.float64).unsqueeze(1) * self.directions.to(torch.float64)
 
 
+@dataclass(frozen=True, eq=False)
+class LowRankStatistics:
+    """All rows, and the sums of the factors of the clients' scatter: what FedRoot is solved from.
+
+    Attributes
+    ----------
+    rows : ClassMeanRows
+        Of all clients, in their order.
+    scatter : Tensor
+        (d, d) float64, sum of F^T F.
+    left_out : float
+        Sum of the energies left out.
+    """
+
+    rows: ClassMeanRows
+    scatter: Tensor
+    left_out: float
+
+
 def full_rank(rows: ClassMeanRows) -> int:
     """Return the largest rank that the scatter of the samples of these rows can have."""
     return min(int(rows.num_examples) - len(rows), rows.feature_dim)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -11,25 +9,7 @@ from fedstats_app.statistics.accumulation import add_to_gram, add_to_group_sums,
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows
 from fedstats_app.statistics.client_statistics import ClientStatistics
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
-
-
-@dataclass(frozen=True, eq=False)
-class LowRankStatistics:
-    """All rows, and the sums of the factors of the clients' scatter: what FedRoot is solved from.
-
-    Attributes
-    ----------
-    rows : ClassMeanRows
-        Of all clients, in their order.
-    scatter : Tensor
-        (d, d) float64, sum of F^T F.
-    left_out : float
-        Sum of the energies left out.
-    """
-
-    rows: ClassMeanRows
-    scatter: Tensor
-    left_out: float
+from fedstats_app.statistics.scatter_factor import LowRankStatistics
 
 
 class StatisticsSum:
