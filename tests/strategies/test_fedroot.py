@@ -104,6 +104,14 @@ def test_clients_whose_rows_alone_exceed_the_budget_are_named_and_the_run_goes_o
     assert {outcome.outcome for outcome in failed} == {"failed"}
 
 
+def test_factors_of_few_samples_are_warned_of() -> None:
+    strategy = started(FedRoot(NUM_CLASSES))
+    warned = {outcome.num_examples: outcome.warning for outcome in strategy.outcomes}
+    for num_examples, warning in warned.items():
+        assert ("its factor of the scatter is of" in warning) == (0 < num_examples < 2 * DIM)
+    assert any(warned.values()) and not all(warned.values())
+
+
 def spec_of(rank: str, dtype: str = "float16", **others: Any) -> StatisticsSpec:
     return StatisticsSpec(scatter=ScatterSpec(RankRule.parse(rank), dtype), **others)
 
