@@ -77,6 +77,17 @@ IMPOSSIBLE: tuple[tuple[str, str, str, Any, str], ...] = (
             ({"rank": "full"}, "KeyError"),
         )
     ),
+    (
+        "statistics with a factor",
+        "request",
+        "specifications",
+        specifications(
+            gram=False,
+            scatter={"rank": "full", "dtype": "float16"},
+            feature_map={"kind": "random-projection", **RELU, "num_features": 50_000},
+        ),
+        "at most 32768",
+    ),
     ("heads", "head.x", "weight", np.full((C, D), np.nan), "weight: must be finite"),
     ("heads", "head.x", "weight", np.zeros(C), "weight: must have shape"),
     ("heads", "head.x", "weight", np.zeros((C + 1, D)), r"weight: must have shape \(5, .*, got \(6, 6\)"),
