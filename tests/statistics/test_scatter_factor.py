@@ -10,7 +10,7 @@ from torch import Tensor
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import ClientStatistics, ScatterFactor, ScatterSpec, StatisticsSpec, StatisticsSum
 from fedstats_app.statistics.scatter_factor import full_rank
-from tests.support.compare import relative_difference
+from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
 
 ROOT = ScatterSpec(RankRule("root", 1.0))
@@ -107,6 +107,21 @@ def test_a_gram_matrix_or_its_factor_gives_the_same_factor(sample: Sample) -> No
         assert made is not None
         products = [factor.scaled().T @ factor.scaled() for factor in (made, formed)]
         assert relative_difference(products[0], products[1], scale=max(size, 1e-300)) <= tolerance
+
+
+@pytest.mark.parametrize("n", [150, 300])
+def test_it_is_made_on_one_thread(n: int) -> None:
+    features, labels = drawn(n, 200)
+    before, made = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            made += [factor_of(features, labels), GRAM.from_features(features, labels, 5).scatter_factor()]
+    finally:
+        torch.set_num_threads(before)
+    for one, other in ((made[0], made[2]), (made[1], made[3])):
+        assert one is not None and other is not None
+        assert same_bits(one.values, other.values) and same_bits(one.directions, other.directions)
 
 
 def test_duplicates_have_no_scatter_but_rounding() -> None:
