@@ -1,6 +1,10 @@
-"""What forming the statistics adds to a client's time: backbone alone against backbone and statistics, with Gram.
+"""What forming the statistics adds to a client's time: backbone alone against backbone and statistics.
 
     python -m benchmarks.client_statistics --json
+    python -m benchmarks.client_statistics --json --root
+
+The statistics have a Gram matrix (its factor where images are fewer than features), or with ``--root`` FedRoot's factor
+of the scatter instead.
 
 Both sides run over the same batches in turn, with random weights (time does not depend on them) and without reading or
 resizing images, which would only make the share of the statistics smaller.
@@ -19,11 +23,20 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.statistics import ClientStatistics, StatisticsAccumulator
+from fedstats_app.methods.fedroot import FEDROOT
+from fedstats_app.statistics import ClientStatistics, StatisticsSpec
+
+GRAM = StatisticsSpec(gram=True)
 
 
 def measure(
-    backbone: Backbone, *, num_batches: int = 4, num_classes: int = 100, repeats: int = 7, seed: int = 0
+    backbone: Backbone,
+    *,
+    num_batches: int = 4,
+    num_classes: int = 100,
+    repeats: int = 7,
+    seed: int = 0,
+    spec: StatisticsSpec = GRAM,
 ) -> dict[str, float]:
     """Return seconds per image of both sides (medians), and ``overhead``, the median of the paired ratios less 1."""
     generator = torch.Generator().manual_seed(seed)
@@ -37,7 +50,7 @@ def measure(
     for repeat in range(repeats):
         sides: list[tuple[list[float], Callable[[], object]]] = [
             (alone, lambda: _features(backbone, batches)),
-            (both, lambda: _statistics(backbone, batches, labels, num_classes)),
+            (both, lambda: _statistics(backbone, batches, labels, num_classes, spec)),
         ]
         for seconds, work in sides if repeat % 2 == 0 else sides[::-1]:
             seconds.append(_seconds(work, backbone.device))
@@ -57,8 +70,10 @@ def _features(backbone: Backbone, batches: list[Tensor]) -> None:
         backbone.forward_batch(batch)
 
 
-def _statistics(backbone: Backbone, batches: list[Tensor], labels: Tensor, num_classes: int) -> ClientStatistics:
-    accumulator = StatisticsAccumulator(labels, num_classes, backbone.feature_dim, gram=True, device=backbone.device)
+def _statistics(
+    backbone: Backbone, batches: list[Tensor], labels: Tensor, num_classes: int, spec: StatisticsSpec
+) -> ClientStatistics:
+    accumulator = spec.accumulator(labels, num_classes, backbone.feature_dim, device=backbone.device)
     for batch in batches:
         accumulator.update(backbone.forward_batch(batch))
     return accumulator.statistics()
@@ -83,6 +98,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--root", action="store_true", help="FedRoot's factor instead of the Gram matrix")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     backbone = load_backbone(
@@ -98,6 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
         num_classes=options.classes,
         repeats=options.repeats,
         seed=options.seed,
+        spec=FEDROOT.configured().specification if options.root else GRAM,
     )
     if options.json:
         print(json.dumps({"backbone": options.backbone, "input_size": options.input_size, **measured}))

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "fedstats_app"
 
 # The rooms of each level; a room imports only from rooms of lower levels, also inside functions and for types.
 LEVELS = (
-    {"options", "threads", "storage", "__version__"},
+    {"options", "rank_rule", "threads", "storage", "__version__"},
     {"statistics", "data"},
     {"heads"},
     {"backbones", "training"},

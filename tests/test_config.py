@@ -99,7 +99,7 @@ def test_contradictions_are_refused() -> None:
 
 def test_methods_are_those_asked_for_in_their_order() -> None:
     assert AppConfig.from_run_config({"method": "fedcof, fedncm"}).methods == ("fedcof", "fedncm")
-    assert AppConfig().methods == ("fedncm", "fed3r", "fedcof", "fedcgs")
+    assert AppConfig().methods == ("fedncm", "fed3r", "fedcof", "fedcgs", "fedroot")
 
 
 @given(st.dictionaries(st.sampled_from(sorted(declared())), st.one_of(st.text(max_size=8), st.integers(), st.floats())))

@@ -32,8 +32,14 @@ from tests.support.simulation import share_right
 
 pytestmark = REAL_RUNS
 
-# Around what the README's table says (75.00, 85.35, 81.05, 85.30): other processors round features differently.
-BANDS = {"fedncm": (0.74, 0.76), "fed3r": (0.845, 0.862), "fedcof": (0.80, 0.83), "fedcgs": (0.845, 0.862)}
+# Around what the README's table says (75.00, 85.35, 81.05, 85.30, 84.95): other processors round features differently.
+BANDS = {
+    "fedncm": (0.74, 0.76),
+    "fed3r": (0.845, 0.862),
+    "fedcof": (0.80, 0.83),
+    "fedcgs": (0.845, 0.862),
+    "fedroot": (0.84, 0.86),
+}
 
 
 def readme_command() -> str:
@@ -81,9 +87,10 @@ def test_the_readme_command_gives_the_readme_table(default_run: Finished, flower
         "fed3r": 4 * (pairs * dim + clients * dim**2),
         "fedcgs": 4 * clients * (classes * dim + dim**2 + classes),
     }
-    assert {name: results["methods"][name]["uplink_bytes"] for name in BANDS} == by_formula
-    # One triangle instead of the square: as sent it is about half.
-    assert 0.49 < results["methods"]["fed3r"]["wire_bytes"] / by_formula["fed3r"] < 0.51
+    assert {name: results["methods"][name]["uplink_bytes"] for name in by_formula} == by_formula
+    # Clients of 80 samples on average send the factor of their Gram matrix of 1280 features, or less.
+    assert results["methods"]["fed3r"]["wire_bytes"] < 45e6 < 0.07 * by_formula["fed3r"]
+    assert results["methods"]["fedroot"]["wire_bytes"] == results["methods"]["fedroot"]["uplink_bytes"] < 4.5e6
 
 
 def test_the_run_folder_is_complete(default_run: Finished) -> None:

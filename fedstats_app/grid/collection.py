@@ -139,8 +139,8 @@ class Collection:
     def wire_bytes(self, index: int, wanted: StatisticsSpec) -> int:
         """Return what clients would have sent for ``wanted`` alone, which the specification at ``index`` covers."""
         return sum(
-            (one.single_row_bytes if wanted.means_per_class == 1 else one.row_bytes)[index]
-            + (one.gram_bytes[index] if wanted.gram else 0)
+            (one.row_bytes if wanted.means_per_class > 1 or wanted.scatter else one.single_row_bytes)[index]
+            + (one.gram_bytes[index] if wanted.gram else one.scatter_bytes[index] if wanted.scatter else 0)
             + one.other_bytes
             for one in self._sizes
         )
@@ -159,8 +159,14 @@ class Collection:
 
     def _add(self, received: ReceivedStatistics) -> None:
         sums = self._sums or [
-            StatisticsSum(self.request.num_classes, client.rows.feature_dim, gram=client.has_gram, keep_rows=keep_rows)
-            for client, keep_rows in zip(received.statistics, self._keep_rows, strict=True)
+            StatisticsSum(
+                self.request.num_classes,
+                client.rows.feature_dim,
+                gram=spec.gram,
+                keep_rows=keep_rows,
+                scatter=spec.scatter is not None,
+            )
+            for spec, client, keep_rows in zip(self.request.specs, received.statistics, self._keep_rows, strict=True)
         ]
         for total, client in zip(sums, received.statistics, strict=True):
             if total.feature_dim != client.rows.feature_dim:
@@ -196,12 +202,13 @@ def _kind_of_failure(reply: Message) -> str:
 
 
 def _warning(received: ReceivedStatistics) -> str:
-    """Return what to say of Gram matrices that are close to the samples themselves."""
+    """Return what to say of Gram matrices and factors of scatter that are close to the samples themselves."""
     for client in received.statistics:
-        dim = client.rows.feature_dim
-        if client.has_gram and says_much_about_samples(received.num_examples, dim):
+        dim, what = client.rows.feature_dim, "Gram matrix" if client.has_gram else "factor of the scatter"
+        sent = client.has_gram or client.scatter is not None
+        if sent and says_much_about_samples(received.num_examples, dim):
             return (
-                f"its Gram matrix is of {received.num_examples} samples in {dim} dimensions, fewer than 2 d: it says "
+                f"its {what} is of {received.num_examples} samples in {dim} dimensions, fewer than 2 d: it says "
                 "much about single samples (min-gram-samples in a node's configuration refuses such)"
             )
     return ""

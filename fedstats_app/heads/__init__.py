@@ -8,6 +8,7 @@ It may import statistics.
 from fedstats_app.heads.calibration import Calibration, CalibrationSums
 from fedstats_app.heads.confusion import ConfusionMatrix
 from fedstats_app.heads.fedcof import solve_fedcof
+from fedstats_app.heads.fedroot import solve_fedroot
 from fedstats_app.heads.gaussian import solve_gaussian
 from fedstats_app.heads.linear_head import LinearHead, SolveReport
 from fedstats_app.heads.ncm import solve_ncm
@@ -20,6 +21,7 @@ __all__ = [
     "LinearHead",
     "SolveReport",
     "solve_fedcof",
+    "solve_fedroot",
     "solve_gaussian",
     "solve_ncm",
     "solve_ridge",

@@ -13,6 +13,7 @@ from fedstats_app.methods.fedncm import FEDNCM as FEDNCM
 from fedstats_app.methods.fed3r import FED3R as FED3R
 from fedstats_app.methods.fedcof import FEDCOF as FEDCOF
 from fedstats_app.methods.fedcgs import FEDCGS as FEDCGS
+from fedstats_app.methods.fedroot import FEDROOT as FEDROOT
 # isort: on
 
 __all__ = ["METHODS", "PERSONAL_METHODS", "ConfiguredMethod", "Method", "Needs", "Personal", "display_name"]
@@ -20,11 +21,9 @@ __all__ = ["METHODS", "PERSONAL_METHODS", "ConfiguredMethod", "Method", "Needs",
 METHODS: dict[str, Method[Any]] = {one.name: one for one in tuple(globals().values()) if isinstance(one, Method)}
 
 # Those that can make a head for one client; models that are trained start from the first of them that was solved.
-PERSONAL_METHODS = tuple(
-    record.name
-    for record in sorted(METHODS.values(), key=lambda record: -record.personal.priority if record.personal else 0)
-    if record.personal
-)
+_PERSONAL = {name: record.personal_with(record.options()) for name, record in METHODS.items()}
+_PRIORITIES = {name: personal.priority for name, personal in _PERSONAL.items() if personal}
+PERSONAL_METHODS = tuple(sorted(_PRIORITIES, key=lambda name: -_PRIORITIES[name]))
 
 
 def display_name(method: str) -> str:

@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedstats_app.heads import LinearHead
-    from fedstats_app.statistics import FeatureMap, FeatureStatistics, StatisticsSpec, StatisticsSum
+    from fedstats_app.statistics import (
+        FeatureMap,
+        FeatureStatistics,
+        LowRankStatistics,
+        StatisticsSpec,
+        StatisticsSum,
+    )
 
 OptionsType = TypeVar("OptionsType", bound=Options)
 
@@ -29,16 +35,20 @@ class Needs:
         Several means per class.
     feature_map : bool
         Statistics of mapped features.
+    scatter : bool
+        A factor of the scatter about these means.
     """
 
     gram: bool = False
     several_means: bool = False
     feature_map: bool = False
+    scatter: bool = False
 
     def missing(self, spec: StatisticsSpec) -> tuple[str, ...]:
         """Return what a specification asks for beyond this, in words."""
         asked = {
             "a Gram matrix": spec.gram and not self.gram,
+            "a factor of the scatter": spec.sends_scatter and not self.scatter,
             "several means per class": spec.means_per_class > 1 and not self.several_means,
             f"statistics of mapped features ({spec.feature_map.kind})": (
                 spec.feature_map.kind != "identity" and not self.feature_map
@@ -51,7 +61,7 @@ class Needs:
 class Personal:
     """How a method makes a head for one client from the federation's statistics mixed with the client's own.
 
-    Its statistics have a Gram matrix, and its solver takes sums.
+    Its statistics have a Gram matrix, or are completed to have one, and its solver takes sums.
 
     Attributes
     ----------
@@ -85,9 +95,10 @@ class Method(Generic[OptionsType]):
         As the paper spells it, and the paper in short.
     solve : callable
         From merged statistics and options to the head.
-    uplink : callable
+    uplink : callable or None
         From M, K, C, d to the numbers that all clients send by the paper's formula. M: pairs of a client and a class
         that it has, or all means where the method may ask for several; K: clients; C: classes; d: feature dimension.
+        None where there is no such formula: what went over the wire is told then.
     needs : Needs
         What no options make the method exceed.
     options : type
@@ -95,9 +106,12 @@ class Method(Generic[OptionsType]):
     specify : callable
         From options and the run's seed to what clients are asked for; by default the Gram matrix where it is needed.
     keeps_rows : bool
-        ``solve`` takes every client's :class:`ClassMeanRows` instead of their sum, :class:`FeatureStatistics`.
-    personal : Personal or None
-        None where clients get no head of their own by this method.
+        Every client's rows are kept, and ``solve`` takes them, :class:`ClassMeanRows`, instead of their sum,
+        :class:`FeatureStatistics`.
+    complete : callable or None
+        From rows that are kept and the factors' sums to the :class:`FeatureStatistics` that ``solve`` takes then.
+    personal : Personal, callable or None
+        None where clients get no head of their own by this method; a callable where it depends on the options.
     measure : callable
         From options, the server's test features, read on demand, (n, d) or None without test data, and what prints a
         line, to options in which nothing is left to be measured.
@@ -107,18 +121,23 @@ class Method(Generic[OptionsType]):
     display_name: str
     paper: str
     solve: Callable[[Any, OptionsType], LinearHead]
-    uplink: Callable[[int, int, int, int], int]
+    uplink: Callable[[int, int, int, int], int] | None
     needs: Needs = field(default_factory=Needs)
     options: type[OptionsType] = Options  # type: ignore[assignment]  # an empty group
     specify: Callable[[OptionsType, int], StatisticsSpec] | None = None
     keeps_rows: bool = False
-    personal: Personal | None = None
+    complete: Callable[[LowRankStatistics], FeatureStatistics] | None = None
+    personal: Personal | Callable[[OptionsType], Personal] | None = None
     measure: Callable[[OptionsType, Callable[[], Tensor] | None, Callable[[str], None]], OptionsType] = _as_they_are
 
     @property
     def solves_matrix(self) -> bool:
         """Whether the solve takes matrices of d x d: from the clients' Gram matrices, or made of their rows."""
         return self.needs.gram or self.keeps_rows
+
+    def personal_with(self, options: OptionsType) -> Personal | None:
+        """Return how a head for one client is made with these options; None where there are no such heads."""
+        return self.personal(options) if callable(self.personal) else self.personal
 
     def configured(
         self, options: OptionsType | None = None, *, seed: int = 0, feature_map: FeatureMap | None = None
@@ -170,7 +189,13 @@ class ConfiguredMethod:
 
     def solve(self, statistics: StatisticsSum) -> LinearHead:
         """Return the head, from statistics that cover the specification."""
-        return self.method.solve(statistics.rows() if self.method.keeps_rows else statistics.summed(), self.options)
+        takes_rows = self.method.keeps_rows and self.method.complete is None
+        return self.method.solve(statistics.rows() if takes_rows else self.sums(statistics), self.options)
+
+    def sums(self, statistics: StatisticsSum) -> FeatureStatistics:
+        """Return the sums of statistics that cover the specification, completed where the method does that."""
+        complete = self.method.complete
+        return statistics.summed() if complete is None else complete(statistics.low_rank())
 
     def fixed(self, parameters: Mapping[str, float]) -> ConfiguredMethod:
         """Return the method with the regulariser of a head that it solved, for :meth:`solve_mixture`.
@@ -206,6 +231,7 @@ class ConfiguredMethod:
 
     @property
     def _personal(self) -> Personal:
-        if self.method.personal is None:
+        personal = self.method.personal_with(self.options)
+        if personal is None:
             raise ValueError(f"{self.name} has no personal heads")
-        return self.method.personal
+        return personal

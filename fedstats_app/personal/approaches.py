@@ -98,7 +98,7 @@ def one_shot(session: PersonalSession, approach: str, form: str) -> dict[str, Pe
     form : str
         "mean-square", as the practice that the paper cites, or "class-mean-sum", its eq. 12 as it was meant.
     """
-    statistics = session.statistics_of(session.start)
+    statistics = session.statistics_of(session.start_methods[0])
     means, present = statistics.class_means.float().cpu(), statistics.present.cpu()
     prototypes = Prototypes(means, present, form, session.options.alignment_weight)
     return _trained_alone(session, approach, session.head_arrays(), prototypes)
@@ -120,7 +120,7 @@ def closed_form(session: PersonalSession) -> dict[str, PersonalResult]:
         started, name, solved = time.perf_counter(), f"closed-form-{method}", session.heads[method]
         content = personal_heads_content(
             replace(session.request(1), tune="probe", feature_map=solved.feature_map),
-            session.statistics_of(solved),
+            session.statistics_of(method),
             session.methods[method].fixed(solved.head.report.parameters),
             MIXING_GRID,
             wire_dtype=session.asked.wire_dtype,

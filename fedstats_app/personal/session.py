@@ -88,9 +88,9 @@ class PersonalSession:
         """Return which of the specifications a head was solved from: there is one per feature map."""
         return next(i for i, spec in enumerate(self.asked.specs) if spec.feature_map == head.feature_map)
 
-    def statistics_of(self, head: SolvedHead) -> FeatureStatistics:
-        """Return the federation's statistics that a head was solved from."""
-        return self.statistics.sums[self.spec_index(head)].summed()
+    def statistics_of(self, method: str) -> FeatureStatistics:
+        """Return the federation's statistics that a method's head was solved from."""
+        return self.methods[method].sums(self.statistics.sums[self.spec_index(self.heads[method])])
 
     def head_arrays(self) -> dict[str, Tensor]:
         """Return the head to start from as it travels: float32, with a bias of 0 where an absent class has none."""

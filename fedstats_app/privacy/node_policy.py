@@ -34,7 +34,7 @@ class NodePolicy:
         A class of which the node has fewer readable samples for statistics than this leaves in no form: neither count,
         nor sum, nor mean, nor as a part of the Gram matrix. 0 for no floor; 1 suppresses nothing either.
     min_gram_samples : int
-        A Gram matrix of fewer samples is refused. 0 for no limit.
+        A Gram matrix, or a factor of the scatter, of fewer samples is refused. 0 for no limit.
     allowed : mapping or None
         From what the node works for to the statistics that it may need, None where that is none; None for all.
 
@@ -89,17 +89,21 @@ class NodePolicy:
                     raise RefusedByPolicy(f"{what}: needed by none of this node's {self._in_words}")
 
     def check_gram(self, specs: Iterable[StatisticsSpec], num_examples: int) -> None:
-        """Refuse a Gram matrix of too few samples; one of none is zero and says nothing.
+        """Refuse a Gram matrix or a factor of the scatter of too few samples; of none it is zero and says nothing.
 
         Raises
         ------
         RefusedByPolicy
             Saying how many it takes, but not how many there are.
         """
-        if 0 < num_examples < self.min_gram_samples and any(spec.gram for spec in specs):
-            raise RefusedByPolicy(
-                f"a Gram matrix: this node has fewer than {self.min_gram_samples} samples for it (min-gram-samples)"
-            )
+        if not 0 < num_examples < self.min_gram_samples:
+            return
+        for spec in specs:
+            if spec.gram or spec.sends_scatter:
+                what = "a Gram matrix" if spec.gram else "a factor of the scatter"
+                raise RefusedByPolicy(
+                    f"{what}: this node has fewer than {self.min_gram_samples} samples for it (min-gram-samples)"
+                )
 
     @property
     def _in_words(self) -> str:

@@ -111,13 +111,16 @@ def statistics_above_floor(
 
 
 def _warn_of_gram(policy: NodePolicy, specs: Sequence[StatisticsSpec], statistics: Sequence[ClientStatistics]) -> None:
-    """Tell the owner of a node that has a policy, in the node's own log."""
+    """Tell the owner of a node that has a policy, in the node's own log, of what says much about single samples."""
     for spec, client in zip(specs, statistics, strict=True):
         num_examples, dim = int(client.rows.num_examples), client.rows.feature_dim
-        if spec.gram and policy.min_class_count and says_much_about_samples(num_examples, dim):
+        if not (spec.gram or spec.sends_scatter) or not policy.min_class_count:
+            continue
+        if says_much_about_samples(num_examples, dim):
             logger.warning(
-                "the Gram matrix that leaves is of %d samples in %d dimensions, fewer than 2 d: it says much about "
+                "the %s that leaves is of %d samples in %d dimensions, fewer than 2 d: it says much about "
                 "single ones; min-gram-samples refuses such",
+                "Gram matrix" if spec.gram else "factor of the scatter",
                 num_examples,
                 dim,
             )

@@ -12,7 +12,7 @@ from fedstats_app.outcomes.compute import BYTES_PER_NUMBER, product
 
 # M: (class, mean) rows of all clients; K: clients whose statistics were merged; C: classes; d: feature dimension.
 _NUMBERS_SENT: dict[str, Callable[[int, int, int, int], int]] = {
-    **{name: method.uplink for name, method in METHODS.items()},
+    **{name: method.uplink for name, method in METHODS.items() if method.uplink is not None},
     "fedcof-oracle": lambda M, K, C, d: M * (d + d**2),
     "ccvr": lambda M, K, C, d: M * (d + d**2),
 }

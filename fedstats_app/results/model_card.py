@@ -292,7 +292,10 @@ def _papers(heads: Iterable[str]) -> str:
 def _sent(needs: Needs) -> str:
     """Tell what a client sends for a head, and can give away by it."""
     sums = "the mean of their features (or several such means)" if needs.several_means else "the sum of their features"
-    return f"for each of its classes the number of samples and {sums}{', and one Gram matrix' if needs.gram else ''}"
+    more = ", and one Gram matrix" if needs.gram else ""
+    if needs.scatter:
+        more = ", and the largest directions of the scatter within its classes"
+    return f"for each of its classes the number of samples and {sums}{more}"
 
 
 def _title(name: str) -> str:

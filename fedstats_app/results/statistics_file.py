@@ -1,8 +1,10 @@
 """The statistics that a run collected as one safetensors file, `statistics.safetensors` in its folder.
 
 For every specification I: `I.class-counts` (C,) int64, `I.class-sums` (C, d) float64, with a Gram matrix `I.gram`
-(d (d + 1) / 2,) float64, its upper triangle row by row, and for FedCOF `I.row-class-ids` and `I.row-counts` (M,) int64
-and `I.row-sums` (M, d) as they came. Float64 because a later run adds to them, and is to end where one run would have.
+(d (d + 1) / 2,) float64, its upper triangle row by row, for FedCOF and FedRoot `I.row-class-ids` and `I.row-counts`
+(M,) int64 and `I.row-sums` (M, d) as they came, and for FedRoot `I.scatter` (d (d + 1) / 2,) float64, the sum of the
+factors' products, and `I.left-out` () float64. Float64 because a later run adds to them, and is to end where one run
+would have.
 
 The file is sensitive: it holds the label histogram and class means of all clients together and, with rows, of each.
 Only its owner can read it, and its header says so.
@@ -112,6 +114,10 @@ def _tensors(total: StatisticsSum) -> dict[str, Tensor]:
     if total.keeps_rows:
         rows = total.rows()
         tensors |= {"row-class-ids": rows.class_ids, "row-counts": rows.counts, "row-sums": rows.class_sums}
+    if total.has_scatter:
+        low_rank = total.low_rank()
+        tensors |= {"scatter": pack_upper(low_rank.scatter)}
+        tensors |= {"left-out": torch.tensor(low_rank.left_out, dtype=torch.float64)}
     return tensors
 
 
@@ -133,16 +139,25 @@ def _sum(tensors: dict[str, Tensor], index: str, numbers: list[int]) -> Statisti
     counts, sums = found["class-counts"], found["class-sums"]
     if not all(bool(torch.isfinite(one).all()) for one in found.values()):
         raise ValueError("all numbers must be finite")
-    gram = None
-    if "gram" in found:
-        dim = sums.shape[1]
-        if found["gram"].shape != (dim * (dim + 1) // 2,):
-            raise ValueError(f"gram must be the upper triangle of ({dim}, {dim}), got {tuple(found['gram'].shape)}")
-        gram = unpack_upper(found["gram"], dim)
     rows = None
     if "row-sums" in found:
         rows = ClassMeanRows(
             found["row-class-ids"], found["row-counts"], num_classes=len(counts), class_sums=found["row-sums"]
         )
     num_rows, num_pairs = numbers
-    return StatisticsSum.resumed(FeatureStatistics(counts, sums, gram), rows, num_rows=num_rows, num_pairs=num_pairs)
+    return StatisticsSum.resumed(
+        FeatureStatistics(counts, sums, _square(found, "gram", sums.shape[1])),
+        rows,
+        num_rows=num_rows,
+        num_pairs=num_pairs,
+        scatter=_square(found, "scatter", sums.shape[1]),
+        left_out=float(found.get("left-out", 0.0)),
+    )
+
+
+def _square(found: dict[str, Tensor], name: str, dim: int) -> Tensor | None:
+    if name not in found:
+        return None
+    if found[name].shape != (dim * (dim + 1) // 2,):
+        raise ValueError(f"{name} must be the upper triangle of ({dim}, {dim}), got {tuple(found[name].shape)}")
+    return unpack_upper(found[name], dim)

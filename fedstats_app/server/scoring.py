@@ -79,7 +79,7 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
     scores : Scores
         Of its heads; a method may be missing.
     """
-    head, statistics, collection = strategy.heads[method], strategy.statistics(method), strategy.collection
+    head, collection = strategy.heads[method], strategy.collection
     confusion, calibration = scores.confusion.get(method), scores.calibration.get(method)
     if confusion is not None and not confusion.num_examples:
         confusion = None
@@ -94,13 +94,7 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
         per_class_accuracy=per_class,
         num_examples=collection.num_examples,
         num_clients=collection.num_merged,
-        uplink_bytes=uplink_bytes(
-            method,
-            num_rows=statistics.num_rows if METHODS[method].needs.several_means else statistics.num_pairs,
-            num_clients=collection.num_merged,
-            num_classes=strategy.num_classes,
-            feature_dim=statistics.feature_dim,
-        ),
+        uplink_bytes=_uplink_bytes(strategy, method),
         wire_bytes=strategy.wire_bytes(method),
         solve_seconds=strategy.solve_seconds[method],
         regulariser=head.report.regulariser,
@@ -109,4 +103,18 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
         calibration=None if calibration is None else calibration.fit(),
         notes=list(head.report.notes),
         parameters=dict(head.report.parameters),
+    )
+
+
+def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
+    """Return what clients sent by the paper's formula; without a paper that has one, what they did send."""
+    record, statistics = METHODS[method], strategy.statistics(method)
+    if record.uplink is None:
+        return strategy.wire_bytes(method)
+    return uplink_bytes(
+        method,
+        num_rows=statistics.num_rows if record.needs.several_means else statistics.num_pairs,
+        num_clients=strategy.collection.num_merged,
+        num_classes=strategy.num_classes,
+        feature_dim=statistics.feature_dim,
     )

@@ -3,7 +3,7 @@
 The law that everything else rests on: ``statistics(A u B) == statistics(A) + statistics(B)``, with an identity
 (``zeros``), whatever the order and the split. Counts are int64, sums and Gram matrices float64.
 
-It may import torch, numpy and nothing of the package.
+It may import torch, numpy and of the package the rule for ranks.
 """
 
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows
@@ -18,6 +18,7 @@ from fedstats_app.statistics.feature_maps import (
 )
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 from fedstats_app.statistics.gram_factor import GramFactor
+from fedstats_app.statistics.scatter_factor import LowRankStatistics, ScatterFactor, ScatterSpec
 from fedstats_app.statistics.specification import ClientSize, StatisticsSpec, merge_specs
 from fedstats_app.statistics.statistics_sum import StatisticsSum
 
@@ -30,9 +31,12 @@ __all__ = [
     "FeatureStatistics",
     "GramFactor",
     "IdentityMap",
+    "LowRankStatistics",
     "MergedClient",
     "RandomFourierFeatures",
     "RandomProjection",
+    "ScatterFactor",
+    "ScatterSpec",
     "StatisticsAccumulator",
     "StatisticsSpec",
     "StatisticsSum",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -15,12 +17,14 @@ from fedstats_app.statistics.accumulation import (
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows, plan_rows
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 from fedstats_app.statistics.gram_factor import GramFactor
+from fedstats_app.statistics.scatter_factor import ScatterFactor
 
 
 class ClientStatistics:
-    """Rows (class, count, class sum) and an optional Gram matrix of the same samples; immutable by convention.
+    """Rows (class, count, class sum) and more of the same samples, where asked for; immutable by convention.
 
-    From the rows follow FedNCM and FedCOF, from rows and Gram matrix together Fed3R and FedCGS.
+    From the rows follow FedNCM and FedCOF, from rows and Gram matrix together Fed3R and FedCGS, from rows and a factor
+    of the scatter about their means FedRoot.
 
     Parameters
     ----------
@@ -28,6 +32,8 @@ class ClientStatistics:
         One or several rows per class present.
     gram : Tensor, GramFactor or None
         The Gram matrix, (d, d) float64, or its factor, from which it is formed when somebody asks for it.
+    scatter : ScatterFactor or None
+        Of the samples about the means of the rows.
 
     Raises
     ------
@@ -35,8 +41,11 @@ class ClientStatistics:
         If the Gram matrix is of another size or dtype.
     """
 
-    def __init__(self, rows: ClassMeanRows, gram: Tensor | GramFactor | None = None) -> None:
-        self.rows = rows
+    def __init__(
+        self, rows: ClassMeanRows, gram: Tensor | GramFactor | None = None, scatter: ScatterFactor | None = None
+    ) -> None:
+        self.rows, self.scatter = rows, scatter
+        self._complete: ScatterFactor | None = None
         self.gram_factor = gram if isinstance(gram, GramFactor) else None
         self._gram = None if isinstance(gram, GramFactor) else gram
         matrix, dim = gram.trapezoid if isinstance(gram, GramFactor) else gram, rows.feature_dim
@@ -60,8 +69,23 @@ class ClientStatistics:
             self._gram = self.gram_factor.gram()
         return self._gram
 
+    def scatter_factor(self) -> ScatterFactor | None:
+        """Return the complete factor, made of the Gram matrix once where there is one, else ``scatter``."""
+        source = self.gram_factor if self.gram_factor is not None else self._gram
+        if source is None:
+            return self.scatter
+        if self._complete is None:
+            self._complete = ScatterFactor.of_gram(source, self.rows)
+        return self._complete
+
+    def with_scatter(self, scatter: ScatterFactor) -> ClientStatistics:
+        """Return the same with another factor of the scatter."""
+        client = copy.copy(self)
+        client.scatter = scatter
+        return client
+
     def __add__(self, other: ClientStatistics) -> ClientStatistics:
-        """Return both clients' statistics: rows stacked, Gram matrices added."""
+        """Return both clients' statistics: rows stacked, Gram matrices added. Factors of scatter have no sum."""
         if not isinstance(other, ClientStatistics):
             return NotImplemented
         return ClientStatistics(self.rows + other.rows, added_grams(self.gram, other.gram))
@@ -80,9 +104,9 @@ class StatisticsAccumulator:
         (n,) integers in [0, num_classes): the labels of all samples that will come, in their order.
     num_classes, feature_dim : int
         C and d.
-    gram : bool
-        Whether to form the Gram matrix: itself, or where there are fewer samples than features its factor, of the
-        features, which are fewer numbers than the matrix.
+    gram, scatter : bool
+        Whether to form the Gram matrix, and the complete factor of the scatter. The matrix is formed itself, or
+        where there are fewer samples than features its factor, of the features, which are fewer numbers.
     means_per_class : int
         See :meth:`ClassMeanRows.from_features`.
     min_samples_per_mean : int
@@ -100,6 +124,7 @@ class StatisticsAccumulator:
         feature_dim: int,
         *,
         gram: bool,
+        scatter: bool = False,
         means_per_class: int = 1,
         min_samples_per_mean: int = 2,
         generator: torch.Generator | None = None,
@@ -117,7 +142,8 @@ class StatisticsAccumulator:
         self._sums = torch.zeros(len(self._class_ids), feature_dim, dtype=torch.float64, device=where)
         few = len(labels) < feature_dim
         self._gram = self._features = None
-        if gram:
+        self._wants_gram, self._wants_scatter = gram, scatter
+        if gram or scatter:
             # The features themselves where they are few, zero where one does not come; else the Gram matrix.
             rows = len(labels) if few else feature_dim
             kept = torch.zeros(rows, feature_dim, dtype=torch.float64, device=where)
@@ -186,6 +212,16 @@ class StatisticsAccumulator:
             num_classes=self._num_classes,
             class_sums=self._sums.cpu()[kept],
         )
+        gram: Tensor | GramFactor | None = None
+        scatter = None
         if self._features is not None:
-            return ClientStatistics(rows, GramFactor.of(self._features))
-        return ClientStatistics(rows, None if self._gram is None else mirror_upper(self._gram).cpu())
+            features = self._features.cpu()
+            gram = GramFactor.of(features) if self._wants_gram else None
+            if self._wants_scatter:
+                row = (torch.cumsum(kept, 0) - 1)[self._row_of_sample[self._taken]]
+                scatter = ScatterFactor.of_features(features[self._taken], rows, row)
+        elif self._gram is not None:
+            matrix = mirror_upper(self._gram).cpu()
+            gram = matrix if self._wants_gram else None
+            scatter = ScatterFactor.of_gram(matrix, rows) if self._wants_scatter else None
+        return ClientStatistics(rows, gram, scatter)

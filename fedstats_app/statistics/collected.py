@@ -84,11 +84,10 @@ class CollectedStatistics:
                 f"there must be specifications and one sum for each, got {len(self.sums)} for {len(self.specs)}"
             )
         for spec, total in zip(self.specs, self.sums, strict=True):
-            if total.num_classes != len(self.class_names) or total.has_gram != spec.gram:
-                raise ValueError(
-                    f"a sum must have {len(self.class_names)} classes and {'a' if spec.gram else 'no'} Gram matrix, "
-                    f"as class names and specification say, got {total.num_classes} classes"
-                )
+            wanted = _kind(len(self.class_names), gram=spec.gram, scatter=spec.scatter is not None)
+            found = _kind(total.num_classes, gram=total.has_gram, scatter=total.has_scatter)
+            if found != wanted:
+                raise ValueError(f"a sum must have {wanted}, as class names and specification say, got {found}")
 
     @property
     def num_examples(self) -> int:
@@ -112,3 +111,9 @@ class CollectedStatistics:
         new_ids = torch.tensor([position[name] for name in self.class_names], dtype=torch.int64)
         sums = tuple(total.renumbered(new_ids, len(class_names)) for total in self.sums)
         return replace(self, class_names=tuple(class_names), sums=sums)
+
+
+def _kind(num_classes: int, *, gram: bool, scatter: bool) -> str:
+    return (
+        f"{num_classes} classes, {'a' if gram else 'no'} Gram matrix and {'a' if scatter else 'no'} factor of scatter"
+    )

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics.client_statistics import ClientStatistics, StatisticsAccumulator
 from fedstats_app.statistics.feature_maps import FeatureMap, IdentityMap, feature_map_from_dict
 from fedstats_app.statistics.gram_factor import num_factor_numbers
+from fedstats_app.statistics.scatter_factor import HEADER_BYTES, ScatterSpec
 
 
 class ClientSize(NamedTuple):
@@ -33,19 +35,31 @@ class StatisticsSpec:
         Disjoint means per class and client, at least 1.
     feature_map : FeatureMap
         Applied to the backbone's features first.
+    scatter : ScatterSpec or None
+        Which factor of each client's scatter is needed. Where the Gram matrix is needed too, clients send that alone,
+        and the server makes the factor of it.
     """
 
     gram: bool = False
     means_per_class: int = 1
     feature_map: FeatureMap = field(default_factory=IdentityMap)
+    scatter: ScatterSpec | None = None
 
     def __post_init__(self) -> None:
         if self.means_per_class < 1:
             raise ValueError(f"means_per_class must be at least 1, got {self.means_per_class}")
 
+    @property
+    def sends_scatter(self) -> bool:
+        """Whether clients send a factor of their scatter."""
+        return self.scatter is not None and not self.gram
+
     def to_dict(self) -> dict[str, object]:
         """Return plain values from which :meth:`from_dict` makes the specification again."""
-        return {"gram": self.gram, "means-per-class": self.means_per_class, "feature-map": self.feature_map.to_dict()}
+        values = {"gram": self.gram, "means-per-class": self.means_per_class, "feature-map": self.feature_map.to_dict()}
+        if self.scatter is None:
+            return values
+        return {**values, "scatter": {"rank": str(self.scatter.rank), "dtype": self.scatter.dtype}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StatisticsSpec:
@@ -59,20 +73,26 @@ class StatisticsSpec:
             If a value is not of exactly its type, or not allowed.
         """
         for key, kind in (("gram", bool), ("means-per-class", int), ("feature-map", dict)):
-            if type(values[key]) is not kind:
-                raise TypeError(f"{key} must be of type {kind.__name__}, got {values[key]!r:.60}")
-        return cls(values["gram"], values["means-per-class"], feature_map_from_dict(values["feature-map"]))
+            _check_type(values, key, kind)
+        scatter = None
+        if "scatter" in values:
+            _check_type(values, "scatter", dict)
+            for key in ("rank", "dtype"):
+                _check_type(values["scatter"], key, str)
+            scatter = ScatterSpec(RankRule.parse(values["scatter"]["rank"]), values["scatter"]["dtype"])
+        return cls(values["gram"], values["means-per-class"], feature_map_from_dict(values["feature-map"]), scatter)
 
     def covers(self, other: StatisticsSpec) -> bool:
         """Return whether statistics of this kind serve a method that asks for ``other``."""
         return (
             self.feature_map == other.feature_map
             and (self.gram or not other.gram)
+            and other.scatter in (None, self.scatter)
             and (self.means_per_class == other.means_per_class or other.means_per_class == 1)
         )
 
     def num_bytes(self, clients: Iterable[ClientSize], feature_dim: int, number_bytes: int) -> int:
-        """Return what clients send at most, without headers: rows with class id and count, and Gram matrices.
+        """Return what clients send at most: rows with class id and count, and what goes with them, in their arrays.
 
         Parameters
         ----------
@@ -84,12 +104,18 @@ class StatisticsSpec:
             Of a number in the run's wire-dtype; class ids and counts take 8 each.
         """
         dim = self.feature_map.output_dim(feature_dim)
-        rows = numbers = 0
-        for client in clients:
-            rows += client.num_classes * self.means_per_class
-            if self.gram:
-                numbers += num_factor_numbers(min(client.num_samples, dim), dim)
-        return rows * (16 + number_bytes * dim) + number_bytes * numbers
+        return sum(self._client_bytes(client, dim, number_bytes) for client in clients)
+
+    def _client_bytes(self, client: ClientSize, dim: int, number_bytes: int) -> int:
+        num_rows = client.num_classes * self.means_per_class
+        rows = num_rows * (16 + number_bytes * dim) + 3 * HEADER_BYTES
+        if self.gram:
+            return rows + number_bytes * num_factor_numbers(min(client.num_samples, dim), dim) + HEADER_BYTES
+        if self.scatter is None:
+            return rows
+        full_rank, of_rank = min(max(client.num_samples - num_rows, 0), dim), self.scatter.num_bytes
+        rank = self.scatter.rank.rank(client.num_samples, full_rank, lambda rank: rows + of_rank(rank, dim))
+        return rows + of_rank(rank, dim)
 
     def accumulator(
         self,
@@ -107,6 +133,7 @@ class StatisticsSpec:
             num_classes,
             self.feature_map.output_dim(feature_dim),
             gram=self.gram,
+            scatter=self.sends_scatter,
             means_per_class=self.means_per_class,
             min_samples_per_mean=min_samples_per_mean,
             generator=torch.Generator().manual_seed(seed),
@@ -132,7 +159,7 @@ def merge_specs(specs: Iterable[StatisticsSpec]) -> tuple[StatisticsSpec, ...]:
     Raises
     ------
     ValueError
-        If two ask for different numbers (above 1) of means per class of the same features.
+        If two ask for different factors, or different numbers (above 1) of means per class, of the same features.
     """
     merged: dict[FeatureMap, StatisticsSpec] = {}
     for spec in specs:
@@ -140,7 +167,17 @@ def merge_specs(specs: Iterable[StatisticsSpec]) -> tuple[StatisticsSpec, ...]:
         several = {known.means_per_class, spec.means_per_class} - {1}
         if len(several) > 1:
             raise ValueError(f"one pass serves one number of means per class, got {sorted(several)}")
+        if known.scatter and spec.scatter and known.scatter != spec.scatter:
+            raise ValueError(f"one pass serves one factor of the scatter, got {known.scatter} and {spec.scatter}")
         merged[spec.feature_map] = replace(
-            known, gram=known.gram or spec.gram, means_per_class=max(known.means_per_class, spec.means_per_class)
+            known,
+            gram=known.gram or spec.gram,
+            means_per_class=max(known.means_per_class, spec.means_per_class),
+            scatter=known.scatter or spec.scatter,
         )
     return tuple(merged.values())
+
+
+def _check_type(values: Mapping[str, Any], key: str, kind: type) -> None:
+    if type(values[key]) is not kind:
+        raise TypeError(f"{key} must be of type {kind.__name__}, got {values[key]!r:.60}")

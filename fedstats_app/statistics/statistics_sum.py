@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics.accumulation import add_to_group_sums
+from fedstats_app.statistics.accumulation import add_to_gram, add_to_group_sums, mirror_upper
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows
 from fedstats_app.statistics.client_statistics import ClientStatistics
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
+from fedstats_app.statistics.scatter_factor import LowRankStatistics
 
 
 class StatisticsSum:
@@ -24,10 +25,16 @@ class StatisticsSum:
         Whether clients carry Gram matrices.
     keep_rows : bool
         Whether to keep every row as well (FedCOF needs them: M x d numbers).
+    scatter : bool
+        Whether clients carry factors of their scatter.
     """
 
-    def __init__(self, num_classes: int, feature_dim: int, *, gram: bool, keep_rows: bool) -> None:
+    def __init__(
+        self, num_classes: int, feature_dim: int, *, gram: bool, keep_rows: bool, scatter: bool = False
+    ) -> None:
         self._total = FeatureStatistics.zeros(num_classes, feature_dim, gram=gram)
+        self._scatter = torch.zeros(feature_dim, feature_dim, dtype=torch.float64) if scatter else None
+        self._left_out = 0.0
         self._parts: list[ClassMeanRows] = []
         self._keep_rows = keep_rows
         self.num_rows = 0
@@ -35,9 +42,16 @@ class StatisticsSum:
 
     @classmethod
     def resumed(
-        cls, summed: FeatureStatistics, rows: ClassMeanRows | None, *, num_rows: int, num_pairs: int
+        cls,
+        summed: FeatureStatistics,
+        rows: ClassMeanRows | None,
+        *,
+        num_rows: int,
+        num_pairs: int,
+        scatter: Tensor | None = None,
+        left_out: float = 0.0,
     ) -> StatisticsSum:
-        """Return the sum that :meth:`summed` and :meth:`rows` came from, to fold further clients into.
+        """Return the sum that :meth:`summed`, :meth:`rows`, :meth:`low_rank` came from, to fold further clients into.
 
         Parameters
         ----------
@@ -47,11 +61,13 @@ class StatisticsSum:
             Of the same samples; None where rows were not kept.
         num_rows, num_pairs : int
             Rows, and (client, class) pairs, that were folded.
+        scatter, left_out
+            As in :class:`LowRankStatistics`; None where clients carry no factors of their scatter.
 
         Raises
         ------
         ValueError
-            If rows and sums have other shapes, or other counts.
+            If rows, scatter and sums have other shapes, or rows and sums other counts, or what is left out is negative.
         """
         shape = (summed.num_classes, summed.feature_dim)
         if rows is not None:
@@ -63,7 +79,13 @@ class StatisticsSum:
             counts = torch.zeros_like(summed.class_counts).index_add_(0, rows.class_ids, rows.counts)
             if not torch.equal(counts, summed.class_counts):
                 raise ValueError("rows must have the samples of the sums, got other counts")
-        total = cls(*shape, gram=summed.gram is not None, keep_rows=rows is not None)
+        if scatter is not None and (scatter.shape != (shape[1], shape[1]) or not left_out >= 0.0):
+            raise ValueError(
+                f"scatter must be ({shape[1]}, {shape[1]}) and what is left out at least 0, "
+                f"got {tuple(scatter.shape)} and {left_out}"
+            )
+        total = cls(*shape, gram=summed.gram is not None, keep_rows=rows is not None, scatter=scatter is not None)
+        total._scatter, total._left_out = None if scatter is None else scatter.clone(), left_out
         total._total = summed.clone()
         total._parts = [] if rows is None else [rows]
         total.num_rows, total.num_pairs = num_rows, num_pairs
@@ -101,7 +123,14 @@ class StatisticsSum:
                 new_ids[kept.class_ids], kept.counts, num_classes=num_classes, class_sums=kept.class_sums
             )
         summed = FeatureStatistics(new.class_counts, new.class_sums, old.gram)
-        return StatisticsSum.resumed(summed, rows, num_rows=self.num_rows, num_pairs=self.num_pairs)
+        return StatisticsSum.resumed(
+            summed,
+            rows,
+            num_rows=self.num_rows,
+            num_pairs=self.num_pairs,
+            scatter=self._scatter,
+            left_out=self._left_out,
+        )
 
     def add(self, client: ClientStatistics) -> None:
         """Fold one client in.
@@ -109,8 +138,8 @@ class StatisticsSum:
         Raises
         ------
         ValueError
-            If its shapes differ, its counts carry noise, or it lacks the Gram matrix that the sum has; nothing is
-            added then.
+            If its shapes differ, its counts carry noise, or it lacks the Gram matrix or the factor that the sum has;
+            nothing is added then.
         """
         rows, total = client.rows, self._total
         if (rows.num_classes, rows.feature_dim) != tuple(total.class_sums.shape):
@@ -120,10 +149,15 @@ class StatisticsSum:
             )
         if rows.counts.dtype != torch.int64:
             raise ValueError(f"statistics to add must have int64 counts, got {rows.counts.dtype}")
+        if self._scatter is not None and client.scatter is None:
+            raise ValueError("statistics to add must have a factor of their scatter, got none")
         if total.gram is not None:
             if client.gram is None:
                 raise ValueError("statistics to add must have a Gram matrix, got none")
             total.gram.add_(client.gram)
+        if self._scatter is not None and client.scatter is not None:
+            add_to_gram(self._scatter, client.scatter.scaled())
+            self._left_out += client.scatter.left_out
         total.class_counts.index_add_(0, rows.class_ids, rows.counts)
         add_to_group_sums(total.class_sums, rows.class_sums, rows.class_ids)
         self.num_rows += len(rows)
@@ -147,6 +181,11 @@ class StatisticsSum:
         return self._total.gram is not None
 
     @property
+    def has_scatter(self) -> bool:
+        """Whether clients carry factors of their scatter."""
+        return self._scatter is not None
+
+    @property
     def num_examples(self) -> int:
         """Number of samples N so far."""
         return self._total.num_examples
@@ -159,6 +198,24 @@ class StatisticsSum:
     def summed(self) -> FeatureStatistics:
         """Return a copy of the sum so far."""
         return self._total.clone()
+
+    def low_rank(self, rows: ClassMeanRows | None = None) -> LowRankStatistics:
+        """Return all rows, and a copy of the sum of the factors so far.
+
+        Parameters
+        ----------
+        rows : ClassMeanRows, optional
+            By default those kept; given where they are kept elsewhere.
+
+        Raises
+        ------
+        ValueError
+            If rows are not kept, or clients carry no factors.
+        """
+        if self._scatter is None:
+            raise ValueError("there are no factors of the scatter: this sum was made with scatter=False")
+        kept = self.rows() if rows is None else rows
+        return LowRankStatistics(kept, mirror_upper(self._scatter), self._left_out)
 
     def rows(self) -> ClassMeanRows:
         """Return all rows so far, in the order of the clients.

@@ -2,7 +2,7 @@
 
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.strategies.base import StatisticsStrategy
-from fedstats_app.strategies.closed_form import Fed3R, FedCGS, FedCOF, FedNCM, OnePass
+from fedstats_app.strategies.closed_form import Fed3R, FedCGS, FedCOF, FedNCM, FedRoot, OnePass
 from fedstats_app.strategies.fedmezo import FedMeZO
 from fedstats_app.strategies.fine_tuning import FineTuning
 
@@ -13,6 +13,7 @@ __all__ = [
     "FedCOF",
     "FedMeZO",
     "FedNCM",
+    "FedRoot",
     "FineTuning",
     "OnePass",
     "StatisticsStrategy",

@@ -12,6 +12,7 @@ from fedstats_app.methods import FEDNCM
 from fedstats_app.methods.fed3r import FED3R, Fed3ROptions
 from fedstats_app.methods.fedcgs import FEDCGS, FedCGSOptions
 from fedstats_app.methods.fedcof import FEDCOF, FedCOFOptions
+from fedstats_app.methods.fedroot import FEDROOT, FedRootOptions
 from fedstats_app.statistics import FeatureMap, IdentityMap
 from fedstats_app.strategies.base import StatisticsStrategy
 
@@ -109,6 +110,51 @@ class FedCGS(StatisticsStrategy):
     ) -> None:
         own = FedCGSOptions(covariance, shrinkage)
         super().__init__(num_classes, [FEDCGS.configured(own, feature_map=feature_map)], **options)
+
+
+class FedRoot(StatisticsStrategy):
+    """One upload of class sums, counts and a factor of the scatter; see :func:`fedstats_app.heads.solve_fedroot`.
+
+    Parameters
+    ----------
+    num_classes : int
+        C.
+    rank : str
+        How many directions of its scatter a client sends, as :class:`fedstats_app.rank_rule.RankRule` says.
+    factor_dtype : {"float16", "float32"}
+        Of these directions.
+    head, ridge_lambda, shrinkage
+        As :func:`fedstats_app.heads.solve_fedroot`.
+    means_per_class : int
+        Disjoint means that a client sends per class.
+    feature_map : FeatureMap
+        Applied to the features first.
+    **options
+        As :class:`StatisticsStrategy`.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        rank: str = "sqrt(n)",
+        factor_dtype: Literal["float16", "float32"] = "float16",
+        head: Literal["ridge", "within"] = "ridge",
+        ridge_lambda: float | Literal["auto"] = "auto",
+        shrinkage: float = 0.01,
+        means_per_class: int = 1,
+        feature_map: FeatureMap = IdentityMap(),  # noqa: B008  # frozen and stateless
+        **options: Any,
+    ) -> None:
+        own = FedRootOptions(
+            rank=rank,
+            factor_dtype=factor_dtype,
+            means_per_class=means_per_class,
+            head=head,
+            ridge_lambda=ridge_lambda,
+            shrinkage=shrinkage,
+        )
+        super().__init__(num_classes, [FEDROOT.configured(own, feature_map=feature_map)], **options)
 
 
 class OnePass(StatisticsStrategy):

@@ -106,8 +106,7 @@ class ServedMethods:
             return 2**20
         size = torch.finfo(WIRE_DTYPES[self.request.wire_dtype]).bits // 8
         largest = [ClientSize(MAX_COUNT, self.num_classes)]
-        # Each array has a header of 128 bytes.
-        return sum(spec.num_bytes(largest, self.feature_dim, size) + 4 * 128 for spec in self.request.specs)
+        return sum(spec.num_bytes(largest, self.feature_dim, size) for spec in self.request.specs)
 
     def statistics(self, method: str | None = None) -> StatisticsSum:
         """Return the merged statistics that a method (by default the first) is solved from."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics import ClassMeanRows
+from fedstats_app.statistics import ClassMeanRows, ScatterFactor
+from fedstats_app.statistics.scatter_factor import full_rank
 from fedstats_app.wire.reading import MAX_COUNT, Malformed
 
+# How far from orthonormal directions may be that somebody made in float32.
+MIN_ORTHONORMAL_TOLERANCE = 1e-5
 # No network's features are larger in magnitude, and no sum, product or norm of accepted numbers can overflow.
 MAX_FEATURE = 1e10
 
@@ -93,3 +96,44 @@ def check_gram(gram: Tensor, rows: ClassMeanRows, eps: float) -> None:
     _, info = torch.linalg.cholesky_ex(remainder)
     if int(info) != 0:
         raise Malformed("gram: must be positive semi-definite and not smaller than the class sums force")
+
+
+def check_scatter(factor: ScatterFactor, rows: ClassMeanRows) -> None:
+    """Refuse what cannot be the largest directions of the scatter of features about the means of these rows.
+
+    Each value left out is at most the smallest sent, so the energy left out is at most its square for each of them;
+    rounding the directions moves it too. There are no more than full_rank(rows).
+
+    Parameters
+    ----------
+    factor : ScatterFactor
+        Of finite numbers, of no more directions than the scatter of these samples can have.
+    rows : ClassMeanRows
+        Of the same samples, checked already.
+
+    Raises
+    ------
+    Malformed
+        If values are negative or rise, directions are not orthonormal, values or the energy left out are larger than
+        features within MAX_FEATURE can give, or more energy is left out than the directions left out can have.
+    """
+    values, directions, left_out = factor.values.to(torch.float64), factor.directions.to(torch.float64), factor.left_out
+    if len(values) and (bool((values < 0).any()) or bool((values.diff() > 0).any())):
+        raise Malformed("scatter-values: must be at least 0 and not rise, got others")
+    eps = torch.finfo(factor.directions.dtype).eps
+    tolerance = max(4.0 * eps, MIN_ORTHONORMAL_TOLERANCE)
+    excess = directions @ directions.T - torch.eye(len(values), dtype=torch.float64)
+    if len(values) and float(excess.abs().max()) > tolerance:
+        raise Malformed(
+            f"scatter-directions: must be orthonormal within {tolerance:.2g}, got {float(excess.abs().max()):.3g}"
+        )
+    energy, most = float(values.square().sum()), rows.num_examples * rows.feature_dim * MAX_FEATURE**2
+    if energy > most:
+        raise Malformed(f"scatter-values: must have an energy of at most {most:.3g}, got {energy:.3g}")
+    unsent = full_rank(rows) - len(values)
+    if unsent == 0:
+        most = 0.0
+    elif len(values):
+        most = unsent * float(values[-1]) ** 2 + tolerance * energy
+    if not 0.0 <= left_out <= most:
+        raise Malformed(f"scatter-left-out: must lie in [0, {most:.3g}], got {left_out:.3g}")

@@ -17,7 +17,17 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics
 from fedstats_app.wire.arrays import WIRE_DTYPES
 from fedstats_app.wire.reading import Malformed, check_keys, number, reads_replies, record_of, typed, whole
-from fedstats_app.wire.statistics_records import ROW_KEYS, bytes_per_row, read_statistics_record, statistics_record
+from fedstats_app.wire.statistics_records import (
+    GRAM_KEYS,
+    ROW_KEYS,
+    SCATTER_KEYS,
+    bytes_per_row,
+    num_bytes,
+    read_statistics_record,
+    scatter_bytes_of,
+    statistics_record,
+    with_scatter,
+)
 from fedstats_app.wire.statistics_request import StatisticsRequest, read_statistics_request
 
 MAX_FINGERPRINT_LENGTH = 128
@@ -45,10 +55,14 @@ class ReceivedStatistics:
         Time the client says it took.
     row_bytes, gram_bytes : tuple of int
         Bytes on the wire per specification.
+    scatter_bytes : tuple of int
+        Of the factor of the scatter; where that was made of the Gram matrix, what it would have taken on the wire.
     single_row_bytes : tuple of int
         What the rows would have been with one row per class.
     other_bytes : int
         Bytes of the other records.
+    wire_bytes : int
+        Bytes of the whole reply.
     """
 
     statistics: tuple[ClientStatistics, ...]
@@ -58,13 +72,10 @@ class ReceivedStatistics:
     seconds: float
     row_bytes: tuple[int, ...]
     gram_bytes: tuple[int, ...]
+    scatter_bytes: tuple[int, ...]
     single_row_bytes: tuple[int, ...]
     other_bytes: int
-
-    @property
-    def wire_bytes(self) -> int:
-        """Bytes of the whole reply."""
-        return sum(self.row_bytes) + sum(self.gram_bytes) + self.other_bytes
+    wire_bytes: int
 
 
 def statistics_reply(
@@ -106,14 +117,12 @@ def statistics_reply(
     sets = [_as_client_statistics(one) for one in (statistics if isinstance(statistics, Sequence) else [statistics])]
     if len(sets) != len(request.specs):
         raise ValueError(f"the request asks for {len(request.specs)} sets of statistics, got {len(sets)}")
-    content = RecordDict()
-    for index, (client, spec) in enumerate(zip(sets, request.specs, strict=True)):
+    for client in sets:
         if client.rows.num_classes != request.num_classes or client.rows.counts.dtype != torch.int64:
             raise ValueError(
                 f"statistics must have the request's {request.num_classes} classes and int64 counts, "
                 f"got {client.rows.num_classes} classes and {client.rows.counts.dtype} counts"
             )
-        content[f"statistics-{index}"] = statistics_record(client, spec, WIRE_DTYPES[request.wire_dtype])
     metrics: dict[str, int | float] = {
         "num-examples": int(sets[0].rows.num_examples),
         "num-unreadable": int(num_unreadable),
@@ -121,6 +130,11 @@ def statistics_reply(
     }
     if num_suppressed_classes:
         metrics[SUPPRESSED] = int(num_suppressed_classes)
+    other_bytes = 8 * len(metrics) + len(backbone_fingerprint)
+    content = RecordDict()
+    for index, (client, spec) in enumerate(zip(sets, request.specs, strict=True)):
+        record = statistics_record(client, spec, WIRE_DTYPES[request.wire_dtype], other_bytes)
+        content[f"statistics-{index}"] = record
     content["metrics"] = MetricRecord({**metrics})
     if backbone_fingerprint:
         content["about"] = ConfigRecord({"backbone-fingerprint": backbone_fingerprint})
@@ -152,18 +166,23 @@ def read_statistics_reply(
     check_keys("reply", content, {*names, "metrics"}, {"about"})
     metrics = record_of(content, "metrics", MetricRecord, {"num-examples", "num-unreadable", "seconds"}, {SUPPRESSED})
     num_examples = whole(metrics, "num-examples")
-    fingerprint_bytes = _check_fingerprint(content, request)
-    statistics, row_bytes, single_row_bytes, gram_bytes = [], [], [], []
+    other_bytes = 8 * len(metrics) + _check_fingerprint(content, request)
+    statistics, row_bytes, single_row_bytes, gram_bytes, scatter_bytes = [], [], [], [], []
+    wire_bytes = other_bytes
     for name, spec in zip(names, request.specs, strict=True):
         record = record_of(content, name, ArrayRecord)
         dim = spec.feature_map.output_dim(feature_dim) if feature_dim is not None else None
         client = read_statistics_record(record, spec, request, dim)
         if client.rows.num_examples != num_examples:
             raise Malformed(f"{name}: counts must sum to num-examples {num_examples}, got {client.rows.num_examples}")
+        wire_bytes += num_bytes(record, tuple(record))
+        row_bytes.append(num_bytes(record, ROW_KEYS))
+        gram_bytes.append(num_bytes(record, GRAM_KEYS))
+        scatter_bytes.append(num_bytes(record, SCATTER_KEYS))
+        if spec.gram and spec.scatter is not None:
+            client = with_scatter(client, spec.scatter, row_bytes[-1] + other_bytes)
+            scatter_bytes[-1] = scatter_bytes_of(spec.scatter, client)
         statistics.append(client)
-        of_rows = {key: len(array.data) for key, array in record.items() if key in ROW_KEYS}
-        row_bytes.append(sum(of_rows.values()))
-        gram_bytes.append(sum(len(array.data) for array in record.values()) - row_bytes[-1])
         repeated = len(client.rows) - len(torch.unique(client.rows.class_ids))
         single_row_bytes.append(row_bytes[-1] - repeated * bytes_per_row(client.rows))
     return ReceivedStatistics(
@@ -174,8 +193,10 @@ def read_statistics_reply(
         number(metrics, "seconds"),
         tuple(row_bytes),
         tuple(gram_bytes),
+        tuple(scatter_bytes),
         tuple(single_row_bytes),
-        8 * len(metrics) + fingerprint_bytes,
+        other_bytes,
+        wire_bytes,
     )
 
 

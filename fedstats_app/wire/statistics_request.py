@@ -61,7 +61,9 @@ class StatisticsRequest(SampleRequest):
         if any(spec.means_per_class > MAX_MEANS_PER_CLASS for spec in self.specs):
             raise ValueError(f"means_per_class must be at most {MAX_MEANS_PER_CLASS}")
         # A mapped dimension does not depend on the backbone's, but for the identity, whose Gram matrix is what it is.
-        widest = max((spec.feature_map.output_dim(1) for spec in self.specs if spec.gram), default=1)
+        # A factor of the scatter of many samples takes one too.
+        square = (spec for spec in self.specs if spec.gram or spec.scatter)
+        widest = max((spec.feature_map.output_dim(1) for spec in square), default=1)
         if widest > MAX_GRAM_DIM:
             raise ValueError(f"a Gram matrix takes at most {MAX_GRAM_DIM} mapped features, got {widest}")
         if self.wire_dtype not in WIRE_DTYPES:

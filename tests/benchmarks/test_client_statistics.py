@@ -8,10 +8,10 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.statistics import FeatureStatistics
 
 
-def test_the_benchmark_reports_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
-    client_statistics.main(
-        ["--json", "--backbone", "tiny", "--input-size", "16", "--batch-size", "4", "--batches", "2", "--repeats", "3"]
-    )
+@pytest.mark.parametrize("root", [[], ["--root"]])
+def test_the_benchmark_reports_both_sides(root: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--input-size", "16", "--batch-size", "4", "--batches", "2", "--repeats", "3"]
+    client_statistics.main(["--json", "--backbone", "tiny", *sizes, *root])
     measured = json.loads(capsys.readouterr().out)
     assert measured["images"] == 8 and measured["repeats"] == 3
     assert measured["feature_dim"] == load_backbone("tiny", weights="random", input_size=16).feature_dim
@@ -23,7 +23,7 @@ def test_the_statistics_that_are_timed_are_those_of_all_batches() -> None:
     backbone = load_backbone("tiny", weights="random", input_size=16, batch_size=4, device="cpu")
     batches = [torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
     labels = torch.arange(12) % 5
-    made = client_statistics._statistics(backbone, batches, labels, 5).summed()
+    made = client_statistics._statistics(backbone, batches, labels, 5, client_statistics.GRAM).summed()
     features = torch.cat([backbone.forward_batch(batch) for batch in batches])
     expected = FeatureStatistics.from_features(features, labels, 5)
     assert torch.equal(made.class_counts, expected.class_counts)

@@ -79,8 +79,8 @@ def test_doctor_forecasts_its_cost(copy: Path, settings: dict[str, object]) -> N
     (copy / "run.toml").write_text("\n".join(lines))
     findings = json.loads(python(copy, "-m", "fedstats_app.cli", "doctor", "--run-config", "run.toml", "--json"))
     [sent] = [finding["message"] for finding in findings["findings"] if finding["check"] == "bytes up"]
-    # Six clients with three classes of 32 features in float32, and the triangle of a Gram matrix from each.
-    assert "feddiag 18.1 kB" in sent
+    # Six clients with three classes of 32 features in float32, and the factor of a Gram matrix from each.
+    assert "feddiag 13.8 kB" in sent
 
 
 def test_a_key_of_its_own_takes_an_option_and_a_line_of_pyproject(copy: Path) -> None:

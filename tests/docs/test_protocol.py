@@ -8,7 +8,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedstats_app.grid.exchange import CLIENTS_PER_MESSAGE, CLIENTS_PER_WINDOW
-from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.rank_rule import RankRule
+from fedstats_app.statistics import ScatterSpec, StatisticsSpec
 from fedstats_app.statistics.sample_request import MAX_CLASSES
 from fedstats_app.wire import (
     QUERY_STATISTICS,
@@ -30,7 +31,9 @@ PAGE = DOCS / "protocol.md"
 CLASSES, PRESENT, DIM, FEW = 10, 3, 1280, 60
 
 
-def exchange(num_samples: int = FEW, *, gram: bool = True) -> tuple[Message, ReceivedStatistics]:
+def exchange(
+    num_samples: int = FEW, *, gram: bool = True, scatter: ScatterSpec | None = None
+) -> tuple[Message, ReceivedStatistics]:
     """Send one client's statistics over a grid: 3 of 10 classes, d = 1280."""
     app = ClientApp()
 
@@ -42,7 +45,7 @@ def exchange(num_samples: int = FEW, *, gram: bool = True) -> tuple[Message, Rec
         return statistics_reply(msg, statistics, backbone_fingerprint="0" * 64, seconds=1.0)
 
     grid = LocalGrid(app, [{}], {})
-    request = StatisticsRequest(CLASSES, (StatisticsSpec(gram=gram),))
+    request = StatisticsRequest(CLASSES, (StatisticsSpec(gram=gram, scatter=scatter),))
     message = Message(request.to_content(), dst_node_id=grid.get_node_ids()[0], message_type=QUERY_STATISTICS)
     [reply] = grid.send_and_receive([message])
     return reply, read_statistics_reply(reply, request)
@@ -60,26 +63,30 @@ def test_example_is_what_a_client_sends() -> None:
     assert stated("`class-sums` without header") == of_few["class-sums"].numpy().nbytes
     assert stated("`gram-factor` without header, from 60 samples") == of_few["gram-factor"].numpy().nbytes
     assert stated("`gram` without header, from 1,280 samples or more") == of_many["gram"].numpy().nbytes
-    assert stated("the reply for Fed3R or FedCGS, or for all four, from 60 samples") == received.wire_bytes
+    assert stated("the reply for Fed3R or FedCGS, or for all, from 60 samples") == received.wire_bytes
     assert stated("the same from 1,280 samples or more") == received_of_many.wire_bytes
     assert stated("the reply for FedNCM or FedCOF alone") == exchange(gram=False)[1].wire_bytes
 
 
-@pytest.mark.parametrize("num_samples", [FEW, DIM])
-def test_formulas_give_the_bytes(num_samples: int) -> None:
-    reply, _ = exchange(num_samples)
+FACTOR = ScatterSpec(RankRule("number", 9.0))
+
+
+@pytest.mark.parametrize(("num_samples", "scatter"), [(FEW, None), (DIM, None), (FEW, FACTOR)])
+def test_formulas_give_the_bytes(num_samples: int, scatter: ScatterSpec | None) -> None:
+    reply, _ = exchange(num_samples, gram=scatter is None, scatter=scatter)
     for key, array in reply.content["statistics-0"].items():
         [row] = [row for row in rows(PAGE, "record") if f"`{key}`" in row[1] and len(row) == 4]
         formula = row[3].strip("$").replace("\\,", "")
         formula = re.sub(r"(?<=[0-9a-z])(?=[a-z(])", "*", formula)
-        assert eval(formula, {"s": 4, "m": PRESENT, "d": DIM, "r": num_samples}) == len(array.data), row
+        assert eval(formula, {"s": 4, "m": PRESENT, "d": DIM, "r": num_samples, "t": 2, "k": 9}) == len(array.data), row
 
 
 def test_records_and_keys_are_all_described() -> None:
     reply, _ = exchange()
+    with_factor, _ = exchange(gram=False, scatter=FACTOR)
     request = StatisticsRequest(CLASSES).to_content()
     described = prose(PAGE)
-    for content in (reply.content, request):
+    for content in (reply.content, with_factor.content, request):
         for record in content.values():
             assert all(f"`{key}`" in described for key in record)
 

@@ -1,7 +1,6 @@
 """What holds for every method's head: finite on degenerate data, and the same for any split of the samples."""
 
 import functools
-import operator
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS, ConfiguredMethod
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, StatisticsSpec
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, StatisticsSpec, StatisticsSum
 from tests.support.compare import absolute_difference
 from tests.support.draws import Sample, samples
 from tests.support.golden import Federation
@@ -29,16 +28,23 @@ def any_options(data: st.DataObject, name: str) -> ConfiguredMethod:
     return data.draw(st.sampled_from(CONFIGURED[name]), label="options")
 
 
-def _merged(sample: Sample, spec: StatisticsSpec) -> ClientStatistics:
-    clients = [spec.from_features(*part, sample.num_classes, seed=3) for part in sample.parts]
-    return functools.reduce(operator.add, clients)
+def _fold(clients: list[ClientStatistics], spec: StatisticsSpec) -> StatisticsSum:
+    first, scatter = clients[0].rows, spec.scatter is not None
+    merged = StatisticsSum(first.num_classes, first.feature_dim, gram=spec.gram, keep_rows=True, scatter=scatter)
+    for client in clients:
+        merged.add(client)
+    return merged
 
 
-def _solve(one: ConfiguredMethod, merged: ClientStatistics) -> LinearHead:
-    return one.method.solve(merged.rows if one.method.keeps_rows else merged.summed(), one.options)
+def _merged(sample: Sample, spec: StatisticsSpec) -> StatisticsSum:
+    return _fold([spec.from_features(*part, sample.num_classes, seed=3) for part in sample.parts], spec)
 
 
-def _check(solve: Callable[[ClientStatistics], LinearHead], spec: StatisticsSpec, sample: Sample) -> None:
+def _solve(one: ConfiguredMethod, merged: StatisticsSum) -> LinearHead:
+    return one.solve(merged)
+
+
+def _check(solve: Callable[[StatisticsSum], LinearHead], spec: StatisticsSpec, sample: Sample) -> None:
     head = solve(_merged(sample, spec))
     present = [c in set(sample.labels.tolist()) for c in range(sample.num_classes)]
     assert head.weight.dtype == head.bias.dtype == torch.float64
@@ -93,7 +99,7 @@ def test_a_head_is_finite_in_named_degenerate_cases(name: str, case: str) -> Non
 
 @pytest.mark.parametrize("case", DEGENERATE)
 def test_rows_that_are_not_normalised_are_finite_too(case: str) -> None:
-    def solve(merged: ClientStatistics) -> LinearHead:
+    def solve(merged: StatisticsSum) -> LinearHead:
         return solve_ridge(merged.summed(), normalize=False)
 
     _check(solve, StatisticsSpec(gram=True), DEGENERATE[case])
@@ -116,7 +122,7 @@ def test_heads_from_sums_do_not_depend_on_the_split(name: str, sample: Sample, d
     one = any_options(data, name)
     spec = one.specification
     split = _solve(one, _merged(sample, spec))
-    together = _solve(one, spec.from_features(sample.features, sample.labels, 4))
+    together = _solve(one, _fold([spec.from_features(sample.features, sample.labels, 4)], spec))
     tolerance = 1e-3 if split.report.rank is not None else 1e-10  # only pinv32 has a rank here: it works in float32
     assert absolute_difference(split.weight, together.weight) <= tolerance
     fresh = spec.feature_map(torch.randn(50, 6, generator=torch.Generator().manual_seed(1)))
@@ -138,8 +144,9 @@ def test_the_same_statistics_give_the_same_bits(name: str, sample: Sample, data:
 def test_a_solver_leaves_the_statistics_alone(name: str) -> None:
     for one in CONFIGURED[name]:
         merged = _merged(DEGENERATE["one sample per client"], one.specification)
-        gram = [] if merged.gram is None else [merged.gram]
-        tensors = [merged.rows.class_ids, merged.rows.counts, merged.rows.class_sums, *gram]
+        own = merged._total
+        tensors = [own.class_counts, own.class_sums, merged.rows().counts, merged.rows().class_sums]
+        tensors += [matrix for matrix in (own.gram, merged._scatter) if matrix is not None]
         before = [tensor.clone() for tensor in tensors]
         _solve(one, merged)
         assert all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True))

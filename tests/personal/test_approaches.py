@@ -33,8 +33,8 @@ DIM = 32
 Everything = tuple[Federation, dict[str, PersonalResult]]
 ALL = {
     *("local-only", "one-shot", "one-shot-sum", "fedavg", "fedavg-ft", "fedproto"),
-    *("closed-form-fedcgs", "closed-form-fed3r"),
-    *(f"global-{method}" for method in ("fedncm", "fed3r", "fedcof", "fedcgs")),
+    *("closed-form-fedcgs", "closed-form-fed3r", "closed-form-fedroot"),
+    *(f"global-{method}" for method in ("fedncm", "fed3r", "fedcof", "fedcgs", "fedroot")),
 }
 
 
@@ -128,12 +128,16 @@ def test_the_closed_form_is_solved_from_the_clients_own_statistics(everything: E
     one, results = everything
     dataset, reader = training_set(one.config.data), FeatureReader(one.backbone)
     ridge = one.strategy.heads["fed3r"].report.parameters["ridge_lambda"]
+    of_root = one.strategy.heads["fedroot"].report.parameters["ridge_lambda"]
     shrinkage = one.config.options_of("fedcgs").shrinkage
     solvers = {
         "fed3r": lambda stats, ratio: solve_ridge(stats, ridge_lambda=ridge * ratio),
         "fedcgs": lambda stats, ratio: solve_gaussian(stats, shrinkage=shrinkage),
+        "fedroot": lambda stats, ratio: solve_ridge(stats, ridge_lambda=of_root * ratio),
     }
-    stats = one.strategy.statistics("fed3r").summed()
+    total = one.strategy.statistics("fed3r")
+    exact, completed = total.summed(), one.strategy.methods()["fedroot"].sums(total)
+    stats = {"fed3r": exact, "fedcgs": exact, "fedroot": completed}
     for client in range(NUM_CLIENTS):
         (features, labels), (test_features, test_labels) = (
             (torch.cat([block for block, _ in reader.blocks(dataset, part)]), torch.from_numpy(dataset.labels[part]))
@@ -143,10 +147,10 @@ def test_the_closed_form_is_solved_from_the_clients_own_statistics(everything: E
         for method, solver in solvers.items():
             key = (one.config.run.seed, client, client_personal.VALIDATION_STREAM)
             everywhere = torch.ones(len(labels), dtype=torch.bool)
-            mixing = choose_mixing(stats, features, labels, solver, in_global=everywhere, key=key).mixing
+            mixing = choose_mixing(stats[method], features, labels, solver, in_global=everywhere, key=key).mixing
             result = results[f"closed-form-{method}"]
             assert result.mixing[client] == mixing
-            predicted = personal_head(stats, own, mixing, solver).predict(test_features)
+            predicted = personal_head(stats[method], own, mixing, solver).predict(test_features)
             assert result.num_correct[client] == int((predicted == test_labels).sum())
     assert len({*results["closed-form-fed3r"].mixing.values(), *results["closed-form-fedcgs"].mixing.values()}) > 1
 
@@ -156,7 +160,7 @@ def test_without_a_weight_of_their_own_clients_have_the_global_head(
 ) -> None:
     monkeypatch.setattr(personal, "MIXING_GRID", (0.0,))
     results = federation(data, tmp_path, personalise="global,closed-form", wire_dtype="float64").run()
-    for method in ("fed3r", "fedcgs"):
+    for method in ("fed3r", "fedcgs", "fedroot"):
         assert results[f"closed-form-{method}"].num_correct == results[f"global-{method}"].num_correct
         assert set(results[f"closed-form-{method}"].mixing.values()) == {0.0}
 
@@ -265,7 +269,7 @@ def test_personal_models_need_a_holdout(data: Path, tmp_path: Path) -> None:
 def test_personal_models_need_a_head_with_a_gram_matrix(data: Path, tmp_path: Path) -> None:
     one = federation(data, tmp_path, method="fedncm")
     one.config = replace(one.config, personal=PersonalOptions("local-only"))
-    with pytest.raises(ValueError, match="need the head of fedcgs or fed3r, got fedncm"):
+    with pytest.raises(ValueError, match="need the head of fedcgs or fed3r or fedroot, got fedncm"):
         one.run()
 
 

@@ -5,9 +5,11 @@ import torch
 
 from fedstats_app.methods import METHODS
 from fedstats_app.privacy import NodePolicy, RefusedByPolicy, says_much_about_samples
-from fedstats_app.statistics import RandomProjection, StatisticsSpec, merge_specs
+from fedstats_app.rank_rule import RankRule
+from fedstats_app.statistics import RandomProjection, ScatterSpec, StatisticsSpec, merge_specs
 from tests.support.options import configured
 
+SCATTER = StatisticsSpec(scatter=ScatterSpec(RankRule("full")))
 ROWS, GRAM = StatisticsSpec(), StatisticsSpec(gram=True)
 SEVERAL, MAPPED = StatisticsSpec(means_per_class=3), StatisticsSpec(gram=True, feature_map=RandomProjection(9, seed=1))
 
@@ -36,6 +38,9 @@ def test_every_method_may_ask_for_what_it_needs_alone(method: str) -> None:
         (("fedncm",), GRAM, r"a Gram matrix: needed by none of this node's allowed-methods \(fedncm\)"),
         (("fedncm", "fedcof"), GRAM, r"a Gram matrix: .*\(fedncm, fedcof\)"),
         (("fedncm",), SEVERAL, "several means per class"),
+        (("fedncm", "fedcof", "fed3r"), SCATTER, "a factor of the scatter: needed by none"),
+        (("fedroot",), GRAM, "a Gram matrix: needed by none"),
+        (("fedroot",), merge_specs([SCATTER, GRAM])[0], "a Gram matrix: needed by none"),
         (("fed3r", "fedcgs"), SEVERAL, "several means per class"),
         (
             ("fedcof",),
@@ -56,7 +61,7 @@ def test_one_pass_for_all_is_refused_where_one_of_them_is_not_allowed() -> None:
 
     allowing(*METHODS).check_specifications(specs)
     NodePolicy().check_specifications(specs)
-    with pytest.raises(RefusedByPolicy, match="Gram"):
+    with pytest.raises(RefusedByPolicy, match=r"a Gram matrix|a factor of the scatter"):
         allowing("fedncm", "fedcof").check_specifications(specs)
 
 
@@ -68,9 +73,17 @@ def test_a_gram_matrix_of_few_samples_is_refused_without_saying_how_few(num_exam
     if not refused:
         policy.check_gram([ROWS, GRAM], num_examples)
         return
+    with pytest.raises(RefusedByPolicy, match="a factor of the scatter: this node has fewer than 20 samples"):
+        policy.check_gram([ROWS, SCATTER], num_examples)
     with pytest.raises(RefusedByPolicy) as caught:
         policy.check_gram([ROWS, MAPPED], num_examples)
     assert "fewer than 20 samples" in str(caught.value) and str(num_examples) not in str(caught.value).replace("20", "")
+
+
+def test_who_may_send_a_gram_matrix_may_do_so_for_a_factor_too() -> None:
+    """Where both are needed clients send the matrix alone, and the server makes the factor of it."""
+    [both] = merge_specs([SCATTER, GRAM])
+    allowing("fed3r").check_specifications([both])
 
 
 def test_fewer_samples_than_twice_the_dimension_say_much() -> None:

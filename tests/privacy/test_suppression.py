@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fedstats_app.methods import Needs
 from fedstats_app.privacy import NodePolicy, RefusedByPolicy, StatisticsAboveFloor, statistics_above_floor
-from fedstats_app.statistics import ClientStatistics, RandomProjection, StatisticsSpec
+from fedstats_app.rank_rule import RankRule
+from fedstats_app.statistics import ClientStatistics, RandomProjection, ScatterSpec, StatisticsSpec
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
 from tests.support.compare import relative_difference, same_bits
 from tests.support.local_grid import instruction
@@ -205,14 +206,16 @@ def test_refusals_come_before_any_image_is_read_where_they_can(
     assert len(site.passes) == passes
 
 
-def test_an_owner_is_warned_of_a_gram_matrix_of_few_samples(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("spec", [StatisticsSpec(gram=True), StatisticsSpec(scatter=ScatterSpec(RankRule("full")))])
+def test_an_owner_is_warned_of_a_gram_matrix_or_factor_of_few_samples(
+    spec: StatisticsSpec, caplog: pytest.LogCaptureFixture
+) -> None:
     """26 samples: fewer than 2 d for d = 14, not for d = 13."""
 
     def warned(policy: NodePolicy, dim: int) -> bool:
         caplog.clear()
         site = Site(torch.ones(26, dim, dtype=torch.float64), torch.zeros(26, dtype=torch.int64), set())
-        specs = [StatisticsSpec(gram=True)]
-        statistics_above_floor(policy, specs, site.labels, site.blocks, num_classes=1, feature_dim=dim)
+        statistics_above_floor(policy, [spec], site.labels, site.blocks, num_classes=1, feature_dim=dim)
         return "26 samples in" in caplog.text
 
     assert warned(NodePolicy(5), 14) and not warned(NodePolicy(5), 13)

@@ -47,7 +47,7 @@ def test_fedcgs_sends_the_parameters_that_its_paper_counts() -> None:
 
 
 def test_no_client_costs_nothing() -> None:
-    for method in METHODS:
+    for method in (name for name, record in METHODS.items() if record.uplink is not None):
         assert uplink_bytes(method, num_rows=0, num_clients=0, num_classes=10, feature_dim=8) == 0
 
 

@@ -9,11 +9,13 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from fedstats_app.rank_rule import RankRule
 from fedstats_app.results.statistics_file import STATISTICS_FILE, load_statistics, save_statistics
 from fedstats_app.statistics import (
     CollectedStatistics,
     MergedClient,
     RandomProjection,
+    ScatterSpec,
     StatisticsSpec,
     StatisticsSum,
 )
@@ -24,8 +26,9 @@ SPECS = (
     StatisticsSpec(gram=True, means_per_class=3),
     StatisticsSpec(gram=True, feature_map=RandomProjection(7, seed=3, activation="tanh")),
     StatisticsSpec(feature_map=RandomProjection(4, seed=1)),
+    StatisticsSpec(feature_map=RandomProjection(6, seed=2), scatter=ScatterSpec(RankRule.parse("90%"), "float32")),
 )
-KEEP_ROWS = (True, False, True)
+KEEP_ROWS = (True, False, True, True)
 NAMES = ("Łódź", "cat", "dog")
 
 
@@ -33,10 +36,14 @@ def make(num_clients: int = 3) -> CollectedStatistics:
     generator = torch.Generator().manual_seed(0)
     sums = []
     for spec, keep_rows in zip(SPECS, KEEP_ROWS, strict=True):
-        total = StatisticsSum(3, spec.feature_map.output_dim(5), gram=spec.gram, keep_rows=keep_rows)
+        dim, scatter = spec.feature_map.output_dim(5), spec.scatter is not None
+        total = StatisticsSum(3, dim, gram=spec.gram, keep_rows=keep_rows, scatter=scatter)
         for _ in range(num_clients):
             features = torch.randn(20, 5, generator=generator) + 1.0
-            total.add(spec.from_features(features, torch.randint(0, 3, (20,), generator=generator), 3))
+            client = spec.from_features(features, torch.randint(0, 3, (20,), generator=generator), 3)
+            if client.scatter is not None:
+                client = client.with_scatter(client.scatter.truncated(2, torch.float32))
+            total.add(client)
         sums.append(total)
     clients = tuple(MergedClient(f"digest {k}", "17", 1000 + k) for k in range(num_clients))
     return CollectedStatistics(NAMES, SPECS, tuple(sums), "5f" * 32, clients)
@@ -60,6 +67,10 @@ def test_they_come_back_to_the_last_bit(file: Path, where: str) -> None:
         assert a.gram is None or b.gram is None or same_bits(a.gram, b.gram)
         for name in ("num_rows", "num_pairs", "keeps_rows"):
             assert getattr(before, name) == getattr(after, name)
+        assert before.has_scatter == after.has_scatter
+        if before.has_scatter:
+            c, d = before.low_rank(), after.low_rank()
+            assert same_bits(c.scatter, d.scatter) and c.left_out == d.left_out > 0.0
         if before.keeps_rows:
             assert same_bits(before.rows().class_sums, after.rows().class_sums)
             assert same_bits(before.rows().class_ids, after.rows().class_ids)
@@ -133,8 +144,12 @@ def forge(file: Path, tensor: str | None = None, value: torch.Tensor | None = No
         ({"tensor": "0.class-sums"}, "KeyError"),
         ({"tensor": "0.class-sums", "value": torch.full((3, 5), float("nan"), dtype=torch.float64)}, "finite"),
         ({"tensor": "0.gram", "value": torch.zeros(3, dtype=torch.float64)}, "does not hold"),
+        ({"tensor": "3.scatter", "value": torch.zeros(3, dtype=torch.float64)}, "scatter must be the upper triangle"),
+        ({"tensor": "3.scatter"}, "factor of scatter"),
+        ({"tensor": "3.left-out", "value": torch.tensor(-1.0, dtype=torch.float64)}, "at least 0"),
+        ({"specifications": '[{"gram": false, "means-per-class": 1, "feature-map": {}, "scatter": 1}]'}, "type dict"),
         ({"tensor": "0.class-counts", "value": torch.tensor([1, 2, 3])}, "other counts"),
-        ({"rows_and_pairs": "[[1, 1], [1, 1], [1, 1]]"}, "rows must be 1 of"),
+        ({"rows_and_pairs": "[[1, 1], [1, 1], [1, 1], [1, 1]]"}, "rows must be 1 of"),
     ],
 )
 def test_what_is_no_such_file_is_refused(file: Path, change: dict[str, object], reason: str) -> None:

@@ -125,7 +125,7 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
     for names, specs, sums, reason in (
         (("cat", "cat"), good.specs, good.sums, "must differ"),
         (("cat",), good.specs, good.sums, "must have 1 classes"),
-        (good.class_names, (GRAM,), good.sums, "and a Gram matrix"),
+        (good.class_names, (GRAM,), good.sums, "a Gram matrix and no factor"),
         (good.class_names, good.specs, (), "one sum for each, got 0 for 1"),
     ):
         with pytest.raises(ValueError, match=reason):

@@ -56,7 +56,12 @@ def test_a_method_alone_equals_it_in_one_pass(method: str) -> None:
     all_arrays = run(together, CLIENTS.client_grid())
 
     assert set(arrays) == {"weight", "bias"}
-    assert {name: all_arrays[f"{method}.{name}"] for name in arrays} == arrays
+    if METHODS[method].needs.scatter:
+        # Its factors were made of the Gram matrices here, sent there: the same but for their rounding.
+        assert relative_difference(together.heads[method].weight, alone.heads[method].weight) < 1e-4
+        assert together.wire_bytes(method) == alone.wire_bytes(method) == alone.collection.total_wire_bytes
+    else:
+        assert {name: all_arrays[f"{method}.{name}"] for name in arrays} == arrays
 
 
 @pytest.mark.parametrize("wire_dtype", ["float32", "float64"])

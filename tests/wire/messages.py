@@ -19,7 +19,7 @@ from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire import mezo, personal, personal_heads, prototypes, training
 from fedstats_app.wire.arrays import to_record
 from tests.support.local_grid import instruction
-from tests.wire.replies import DIM, FEW, NUM_CLASSES, features_and_labels, honest_reply, request_for
+from tests.wire.replies import DIM, FEW, NUM_CLASSES, SCATTER, features_and_labels, honest_reply, request_for
 
 FED3R = METHODS["fed3r"].configured(METHODS["fed3r"].options(ridge_lambda=2.0, kernel_width=3.0))
 NAMES = tuple("abcde")
@@ -79,6 +79,7 @@ def _reply(make: Callable[[], Message], reads: Callable[[Message], object], *opt
 
 KINDS: dict[str, Kind] = {
     "statistics": _request(wire.StatisticsRequest(5, class_names=NAMES).to_content, wire.read_statistics_request),
+    "statistics with a factor": _request(request_for(SCATTER).to_content, wire.read_statistics_request),
     "heads": _request(
         lambda: wire.evaluation_content(wire.StatisticsRequest(NUM_CLASSES), {"x": (0, HEAD)}),
         wire.read_evaluation_request,
@@ -116,6 +117,11 @@ KINDS: dict[str, Kind] = {
     "statistics reply of few samples": _reply(
         lambda: honest_reply(request_for(), n=FEW),
         lambda reply: wire.read_statistics_reply(reply, request_for()),
+        "about",
+    ),
+    "statistics reply with a factor": _reply(
+        lambda: honest_reply(request_for(SCATTER)),
+        lambda reply: wire.read_statistics_reply(reply, request_for(SCATTER)),
         "about",
     ),
     "heads reply": _reply(

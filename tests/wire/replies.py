@@ -9,11 +9,14 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from torch import Tensor
 
-from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.rank_rule import RankRule
+from fedstats_app.statistics import ScatterSpec, StatisticsSpec
 from fedstats_app.wire import StatisticsRequest, statistics_reply
 from tests.support.local_grid import instruction
 
 NUM_CLASSES, DIM, NUM_SAMPLES = 5, 6, 30
+# Two directions of six, in half precision.
+SCATTER = StatisticsSpec(scatter=ScatterSpec(RankRule("number", 2.0)))
 # Samples of a client that sends the factor of its Gram matrix: fewer than features.
 FEW = 4
 FINGERPRINT = "5f" * 32

@@ -67,6 +67,27 @@ IMPOSSIBLE: tuple[tuple[str, str, str, Any, str], ...] = (
         )
         for width in (float("nan"), 0.0)
     ),
+    *(
+        ("statistics with a factor", "request", "specifications", specifications(scatter=scatter), reason)
+        for scatter, reason in (
+            (None, "scatter must be of type dict"),
+            ({"rank": 2, "dtype": "float16"}, "rank must be of type str"),
+            ({"rank": "half", "dtype": "float16"}, 'must be full, "sqrt'),
+            ({"rank": "full", "dtype": "int8"}, "dtype of a factor must be one of float16, float32, got 'int8'"),
+            ({"rank": "full"}, "KeyError"),
+        )
+    ),
+    (
+        "statistics with a factor",
+        "request",
+        "specifications",
+        specifications(
+            gram=False,
+            scatter={"rank": "full", "dtype": "float16"},
+            feature_map={"kind": "random-projection", **RELU, "num_features": 50_000},
+        ),
+        "at most 32768",
+    ),
     ("heads", "head.x", "weight", np.full((C, D), np.nan), "weight: must be finite"),
     ("heads", "head.x", "weight", np.zeros(C), "weight: must have shape"),
     ("heads", "head.x", "weight", np.zeros((C + 1, D)), r"weight: must have shape \(5, .*, got \(6, 6\)"),

@@ -105,7 +105,7 @@ HOSTILE_ARRAYS: dict[str, Callable[[Array], Array]] = {
     ),
     "cut": lambda good: forged(good, good.data[:-1]),
     "bytes behind": lambda good: forged(good, good.data + b"\0"),
-    "half precision": lambda good: Array(good.numpy().astype(np.float16)),
+    "another precision": lambda good: Array(good.numpy().astype(np.float16 if good.dtype != "float16" else np.float32)),
     "complex": lambda good: Array(good.numpy().astype(np.complex64)),
     "text": lambda good: Array(np.array(["a"])),
     "Fortran order": lambda good: Array(np.asfortranarray(np.ones((5, 6), good.dtype))),

@@ -58,7 +58,7 @@ def test_three_panels_show_the_same_accuracies_over_rounds_megabytes_and_passes(
 def test_only_solved_heads_have_a_star_and_a_random_one_is_dotted_and_grey() -> None:
     panels = draw(experiment()).axes
     for axes in panels:
-        assert len(stars(axes)) == 4
+        assert len(stars(axes)) == len(METHODS)
         (random,) = line_of(axes, MUTED)
         assert random.get_linestyle() != "-"
     unscored_start = draw([make_training("fedcof", [None, 0.8, 0.9])]).axes

@@ -1,0 +1,69 @@
+"""Several ranks from one pass: what the server would hold had clients sent factors instead of Gram matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedstats_app.rank_rule import RankRule
+from fedstats_app.statistics import LowRankStatistics, ScatterSpec, StatisticsSum
+from fedstats_app.wire import ReceivedStatistics
+from fedstats_app.wire.statistics_records import scatter_bytes_of, with_scatter
+
+# Multiples of the square root of a client's number of samples.
+FACTORS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+CURVE = tuple(ScatterSpec(RankRule("root", factor)) for factor in FACTORS)
+
+
+class RankCurve:
+    """Sums of the factors of several ranks, made of the Gram matrices that clients sent: accuracy against bytes.
+
+    Feed it with each client as it is folded (:attr:`ServedMethods.on_reply`), in that order. Memory: a d x d matrix for
+    each rank, and the rows once.
+
+    Parameters
+    ----------
+    index : int
+        Which of the request's specifications has the Gram matrices.
+    specs : sequence of ScatterSpec
+        The ranks, different.
+    """
+
+    def __init__(self, index: int = 0, specs: Sequence[ScatterSpec] = CURVE) -> None:
+        self.specs, self._index = tuple(specs), index
+        self._sums: dict[ScatterSpec, StatisticsSum] = {}
+        self._bytes = dict.fromkeys(self.specs, 0)
+
+    def add(self, received: ReceivedStatistics) -> None:
+        """Add one client's statistics.
+
+        Raises
+        ------
+        ValueError
+            If it sent no Gram matrix, or its rows alone exceed the bytes of a rule.
+        """
+        client = received.statistics[self._index]
+        if not client.has_gram:
+            raise ValueError("a curve of ranks needs statistics with a Gram matrix, got none")
+        bytes_without = received.row_bytes[self._index] + received.other_bytes
+        made = {spec: with_scatter(client, spec, bytes_without) for spec in self.specs}
+        shape = (client.rows.num_classes, client.rows.feature_dim)
+        for number, (spec, one) in enumerate(made.items()):
+            if spec not in self._sums:
+                self._sums[spec] = StatisticsSum(*shape, gram=False, keep_rows=number == 0, scatter=True)
+            self._sums[spec].add(one)
+            self._bytes[spec] += bytes_without + scatter_bytes_of(spec, one)
+
+    def low_rank(self, spec: ScatterSpec) -> LowRankStatistics:
+        """Return what the server would hold of one of the ranks, to be completed and solved.
+
+        Raises
+        ------
+        KeyError
+            If the rank is not one of the curve's, or there is no client yet.
+        """
+        rows = self._sums[self.specs[0]].rows()
+        return self._sums[spec].low_rank(rows)
+
+    def wire_bytes(self, spec: ScatterSpec) -> int:
+        """Return the bytes that all clients would have sent for one of the ranks."""
+        return self._bytes[spec]

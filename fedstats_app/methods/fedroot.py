@@ -1,0 +1,74 @@
+"""FedRoot: a square root of each client's scatter, of square-root rank. Ours, unpublished.
+
+Clients send rows (class, count, class sum) as for FedCOF, and of the scatter within their classes the largest
+directions with their singular values and the energy left out (a truncated singular value decomposition). The server
+adds these, spreads the energy left out over the shape that the rows betray (the pooled covariance of FedCOF, shrunk
+towards the identity), and solves the ridge regression of Fed3R or the Gaussian discriminant of FedCGS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from fedstats_app.methods.method import Method, Needs, Personal
+from fedstats_app.options import Options, number, one_of, option, whole
+from fedstats_app.rank_rule import RankRule, rank_rule
+
+if TYPE_CHECKING:
+    from fedstats_app.heads import LinearHead
+    from fedstats_app.statistics import FeatureStatistics, LowRankStatistics, StatisticsSpec
+
+
+@dataclass(frozen=True)
+class FedRootOptions(Options):
+    """As :func:`fedstats_app.heads.solve_fedroot`, and what a client sends: ranks as :class:`RankRule` says."""
+
+    prefix: ClassVar[str] = "fedroot-"
+
+    rank: str = option("sqrt(n)", rank_rule)
+    factor_dtype: Literal["float16", "float32"] = option("float16", one_of("float16", "float32"))
+    means_per_class: int = option(1, whole(1, 10_000))
+    head: Literal["ridge", "within"] = option("ridge", one_of("ridge", "within"))
+    ridge_lambda: float | Literal["auto"] = option("auto", number(0.0, word="auto"))
+    shrinkage: float = option(0.01, number(0.0))
+
+
+def _specify(options: FedRootOptions, seed: int) -> StatisticsSpec:
+    from fedstats_app.statistics import ScatterSpec, StatisticsSpec
+
+    scatter = ScatterSpec(RankRule.parse(options.rank), options.factor_dtype)
+    return StatisticsSpec(means_per_class=options.means_per_class, scatter=scatter)
+
+
+def _complete(statistics: LowRankStatistics) -> FeatureStatistics:
+    from fedstats_app.heads.fedroot import complete
+
+    return complete(statistics.rows, statistics.scatter, statistics.left_out)
+
+
+def _solve(statistics: FeatureStatistics, options: FedRootOptions) -> LinearHead:
+    from fedstats_app.heads.fedroot import solve_completed
+
+    return solve_completed(
+        statistics, head=options.head, ridge_lambda=options.ridge_lambda, shrinkage=options.shrinkage
+    )
+
+
+def _personal(options: FedRootOptions) -> Personal:
+    return Personal("ridge_lambda", per_sample=True) if options.head == "ridge" else Personal("shrinkage")
+
+
+FEDROOT = Method(
+    name="fedroot",
+    display_name="FedRoot",
+    paper="unpublished, of this app",
+    options=FedRootOptions,
+    needs=Needs(several_means=True, scatter=True),
+    specify=_specify,
+    solve=_solve,
+    uplink=None,
+    keeps_rows=True,
+    complete=_complete,
+    personal=_personal,
+)

@@ -1,0 +1,156 @@
+"""A square root of a client's scatter about its rows' means, and what truncating it leaves out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedstats_app.rank_rule import RankRule
+from fedstats_app.statistics.class_mean_rows import ClassMeanRows
+from fedstats_app.statistics.gram_factor import GramFactor, one_thread
+
+# What an array of few axes has on the wire before its values.
+HEADER_BYTES = 128
+FACTOR_DTYPES = {"float16": torch.float16, "float32": torch.float32}
+
+
+@dataclass(frozen=True)
+class ScatterSpec:
+    """How much of its scatter a client sends.
+
+    Attributes
+    ----------
+    rank : RankRule
+        How many directions.
+    dtype : {"float16", "float32"}
+        Of the directions, which have length 1; their singular values are float32.
+    """
+
+    rank: RankRule
+    dtype: str = "float16"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in FACTOR_DTYPES:
+            raise ValueError(f"the dtype of a factor must be one of {', '.join(FACTOR_DTYPES)}, got {self.dtype!r}")
+
+    def num_bytes(self, rank: int, dim: int) -> int:
+        """Return the bytes of a factor of this rank in ``dim`` dimensions: values, directions and what is left out."""
+        return rank * (4 + FACTOR_DTYPES[self.dtype].itemsize * dim) + 8 + 3 * HEADER_BYTES
+
+
+@dataclass(frozen=True, eq=False)
+class ScatterFactor:
+    """F = diag(s) V^T and rho, of the scatter Z^T Z = sum_i (f_i - mu_i)(f_i - mu_i)^T about the means of the rows.
+
+    F^T F is the scatter where the factor is complete, and else its best approximation of the rank; rho is the energy
+    (trace) that is left out.
+
+    Attributes
+    ----------
+    values : Tensor
+        (k,) floating point, s: positive, falling.
+    directions : Tensor
+        (k, d) floating point, V^T: orthonormal rows, to the rounding of their dtype.
+    left_out : float
+        rho, at least 0.
+    """
+
+    values: Tensor
+    directions: Tensor
+    left_out: float = 0.0
+
+    @classmethod
+    def of_features(cls, features: Tensor, rows: ClassMeanRows, row_of_sample: Tensor) -> ScatterFactor:
+        """Return the complete factor of (n, d) float64 features, by the side of the samples: for n < d.
+
+        Parameters
+        ----------
+        features : Tensor
+            On the CPU.
+        rows : ClassMeanRows
+            Of these samples.
+        row_of_sample : Tensor
+            (n,) int64.
+        """
+        centred = features - rows.means[row_of_sample]
+        with one_thread():
+            basis, triangle = torch.linalg.qr(centred.T)
+            # What is left of equal features is the rounding of their mean.
+            noise = (len(centred) * torch.finfo(torch.float64).eps) ** 2 * float(features.square().sum())
+            return cls._of_small(triangle @ triangle.T, basis, full_rank(rows), noise)
+
+    @classmethod
+    def of_gram(cls, gram: Tensor | GramFactor, rows: ClassMeanRows) -> ScatterFactor:
+        """Return the complete factor from the Gram matrix of the samples, or its factor, and their rows."""
+        scaled = rows.class_sums.to(torch.float64) / rows.counts.to(torch.float64).sqrt().unsqueeze(1)
+        with one_thread():
+            if isinstance(gram, GramFactor):
+                # The scatter lies in the span of the Gram matrix: never d x d.
+                basis, triangle = torch.linalg.qr(gram.trapezoid.T)
+                inside, small = scaled @ basis, triangle @ triangle.T
+            else:
+                basis, inside, small = None, scaled, gram
+            noise = len(small) * torch.finfo(torch.float64).eps * float(small.trace())
+            return cls._of_small(small - inside.T @ inside, basis, full_rank(rows), noise)
+
+    @classmethod
+    def _of_small(cls, scatter: Tensor, basis: Tensor | None, most: int, noise: float) -> ScatterFactor:
+        """Return the complete factor of a scatter (r, r) in an orthonormal basis (d, r), None for the axes."""
+        squares, vectors = torch.linalg.eigh(scatter)
+        squares, vectors = squares.flip(0), vectors.flip(1)
+        largest = float(squares[0]) if len(squares) else 0.0
+        rank = int((squares > max(noise, len(squares) * torch.finfo(torch.float64).eps * largest)).sum())
+        rank = min(rank, most)
+        directions = vectors[:, :rank] if basis is None else basis @ vectors[:, :rank]
+        return cls(squares[:rank].sqrt(), directions.T.contiguous())
+
+    def __len__(self) -> int:
+        """Return the rank k."""
+        return len(self.values)
+
+    @property
+    def energies(self) -> list[float]:
+        """The squares of the values, falling."""
+        squares: list[float] = self.values.to(torch.float64).square().tolist()
+        return squares
+
+    def truncated(self, rank: int, dtype: torch.dtype) -> ScatterFactor:
+        """Return the factor of the ``rank`` largest values as it is sent: values in float32, directions in ``dtype``.
+
+        All that is kept no more is left out, the rounding included, so that the trace stays; nothing where all is kept.
+        """
+        kept = ScatterFactor(self.values[:rank].to(torch.float32), self.directions[:rank].to(dtype))
+        if rank >= len(self) and not self.left_out:
+            return kept
+        energy = sum(self.energies) + self.left_out
+        return ScatterFactor(kept.values, kept.directions, max(energy - float(kept.scaled().square().sum()), 0.0))
+
+    def scaled(self) -> Tensor:
+        """Return F, (k, d) float64."""
+        return self.values.to(torch.float64).unsqueeze(1) * self.directions.to(torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankStatistics:
+    """All rows, and the sums of the factors of the clients' scatter: what FedRoot is solved from.
+
+    Attributes
+    ----------
+    rows : ClassMeanRows
+        Of all clients, in their order.
+    scatter : Tensor
+        (d, d) float64, sum of F^T F.
+    left_out : float
+        Sum of the energies left out.
+    """
+
+    rows: ClassMeanRows
+    scatter: Tensor
+    left_out: float
+
+
+def full_rank(rows: ClassMeanRows) -> int:
+    """Return the largest rank that the scatter of the samples of these rows can have."""
+    return min(int(rows.num_examples) - len(rows), rows.feature_dim)

@@ -1,0 +1,181 @@
+"""FedRoot's completed statistics, against numpy, and its heads, against those of the exact Gram matrix."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.heads import solve_fedroot, solve_gaussian, solve_ridge
+from fedstats_app.heads.fedroot import complete, shape_weight
+from fedstats_app.rank_rule import RankRule
+from fedstats_app.statistics import (
+    ClassMeanRows,
+    FeatureStatistics,
+    LowRankStatistics,
+    ScatterSpec,
+    StatisticsSpec,
+    StatisticsSum,
+)
+from tests.support.compare import relative_difference
+from tests.support.draws import Sample, samples
+
+CLASSES, DIM, CLIENTS = 4, 24, 7
+
+
+def federation(seed: int, n: int = 200) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return features, labels and clients."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, n)
+    features = rng.normal(size=(n, DIM)) * np.linspace(2, 0.2, DIM) + 0.7 * rng.normal(size=(CLASSES, DIM))[labels]
+    clients = (labels + rng.integers(0, 3, n)) % CLIENTS
+    return torch.from_numpy(features), torch.from_numpy(labels), torch.from_numpy(clients)
+
+
+def low_rank(
+    sample: Sample | tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    rank: str,
+    dtype: torch.dtype = torch.float32,
+    means_per_class: int = 1,
+) -> LowRankStatistics:
+    """Return what the server holds after clients sent factors of a rank."""
+    features, labels, clients = (
+        (sample.features, sample.labels, sample.clients) if isinstance(sample, Sample) else sample
+    )
+    rule = RankRule.parse(rank)
+    spec = StatisticsSpec(scatter=ScatterSpec(rule), means_per_class=means_per_class)
+    total = StatisticsSum(5, features.shape[1], gram=False, keep_rows=True, scatter=True)
+    for client in range(CLIENTS):
+        own = spec.from_features(features[clients == client], labels[clients == client], 5)
+        assert own.scatter is not None
+        chosen = rule.rank(int(own.rows.num_examples), len(own.scatter), lambda rank: rank, own.scatter.energies)
+        total.add(own.with_scatter(own.scatter.truncated(chosen, dtype)))
+    return total.low_rank()
+
+
+def literal_gram(features: np.ndarray, labels: np.ndarray, clients: np.ndarray, factor: float) -> np.ndarray:
+    """Return G_hat client by client and class by class, by singular value decompositions."""
+    dim, of_means, of_factors, left_out = features.shape[1], 0.0, 0.0, 0.0
+    means: dict[int, list[tuple[int, np.ndarray]]] = {}
+    for client in sorted(set(clients.tolist())):
+        centred = []
+        for label in sorted(set(labels[clients == client].tolist())):
+            own = features[(clients == client) & (labels == label)]
+            means.setdefault(label, []).append((len(own), own.mean(axis=0)))
+            of_means = of_means + len(own) * np.outer(own.mean(axis=0), own.mean(axis=0))
+            centred.append(own - own.mean(axis=0))
+        z = np.concatenate(centred)
+        _, values, directions = np.linalg.svd(z, full_matrices=False)
+        rank = round(factor * np.sqrt(len(z)))
+        kept = values[:rank, None] * directions[:rank]
+        of_factors = of_factors + kept.T @ kept
+        left_out += (z**2).sum() - (kept**2).sum()
+    shape, freedom = np.zeros((dim, dim)), 0
+    for rows in means.values():
+        centre = sum(n * mean for n, mean in rows) / sum(n for n, _ in rows)
+        shape += sum(n * np.outer(mean - centre, mean - centre) for n, mean in rows)
+        freedom += len(rows) - 1
+    weight = freedom / (freedom + dim / 2)
+    spread = weight * shape / np.trace(shape) + (1 - weight) * np.eye(dim) / dim
+    return of_means + of_factors + left_out * spread
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 1.0])
+def test_completed_statistics_are_those_of_the_formula(factor: float) -> None:
+    drawn = federation(0)
+    expected = literal_gram(*(one.numpy() for one in drawn), factor)
+
+    held = low_rank(drawn, f"{factor} sqrt(n)")
+    found = complete(held.rows, held.scatter, held.left_out)
+
+    assert found.gram is not None and relative_difference(found.gram, expected) <= 1e-6  # factors in float32
+    sums = FeatureStatistics.from_features(drawn[0], drawn[1], 5)
+    assert torch.equal(found.class_counts, sums.class_counts)
+    assert relative_difference(found.class_sums, sums.class_sums) <= 1e-12
+
+
+@given(samples(), st.integers(1, 3))
+def test_full_rank_is_the_exact_gram_matrix(sample: Sample, means_per_class: int) -> None:
+    held = low_rank(sample, "full", means_per_class=means_per_class)
+    found = complete(held.rows, held.scatter, held.left_out).gram
+    exact = FeatureStatistics.from_features(sample.features, sample.labels, 5).gram
+
+    assert held.left_out == 0.0 and found is not None and exact is not None
+    assert relative_difference(found, exact, scale=float(exact.trace())) <= 1e-6
+    assert torch.equal(found, found.T)
+
+
+@given(seed=st.integers(0, 1000))
+def test_full_rank_predicts_as_the_exact_methods(seed: int) -> None:
+    drawn = federation(seed)
+    held, exact = low_rank(drawn, "full"), FeatureStatistics.from_features(drawn[0], drawn[1], 5)
+    fresh = federation(seed + 1)[0]
+    ridge = solve_fedroot(held.rows, held.scatter, held.left_out)
+    within = solve_fedroot(held.rows, held.scatter, held.left_out, head="within")
+
+    expected = (
+        solve_ridge(exact, ridge_lambda="auto").predict(fresh),
+        solve_gaussian(exact, covariance="within", shrinkage=0.01).predict(fresh),
+    )
+    # Scores closer to each other than the rounding of the factors may change places.
+    assert float((ridge.predict(fresh) == expected[0]).double().mean()) >= 0.995
+    assert float((within.predict(fresh) == expected[1]).double().mean()) >= 0.995
+
+
+@given(samples(), st.sampled_from(["0", "0.5 sqrt(n)", "sqrt(n)", "80%"]))
+def test_the_trace_is_that_of_the_gram_matrix(sample: Sample, rank: str) -> None:
+    held = low_rank(sample, rank)
+    found = complete(held.rows, held.scatter, held.left_out).gram
+    energy = float(sample.features.to(torch.float64).square().sum())
+    assert found is not None and float(found.trace()) == pytest.approx(energy, rel=1e-6, abs=1e-300)
+
+
+def test_half_precision_directions_change_little() -> None:
+    drawn = federation(5)
+    half, single = (low_rank(drawn, "sqrt(n)", dtype) for dtype in (torch.float16, torch.float32))
+    grams = [complete(held.rows, held.scatter, held.left_out).gram for held in (half, single)]
+    assert relative_difference(grams[0], grams[1]) <= 1e-3
+
+
+@given(st.permutations(range(len(federation(2)[1]))))
+def test_the_order_of_the_samples_changes_rounding_only(order: list[int]) -> None:
+    drawn, at = federation(2), torch.tensor(order)
+    grams = []
+    for one in (drawn, tuple(part[at] for part in drawn)):
+        held = low_rank(one, "sqrt(n)")  # type: ignore[arg-type]
+        grams.append(complete(held.rows, held.scatter, held.left_out).gram)
+    assert relative_difference(grams[0], grams[1]) <= 1e-5
+
+
+def test_without_several_means_of_a_class_what_is_left_out_has_no_shape() -> None:
+    features, labels, _ = federation(3)
+    held = low_rank((features, labels, torch.zeros_like(labels)), "0")
+    found = complete(held.rows, held.scatter, held.left_out)
+    means = held.rows.means
+    between = means.T @ (means * held.rows.counts.unsqueeze(1))
+    assert found.gram is not None
+    assert relative_difference(found.gram - between, held.left_out / DIM * torch.eye(DIM, dtype=torch.float64)) <= 1e-9
+
+
+def test_equal_means_have_no_shape_either() -> None:
+    rows = ClassMeanRows(torch.tensor([0, 0]), torch.tensor([3, 5]), torch.ones(2, 3), 1)
+    found = complete(rows, torch.zeros(3, 3, dtype=torch.float64), 6.0)
+    assert found.gram is not None
+    assert torch.allclose(found.gram, 8 * torch.ones(3, 3).double() + 2 * torch.eye(3).double())
+
+
+def test_the_shape_of_the_rows_counts_more_the_more_rows_there_are() -> None:
+    assert shape_weight(0, 10) == 0.0 and shape_weight(5, 10) == 0.5
+    assert 0.99 < shape_weight(10_000, 10) < 1.0
+
+
+def test_what_cannot_be_is_refused() -> None:
+    rows, square = ClassMeanRows.zeros(2, 3), torch.zeros(3, 3, dtype=torch.float64)
+    for scatter in (torch.zeros(2, 2, dtype=torch.float64), torch.zeros(3, 3)):
+        with pytest.raises(ValueError, match=r"scatter must be \(3, 3\) float64"):
+            complete(rows, scatter, 0.0)
+    for left_out in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="left_out must be a finite number of at least 0"):
+            complete(rows, square, left_out)
+    with pytest.raises(ValueError, match='head must be "ridge" or "within", got \'lasso\''):
+        solve_fedroot(rows, square, 0.0, head="lasso")  # type: ignore[arg-type]
