@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -20,7 +21,9 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS
 from fedstats_app.outcomes.advice import advise
+from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.results.head_file import read_head
+from fedstats_app.server import closed_form
 from tests.support.local_grid import FIRST_NODE_ID, Fault
 from tests.support.simulation import (
     central,
@@ -78,6 +81,19 @@ def test_which_method_to_take_is_said_on_the_screen_in_the_results_and_in_the_ca
     one = simulate(tmp_path, method="fed3r")
     assert read_json(one, "results.json")["advice"] is None
     assert "## Which method" not in (one / "heads" / "README.md").read_text()
+
+
+def test_the_folder_has_what_a_method_scores_at_other_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    score = closed_form.score
+    curves = {"fedncm": [CurvePoint("0", 1000, 0.25), CurvePoint("1", 9000, 0.5)]}
+    monkeypatch.setattr(closed_form, "score", lambda *run: dataclasses.replace(score(*run), curves=curves))
+    folder = simulate(tmp_path, method="fedncm")
+    found = {
+        name: [CurvePoint.from_json(one) for one in curve]
+        for name, curve in read_json(folder, "results.json")["curve"].items()
+    }
+    assert found == curves
+    assert "| 1 | 0.01 MB | 50.00 % |" in (folder / "heads" / "README.md").read_text()
 
 
 def test_plots_and_every_client_are_in_the_folder(default: Path) -> None:

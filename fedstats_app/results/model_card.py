@@ -199,7 +199,7 @@ network's weights are not in it; their fingerprint is, and other weights are ref
                 _text(_title(name)),
                 _text(metadata.get("regulariser", "")) or "none",
                 metadata.get("num-clients", "?"),
-                "-" if (up := sent[name]) is None else f"{up / 1e6:,.2f} MB",
+                _megabytes(sent[name]),
             )
             for name, metadata in self.heads.items()
         ]
@@ -219,10 +219,15 @@ network's weights are not in it; their fingerprint is, and other weights are ref
         return f"## Evaluation\n\nOn {self.evaluated_on}.\n\n{table}"
 
     def choice(self) -> str:
-        """Return which method to take; nothing where the run had nothing to choose by."""
-        lines = (self.results.get("advice") or {}).get("text", [])
-        listed = "".join(f"- {line}\n" for line in lines)
-        return f"## Which method\n\nBytes are those that all clients sent.\n\n{listed}" if lines else ""
+        """Return which method to take, and what methods score at other ranks; nothing where the run says neither."""
+        advice: Sequence[str] = (self.results.get("advice") or {}).get("text", [])
+        parts = ["".join(f"- {line}\n" for line in advice)] if advice else []
+        for name, curve in self.results.get("curve", {}).items():
+            rows = [(one["rank"], _megabytes(one["wire_bytes"]), _percent(one["accuracy"])) for one in curve]
+            parts.append(
+                f"{display_name(name)} at other ranks:\n\n{_table(('rank', 'sent by all clients', 'accuracy'), rows)}"
+            )
+        return "\n".join(["## Which method\n\nBytes are those that all clients sent.\n", *parts]) if parts else ""
 
     def calibration(self) -> str:
         """Return what the temperatures do."""
@@ -302,6 +307,10 @@ def _title(name: str) -> str:
     """Spell out a head's name: the method's, and what was trained behind it."""
     method, _, stage = name.partition("-")
     return display_name(method) + (f", then {stage}" if stage else "")
+
+
+def _megabytes(number: int | None) -> str:
+    return "-" if number is None else f"{number / 1e6:,.2f} MB"
 
 
 def _percent(share: float | None) -> str:

@@ -80,6 +80,7 @@ def _write(
     folder.write_results(
         {
             "methods": {result.method: result.to_json() for result in results},
+            "curve": {name: [point.to_json() for point in curve] for name, curve in scores.curves.items()},
             "advice": None if advice is None else {**advice.to_json(), "text": advice_lines(advice)},
             "num_clients_asked": len(outcomes),
             "num_clients_merged": _num_merged(outcomes),
@@ -110,6 +111,7 @@ def _write(
             confusion_matrices={name: matrix.matrix.numpy() for name, matrix in scores.confusion.items()},
             dataset=run.data_name,
             backbone=run.config.backbone.backbone,
+            curves=scores.curves,
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix
 from fedstats_app.methods import METHODS
+from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results.communication import uplink_bytes
 from fedstats_app.server.asking import solved_heads
@@ -29,6 +30,8 @@ class Scores:
         From every client that was asked in vain to the reason.
     num_unreadable : int
         Test samples of the server that could not be read.
+    curves : dict
+        By method that has one, what it scores at other ranks.
     """
 
     evaluated_on: str
@@ -36,6 +39,7 @@ class Scores:
     calibration: dict[str, CalibrationSums]
     failures: dict[int, str] = field(default_factory=dict)
     num_unreadable: int = 0
+    curves: dict[str, list[CurvePoint]] = field(default_factory=dict)
 
     @property
     def num_examples(self) -> int:

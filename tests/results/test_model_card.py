@@ -9,6 +9,7 @@ import torch
 import yaml
 
 from fedstats_app.heads import LinearHead
+from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.results.model_card import model_card, write_model_card
 from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.trainers import TRAINERS
@@ -89,7 +90,14 @@ def test_which_method_to_take_is_said_where_the_run_could_choose(card: str) -> N
     assert "## Which method" not in card and "\n\n\n" not in card
     advised = model_card({"fedncm": metadata("fedncm")}, results(advice={"text": ["Take FedNCM.", "Noise is wide."]}))
     assert "- Take FedNCM.\n- Noise is wide.\n" in section(advised, "Which method")
-    assert "## Which method" not in model_card({"fedncm": metadata("fedncm")}, results(advice=None))
+    assert "## Which method" not in model_card({"fedncm": metadata("fedncm")}, results(advice=None, curve={}))
+
+
+def test_what_a_method_scores_at_other_ranks_is_a_table() -> None:
+    curve = {"fed3r": [CurvePoint("sqrt(n)", 3_900_000, 0.85).to_json(), CurvePoint("n", 40_000_000, 0.8535).to_json()]}
+    choice = section(model_card({"fedncm": metadata("fedncm")}, results(curve=curve)), "Which method")
+    assert "Fed3R at other ranks:\n\n| rank | sent by all clients | accuracy |\n| --- | --- | --- |\n" in choice
+    assert "| sqrt(n) | 3.90 MB | 85.00 % |\n| n | 40.00 MB | 85.35 % |\n" in choice
 
 
 def test_the_example_takes_the_most_accurate_head(card: str) -> None:

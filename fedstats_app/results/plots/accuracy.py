@@ -26,9 +26,11 @@ from fedstats_app.results.plots.style import (
     save_png,
     set_title,
 )
+from fedstats_app.results.text_columns import bytes_with_unit
 
 _MARKER = 9.0  # points
-_SUBTITLE = "dashed: the best accuracy for the bytes"
+_CURVE_MARKER = 4.5
+_SUBTITLE = "dashed: the most accurate method for the bytes"
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,13 @@ class CostPoint:
             raise ValueError(f"{self.label}: accuracy must be between 0 and 1, got {self.accuracy}")
 
 
-def plot_accuracy_vs_megabytes(points: Sequence[CostPoint], path: Path, title: str = "Accuracy against bytes") -> None:
-    """Draw accuracy (%) over megabytes up (log), one labelled point per method, and the Pareto front.
+def plot_accuracy_vs_megabytes(
+    points: Sequence[CostPoint],
+    path: Path,
+    title: str = "Accuracy against bytes",
+    curves: Sequence[Sequence[CostPoint]] = (),
+) -> None:
+    """Draw accuracy (%) over megabytes up (log), one labelled point per method, their Pareto front, and curves.
 
     Parameters
     ----------
@@ -68,25 +75,30 @@ def plot_accuracy_vs_megabytes(points: Sequence[CostPoint], path: Path, title: s
         PNG file to write.
     title : str
         Such as dataset, backbone and number of clients.
+    curves : sequence of sequence of CostPoint
+        Each of one method, which is among the points, at other ranks: joined by a line in the order of megabytes.
 
     Raises
     ------
     ValueError
-        If there is no point.
+        If there is no point, or a curve is of no method among the points.
     """
     with plot_style():
-        save_png(accuracy_figure(points, title), path)
+        save_png(accuracy_figure(points, title, curves), path)
 
 
-def accuracy_figure(points: Sequence[CostPoint], title: str) -> Figure:
+def accuracy_figure(points: Sequence[CostPoint], title: str, curves: Sequence[Sequence[CostPoint]] = ()) -> Figure:
     """Build the figure; call it within `plot_style`."""
     if not points:
         raise ValueError("accuracy against megabytes: there must be at least one method with an accuracy, got none")
     figure = new_figure(7.5, 5.0)
     axes = figure.add_subplot()
-    _set_up_axes(axes, points)
-    set_title(axes, title, _SUBTITLE, inches=7.5)
+    _set_up_axes(axes, [*points, *itertools.chain(*curves)])
+    lines = ", ".join(curve[0].label for curve in curves)
+    set_title(axes, title, _SUBTITLE + (f"; line: {lines} at other ranks" if lines else ""), inches=7.5)
     axes.plot(*zip(*_front_line(axes, points), strict=True), color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+    for curve in curves:
+        _draw_curve(axes, curve, [point.label for point in points])
     for index, point in enumerate(points):
         # Where points coincide, the first is the largest and lies lowest, so that a ring of it can be seen.
         above = sum(_coincide(point, other) for other in points[index + 1 :])
@@ -100,8 +112,28 @@ def accuracy_figure(points: Sequence[CostPoint], title: str) -> Figure:
             markeredgewidth=1.0,
             zorder=3 + index,
         )
-    _label_points(figure, axes, points)
+    _label_points(figure, axes, points, curves)
     return figure
+
+
+def _draw_curve(axes: Axes, curve: Sequence[CostPoint], labels: Sequence[str]) -> None:
+    for point in curve:
+        if point.label not in labels:
+            raise ValueError(f"a curve must be of a method among the points, {', '.join(labels)}, got {point.label}")
+    axes.plot(
+        *zip(*_corners(curve), strict=True),
+        "o-",
+        color=_colour(labels.index(curve[0].label)),
+        linewidth=1.4,
+        markersize=_CURVE_MARKER,
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        zorder=2.5,
+    )
+
+
+def _corners(curve: Sequence[CostPoint]) -> list[tuple[float, float]]:
+    return sorted((point.megabytes, 100 * point.accuracy) for point in curve)
 
 
 def pareto_front(points: Sequence[CostPoint]) -> list[CostPoint]:
@@ -151,7 +183,9 @@ def _front_line(axes: Axes, points: Sequence[CostPoint]) -> list[tuple[float, fl
     ]
 
 
-def _label_points(figure: Figure, axes: Axes, points: Sequence[CostPoint]) -> None:
+def _label_points(
+    figure: Figure, axes: Axes, points: Sequence[CostPoint], curves: Sequence[Sequence[CostPoint]]
+) -> None:
     """Write each point's name and numbers beside it, with a thin line to it where there is no room next to it."""
     figure.draw_without_rendering()  # lays the axes out, so that places in pixels are final
     pixels = figure.dpi / 72  # per typographic point
@@ -159,14 +193,24 @@ def _label_points(figure: Figure, axes: Axes, points: Sequence[CostPoint]) -> No
     markers = [_box_around(centre, centre, (_MARKER / 2 + 3) * pixels) for centre in centres]
     corners = axes.transData.transform(_front_line(axes, points))
     front = [_box_around(start, end, 2 * pixels) for start, end in itertools.pairwise(corners)]
+    lines = [box for curve in curves for box in _along(axes.transData.transform(_corners(curve)), 4 * pixels)]
     labels = [_label(axes, point, index) for index, point in enumerate(points)]
     sizes = [(box.width, box.height) for box in (label.get_window_extent() for label in labels)]
-    places = place_labels(markers, sizes, front, axes.get_window_extent())
+    places = place_labels(markers, sizes, [*front, *lines], axes.get_window_extent())
     for label, centre, marker, place in zip(labels, centres, markers, places, strict=True):
         middle = np.array([place.x0 + place.x1, place.y0 + place.y1]) / 2
         label.xyann = tuple((middle - centre) / pixels)
         if label.arrow_patch is not None:
             label.arrow_patch.set_visible(bool(leader(marker, place)))
+
+
+def _along(corners: NDArray[np.float64], margin: float) -> list[Bbox]:
+    """Return small boxes that cover a line through these pixels."""
+    boxes = [_box_around(corner, corner, margin) for corner in corners]
+    for start, end in itertools.pairwise(corners):
+        places = np.linspace(start, end, 2 + int(np.abs(end - start).max() / margin))
+        boxes += [_box_around(*pair, margin / 2) for pair in itertools.pairwise(places)]
+    return boxes
 
 
 def _box_around(start: NDArray[np.float64], end: NDArray[np.float64], margin: float) -> Bbox:
@@ -176,7 +220,7 @@ def _box_around(start: NDArray[np.float64], end: NDArray[np.float64], margin: fl
 
 def _label(axes: Axes, point: CostPoint, index: int) -> Annotation:
     return axes.annotate(
-        f"{point.label}\n{100 * point.accuracy:.1f} %, {megabytes_text(point.megabytes)}",
+        f"{point.label}\n{100 * point.accuracy:.1f} %, {bytes_with_unit(1e6 * point.megabytes)}",
         (point.megabytes, 100 * point.accuracy),
         xytext=(0, 0),
         textcoords="offset points",
@@ -190,11 +234,3 @@ def _label(axes: Axes, point: CostPoint, index: int) -> Annotation:
         path_effects=[withStroke(linewidth=3, foreground="white")],
         zorder=10,
     )
-
-
-def megabytes_text(megabytes: float) -> str:
-    """Give three significant figures with a unit: 36.1 KB, 5.88 MB, 61.1 GB."""
-    for size, unit in ((1e3, "GB"), (1.0, "MB")):
-        if megabytes >= 0.9995 * size:
-            return f"{megabytes / size:.3g} {unit}"
-    return f"{megabytes * 1e3:.3g} KB"

@@ -9,12 +9,16 @@ from matplotlib.transforms import Bbox
 
 _DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
 _DISTANCES = (0.0, 0.7, 1.4, 2.2, 3.0, 4.0, 5.0, 7.0, 10.0)  # in heights of the label
+_ATTEMPTS = 4
+_FREE = 1e-3  # square pixels that are as good as none
 
 
 def place_labels(
     points: Sequence[Bbox], sizes: Sequence[tuple[float, float]], obstacles: Sequence[Bbox], area: Bbox
 ) -> list[Bbox]:
-    """Find a place for each label, greedily in order, as near to its point as there is room.
+    """Find a place for each label, as near to its point as there is room.
+
+    One label after another takes the nearest free place; those that find none go first in another attempt.
 
     Parameters
     ----------
@@ -30,31 +34,50 @@ def place_labels(
     Returns
     -------
     list of Bbox
-        One place per label. Where there is no free one, the one that covers least.
+        One place per label. Where no attempt has a free one for each, those that cover least.
     """
-    taken = [*points, *obstacles]
-    places: list[Bbox] = []
-    for point, size in zip(points, sizes, strict=True):
-        best = _best_place(point, size, taken, places, area)
+    order, best, least = list(range(len(points))), list(points), float("inf")
+    for _ in range(_ATTEMPTS):
+        places, covered = _attempt(order, points, sizes, obstacles, area)
+        if sum(covered) < least:
+            best, least = places, sum(covered)
+        if least < _FREE:
+            break
+        order.sort(key=covered.__getitem__, reverse=True)
+    return best
+
+
+def _attempt(
+    order: Sequence[int],
+    points: Sequence[Bbox],
+    sizes: Sequence[tuple[float, float]],
+    obstacles: Sequence[Bbox],
+    area: Bbox,
+) -> tuple[list[Bbox], list[float]]:
+    """Give each label in this order its best place; return places and what each covers, in the order of the points."""
+    taken, places, covered = [*points, *obstacles], list(points), [0.0] * len(points)
+    placed: list[Bbox] = []
+    for index in order:
+        places[index], covered[index] = _best_place(points[index], sizes[index], taken, placed, area)
         # A later label must not lie on this one, nor on the line that leads to it.
-        taken.extend([best, *leader(point, best)])
-        places.append(best)
-    return places
+        taken.extend([places[index], *leader(points[index], places[index])])
+        placed.append(places[index])
+    return places, covered
 
 
 def _best_place(
     point: Bbox, size: tuple[float, float], taken: Sequence[Bbox], labels: Sequence[Bbox], area: Bbox
-) -> Bbox:
-    """Give the nearest free place, else the one that covers least."""
+) -> tuple[Bbox, float]:
+    """Give the nearest free place, else the one that covers least, and what it covers."""
     best, least = point, float("inf")
     for place in _candidates(point, size):
         outside = place.width * place.height - _covered([place], [area])
         covered = outside + _covered([place], taken) + _covered(leader(point, place), labels)
-        if covered < least - 1e-3:
+        if covered < least - _FREE:
             best, least = place, covered
-        if least < 1e-3:
+        if least < _FREE:
             break
-    return best
+    return best, least
 
 
 def leader(point: Bbox, place: Bbox) -> list[Bbox]:

@@ -1,11 +1,12 @@
 """All plots of a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from numpy.typing import ArrayLike
 
 from fedstats_app.methods import display_name
+from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results.plots.accuracy import CostPoint, plot_accuracy_vs_megabytes
 from fedstats_app.results.plots.confusion import plot_confusion_matrix
@@ -21,6 +22,7 @@ def write_plots(
     confusion_matrices: Mapping[str, ArrayLike],
     dataset: str,
     backbone: str,
+    curves: Mapping[str, Sequence[CurvePoint]],
 ) -> list[Path]:
     """Write every plot that there is data for.
 
@@ -38,6 +40,8 @@ def write_plots(
         Method name to (C, C), rows true, columns predicted.
     dataset, backbone : str
         For the headings.
+    curves : mapping of str to sequence of CurvePoint
+        Method name to its points, drawn where the method is shown.
 
     Returns
     -------
@@ -59,7 +63,8 @@ def write_plots(
     if points:
         clients = max(result.num_clients for result in results)
         written.append(folder / "accuracy-vs-megabytes.png")
-        plot_accuracy_vs_megabytes(points, written[-1], f"{dataset}, {backbone}, {clients:,} clients")
+        title = f"{dataset}, {backbone}, {clients:,} clients"
+        plot_accuracy_vs_megabytes(points, written[-1], title, _lines(curves, {point.label for point in points}))
     if label_counts is not None:
         written.append(folder / "label-distribution.png")
         plot_label_distribution(label_counts, class_names, written[-1], f"{dataset}: samples per client and class")
@@ -67,3 +72,13 @@ def write_plots(
         written.append(folder / f"confusion-matrix-{method}.png")
         plot_confusion_matrix(matrix, class_names, written[-1], f"{display_name(method)} on {dataset}")
     return written
+
+
+def _lines(curves: Mapping[str, Sequence[CurvePoint]], shown: Collection[str]) -> list[list[CostPoint]]:
+    named = ((display_name(method), curve) for method, curve in curves.items())
+    lines = [
+        [CostPoint(name, point.wire_bytes / 1e6, point.accuracy) for point in curve if point.wire_bytes > 0]
+        for name, curve in named
+        if name in shown
+    ]
+    return [line for line in lines if line]

@@ -2,8 +2,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from matplotlib.path import Path as Outline
 from matplotlib.text import Annotation
 from PIL import Image
 
@@ -16,6 +17,10 @@ _USUAL = [
     CostPoint("Fed3R", 657.0, 0.862),
     CostPoint("FedCOF", 1.7, 0.834),
     CostPoint("FedCGS", 660.0, 0.861),
+]
+_CURVE = [
+    CostPoint("FedCOF", megabytes, accuracy)
+    for megabytes, accuracy in [(1.7, 0.815), (2.4, 0.836), (2.9, 0.848), (3.9, 0.85), (5.9, 0.856), (300.0, 0.86)]
 ]
 _POINTS = st.builds(
     CostPoint, st.just("x"), st.sampled_from([0.5, 1.0, 7.0, 900.0]), st.integers(0, 20).map(lambda n: n / 20)
@@ -60,6 +65,8 @@ def test_no_label_lies_over_another_or_is_cut_off(points: list[CostPoint], check
         st.builds(CostPoint, st.just("FedMethod"), st.floats(0.1, 1e4), st.floats(0.0, 1.0)), min_size=1, max_size=6
     )
 )
+# In a row at the bottom: the first labels shut in what is left.
+@example([CostPoint("FedMethod", megabytes, 0.0) for megabytes in (1.0704, 1.0588, 1.1884, 1.0009, 1.0447, 1.1063)])
 def test_labels_keep_clear_of_each_other_and_of_all_points(points: list[CostPoint]) -> None:
     with plot_style():
         figure = accuracy_figure(points, "Fuzz")
@@ -86,6 +93,32 @@ def test_points_are_where_they_belong_on_a_log_axis(style: None) -> None:
     (front,) = [line for line in axes.lines if line.get_marker() != "o"]
     corners = list(zip(front.get_xdata(), front.get_ydata(), strict=True))
     assert corners[:3] == [pytest.approx(corner) for corner in [(1.7, 83.4), (657.0, 83.4), (657.0, 86.2)]]
+
+
+def test_a_curve_is_a_line_in_its_methods_colour_that_no_label_covers(style: None) -> None:
+    figure = accuracy_figure(_USUAL, "Title", [_CURVE[::-1]])
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    (line,) = [line for line in axes.lines if len(line.get_xdata()) == len(_CURVE)]
+    corners = [(point.megabytes, 100 * point.accuracy) for point in _CURVE]
+    assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == corners
+    (dot,) = [one for one in axes.lines if (list(one.get_xdata()), list(one.get_ydata())) == ([1.7], [100 * 0.834])]
+    assert line.get_color() == dot.get_color() and line.get_markersize() < dot.get_markersize() / 1.5
+    labels = [text for text in figure.findobj(Annotation) if text.arrow_patch is not None]
+    assert len(labels) == len(_USUAL)
+    drawn = Outline(axes.transData.transform(corners))
+    for label in labels:
+        assert not drawn.intersects_bbox(super(Annotation, label).get_window_extent(), filled=False), label.get_text()
+
+
+def test_a_curve_goes_with_a_point_and_the_front_is_of_the_points(tmp_path: Path, style: None) -> None:
+    def fronts(*curves: list[CostPoint]) -> list[list[float]]:
+        axes = accuracy_figure(_USUAL, "Title", curves).axes[0]
+        return [list(line.get_ydata()) for line in axes.lines if line.get_marker() != "o"]
+
+    assert fronts(_CURVE) == fronts()
+    with pytest.raises(ValueError, match="method among the points, FedNCM, Fed3R, FedCOF, FedCGS, got FedRank"):
+        plot_accuracy_vs_megabytes(_USUAL, tmp_path / "plot.png", "Title", [[CostPoint("FedRank", 1.0, 0.5)]])
 
 
 def test_coincident_points_are_all_visible(style: None) -> None:

@@ -33,3 +33,10 @@ def test_where_there_is_no_room_the_least_bad_place_is_taken() -> None:
     tight = Bbox.from_extents(490, 490, 510, 510)
     (place,) = place_labels([_POINT], [(100, 20)], [], tight)
     assert place.overlaps(tight)
+
+
+def test_the_label_that_finds_no_place_goes_first() -> None:
+    """The first label's nearest place is the second's only one."""
+    points = [Bbox.from_extents(105, 5, 115, 15), Bbox.from_extents(210, 5, 220, 15)]
+    places = place_labels(points, [(90, 20), (95, 20)], [], Bbox.from_extents(0, 0, 225, 20))
+    assert [place.x0 for place in places] == [15, 115]

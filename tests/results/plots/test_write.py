@@ -7,11 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
+from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results.plots.write import write_plots
 
 Make = Callable[..., MethodResult]
-NOTHING = {"label_counts": None, "confusion_matrices": {}}
+NOTHING = {"label_counts": None, "confusion_matrices": {}, "curves": {}}
 write = functools.partial(write_plots, class_names=["a", "b"], dataset="sample", backbone="random:tiny", **NOTHING)
 
 
@@ -29,6 +30,17 @@ def test_every_plot_that_there_is_data_for_is_written(tmp_path: Path, make_resul
     for path in paths:
         with Image.open(path) as image:
             image.verify()
+
+
+def test_a_curve_is_drawn_where_its_method_is_shown(tmp_path: Path, make_result: Make) -> None:
+    curve = [CurvePoint("0", 0, 0.5), CurvePoint("1", 1_000_000, 0.7), CurvePoint("2", 2_000_000, 0.8)]
+
+    def picture(*methods: str, **curves: list[CurvePoint]) -> bytes:
+        write(tmp_path, [make_result(method) for method in methods], curves=curves)
+        return (tmp_path / "accuracy-vs-megabytes.png").read_bytes()
+
+    assert picture("fedncm", fedncm=curve) != picture("fedncm")
+    assert picture("fedncm", fed3r=curve, fedcof=[]) == picture("fedncm") == picture("fedncm", fedncm=curve[:1])
 
 
 def test_without_data_there_is_no_plot(tmp_path: Path, make_result: Make) -> None:
