@@ -10,6 +10,7 @@ from fedstats_app.heads.confusion import ConfusionMatrix
 from fedstats_app.heads.fedcof import solve_fedcof
 from fedstats_app.heads.gaussian import solve_gaussian
 from fedstats_app.heads.linear_head import LinearHead, SolveReport
+from fedstats_app.heads.margins import MarginHistograms, margin_bins
 from fedstats_app.heads.ncm import solve_ncm
 from fedstats_app.heads.ridge import solve_ridge
 
@@ -18,7 +19,9 @@ __all__ = [
     "CalibrationSums",
     "ConfusionMatrix",
     "LinearHead",
+    "MarginHistograms",
     "SolveReport",
+    "margin_bins",
     "solve_fedcof",
     "solve_gaussian",
     "solve_ncm",
