@@ -9,6 +9,7 @@ from fedstats_app.heads.calibration import Calibration, CalibrationSums
 from fedstats_app.heads.confusion import ConfusionMatrix
 from fedstats_app.heads.fedcof import solve_fedcof
 from fedstats_app.heads.gaussian import solve_gaussian
+from fedstats_app.heads.head_scores import HeadScores
 from fedstats_app.heads.linear_head import LinearHead, SolveReport
 from fedstats_app.heads.margins import MarginHistograms, margin_bins
 from fedstats_app.heads.ncm import solve_ncm
@@ -18,6 +19,7 @@ __all__ = [
     "Calibration",
     "CalibrationSums",
     "ConfusionMatrix",
+    "HeadScores",
     "LinearHead",
     "MarginHistograms",
     "SolveReport",
