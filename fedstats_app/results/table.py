@@ -10,20 +10,23 @@ from fedstats_app.results.text_columns import GAP, WIDTH, aligned, ruled, three_
 _HEADINGS = (
     "method",
     "accuracy (%)",
-    "each client up",
-    "all clients up (MB)",
+    "balanced",
+    "macro F1",
+    "each up",
+    "all up (MB)",
     "solve (s)",
     "ridge",
     "condition",
     "regulariser",
 )
-_LEFT_ALIGNED = {0, 7}
+_LEFT_ALIGNED = {0, 9}
 
 
 def results_table(rows: Sequence[MethodResult]) -> str:
     """Lay out one line per method: accuracy, what it costs to send, time to solve, regulariser.
 
-    "each client up" is a mean; "ridge" is what was added to the diagonal in all, "condition" the condition number of
+    "balanced" is the balanced accuracy, in per cent as the macro F1. "each up" is what one client sends, a mean, "all
+    up" what all of them send; "ridge" is what was added to the diagonal in all, "condition" the condition number of
     the matrix that was solved. Bytes are those of the papers' formulas, in decimal units (1 MB = 10^6 bytes): what the
     method alone would cost.
 
@@ -41,14 +44,18 @@ def results_table(rows: Sequence[MethodResult]) -> str:
     widths = widths_of([_HEADINGS, *cells])[:-1]
     text_width = max(len(_HEADINGS[-1]), WIDTH - sum(widths) - len(GAP) * len(widths))
     widths.append(text_width)
-    body = [line for row in cells for line in _lines(row[:-1], textwrap.wrap(row[-1], text_width) or [""], widths)]
+    body = [
+        line
+        for row in cells
+        for line in _lines(row[:-1], textwrap.wrap(row[-1], text_width, break_on_hyphens=False) or [""], widths)
+    ]
     return ruled([aligned(_HEADINGS, widths, _LEFT_ALIGNED)], body)
 
 
 def _cells(row: MethodResult) -> tuple[str, ...]:
     return (
         display_name(row.method),
-        "-" if row.accuracy is None else f"{100 * row.accuracy:.2f}",
+        *("-" if share is None else f"{100 * share:.2f}" for share in (row.accuracy, row.macro_accuracy, row.macro_f1)),
         "-" if row.num_clients == 0 else _bytes_with_unit(row.uplink_bytes / row.num_clients),
         three_figures(row.uplink_bytes / 1e6),
         f"{row.solve_seconds:.2f}",

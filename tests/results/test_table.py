@@ -18,7 +18,9 @@ def _cells(table: str) -> list[list[str]]:
 def test_every_number_is_in_its_column(make_result: Make) -> None:
     table = results_table(
         [
-            make_result("fedncm", 0.7512, uplink_bytes=1_700_000, solve_seconds=0.004),
+            make_result(
+                "fedncm", 0.7512, macro_accuracy=0.7, macro_f1=0.6895, uplink_bytes=1_700_000, solve_seconds=0.004
+            ),
             make_result(
                 "fed3r",
                 0.86205,
@@ -32,10 +34,10 @@ def test_every_number_is_in_its_column(make_result: Make) -> None:
         ]
     )
     assert ["|".join(line) for line in _cells(table)] == [
-        "method|accuracy (%)|each client up|all clients up (MB)|solve (s)|ridge|condition|regulariser",
-        "FedNCM|75.12|17.0 KB|1.70|0.00|-|-|none",
-        "Fed3R|86.20|6.65 MB|665.4|1.50|310|1.2e+05|lambda 310 (auto)",
-        "FedCOF|-|6.58 MB|61,064|0.25|-|-|-",
+        "method|accuracy (%)|balanced|macro F1|each up|all up (MB)|solve (s)|ridge|condition|regulariser",
+        "FedNCM|75.12|70.00|68.95|17.0 KB|1.70|0.00|-|-|none",
+        "Fed3R|86.20|86.20|-|6.65 MB|665.4|1.50|310|1.2e+05|lambda 310 (auto)",
+        "FedCOF|-|-|-|6.58 MB|61,064|0.25|-|-|-",
     ]
 
 
@@ -77,10 +79,10 @@ def test_the_table_is_plain_ascii_ruled_over_its_whole_width(make_result: Make) 
 )
 def test_bytes_per_client_have_the_unit_that_suits(make_result: Make, per_client: float, shown: str) -> None:
     row = make_result("fedncm", uplink_bytes=int(per_client * 10), num_clients=10)
-    assert _cells(results_table([row]))[1][2] == shown
+    assert _cells(results_table([row]))[1][4] == shown
 
 
 def test_no_client_and_no_method_still_give_a_table(make_result: Make) -> None:
     (_, empty) = _cells(results_table([make_result("fedncm", None, num_clients=0, uplink_bytes=0)]))
-    assert empty[1:4] == ["-", "-", "0.00"]
+    assert empty[1:6] == ["-", "-", "-", "-", "0.00"]
     assert len(_cells(results_table([]))) == 1
