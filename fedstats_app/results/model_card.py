@@ -233,13 +233,12 @@ network's weights are not in it; their fingerprint is, and other weights are ref
     def _by_class(self) -> str:
         """Return the numbers of each class with the most accurate head, if it has them and classes are not too many."""
         score = self.scores[self.best]
-        columns = [score.get(f"per_class_{name}") for name in ("accuracy", "specificity", "f1", "auroc")]
+        columns = [score.get(f"per_class_{name}") or [] for name in ("accuracy", "specificity", "f1", "auroc")]
         if not all(columns) or len(self.classes) > _CLASSES_LISTED:
             return ""
-        rows = [
-            (_text(name), *(_percent(share) for share in shares), _area(area))
-            for name, *shares, area in zip(self.classes, *columns, strict=True)  # type: ignore[arg-type]  # no None here
-        ]
+        *shares, areas = columns
+        texts = [[_percent(share) for share in column] for column in shares]
+        rows = list(zip(map(_text, self.classes), *texts, map(_area, areas), strict=True))
         table = _table(("class", "sensitivity", "specificity", "F1", "AUROC"), rows)
         return f"\nThe classes, with `{self.best}`:\n\n{table}"
 
