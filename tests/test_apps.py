@@ -69,6 +69,7 @@ def test_metrics_are_scikit_learns_on_the_servers_test_images(default: Path) -> 
     low, high = entry["accuracy_interval"]
     assert low < entry["accuracy"] < high and high - low == pytest.approx(0.04, abs=0.01)  # 2,000 images
     assert entry["macro_accuracy"] == near(balanced_accuracy_score(labels, predictions))
+    assert entry["per_class_examples"] == np.bincount(labels).tolist()
     assert entry["macro_f1"] == near(f1_score(labels, predictions, average="macro"))
     for c in range(10):
         others = torch.cat([scores[:, :c], scores[:, c + 1 :]], dim=1).amax(dim=1)

@@ -44,12 +44,14 @@ class MethodResult:
         The solver's numbers by name, as :class:`fedstats_app.heads.SolveReport` has them.
     accuracy_interval : tuple of float or None
         Wilson's 95% interval of the accuracy (:func:`fedstats_app.outcomes.intervals.wilson_interval`), for samples
-        drawn independently from where these come from. The other measures have none: by class, counts give one.
+        drawn independently from where these come from. The other measures have none.
     macro_f1 : float or None
         Mean of the per-class F1, 0 to 1.
     macro_auroc, macro_auroc_error : float or None
         Mean of the per-class areas under the ROC curve, one class against the others, ranked by margin
         (:mod:`fedstats_app.heads.margins`), and the most by which the bins can have moved it.
+    per_class_examples : list of int
+        Test samples of each class: what an interval of its sensitivity needs.
     per_class_specificity, per_class_f1, per_class_auroc : list of (float or None)
         One entry per class; None where there are no samples of other classes, where the class is neither true nor
         predicted, and where either kind of samples is missing.
@@ -76,6 +78,7 @@ class MethodResult:
     macro_f1: float | None = None
     macro_auroc: float | None = None
     macro_auroc_error: float | None = None
+    per_class_examples: list[int] = field(default_factory=list)
     per_class_specificity: list[float | None] = field(default_factory=list)
     per_class_f1: list[float | None] = field(default_factory=list)
     per_class_auroc: list[float | None] = field(default_factory=list)

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from fedstats_app.heads import ConfusionMatrix, MarginHistograms
 
+_ROWS_AT_ONCE = 1024
+
 
 def confusion_above_floor(
     labels: Tensor, predictions: Tensor, num_classes: int, min_class_count: int
@@ -55,8 +57,12 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> M
     min_class_count : int
         The floor; 0 counts all samples.
     """
-    named = _named(labels, bins.shape[1], min_class_count)
-    return MarginHistograms.from_bins(bins[named], labels[named])
+    total = MarginHistograms.zeros(bins.shape[1])
+    named = _named(labels, bins.shape[1], min_class_count).nonzero().squeeze(1)
+    for first in range(0, len(named), _ROWS_AT_ONCE):  # counting widens the integers of so many
+        rows = named[first : first + _ROWS_AT_ONCE]
+        total += MarginHistograms.from_bins(bins[rows], labels[rows])
+    return total
 
 
 def _named(labels: Tensor, num_classes: int, min_class_count: int) -> Tensor:

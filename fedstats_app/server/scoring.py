@@ -124,6 +124,7 @@ def _evaluated(scores: HeadScores | None) -> dict[str, Any]:
         "macro_f1": _number(confusion.macro_f1),
         "macro_auroc": _number(margins.macro_auroc),
         "macro_auroc_error": _number(margins.macro_auroc_error),
+        "per_class_examples": confusion.matrix.sum(dim=1).tolist(),
         "per_class_accuracy": _numbers(confusion.per_class_accuracy),
         "per_class_specificity": _numbers(confusion.per_class_specificity),
         "per_class_f1": _numbers(confusion.per_class_f1),

@@ -52,6 +52,7 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
         "macro_f1": 0.85,
         "macro_auroc": None,
         "macro_auroc_error": None,
+        "per_class_examples": [],
         "per_class_specificity": [],
         "per_class_f1": [],
         "per_class_auroc": [],

@@ -93,3 +93,12 @@ def test_without_a_floor_all_margins_count(pairs: list[tuple[int, int]]) -> None
     found, expected = margins_above_floor(labels, bins, 0), MarginHistograms.from_bins(bins, labels)
 
     assert torch.equal(found.positives, expected.positives) and torch.equal(found.negatives, expected.negatives)
+
+
+def test_many_samples_are_counted_in_pieces() -> None:
+    labels = torch.arange(5000) % NUM_CLASSES
+    bins = margin_bins(torch.randn(5000, NUM_CLASSES, generator=torch.Generator().manual_seed(0)))
+
+    found, expected = margins_above_floor(labels, bins, 5), MarginHistograms.from_bins(bins, labels)
+
+    assert torch.equal(found.positives, expected.positives) and torch.equal(found.negatives, expected.negatives)
