@@ -134,15 +134,14 @@ class MarginHistograms:
         The chance that a sample of the class has a larger margin for it than one of another class. Pairs in one bin
         count half; see :attr:`per_class_auroc_error`.
         """
-        positives, negatives = self._shares
-        below = negatives.cumsum(dim=1) - negatives / 2.0
-        return (positives * below).sum(dim=1)
+        # Pairs are counted twice over in whole numbers: no area is above 1 by rounding.
+        below = 2 * self.negatives.cumsum(dim=1) - self.negatives
+        return (self.positives * below).sum(dim=1) / self._pairs / 2.0
 
     @property
     def per_class_auroc_error(self) -> Tensor:
         """(C,) float64 most that the bins can have moved each area: half the share of pairs in one bin."""
-        positives, negatives = self._shares
-        return (positives * negatives).sum(dim=1) / 2.0
+        return (self.positives * self.negatives).sum(dim=1) / self._pairs / 2.0
 
     @property
     def macro_auroc(self) -> float:
@@ -155,9 +154,6 @@ class MarginHistograms:
         return float(self.per_class_auroc_error.nanmean())
 
     @property
-    def _shares(self) -> tuple[Tensor, Tensor]:
-        """Both histograms as shares of each class's samples, and of all others; NaN without."""
-        positives, negatives = (
-            counts.to(torch.float64) / counts.sum(dim=1, keepdim=True) for counts in (self.positives, self.negatives)
-        )
-        return positives, negatives
+    def _pairs(self) -> Tensor:
+        """(C,) float64 number of pairs of a sample of each class and one of another."""
+        return (self.positives.sum(dim=1) * self.negatives.sum(dim=1)).to(torch.float64)

@@ -100,6 +100,16 @@ def test_clients_add_up_to_all_samples(seed: int, n: int, num_classes: int) -> N
     assert (whole.positives.sum(dim=1) + whole.negatives.sum(dim=1) == n).all()
 
 
+@pytest.mark.parametrize("n", range(2, 200))
+def test_a_perfect_ranking_has_an_area_of_exactly_one(n: int) -> None:
+    """A result may not be above one, not even by rounding."""
+    scores = torch.linspace(-3.0, 3.0, n, dtype=torch.float64)
+    labels = (scores > -1.1).long()
+    found = histograms(torch.stack([-scores - 1.1, scores + 1.1], dim=1), labels)
+    assert found.per_class_auroc.tolist() == [1.0, 1.0] and found.macro_auroc == 1.0
+    assert found.macro_auroc_error == 0.0
+
+
 def test_a_class_that_the_head_does_not_know_is_ranked_by_chance() -> None:
     scores, labels = draw(3, 300)
     scores[:, 2] = -INF
