@@ -134,14 +134,15 @@ class MarginHistograms:
         The chance that a sample of the class has a larger margin for it than one of another class. Pairs in one bin
         count half; see :attr:`per_class_auroc_error`.
         """
-        # Pairs are counted twice over in whole numbers: no area is above 1 by rounding.
-        below = 2 * self.negatives.cumsum(dim=1) - self.negatives
-        return (self.positives * below).sum(dim=1) / self._pairs / 2.0
+        positives, negatives = self.positives.to(torch.float64), self.negatives.to(torch.float64)
+        below = negatives.cumsum(dim=1) - negatives / 2.0
+        # Pairs are counted, and divided once: as shares, areas could be above 1 by rounding.
+        return ((positives * below).sum(dim=1) / self._pairs).clamp(max=1.0)
 
     @property
     def per_class_auroc_error(self) -> Tensor:
         """(C,) float64 most that the bins can have moved each area: half the share of pairs in one bin."""
-        return (self.positives * self.negatives).sum(dim=1) / self._pairs / 2.0
+        return (self.positives.to(torch.float64) * self.negatives).sum(dim=1) / self._pairs / 2.0
 
     @property
     def macro_auroc(self) -> float:
@@ -156,4 +157,4 @@ class MarginHistograms:
     @property
     def _pairs(self) -> Tensor:
         """(C,) float64 number of pairs of a sample of each class and one of another."""
-        return (self.positives.sum(dim=1) * self.negatives.sum(dim=1)).to(torch.float64)
+        return self.positives.sum(dim=1).to(torch.float64) * self.negatives.sum(dim=1)

@@ -110,6 +110,14 @@ def test_a_perfect_ranking_has_an_area_of_exactly_one(n: int) -> None:
     assert found.macro_auroc_error == 0.0
 
 
+def test_areas_of_more_samples_than_anybody_has_do_not_overflow() -> None:
+    """A site can claim what it likes, up to 10 million in a cell of the confusion matrix."""
+    few = histograms(*draw(2, 200))
+    many = MarginHistograms(few.positives * 10**11, few.negatives * 10**11)
+    assert many.per_class_auroc.tolist() == pytest.approx(few.per_class_auroc.tolist())
+    assert many.macro_auroc_error == pytest.approx(few.macro_auroc_error)
+
+
 def test_a_class_that_the_head_does_not_know_is_ranked_by_chance() -> None:
     scores, labels = draw(3, 300)
     scores[:, 2] = -INF
