@@ -100,7 +100,7 @@ def test_clients_add_up_to_all_samples(seed: int, n: int, num_classes: int) -> N
     assert (whole.positives.sum(dim=1) + whole.negatives.sum(dim=1) == n).all()
 
 
-@pytest.mark.parametrize("n", range(2, 200))
+@pytest.mark.parametrize("n", [2, 7, 49, 100, 197])
 def test_a_perfect_ranking_has_an_area_of_exactly_one(n: int) -> None:
     """A result may not be above one, not even by rounding."""
     scores = torch.linspace(-3.0, 3.0, n, dtype=torch.float64)
