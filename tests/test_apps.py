@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, recall_score, roc_auc_score
 
 import fedstats_app
 from fedstats_app.client import evaluation as client_evaluation
 from fedstats_app.client.site import Site
 from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.data import load_dataset
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS
@@ -55,6 +59,31 @@ def test_heads_are_those_of_the_centralised_data(default: Path) -> None:
         found, metadata = read_head(default / "heads" / f"{name}.safetensors")
         assert torch.allclose(found.weight, head.weight, rtol=1e-5, atol=1e-6 * float(head.weight.abs().max())), name
         assert metadata["regulariser"] == head.report.regulariser
+
+
+def test_metrics_are_scikit_learns_on_the_servers_test_images(default: Path) -> None:
+    test = load_dataset("builtin", "test")
+    labels = np.array(test.labels)
+    classifier = fedstats_app.load(default, "fed3r")
+    scores = classifier.scores([test.sample(index) for index in range(len(test))])
+    predictions = scores.argmax(dim=1).numpy()
+    entry = read_json(default, "results.json")["methods"]["fed3r"]
+    # The head's file holds float32: single images may fall on the other side.
+    near = functools.partial(pytest.approx, abs=2e-3)
+    assert entry["accuracy"] == near(accuracy_score(labels, predictions))
+    low, high = entry["accuracy_interval"]
+    assert low < entry["accuracy"] < high and high - low == pytest.approx(0.04, abs=0.01)  # 2,000 images
+    assert entry["macro_accuracy"] == near(balanced_accuracy_score(labels, predictions))
+    assert entry["per_class_examples"] == np.bincount(labels).tolist()
+    assert entry["macro_f1"] == near(f1_score(labels, predictions, average="macro"))
+    for c in range(10):
+        others = torch.cat([scores[:, :c], scores[:, c + 1 :]], dim=1).amax(dim=1)
+        assert entry["per_class_auroc"][c] == near(roc_auc_score(labels == c, (scores[:, c] - others).numpy()))
+        specificity = recall_score(labels != c, predictions != c)
+        assert entry["per_class_specificity"][c] == pytest.approx(specificity, abs=5e-3)
+    assert entry["macro_auroc"] == pytest.approx(np.mean(entry["per_class_auroc"]))
+    assert 0 < entry["macro_auroc_error"] < 0.005
+    assert entry["client_accuracy"] is None
 
 
 def test_results_say_what_every_method_costs_alone(default: Path, tmp_path: Path) -> None:
@@ -206,7 +235,7 @@ def test_one_client_makes_fedcof_fedncm(tmp_path: Path) -> None:
     ncm, _ = read_head(folder / "heads" / "fedncm.safetensors")
     cof, metadata = read_head(folder / "heads" / "fedcof.safetensors")
     assert torch.equal(ncm.weight, cof.weight)
-    assert metadata["regulariser"] == "gamma infinite (OAS)"
+    assert metadata["regulariser"] == "gamma infinite (auto)"
     entry = read_json(folder, "results.json")["methods"]["fedcof"]
     assert entry["ridge_effective"] == "inf" and "FedNCM" in entry["notes"][0]
 
@@ -244,7 +273,15 @@ def test_nodes_with_their_own_folders_are_aligned_by_name_and_evaluate_on_what_t
     assert config["class_names"] == ["ant", "bee", "cat", "dog"]
     assert results["evaluated_on"] == "clients"
     assert results["methods"]["fed3r"]["num_examples"] == 18 + 12 + 18  # three quarters of 8 images a class
-    assert results["methods"]["fed3r"]["accuracy"] > 0.9
+    entry = results["methods"]["fed3r"]
+    assert entry["accuracy"] > 0.9
+    # Two of 8 images a class are held out, under the floor of 5: with three classes they count together, with two they
+    # do not count, so that this site has no accuracy, and there are no numbers by class.
+    by_client = entry["client_accuracy"]["by_client"]
+    assert set(by_client) == {str(FIRST_NODE_ID), str(FIRST_NODE_ID + 2)}
+    assert entry["accuracy"] == pytest.approx(sum(by_client.values()) / 2) == entry["client_accuracy"]["mean"]
+    assert entry["macro_accuracy"] is entry["macro_f1"] is entry["macro_auroc"] is None
+    assert entry["per_class_auroc"] == [None] * 4
     # Labels per client are not drawn for sites with data of their own.
     assert not (folder / "plots").exists()
     image = Image.open(tmp_path / "b" / "dog" / "0.png")

@@ -1,8 +1,9 @@
-"""`fedstats evaluate`: accuracy, confusion matrix and calibration of a head on labelled images or texts."""
+"""`fedstats evaluate`: accuracy, ranking, confusion matrix and calibration of a head on labelled images or texts."""
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ from fedstats_app.cli.sample_files import readable, tell_unreadable
 from fedstats_app.cli.text import WIDTH, percent, printable, table
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.clients import data_spec
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix, MarginHistograms, margin_bins
+from fedstats_app.outcomes.intervals import wilson_interval
 from fedstats_app.storage.files import to_json
 
 # Scores of so many images are in memory at a time.
@@ -33,6 +35,7 @@ class Evaluation:
     """What a head made of a data set: counts, and sums at the head's own temperature."""
 
     confusion: ConfusionMatrix
+    margins: MarginHistograms
     calibration: CalibrationSums
     unreadable: dict[str, str]
 
@@ -118,15 +121,17 @@ def evaluate(classifier: Classifier, dataset: Dataset) -> Evaluation:
         The calibration's sums are of scores divided by the head's temperature, at temperature 1.
     """
     num_classes = len(classifier.class_names)
-    confusion, calibration = ConfusionMatrix.zeros(num_classes), CalibrationSums.zeros((1.0,))
+    confusion, margins = ConfusionMatrix.zeros(num_classes), MarginHistograms.zeros(num_classes)
+    calibration = CalibrationSums.zeros((1.0,))
     unreadable: dict[str, str] = {}
     labels = torch.tensor(dataset.labels)
     for start in range(0, len(dataset), CHUNK):
         chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
         scores = classifier.scores(readable(dataset, chunk, read, unreadable))
         confusion += ConfusionMatrix.from_predictions(labels[read], scores.argmax(dim=1), num_classes)
+        margins += MarginHistograms.from_bins(margin_bins(scores), labels[read])
         calibration += CalibrationSums.from_logits(scores / classifier.temperature, labels[read], (1.0,))
-    return Evaluation(confusion, calibration, unreadable)
+    return Evaluation(confusion, margins, calibration, unreadable)
 
 
 def confused_pairs(confusion: ConfusionMatrix) -> Iterator[tuple[int, int, int]]:
@@ -137,23 +142,36 @@ def confused_pairs(confusion: ConfusionMatrix) -> Iterator[tuple[int, int, int]]
 
 
 def _sections(classifier: Classifier, dataset: Dataset, evaluation: Evaluation) -> Iterator[str]:
-    confusion, calibration = evaluation.confusion, evaluation.calibration
+    confusion, margins, calibration = evaluation.confusion, evaluation.margins, evaluation.calibration
+    low, high = wilson_interval(confusion.num_correct, confusion.num_examples)
     unreadable = f", {len(evaluation.unreadable)} could not be read" if evaluation.unreadable else ""
     yield (
         f"head {classifier.method} on {confusion.num_examples} {dataset.kind}s of {printable(dataset.name, 1000)}"
         f"{unreadable}\n"
-        f"accuracy {percent(confusion.accuracy)}; mean of the classes' accuracies {percent(confusion.macro_accuracy)}\n"
+        f"accuracy {percent(confusion.accuracy)}, 95% interval {percent(low)} to {percent(high)}\n"
+        f"balanced accuracy {percent(confusion.macro_accuracy)}; macro F1 {percent(confusion.macro_f1)}; "
+        f"macro AUROC {_area(margins.macro_auroc)}\n"
         f"expected calibration error {calibration.expected_calibration_error(1.0):.4f}; negative log-likelihood "
         f"{calibration.mean_nll(1.0):.4f}\n{calibration_note(classifier)}"
     )
     names = [printable(name, _NAME_WIDTH) for name in classifier.class_names]
-    numbers, accuracy = confusion.matrix.sum(dim=1).tolist(), confusion.per_class_accuracy.tolist()
-    rows = [(name, str(number), percent(share)) for name, number, share in zip(names, numbers, accuracy, strict=True)]
-    yield table(("class", f"{dataset.kind}s", "accuracy"), [row for row in rows if row[1] != "0"])
+    numbers = confusion.matrix.sum(dim=1).tolist()
+    by_class = (confusion.per_class_accuracy, confusion.per_class_specificity, confusion.per_class_f1)
+    columns = zip(
+        names, numbers, *(shares.tolist() for shares in by_class), margins.per_class_auroc.tolist(), strict=True
+    )
+    rows = [
+        (name, str(number), *map(percent, shares), _area(area)) for name, number, *shares, area in columns if number
+    ]
+    yield table(("class", f"{dataset.kind}s", "sensitivity", "specificity", "F1", "AUROC"), rows)
     if absent := [name for name, number in zip(names, numbers, strict=True) if not number]:
         listed = printable(", ".join(absent[:10]), WIDTH - 50)
         yield f"no {dataset.kind} of {len(absent)} of the head's classes: {listed}"
     yield _matrix(names, confusion) if len(names) <= MATRIX_CLASSES else _pairs(names, confusion)
+
+
+def _area(area: float) -> str:
+    return "-" if math.isnan(area) else f"{area:.4f}"
 
 
 def _matrix(names: Sequence[str], confusion: ConfusionMatrix) -> str:
@@ -175,26 +193,43 @@ def _document(
 ) -> dict[str, object]:
     confusion, names = evaluation.confusion, classifier.class_names
     cells = confusion.matrix.nonzero().tolist()
-    numbers, accuracy = confusion.matrix.sum(dim=1).tolist(), confusion.per_class_accuracy.tolist()
     return {
         "run_folder": arguments.run_folder,
         "method": classifier.method,
         "data": dataset.name,
         "num_examples": confusion.num_examples,
         "accuracy": confusion.accuracy,
+        "accuracy_interval": wilson_interval(confusion.num_correct, confusion.num_examples),
         "macro_accuracy": confusion.macro_accuracy,
+        "macro_f1": confusion.macro_f1,
+        "macro_auroc": evaluation.margins.macro_auroc,
+        "macro_auroc_error": evaluation.margins.macro_auroc_error,
         "calibrated": bool(classifier.calibrated_on),
         "calibrated_on": classifier.calibrated_on,
         "temperature": classifier.temperature,
         "expected_calibration_error": evaluation.calibration.expected_calibration_error(1.0),
         "negative_log_likelihood": evaluation.calibration.mean_nll(1.0),
-        "classes": [
-            {"class": name, "num_examples": number, "accuracy": share}
-            for name, number, share in zip(names, numbers, accuracy, strict=True)
-        ],
+        "classes": [_of_class(evaluation, index, name) for index, name in enumerate(names)],
         "confusion": [
             {"true": names[true], "predicted": names[other], "count": int(confusion.matrix[true, other])}
             for true, other in cells
         ],
         "unreadable": [{"path": path, "reason": reason} for path, reason in evaluation.unreadable.items()],
+    }
+
+
+def _of_class(evaluation: Evaluation, index: int, name: str) -> dict[str, object]:
+    """Return what is known of one class; intervals are Wilson's, at 95%."""
+    matrix = evaluation.confusion.matrix
+    number, right, taken = (int(counts[index]) for counts in (matrix.sum(dim=1), matrix.diagonal(), matrix.sum(dim=0)))
+    others = int(matrix.sum()) - number
+    return {
+        "class": name,
+        "num_examples": number,
+        "accuracy": float(evaluation.confusion.per_class_accuracy[index]),
+        "accuracy_interval": wilson_interval(right, number) if number else None,
+        "specificity": float(evaluation.confusion.per_class_specificity[index]),
+        "specificity_interval": wilson_interval(others - (taken - right), others) if others else None,
+        "f1": float(evaluation.confusion.per_class_f1[index]),
+        "auroc": float(evaluation.margins.per_class_auroc[index]),
     }

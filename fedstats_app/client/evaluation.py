@@ -9,19 +9,17 @@ from flwr.app import Context, Message
 
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.site import ClientSplit, Site
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
-from fedstats_app.privacy import confusion_above_floor
+from fedstats_app.heads import CalibrationSums, HeadScores, LinearHead, margin_bins
+from fedstats_app.privacy import confusion_above_floor, margins_above_floor
 from fedstats_app.wire import StatisticsRequest, evaluation_reply, read_evaluation_request
 
 
 def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score heads on the samples that the client kept for evaluation."""
-    return evaluation_reply(msg, *score_heads(msg, context, client_id))
+    return evaluation_reply(msg, score_heads(msg, context, client_id))
 
 
-def score_heads(
-    msg: Message, context: Context, client_id: int | None
-) -> tuple[dict[str, ConfusionMatrix], dict[str, CalibrationSums]]:
+def score_heads(msg: Message, context: Context, client_id: int | None) -> dict[str, HeadScores]:
     """Score the heads of a request as far as the node's owner allows; see :func:`evaluate_heads`."""
     request, heads = read_evaluation_request(msg)
     site = Site.of(context, client_id)
@@ -41,8 +39,8 @@ def evaluate_heads(
     *,
     min_class_count: int,
     mask_absent: bool,
-) -> tuple[dict[str, ConfusionMatrix], dict[str, CalibrationSums]]:
-    """Count each head's predictions for the held-out samples, and form the sums for its calibration.
+) -> dict[str, HeadScores]:
+    """Count each head's predictions and margins for the held-out samples, and form the sums for its calibration.
 
     Parameters
     ----------
@@ -55,28 +53,31 @@ def evaluate_heads(
     heads : mapping
         From a method's name to the index of its specification, and its head.
     min_class_count : int
-        Classes of which fewer samples can be read count without their name
-        (:func:`fedstats_app.privacy.confusion_above_floor`).
+        Classes of which fewer samples can be read count without their name, and not in histograms
+        (:func:`fedstats_app.privacy.confusion_above_floor`, :func:`fedstats_app.privacy.margins_above_floor`).
     mask_absent : bool
         Whether absent classes are never predicted.
     """
     labels = torch.from_numpy(split.dataset.labels[split.held_out])
     nothing = torch.empty(0, dtype=torch.int64)
     found, predictions = [nothing], {name: [nothing] for name in heads}
+    # Which classes are above the floor is known when all samples are read: bins are kept by sample till then.
+    bins = {name: [torch.empty(0, request.num_classes, dtype=torch.int16)] for name in heads}
     calibration = {name: CalibrationSums.zeros() for name in heads}
     for features, positions in reader.blocks(split.dataset, split.held_out):
         found.append(positions)
         for name, (index, head) in heads.items():
             mapped = request.specs[index].feature_map(features.cpu())
+            logits = head.logits(mapped)
             predictions[name].append(head.predict(mapped, mask_absent=mask_absent))
-            calibration[name] += CalibrationSums.from_logits(head.logits(mapped), labels[positions])
+            bins[name].append(margin_bins(logits))
+            calibration[name] += CalibrationSums.from_logits(logits, labels[positions])
     read = labels[torch.cat(found)]
-    confusion = {
-        name: confusion_above_floor(read, torch.cat(parts), request.num_classes, min_class_count)
-        for name, parts in predictions.items()
-    }
-    for name, matrix in confusion.items():
-        # Unreadable samples left a handful that does not count: sums over all of them must not leave either.
-        if matrix.num_examples < len(read):
-            calibration[name] = CalibrationSums.zeros()
-    return confusion, calibration
+    scores = {}
+    for name in heads:
+        confusion = confusion_above_floor(read, torch.cat(predictions[name]), request.num_classes, min_class_count)
+        # Where unreadable samples left a handful that does not count, sums over all of them must not leave either.
+        sums = calibration[name] if confusion.num_examples == len(read) else CalibrationSums.zeros()
+        margins = margins_above_floor(read, torch.cat(bins[name]), min_class_count)
+        scores[name] = HeadScores(confusion, sums, margins)
+    return scores

@@ -148,11 +148,9 @@ def personal_heads(msg: Message, context: Context, client_id: int | None) -> Mes
 
 def evaluate_personal(msg: Message, context: Context, client_id: int | None) -> Message:
     """Say how many of the client's own test samples each of the federation's heads predicts right."""
-    confusion, _ = score_heads(msg, context, client_id)
-    num_test = max((matrix.num_examples for matrix in confusion.values()), default=0)
-    num_correct = {
-        name: int(matrix.matrix.diagonal().sum()) + matrix.pooled_correct for name, matrix in confusion.items()
-    }
+    scores = score_heads(msg, context, client_id)
+    num_test = max((found.confusion.num_examples for found in scores.values()), default=0)
+    num_correct = {name: found.confusion.num_correct for name, found in scores.items()}
     return head_scores_reply(msg, num_test, num_correct)
 
 

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
 from fedstats_app.grid.asking import to_all, usable
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
+from fedstats_app.heads import HeadScores, LinearHead
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import EVALUATE_HEADS, StatisticsRequest, evaluation_content, read_evaluation_reply
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.training import EVALUATE_MODEL, EvaluationCounts, read_model_evaluation_reply, training_content
+
+
+@dataclass(frozen=True)
+class ScoresOfClients:
+    """What clients say of heads.
+
+    Attributes
+    ----------
+    heads : dict
+        From method to the scores on all clients' samples.
+    accuracies : dict
+        From method to the accuracy on each client's, by client. A client that evaluated nothing, or whose owner lets so
+        few samples not be counted, has none.
+    failures : dict
+        From client to the reason why it is not in there.
+    """
+
+    heads: dict[str, HeadScores]
+    accuracies: dict[str, dict[int, float]]
+    failures: dict[int, str] = field(default_factory=dict)
 
 
 def evaluate_on_clients(
@@ -21,7 +42,7 @@ def evaluate_on_clients(
     request: StatisticsRequest,
     heads: Mapping[str, tuple[int, LinearHead]],
     clients: Iterable[int],
-) -> tuple[dict[str, ConfusionMatrix], dict[str, CalibrationSums], dict[int, str]]:
+) -> ScoresOfClients:
     """Send heads to clients and add up what they count.
 
     Parameters
@@ -34,25 +55,18 @@ def evaluate_on_clients(
         From a method's name to the index of its specification in the request, and its head.
     clients : iterable of int
         Whom to ask.
-
-    Returns
-    -------
-    confusion : dict
-        From method to confusion matrix.
-    calibration : dict
-        From method to the sums from which its temperature is chosen.
-    failures : dict
-        From client to the reason why it is not in there.
     """
-    confusion = {name: ConfusionMatrix.zeros(request.num_classes) for name in heads}
-    calibration = {name: CalibrationSums.zeros() for name in heads}
-    failures: dict[int, str] = {}
+    total = ScoresOfClients(
+        {name: HeadScores.zeros(request.num_classes) for name in heads}, {name: {} for name in heads}
+    )
     replies = grid.send_and_receive(to_all(evaluation_content(request, heads), EVALUATE_HEADS, clients))
-    for _, _, received in usable(replies, lambda reply: read_evaluation_reply(reply, request, tuple(heads)), failures):
-        for name, (counts, sums) in received.items():
-            confusion[name] += counts
-            calibration[name] += sums
-    return confusion, calibration, failures
+    read = usable(replies, lambda reply: read_evaluation_reply(reply, request, tuple(heads)), total.failures)
+    for client, _, received in read:
+        for name, scores in received.items():
+            total.heads[name] += scores
+            if scores.confusion.num_examples:
+                total.accuracies[name][client] = scores.confusion.accuracy
+    return total
 
 
 def evaluate_model_on_clients(

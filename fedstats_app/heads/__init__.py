@@ -10,7 +10,9 @@ from fedstats_app.heads.confusion import ConfusionMatrix
 from fedstats_app.heads.fedcof import solve_fedcof
 from fedstats_app.heads.fedroot import solve_fedroot
 from fedstats_app.heads.gaussian import solve_gaussian
+from fedstats_app.heads.head_scores import HeadScores
 from fedstats_app.heads.linear_head import LinearHead, SolveReport
+from fedstats_app.heads.margins import MarginHistograms, margin_bins
 from fedstats_app.heads.ncm import solve_ncm
 from fedstats_app.heads.ridge import solve_ridge
 
@@ -18,8 +20,11 @@ __all__ = [
     "Calibration",
     "CalibrationSums",
     "ConfusionMatrix",
+    "HeadScores",
     "LinearHead",
+    "MarginHistograms",
     "SolveReport",
+    "margin_bins",
     "solve_fedcof",
     "solve_fedroot",
     "solve_gaussian",

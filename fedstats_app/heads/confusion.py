@@ -85,17 +85,38 @@ class ConfusionMatrix:
         return int(self.matrix.sum()) + self.pooled_examples
 
     @property
+    def num_correct(self) -> int:
+        """Number of samples predicted right."""
+        return int(self.matrix.trace()) + self.pooled_correct
+
+    @property
     def accuracy(self) -> float:
         """Share of samples predicted right, 0 to 1; NaN without samples."""
-        num_correct = int(self.matrix.trace()) + self.pooled_correct
-        return num_correct / self.num_examples if self.num_examples else float("nan")
+        return self.num_correct / self.num_examples if self.num_examples else float("nan")
 
     @property
     def per_class_accuracy(self) -> Tensor:
-        """(C,) float64 recall of each class; NaN for a class without samples."""
-        return self.matrix.diagonal().to(torch.float64) / self.matrix.sum(dim=1).to(torch.float64)
+        """(C,) float64 sensitivity (recall) of each class; NaN for a class without samples."""
+        return self.matrix.diagonal() / self.matrix.sum(dim=1).to(torch.float64)
+
+    @property
+    def per_class_specificity(self) -> Tensor:
+        """(C,) float64 share of the samples of other classes that are not taken for this one; NaN without any."""
+        true, predicted, right = self.matrix.sum(dim=1), self.matrix.sum(dim=0), self.matrix.diagonal()
+        others = (self.matrix.sum() - true).to(torch.float64)
+        return (others - (predicted - right)) / others
+
+    @property
+    def per_class_f1(self) -> Tensor:
+        """(C,) float64 harmonic mean of precision and recall; NaN for a class neither true nor predicted anywhere."""
+        return 2.0 * self.matrix.diagonal() / (self.matrix.sum(dim=0) + self.matrix.sum(dim=1)).to(torch.float64)
 
     @property
     def macro_accuracy(self) -> float:
-        """Mean recall over the classes that have samples; NaN without samples."""
+        """Balanced accuracy: the mean sensitivity of the classes that have samples; NaN without samples."""
         return float(self.per_class_accuracy.nanmean())
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 of the classes that are true or predicted somewhere; NaN without samples."""
+        return float(self.per_class_f1.nanmean())

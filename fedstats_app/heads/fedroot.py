@@ -26,7 +26,7 @@ def solve_fedroot(
     *,
     head: Literal["ridge", "within"] = "ridge",
     ridge_lambda: float | Literal["auto"] = "auto",
-    shrinkage: float = 0.01,
+    shrinkage: float | Literal["auto"] = "auto",
 ) -> LinearHead:
     """Return the head of the statistics that :func:`complete` makes.
 
@@ -105,7 +105,7 @@ def solve_completed(
     *,
     head: Literal["ridge", "within"] = "ridge",
     ridge_lambda: float | Literal["auto"] = "auto",
-    shrinkage: float = 0.01,
+    shrinkage: float | Literal["auto"] = "auto",
 ) -> LinearHead:
     """Return the head of completed statistics.
 
@@ -115,10 +115,8 @@ def solve_completed(
         With a Gram matrix.
     head : {"ridge", "within"}
         :func:`solve_ridge`, or :func:`solve_gaussian` with the covariance within classes.
-    ridge_lambda : float or "auto"
-        Of the ridge.
-    shrinkage : float
-        Of the Gaussian.
+    ridge_lambda, shrinkage : float or "auto"
+        Of the ridge and of the Gaussian.
 
     Raises
     ------

@@ -15,7 +15,7 @@ class SolveReport:
     Attributes
     ----------
     regulariser : str
-        In words, for a table: "lambda 12.3 (GCV)".
+        In words, for a table: "lambda 12.3 (auto)".
     parameters : dict
         The numbers used, by name (``ridge_lambda``, ``shrinkage``).
     ridge_effective : float or None

@@ -35,6 +35,7 @@ class Fed3ROptions(Options):
     ridge_lambda: float | Literal["auto"] = option("auto", number(0.0, word="auto"), key="ridge-lambda")
     between_class: bool = option(True, flag)
     bias: bool = option(False, flag)
+    normalize: bool = option(True, flag)
     solver: Literal["cholesky", "pinv32"] = option("cholesky", one_of("cholesky", "pinv32"))
     random_features: int = option(0, whole(0, 100_000))
     kernel_width: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
@@ -66,6 +67,7 @@ def _solve(statistics: FeatureStatistics, options: Fed3ROptions) -> LinearHead:
         ridge_lambda=options.ridge_lambda,
         between_class=options.between_class,
         fit_bias=options.bias,
+        normalize=options.normalize,
         solver=options.solver,
     )
 

@@ -31,7 +31,7 @@ class FedRootOptions(Options):
     means_per_class: int = option(1, whole(1, 10_000))
     head: Literal["ridge", "within"] = option("ridge", one_of("ridge", "within"))
     ridge_lambda: float | Literal["auto"] = option("auto", number(0.0, word="auto"))
-    shrinkage: float = option(0.01, number(0.0))
+    shrinkage: float | Literal["auto"] = option("auto", number(0.0, word="auto"))
 
 
 def _specify(options: FedRootOptions, seed: int) -> StatisticsSpec:

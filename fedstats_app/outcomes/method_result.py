@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field, fields
 
 from fedstats_app.heads import Calibration
+from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 
 
 @dataclass(frozen=True)
@@ -16,9 +17,9 @@ class MethodResult:
     accuracy : float or None
         Share of test samples classified correctly, 0 to 1; None where nothing was evaluated.
     macro_accuracy : float or None
-        Mean of the per-class accuracies, 0 to 1.
+        Balanced accuracy: mean of the per-class accuracies, 0 to 1.
     per_class_accuracy : list of (float or None)
-        One entry per class; None for a class without test samples.
+        Sensitivity (recall), one entry per class; None for a class without test samples.
     num_examples : int
         Training samples behind the head.
     num_clients : int
@@ -41,6 +42,21 @@ class MethodResult:
         Anything the reader should know about this method's run.
     parameters : dict
         The solver's numbers by name, as :class:`fedstats_app.heads.SolveReport` has them.
+    accuracy_interval : tuple of float or None
+        Wilson's 95% interval of the accuracy (:func:`fedstats_app.outcomes.intervals.wilson_interval`), for samples
+        drawn independently from where these come from. The other measures have none.
+    macro_f1 : float or None
+        Mean of the per-class F1, 0 to 1.
+    macro_auroc, macro_auroc_error : float or None
+        Mean of the per-class areas under the ROC curve, one class against the others, ranked by margin
+        (:mod:`fedstats_app.heads.margins`), and the most by which the bins can have moved it.
+    per_class_examples : list of int
+        Test samples of each class: what an interval of its sensitivity needs.
+    per_class_specificity, per_class_f1, per_class_auroc : list of (float or None)
+        One entry per class; None where there are no samples of other classes, where the class is neither true nor
+        predicted, and where either kind of samples is missing.
+    client_accuracy : ClientAccuracy or None
+        How the accuracy differs between clients; None where the server evaluated.
     """
 
     method: str
@@ -58,10 +74,19 @@ class MethodResult:
     calibration: Calibration | None = None
     notes: list[str] = field(default_factory=list)
     parameters: dict[str, float] = field(default_factory=dict)
+    accuracy_interval: tuple[float, float] | None = None
+    macro_f1: float | None = None
+    macro_auroc: float | None = None
+    macro_auroc_error: float | None = None
+    per_class_examples: list[int] = field(default_factory=list)
+    per_class_specificity: list[float | None] = field(default_factory=list)
+    per_class_f1: list[float | None] = field(default_factory=list)
+    per_class_auroc: list[float | None] = field(default_factory=list)
+    client_accuracy: ClientAccuracy | None = None
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        for name in ("accuracy", "macro_accuracy"):
+        for name in ("accuracy", "macro_accuracy", "macro_f1", "macro_auroc"):
             share = getattr(self, name)
             if share is not None and not 0.0 <= share <= 1.0:
                 raise ValueError(f"{self.method}: {name} must be between 0 and 1 or None, got {share}")
@@ -79,4 +104,8 @@ class MethodResult:
             Field name to value, in the order of the fields.
         """
         entry = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "method"}
-        return {**entry, "calibration": None if self.calibration is None else asdict(self.calibration)}
+        return {
+            **entry,
+            "calibration": None if self.calibration is None else asdict(self.calibration),
+            "client_accuracy": None if self.client_accuracy is None else self.client_accuracy.to_json(),
+        }

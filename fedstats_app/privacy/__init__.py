@@ -4,7 +4,7 @@ Apart from Flower, configuration and disk: torch tensors and values in, values o
 and what stands below them.
 """
 
-from fedstats_app.privacy.evaluation import confusion_above_floor
+from fedstats_app.privacy.evaluation import confusion_above_floor, margins_above_floor
 from fedstats_app.privacy.node_policy import NodePolicy, RefusedByPolicy, says_much_about_samples
 from fedstats_app.privacy.suppression import StatisticsAboveFloor, statistics_above_floor
 
@@ -13,6 +13,7 @@ __all__ = [
     "RefusedByPolicy",
     "StatisticsAboveFloor",
     "confusion_above_floor",
+    "margins_above_floor",
     "says_much_about_samples",
     "statistics_above_floor",
 ]

@@ -112,6 +112,11 @@ class _Card:
         return {name: found.get(name, {}) for name in self.heads}
 
     @property
+    def best(self) -> str:
+        """The most accurate head."""
+        return max(self.heads, key=lambda name: self.scores[name].get("accuracy") or -1.0)
+
+    @property
     def evaluated_on(self) -> str:
         """On which samples the scores are, in words."""
         number = self.results.get("num_test_examples", 0)
@@ -161,7 +166,6 @@ Classes: {listed}{more}.
 
     def how_to_use(self) -> str:
         """Return an example with the most accurate head."""
-        best = max(self.heads, key=lambda name: self.scores[name].get("accuracy") or -1.0)
         given, argument = {
             "image": ('"picture.png"', "picture.png"),
             "text": ('"a text"', '--text "a text"'),
@@ -170,7 +174,7 @@ Classes: {listed}{more}.
 
 ```python
 import fedstats_app
-classifier = fedstats_app.load("/path/to/the/run/folder", {best!r})
+classifier = fedstats_app.load("/path/to/the/run/folder", {self.best!r})
 print(classifier.top({given}, k=3))
 ```
 
@@ -210,13 +214,42 @@ network's weights are not in it; their fingerprint is, and other weights are ref
         return f"## Training\n\n{table}\n{_papers(self.heads)}{seed}\n"
 
     def evaluation(self) -> str:
-        """Return the accuracies."""
+        """Return how good the predictions are: of every head, and by class of the most accurate one."""
         rows = [
-            (f"`{name}`", _percent(score.get("accuracy")), _percent(score.get("macro_accuracy")))
+            (
+                f"`{name}`",
+                _percent(score.get("accuracy")),
+                _interval(score.get("accuracy_interval")),
+                _percent(score.get("macro_accuracy")),
+                _percent(score.get("macro_f1")),
+                _area(score.get("macro_auroc")),
+            )
             for name, score in self.scores.items()
         ]
-        table = _table(("head", "accuracy", "mean of the classes' accuracies"), rows)
-        return f"## Evaluation\n\nOn {self.evaluated_on}.\n\n{table}"
+        headings = ("head", "accuracy", "95% interval", "balanced accuracy", "macro F1", "macro AUROC")
+        return (
+            f"## Evaluation\n\nOn {self.evaluated_on}.\n\n{_table(headings, rows)}{self._by_class()}{self._by_client()}"
+        )
+
+    def _by_class(self) -> str:
+        """Return the numbers of each class with the most accurate head, if it has them and classes are not too many."""
+        score = self.scores[self.best]
+        columns = [score.get(f"per_class_{name}") or [] for name in ("accuracy", "specificity", "f1", "auroc")]
+        if not all(columns) or len(self.classes) > _CLASSES_LISTED:
+            return ""
+        *shares, areas = columns
+        texts = [[_percent(share) for share in column] for column in shares]
+        rows = list(zip(map(_text, self.classes), *texts, map(_area, areas), strict=True))
+        table = _table(("class", "sensitivity", "specificity", "F1", "AUROC"), rows)
+        return f"\nThe classes, with `{self.best}`:\n\n{table}"
+
+    def _by_client(self) -> str:
+        """Return how the most accurate head's accuracy differs between clients, where they evaluated."""
+        spread = self.scores[self.best].get("client_accuracy")
+        if not spread:
+            return ""
+        low, mean, high = (_percent(spread[name]) for name in ("minimum", "mean", "maximum"))
+        return f"\nBy client, accuracies of `{self.best}` go from {low} to {high}; their mean is {mean}.\n"
 
     def choice(self) -> str:
         """Return which method to take, and what methods score at other ranks; nothing where the run says neither."""
@@ -254,8 +287,8 @@ the evaluation themselves: one number, which changes no prediction, but the erro
             lines.append(f"- `{name}`: besides the statistics of its start, clients sent {sent}.")
         if self.results.get("evaluated_on") == "clients":
             lines.append(
-                "- Evaluation: every client sent how often it saw which class taken for which, and sums over its "
-                f"{kind}s of how sure the heads were."
+                "- Evaluation: every client sent how often it saw which class taken for which, histograms of the "
+                f"scores' margins by class, and sums over its {kind}s of how sure the heads were."
             )
         listed = "\n".join(lines)
         return f"""## Privacy
@@ -311,6 +344,14 @@ def _title(name: str) -> str:
 
 def _megabytes(number: int | None) -> str:
     return "-" if number is None else f"{number / 1e6:,.2f} MB"
+
+
+def _interval(bounds: Sequence[float] | None) -> str:
+    return "-" if bounds is None else " to ".join(_percent(bound) for bound in bounds)
+
+
+def _area(area: float | None) -> str:
+    return "-" if area is None else f"{area:.4f}"
 
 
 def _percent(share: float | None) -> str:

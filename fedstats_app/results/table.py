@@ -9,23 +9,25 @@ from fedstats_app.results.text_columns import GAP, WIDTH, aligned, bytes_with_un
 
 _HEADINGS = (
     "method",
-    "accuracy (%)",
-    "sent by each",
-    "sent by all (MB)",
+    "accuracy",
+    "balanced",
+    "macro F1",
+    "each sent",
+    "all sent (MB)",
     "solve (s)",
     "ridge",
     "condition",
     "regulariser",
 )
-_LEFT_ALIGNED = {0, 7}
+_LEFT_ALIGNED = {0, 9}
 
 
 def results_table(rows: Sequence[MethodResult], num_sent: int | None = None) -> str:
     """Lay out one line per method: accuracy, what it costs to send, time to solve, regulariser.
 
-    "sent by each" client is a mean; "ridge" is what was added to the diagonal in all, "condition" the condition number
-    of the matrix that was solved. Bytes are as sent, in decimal units (1 MB = 10^6 bytes): what the method alone would
-    cost.
+    "balanced" is the balanced accuracy, in per cent as the macro F1. "each sent" is what one client sends, a mean, "all
+    sent" what all of them do; "ridge" is what was added to the diagonal in all, "condition" the condition number of the
+    matrix that was solved. Bytes are as sent, in decimal units (1 MB = 10^6 bytes): what the method alone would cost.
 
     Parameters
     ----------
@@ -43,14 +45,18 @@ def results_table(rows: Sequence[MethodResult], num_sent: int | None = None) -> 
     widths = widths_of([_HEADINGS, *cells])[:-1]
     text_width = max(len(_HEADINGS[-1]), WIDTH - sum(widths) - len(GAP) * len(widths))
     widths.append(text_width)
-    body = [line for row in cells for line in _lines(row[:-1], textwrap.wrap(row[-1], text_width) or [""], widths)]
+    body = [
+        line
+        for row in cells
+        for line in _lines(row[:-1], textwrap.wrap(row[-1], text_width, break_on_hyphens=False) or [""], widths)
+    ]
     return ruled([aligned(_HEADINGS, widths, _LEFT_ALIGNED)], body)
 
 
 def _cells(row: MethodResult, num_sent: int) -> tuple[str, ...]:
     return (
         display_name(row.method),
-        "-" if row.accuracy is None else f"{100 * row.accuracy:.2f}",
+        *("-" if share is None else f"{100 * share:.2f}" for share in (row.accuracy, row.macro_accuracy, row.macro_f1)),
         "-" if num_sent == 0 else bytes_with_unit(row.wire_bytes / num_sent),
         three_figures(row.wire_bytes / 1e6),
         f"{row.solve_seconds:.2f}",

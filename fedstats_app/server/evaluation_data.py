@@ -11,7 +11,7 @@ from torch import Tensor
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.samples import samples_for
 from fedstats_app.data import Dataset
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
+from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.training.samples import Samples, TensorSamples
 
@@ -67,12 +67,14 @@ class ServerTestSet:
                 total[name] += ConfusionMatrix.from_predictions(labels, predictions, num_classes)
         return total
 
-    def calibrate(self, heads: Mapping[str, tuple[FeatureMap, LinearHead]]) -> dict[str, CalibrationSums]:
-        """Return the sums from which every head's temperature is chosen; absent classes are masked."""
-        total = {name: CalibrationSums.zeros() for name in heads}
+    def score(self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool) -> dict[str, HeadScores]:
+        """Return all that the test samples say of every head; only predictions can be of absent classes."""
+        total = {name: HeadScores.zeros(len(self.dataset.class_names)) for name in heads}
         for features, labels in self.blocks:
             for name, (feature_map, head) in heads.items():
-                total[name] += CalibrationSums.from_logits(head.logits(feature_map(features)), labels)
+                mapped = feature_map(features)
+                predictions = head.predict(mapped, mask_absent=mask_absent)
+                total[name] += HeadScores.from_logits(head.logits(mapped), labels, predictions)
         return total
 
     def features(self) -> Tensor:

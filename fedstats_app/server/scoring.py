@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
 
 from fedstats_app.grid.evaluation import evaluate_on_clients
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix
+from fedstats_app.heads import ConfusionMatrix, HeadScores
 from fedstats_app.methods import METHODS
+from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 from fedstats_app.outcomes.curve import CurvePoint
+from fedstats_app.outcomes.intervals import wilson_interval
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results.communication import uplink_bytes
 from fedstats_app.server.asking import solved_heads
@@ -24,8 +30,10 @@ class Scores:
     ----------
     evaluated_on : str
         "clients" or "server".
-    confusion, calibration : dict
-        By method, of the same samples.
+    heads : mapping
+        By method, on the same samples.
+    accuracies : mapping
+        By method and client; empty where the server evaluated.
     failures : dict
         From every client that was asked in vain to the reason.
     num_unreadable : int
@@ -35,11 +43,16 @@ class Scores:
     """
 
     evaluated_on: str
-    confusion: dict[str, ConfusionMatrix]
-    calibration: dict[str, CalibrationSums]
-    failures: dict[int, str] = field(default_factory=dict)
+    heads: Mapping[str, HeadScores]
+    accuracies: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    failures: Mapping[int, str] = field(default_factory=dict)
     num_unreadable: int = 0
     curves: dict[str, list[CurvePoint]] = field(default_factory=dict)
+
+    @property
+    def confusion(self) -> dict[str, ConfusionMatrix]:
+        """Confusion matrices by method."""
+        return {name: scores.confusion for name, scores in self.heads.items()}
 
     @property
     def num_examples(self) -> int:
@@ -61,14 +74,13 @@ def score(run: Run, strategy: StatisticsStrategy) -> Scores:
         progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
         asked = [outcome.client for outcome in strategy.outcomes if outcome.in_heads]
         found = evaluate_on_clients(run.grid, strategy.request, strategy.indexed_heads, asked)
-        scores = Scores("clients", *found)
+        scores = Scores("clients", found.heads, found.accuracies, found.failures)
         if not scores.num_examples:
             progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
         return scores
     progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
-    heads = solved_heads(strategy)
-    confusion = test_set.evaluate(heads, mask_absent=run.config.run.mask_absent)
-    return Scores("server", confusion, test_set.calibrate(heads), num_unreadable=test_set.num_unreadable)
+    scored = test_set.score(solved_heads(strategy), mask_absent=run.config.run.mask_absent)
+    return Scores("server", scored, num_unreadable=test_set.num_unreadable)
 
 
 def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> MethodResult:
@@ -84,18 +96,11 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
         Of its heads; a method may be missing.
     """
     head, collection = strategy.heads[method], strategy.collection
-    confusion, calibration = scores.confusion.get(method), scores.calibration.get(method)
-    if confusion is not None and not confusion.num_examples:
-        confusion = None
-    per_class: list[float | None] = []
-    if confusion is not None:
-        per_class = [None if math.isnan(value) else value for value in confusion.per_class_accuracy.tolist()]
+    found = scores.heads.get(method)
     return MethodResult(
         method=method,
-        accuracy=None if confusion is None else confusion.accuracy,
-        # Where sites told of no class by itself, there is an accuracy but no mean over classes.
-        macro_accuracy=confusion.macro_accuracy if confusion and any(one is not None for one in per_class) else None,
-        per_class_accuracy=per_class,
+        **_evaluated(found if found is not None and found.confusion.num_examples else None),
+        client_accuracy=ClientAccuracy.of(scores.accuracies.get(method, {})),
         num_examples=collection.num_examples,
         num_clients=collection.num_merged,
         uplink_bytes=_uplink_bytes(strategy, method),
@@ -104,7 +109,7 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
         regulariser=head.report.regulariser,
         ridge_effective=head.report.ridge_effective,
         condition_number=head.report.condition_number,
-        calibration=None if calibration is None else calibration.fit(),
+        calibration=None if found is None else found.calibration.fit(),
         notes=list(head.report.notes),
         parameters=dict(head.report.parameters),
     )
@@ -122,3 +127,32 @@ def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
         num_classes=strategy.num_classes,
         feature_dim=statistics.feature_dim,
     )
+
+
+def _evaluated(scores: HeadScores | None) -> dict[str, Any]:
+    """Return the fields of a result that say how good the predictions are, of a head that was evaluated or not."""
+    if scores is None:
+        return dict.fromkeys(("accuracy", "macro_accuracy")) | {"per_class_accuracy": []}
+    confusion, margins = scores.confusion, scores.margins
+    # Where sites told of no class by itself, there is an accuracy but nothing by class.
+    return {
+        "accuracy": confusion.accuracy,
+        "accuracy_interval": wilson_interval(confusion.num_correct, confusion.num_examples),
+        "macro_accuracy": _number(confusion.macro_accuracy),
+        "macro_f1": _number(confusion.macro_f1),
+        "macro_auroc": _number(margins.macro_auroc),
+        "macro_auroc_error": _number(margins.macro_auroc_error),
+        "per_class_examples": confusion.matrix.sum(dim=1).tolist(),
+        "per_class_accuracy": _numbers(confusion.per_class_accuracy),
+        "per_class_specificity": _numbers(confusion.per_class_specificity),
+        "per_class_f1": _numbers(confusion.per_class_f1),
+        "per_class_auroc": _numbers(margins.per_class_auroc),
+    }
+
+
+def _numbers(values: Tensor) -> list[float | None]:
+    return [_number(value) for value in values.tolist()]
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

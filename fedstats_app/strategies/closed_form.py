@@ -31,7 +31,7 @@ class Fed3R(StatisticsStrategy):
     ----------
     num_classes : int
         C.
-    ridge_lambda, between_class, fit_bias, solver
+    ridge_lambda, between_class, fit_bias, normalize, solver
         As :func:`fedstats_app.heads.solve_ridge`, with the papers' values as defaults.
     feature_map : FeatureMap
         :class:`RandomFourierFeatures` gives Fed3R-RF.
@@ -46,11 +46,18 @@ class Fed3R(StatisticsStrategy):
         ridge_lambda: float | Literal["auto"] = 0.01,
         between_class: bool = True,
         fit_bias: bool = False,
+        normalize: bool = True,
         solver: Literal["cholesky", "pinv32"] = "cholesky",
         feature_map: FeatureMap = IdentityMap(),  # noqa: B008  # frozen and stateless
         **options: Any,
     ) -> None:
-        own = Fed3ROptions(ridge_lambda=ridge_lambda, between_class=between_class, bias=fit_bias, solver=solver)
+        own = Fed3ROptions(
+            ridge_lambda=ridge_lambda,
+            between_class=between_class,
+            bias=fit_bias,
+            normalize=normalize,
+            solver=solver,
+        )
         super().__init__(num_classes, [FED3R.configured(own, feature_map=feature_map)], **options)
 
 
@@ -104,7 +111,7 @@ class FedCGS(StatisticsStrategy):
         num_classes: int,
         *,
         covariance: Literal["total", "within"] = "total",
-        shrinkage: float = 0.0,
+        shrinkage: float | Literal["auto"] = 0.0,
         feature_map: FeatureMap = IdentityMap(),  # noqa: B008  # frozen and stateless
         **options: Any,
     ) -> None:
@@ -141,7 +148,7 @@ class FedRoot(StatisticsStrategy):
         factor_dtype: Literal["float16", "float32"] = "float16",
         head: Literal["ridge", "within"] = "ridge",
         ridge_lambda: float | Literal["auto"] = "auto",
-        shrinkage: float = 0.01,
+        shrinkage: float | Literal["auto"] = "auto",
         means_per_class: int = 1,
         feature_map: FeatureMap = IdentityMap(),  # noqa: B008  # frozen and stateless
         **options: Any,

@@ -1,4 +1,4 @@
-"""Federated evaluation: heads go down, confusion matrices and sums for calibration come up.
+"""Federated evaluation: heads go down; confusion matrices, histograms and sums for calibration come up.
 
 Messages of type ``evaluate.heads``.
 """
@@ -11,8 +11,9 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix, HeadScores, LinearHead, MarginHistograms
 from fedstats_app.heads.calibration import NUM_BINS, NUM_LOSSES, TEMPERATURES
+from fedstats_app.heads.margins import NUM_MARGIN_BINS
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array, to_array
 from fedstats_app.wire.reading import MAX_COUNT, Malformed, check_keys, reads_replies, reads_requests, record_of, whole
 from fedstats_app.wire.statistics_request import StatisticsRequest, read_statistics_request
@@ -72,30 +73,29 @@ def _read_head(content: RecordDict, name: str, request: StatisticsRequest) -> tu
     return index, LinearHead(weight, bias, read_array(record, "present", torch.uint8, (classes,)).to(torch.bool))
 
 
-def evaluation_reply(
-    msg: Message, confusion: Mapping[str, ConfusionMatrix], calibration: Mapping[str, CalibrationSums]
-) -> Message:
+def evaluation_reply(msg: Message, scores: Mapping[str, HeadScores]) -> Message:
     """Return the reply.
 
     Parameters
     ----------
     msg : Message
         The request.
-    confusion : mapping
-        By method; sent as its non-zero cells (true class, predicted class, count), (t, 3) int64, and where there are
-        any, as ``pooled`` (2,) int64 the samples counted without their class and how many of them were right.
-    calibration : mapping
-        Sums at the usual temperatures, by method; sent as they are, but the gaps in float32.
+    scores : mapping
+        By method. Of the confusion matrix the non-zero cells are sent, (true class, predicted class, count), (t, 3)
+        int64, and where there are any, as ``pooled`` (2,) int64 the samples counted without their class and how many of
+        them were right. Of the histograms the bins that are not empty, (class, bin, samples of the class, samples of
+        others), (t, 4) int32. Sums at the usual temperatures are sent as they are, but the gaps in float32.
     """
     content = RecordDict()
-    for name, matrix in confusion.items():
-        cells = matrix.matrix.nonzero()
-        counts = matrix.matrix[cells[:, 0], cells[:, 1]].unsqueeze(1)
+    for name, found in scores.items():
+        confusion, sums = found.confusion, found.calibration
+        cells = confusion.matrix.nonzero()
+        counts = confusion.matrix[cells[:, 0], cells[:, 1]].unsqueeze(1)
         record = ArrayRecord({"cells": to_array(torch.cat([cells, counts], dim=1))})
-        if matrix.pooled_examples:
-            record["pooled"] = to_array(torch.tensor([matrix.pooled_examples, matrix.pooled_correct]))
+        if confusion.pooled_examples:
+            record["pooled"] = to_array(torch.tensor([confusion.pooled_examples, confusion.pooled_correct]))
         content[f"confusion.{name}"] = record
-    for name, sums in calibration.items():
+        content[f"margins.{name}"] = ArrayRecord({"bins": to_array(_filled_bins(found.margins))})
         content[f"calibration.{name}"] = ArrayRecord(
             {
                 "losses": to_array(sums.losses),
@@ -103,32 +103,39 @@ def evaluation_reply(
                 "num-examples": to_array(torch.tensor([sums.num_examples])),
             }
         )
-    num_examples = max((matrix.num_examples for matrix in confusion.values()), default=0)
+    num_examples = max((found.confusion.num_examples for found in scores.values()), default=0)
     content["metrics"] = MetricRecord({"num-examples": num_examples})
     return Message(content, reply_to=msg)
+
+
+def _filled_bins(margins: MarginHistograms) -> Tensor:
+    bins = (margins.positives + margins.negatives).nonzero()
+    where = bins[:, 0], bins[:, 1]
+    counts = torch.stack([margins.positives[where], margins.negatives[where]], dim=1)
+    return torch.cat([bins, counts], dim=1).to(torch.int32)
 
 
 @reads_replies
 def read_evaluation_reply(
     reply: Message, request: StatisticsRequest, methods: tuple[str, ...]
-) -> dict[str, tuple[ConfusionMatrix, CalibrationSums]]:
-    """Return the confusion matrix and the sums for calibration of each method.
+) -> dict[str, HeadScores]:
+    """Return what a client says of each method's head.
 
     Raises
     ------
     RejectedReply
-        If it failed, or holds something that cannot be a confusion matrix or such sums.
+        If it failed, or holds something that cannot be a confusion matrix, its samples' histograms or such sums.
     """
-    kinds = ("confusion", "calibration")
+    kinds = ("confusion", "margins", "calibration")
     check_keys("reply", reply.content, {*(f"{kind}.{name}" for name in methods for kind in kinds), "metrics"})
     whole(record_of(reply.content, "metrics", MetricRecord, {"num-examples"}), "num-examples")
     received = {}
     for name in methods:
         record = record_of(reply.content, f"confusion.{name}", ArrayRecord, {"cells"}, {"pooled"})
         confusion = _read_cells(record, request.num_classes)
+        margins = _read_bins(record_of(reply.content, f"margins.{name}", ArrayRecord, {"bins"}), confusion)
         record = record_of(reply.content, f"calibration.{name}", ArrayRecord, {"losses", "gaps", "num-examples"})
-        sums = _read_sums(record, confusion.num_examples)
-        received[name] = (confusion, sums)
+        received[name] = HeadScores(confusion, _read_sums(record, confusion.num_examples), margins)
     return received
 
 
@@ -149,6 +156,26 @@ def _read_cells(record: ArrayRecord, num_classes: int) -> ConfusionMatrix:
     if not 0 <= correct <= pooled <= MAX_COUNT:
         raise Malformed(f"pooled: must be 0 <= correct <= examples <= {MAX_COUNT}, got {correct} and {pooled}")
     return ConfusionMatrix(matrix, pooled, correct)
+
+
+def _read_bins(record: ArrayRecord, confusion: ConfusionMatrix) -> MarginHistograms:
+    num_classes = len(confusion.matrix)
+    bins = read_array(record, "bins", torch.int32, (range(num_classes * NUM_MARGIN_BINS + 1), 4)).to(torch.int64)
+    classes, places, positives, negatives = bins.unbind(dim=1)
+    if len(bins) and (_outside(classes, num_classes) or _outside(places, NUM_MARGIN_BINS)):
+        raise Malformed(f"bins: classes must lie in [0, {num_classes}) and bins in [0, {NUM_MARGIN_BINS})")
+    if len(torch.unique(classes * NUM_MARGIN_BINS + places)) < len(bins):
+        raise Malformed("bins: must differ in class or bin, got one twice")
+    if len(bins) and int(bins[:, 2:].min()) < 0:
+        raise Malformed(f"bins: counts must be at least 0, got {int(bins[:, 2:].min())}")
+    margins = MarginHistograms.zeros(num_classes)
+    margins.positives[classes, places] = positives
+    margins.negatives[classes, places] = negatives
+    of_class = confusion.matrix.sum(dim=1)
+    sums = margins.positives.sum(dim=1), margins.negatives.sum(dim=1)
+    if not torch.equal(sums[0], of_class) or not torch.equal(sums[1], of_class.sum() - of_class):
+        raise Malformed("bins: must hold every sample of the confusion matrix once for each class")
+    return margins
 
 
 def _read_sums(record: ArrayRecord, num_examples: int) -> CalibrationSums:

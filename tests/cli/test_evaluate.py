@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, balanced_accuracy_score
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score
 
 import fedstats_app
 from fedstats_app.cli import main
@@ -41,7 +41,22 @@ def test_json_counts_what_the_classifier_predicts(run_folder: Path, mixed: Path,
     assert document["macro_accuracy"] == pytest.approx(balanced_accuracy_score(truth, predicted))
     assert {"true": "blue", "predicted": "red", "count": 2} in document["confusion"]
     assert sum(cell["count"] for cell in document["confusion"]) == 14
-    assert document["classes"][0] == {"class": "blue", "num_examples": 6, "accuracy": pytest.approx(4 / 6)}
+    scores = fedstats_app.load(run_folder).scores(paths)
+    is_blue, wrong = np.array([name == "blue" for name in truth]), [name == "blue" for name in predicted]
+    assert document["classes"][0] == {
+        "class": "blue",
+        "num_examples": 6,
+        "accuracy": pytest.approx(4 / 6),
+        "accuracy_interval": [pytest.approx(0.3, abs=0.01), pytest.approx(0.9032, abs=0.01)],
+        "specificity": 1.0,
+        "specificity_interval": [pytest.approx(0.6756, abs=1e-4), 1.0],
+        "f1": pytest.approx(f1_score(is_blue, wrong)),
+        "auroc": pytest.approx(roc_auc_score(is_blue, (scores[:, 0] - scores[:, 1:].amax(dim=1)).numpy()), abs=0.02),
+    }
+    assert document["macro_f1"] == pytest.approx(f1_score(truth, predicted, average="macro"))
+    assert document["macro_auroc"] == pytest.approx(np.mean([one["auroc"] for one in document["classes"]]))
+    low, high = document["accuracy_interval"]
+    assert low < 12 / 14 < high and document["macro_auroc_error"] < 0.05
 
 
 def test_errors_of_the_probabilities_are_at_the_heads_temperature(
@@ -63,10 +78,11 @@ def test_errors_of_the_probabilities_are_at_the_heads_temperature(
 def test_text_has_accuracies_and_the_matrix(run_folder: Path, mixed: Path, capsys: Capture) -> None:
     assert main(["evaluate", str(run_folder), str(mixed)]) == 0
     out = capsys.readouterr().out
-    assert "accuracy 85.71 %; mean of the classes' accuracies 88.89 %" in out
+    assert "accuracy 85.71 %, 95% interval 60.06 % to 95.99 %" in out
+    assert "balanced accuracy 88.89 %; macro F1 " in out and "; macro AUROC 0." in out
     assert "expected calibration error 0." in out and "calibrated on 30 test samples of the server" in out
     lines = [line.split() for line in out.splitlines()]
-    assert ["blue", "6", "66.67", "%"] in lines
+    assert ["blue", "6", "66.67", "%", "100.00", "%", "80.00", "%"] in [line[:8] for line in lines]
     assert ["blue", "4", "0", "2"] in lines and ["green", "0", "4", "0"] in lines
     assert max(map(len, out.splitlines()[1:])) <= 100
 

@@ -261,6 +261,9 @@ def test_an_evaluation_names_no_class_of_few_samples(tmp_path: Path) -> None:
     result, results = read_json(folder, "results.json")["methods"]["fedncm"], read_json(folder, "results.json")
     assert result["per_class_accuracy"][0] is not None and result["per_class_accuracy"][1] is None
     assert 20 <= results["num_test_examples"] <= 24 and result["accuracy"] is not None
+    # Of one class alone there are no other samples to rank it against.
+    assert result["macro_auroc"] is None and result["per_class_specificity"][0] is None
+    assert set(result["client_accuracy"]["by_client"]) == {"1000", "1001"}
     for left in disclosed(folder, "evaluate.heads"):
         cells = [one for one in left["fields"] if one["field"] == "confusion.fedncm.cells"]
         assert cells[0]["shape"][0] <= 2  # true class ant only
@@ -273,7 +276,8 @@ def test_where_too_little_is_held_out_the_run_says_so(tmp_path: Path, capsys: py
 
     assert "nothing was evaluated" in capsys.readouterr().out
     result = read_json(folder, "results.json")["methods"]["fedncm"]
-    assert (result["accuracy"], result["macro_accuracy"]) == (None, None)
+    names = ("accuracy", "accuracy_interval", "macro_accuracy", "macro_f1", "macro_auroc", "client_accuracy")
+    assert all(result[name] is None for name in names)
 
 
 def test_what_left_each_site_is_written_down_message_by_message(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedstats_app.grid.exchange import CLIENTS_PER_MESSAGE, CLIENTS_PER_WINDOW
+from fedstats_app.heads.margins import NUM_MARGIN_BINS
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import ScatterSpec, StatisticsSpec
 from fedstats_app.statistics.sample_request import MAX_CLASSES
@@ -101,6 +102,7 @@ def test_limits_are_those_of_the_code() -> None:
         (MAX_CLASS_NAMES, r"at most ([\d,]+) different strings"),
         (MAX_CLASS_NAME_LENGTH, r"1 to ([\d,]+) printable characters"),
         (MAX_COUNT, r"counts from 1 to ([\d,]+)"),
+        (NUM_MARGIN_BINS, r"histograms with ([\d,]+) bins"),
         (MAX_HEADER_BYTES, r"header \(at most ([\d,]+) bytes\)"),
         (MAX_REASON, r"error \(up to ([\d,]+) characters\)"),
         (CLIENTS_PER_WINDOW, r"at most ([\d,]+) clients;"),

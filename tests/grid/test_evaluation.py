@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import pytest
 import torch
@@ -11,12 +10,12 @@ from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.grid.evaluation import evaluate_on_clients
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix
+from fedstats_app.grid.evaluation import ScoresOfClients, evaluate_on_clients
+from fedstats_app.heads import HeadScores
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.strategies.base import StatisticsStrategy
 from fedstats_app.wire import evaluation_reply, guard, per_client, read_evaluation_request
-from tests.support.clients import NUM_CLASSES, Clients, strategy_for
+from tests.support.clients import Clients, strategy_for
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
 CLIENTS = Clients(9)
@@ -35,11 +34,7 @@ def scoring_app(hostile: int | None = None) -> ClientApp:
         }
         reply = evaluation_reply(
             msg,
-            {
-                name: ConfusionMatrix.from_predictions(labels, scores.argmax(dim=1), NUM_CLASSES)
-                for name, scores in logits.items()
-            },
-            {name: CalibrationSums.from_logits(scores, labels) for name, scores in logits.items()},
+            {name: HeadScores.from_logits(scores, labels, scores.argmax(dim=1)) for name, scores in logits.items()},
         )
         if client_id == hostile:
             cells = torch.tensor([[0, 0, 10**12]]).numpy()
@@ -54,7 +49,7 @@ def grid(app: ClientApp) -> ClientGrid:
     return ClientGrid(local, {client: FIRST_NODE_ID + client % 2 for client in range(9)})
 
 
-def scores(clients: ClientGrid, strategy: StatisticsStrategy) -> Any:
+def scores(clients: ClientGrid, strategy: StatisticsStrategy) -> ScoresOfClients:
     asked = [outcome.client for outcome in strategy.outcomes if outcome.in_heads]
     return evaluate_on_clients(clients, strategy.request, strategy.indexed_heads, asked)
 
@@ -65,18 +60,26 @@ def test_counts_of_the_clients_are_those_of_all_samples(name: str) -> None:
     strategy, clients = strategy_for(name), grid(scoring_app())
     strategy.start(clients)
 
-    confusion, calibration, failures = scores(clients, strategy)
+    found = scores(clients, strategy)
 
-    assert set(confusion) == set(calibration) == set(strategy.heads) and not failures
+    assert set(found.heads) == set(found.accuracies) == set(strategy.heads) and not found.failures
     for method, head in strategy.heads.items():
-        features = strategy.methods()[method].specification.feature_map(CLIENTS.features)
-        expected = ConfusionMatrix.from_predictions(CLIENTS.labels, head.predict(features), NUM_CLASSES)
-        assert torch.equal(confusion[method].matrix, expected.matrix)
-        central = CalibrationSums.from_logits(head.logits(features), CLIENTS.labels)
+        feature_map, of_all = strategy.methods()[method].specification.feature_map, found.heads[method]
+        logits = head.logits(feature_map(CLIENTS.features))
+        central = HeadScores.from_logits(logits, CLIENTS.labels, logits.argmax(dim=1))
+        assert torch.equal(of_all.confusion.matrix, central.confusion.matrix)
         # Feature maps compute in float32, whose rounding depends on how many samples come at once.
-        torch.testing.assert_close(calibration[method].losses, central.losses, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(calibration[method].gaps, central.gaps, rtol=1e-5, atol=1e-4)
-        assert calibration[method].num_examples == central.num_examples
+        torch.testing.assert_close(of_all.calibration.losses, central.calibration.losses, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(of_all.calibration.gaps, central.calibration.gaps, rtol=1e-5, atol=1e-4)
+        assert of_all.calibration.num_examples == central.calibration.num_examples
+        torch.testing.assert_close(
+            of_all.margins.per_class_auroc, central.margins.per_class_auroc, rtol=0, atol=1e-3, equal_nan=True
+        )
+        for client, accuracy in found.accuracies[method].items():
+            features, labels = CLIENTS.part(client)
+            right = head.logits(feature_map(features)).argmax(dim=1) == labels
+            assert accuracy == pytest.approx(float(right.double().mean()))
+        assert set(found.accuracies[method]) == {client for client in range(9) if len(CLIENTS.part(client)[1])}
 
 
 def test_who_was_not_merged_is_not_asked_and_who_lies_is_left_out() -> None:
@@ -85,12 +88,14 @@ def test_who_was_not_merged_is_not_asked_and_who_lies_is_left_out() -> None:
     broken = grid(Clients(9, broken={2: ValueError("no data")}).app())
     strategy.start(broken)
 
-    confusion, calibration, failures = scores(clients, strategy)
+    found = scores(clients, strategy)
 
     expected = CLIENTS.statistics(StatisticsSpec(), without={2, 4}).rows.num_examples
-    assert {matrix.num_examples for matrix in confusion.values()} == {expected}
-    assert {sums.num_examples for sums in calibration.values()} == {expected}
-    assert set(failures) == {4} and failures[4].startswith("cells: counts must lie in")
+    for of_all in found.heads.values():
+        assert of_all.confusion.num_examples == of_all.calibration.num_examples == expected
+        assert int(of_all.margins.positives.sum()) == expected
+    assert set(found.failures) == {4} and found.failures[4].startswith("cells: counts must lie in")
+    assert not {2, 4} & set(found.accuracies["fedcgs"])
 
 
 def test_guarded_failures_are_left_out() -> None:
@@ -98,6 +103,6 @@ def test_guarded_failures_are_left_out() -> None:
     strategy = strategy_for("fedncm")
     strategy.start(CLIENTS.client_grid(2))
 
-    confusion, calibration, failures = scores(grid(failing), strategy)
-    assert confusion["fedncm"].num_examples == 0 and calibration["fedncm"].fit() is None
-    assert len(failures) == strategy.collection.num_merged
+    found = scores(grid(failing), strategy)
+    assert found.heads["fedncm"].confusion.num_examples == 0 and found.heads["fedncm"].calibration.fit() is None
+    assert not found.accuracies["fedncm"] and len(found.failures) == strategy.collection.num_merged

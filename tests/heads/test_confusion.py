@@ -4,7 +4,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, recall_score
 
 from fedstats_app.heads import ConfusionMatrix
 
@@ -21,6 +21,26 @@ def test_counts_and_scores_are_scikit_learns() -> None:
     assert made.per_class_accuracy.tolist() == pytest.approx((expected.diagonal() / expected.sum(axis=1)).tolist())
 
 
+@pytest.mark.parametrize("num_labels", [1, 2, 4, 6])
+def test_f1_and_specificity_are_scikit_learns_where_classes_are_missing(num_labels: int) -> None:
+    """Classes beyond `num_labels` are predicted and never true; class 6 is neither."""
+    rng = np.random.default_rng(num_labels)
+    labels, predictions = rng.integers(0, num_labels, 80), rng.integers(0, 6, 80)
+    made = ConfusionMatrix.from_predictions(torch.from_numpy(labels), torch.from_numpy(predictions), 7)
+    assert made.macro_f1 == pytest.approx(f1_score(labels, predictions, average="macro"))
+    assert made.per_class_f1[:6].tolist() == pytest.approx(f1_score(labels, predictions, average=None).tolist())
+    assert math.isnan(made.per_class_f1[6]) and made.per_class_specificity[6] == 1.0
+    assert made.num_correct == int((labels == predictions).sum())
+    for c in range(num_labels) if num_labels > 1 else ():
+        expected = recall_score(labels != c, predictions != c)  # specificity is the recall of the rest
+        assert float(made.per_class_specificity[c]) == pytest.approx(expected)
+
+
+def test_one_class_alone_has_no_specificity() -> None:
+    made = ConfusionMatrix.from_predictions(torch.tensor([1, 1]), torch.tensor([1, 0]), 2)
+    assert made.per_class_specificity[0] == 0.5 and math.isnan(made.per_class_specificity[1])
+
+
 def test_a_class_without_samples_has_no_accuracy_and_is_left_out_of_the_macro_average() -> None:
     made = ConfusionMatrix.from_predictions(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2]), 4)
     assert made.per_class_accuracy[:3:2].tolist() == [0.5, 1.0]
@@ -30,7 +50,7 @@ def test_a_class_without_samples_has_no_accuracy_and_is_left_out_of_the_macro_av
 
 def test_without_samples_there_is_no_accuracy() -> None:
     empty = ConfusionMatrix.zeros(3)
-    assert math.isnan(empty.accuracy) and math.isnan(empty.macro_accuracy)
+    assert all(math.isnan(score) for score in (empty.accuracy, empty.macro_accuracy, empty.macro_f1))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstats_app.heads import solve_fedcof, solve_ncm
-from fedstats_app.heads.regularisation import oas_shrinkage
+from fedstats_app.heads.regularisation import Spread, choose_ridge, without_between_class
 from fedstats_app.statistics import ClassMeanRows
 from tests.support.compare import absolute_difference, relative_difference, same_bits
 from tests.support.golden import Federation, load, tensor
@@ -196,18 +196,25 @@ def test_means_that_say_nothing_of_the_covariance_give_ncm_automatically() -> No
     assert "infinite" in head.report.regulariser and any("FedNCM" in note for note in head.report.notes)
 
 
-def test_a_chosen_shrinkage_is_oas_of_the_pooled_scatter_of_the_means() -> None:
+def test_a_chosen_shrinkage_is_the_best_expected_of_the_means_scatter() -> None:
     rows = _rows(1, num_rows=200)
-    pooled, freedom = np.zeros((7, 7)), 0
+    scatter, freedom = np.zeros((7, 7)), 0
     for c in range(5):
         mine = rows.class_ids == c
         centred = (rows.means[mine] - rows.summed().class_means[c]).numpy()
-        pooled += centred.T @ np.diag(rows.counts[mine].numpy().astype(float)) @ centred
+        own = centred.T @ np.diag(rows.counts[mine].numpy().astype(float)) @ centred
+        scatter += own * (float(rows.counts[mine].sum()) - 1) / (int(mine.sum()) - 1)
         freedom += int(mine.sum()) - 1
+    totals = rows.summed()
+    samples = float((totals.class_counts - 1).sum())
+    spread = Spread.of(
+        torch.from_numpy(scatter), totals.class_means, totals.class_counts.double(), weight=samples, freedom=freedom
+    )
+    assert spread is not None
     head = solve_fedcof(rows, shrinkage="auto")
-    gamma = oas_shrinkage(torch.from_numpy(pooled), freedom)
+    gamma = choose_ridge(spread, without_between_class) / samples
     assert head.report.parameters["shrinkage"] == pytest.approx(gamma, rel=1e-10)
-    assert "OAS" in head.report.regulariser
+    assert head.report.regulariser.endswith("(auto)")
     assert same_bits(solve_fedcof(rows, shrinkage=head.report.parameters["shrinkage"]).weight, head.weight)
 
 

@@ -125,12 +125,12 @@ def test_the_bias_is_scikit_learns_ridge_on_a_constant_feature() -> None:
 
 def test_a_chosen_lambda_is_reported_and_is_the_one_used() -> None:
     stats = _statistics(*_problem())
-    for between_class, how in ((True, "GCV"), (False, "OAS")):
+    for between_class in (True, False):
         auto = solve_ridge(stats, ridge_lambda="auto", between_class=between_class)
         chosen = auto.report.parameters["ridge_lambda"]
         again = solve_ridge(stats, ridge_lambda=chosen, between_class=between_class)
         assert torch.equal(auto.weight, again.weight)
-        assert how in auto.report.regulariser and auto.report.ridge_effective == chosen > 0
+        assert auto.report.regulariser.endswith("(auto)") and auto.report.ridge_effective == chosen > 0
 
 
 def test_more_features_than_samples_without_a_ridge_gives_least_norm_and_says_the_rank() -> None:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 import pytest
 
 from fedstats_app.heads import Calibration
+from fedstats_app.outcomes.client_accuracy import ClientAccuracy
+from fedstats_app.outcomes.intervals import wilson_interval
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.storage.files import to_json
 
@@ -19,6 +21,9 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
         calibration=Calibration(0.12, 1.7, 0.61, 0.63, 0.03, 2000),
         notes=["two clients failed"],
         parameters={"ridge_lambda": 310.0},
+        accuracy_interval=wilson_interval(86, 100),
+        macro_f1=0.85,
+        client_accuracy=ClientAccuracy.of({12: 0.75, 3: 1.0}),
     )
     entry = json.loads(to_json({"methods": {result.method: result.to_json()}}))["methods"]["fed3r"]
     assert entry == {
@@ -43,7 +48,27 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
         },
         "notes": ["two clients failed"],
         "parameters": {"ridge_lambda": 310.0},
+        "accuracy_interval": [pytest.approx(0.7786, abs=1e-4), pytest.approx(0.9147, abs=1e-4)],
+        "macro_f1": 0.85,
+        "macro_auroc": None,
+        "macro_auroc_error": None,
+        "per_class_examples": [],
+        "per_class_specificity": [],
+        "per_class_f1": [],
+        "per_class_auroc": [],
+        "client_accuracy": {
+            "mean": 0.875,
+            "minimum": 0.75,
+            "maximum": 1.0,
+            "std": pytest.approx(0.125 * 2**0.5),
+            "by_client": {"3": 1.0, "12": 0.75},
+        },
     }
+
+
+def test_one_client_has_no_spread_and_none_has_no_accuracy() -> None:
+    assert ClientAccuracy.of({5: 0.5}) == ClientAccuracy(0.5, 0.5, 0.5, None, {5: 0.5})
+    assert ClientAccuracy.of({}) is None
 
 
 @pytest.mark.parametrize(
@@ -51,6 +76,7 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
     [
         ({"accuracy": 86.2}, "fed3r: accuracy must be between 0 and 1 or None, got 86.2"),
         ({"macro_accuracy": float("nan")}, "fed3r: macro_accuracy must be between 0 and 1 or None, got nan"),
+        ({"macro_auroc": 1.5}, "fed3r: macro_auroc must be between 0 and 1 or None, got 1.5"),
         ({"wire_bytes": -1}, "fed3r: wire_bytes must be at least 0, got -1"),
         ({"solve_seconds": float("nan")}, "fed3r: solve_seconds must be at least 0, got nan"),
     ],

@@ -23,7 +23,7 @@ HEAD = LinearHead(torch.ones(3, 4, dtype=torch.float64), torch.zeros(3, dtype=to
 def metadata(method: str, **changes: str) -> dict[str, str]:
     return {
         "method": method,
-        "regulariser": "lambda 12 (GCV)",
+        "regulariser": "lambda 12 (auto)",
         "backbone": "efficientnet_lite0",
         "input-size": "64",
         "class-names": json.dumps(CLASSES),
@@ -77,11 +77,11 @@ def test_front_matter_is_yaml_with_what_the_hub_looks_for(card: str) -> None:
 
 def test_numbers_are_those_of_the_run(card: str) -> None:
     assert "8000 labelled images for training, of 20 clients; 22 were asked. 7 more could not" in section(card, "Data")
-    assert "| `fed3r` | Fed3R | lambda 12 (GCV) | 20 | 12.35 MB |" in section(card, "Training")
+    assert "| `fed3r` | Fed3R | lambda 12 (auto) | 20 | 12.35 MB |" in section(card, "Training")
     assert "Papers: Fed3R, Fani et al. 2024; FedNCM, Legate et al. 2023." in section(card, "Training")
     assert "torch 2.6.0" in section(card, "Training") and "ray" not in section(card, "Training")
     assert "On 2000 test images of the server." in section(card, "Evaluation")
-    assert "| `fedncm` | 75.00 % | 70.00 % |" in section(card, "Evaluation")
+    assert "| `fedncm` | 75.00 % | - | 70.00 % | - | - |" in section(card, "Evaluation")
     assert "| `fed3r` | 0.125 | 1.700 -> 0.600 | 0.620 -> 0.030 |" in section(card, "Calibration")
     assert "| `fedncm` | not calibrated | - | - |" in section(card, "Calibration")
 
@@ -98,6 +98,30 @@ def test_what_a_method_scores_at_other_ranks_is_a_table() -> None:
     choice = section(model_card({"fedncm": metadata("fedncm")}, results(curve=curve)), "Which method")
     assert "Fed3R at other ranks:\n\n| rank | sent by all clients | accuracy |\n| --- | --- | --- |\n" in choice
     assert "| sqrt(n) | 3.90 MB | 85.00 % |\n| n | 40.00 MB | 85.35 % |\n" in choice
+
+
+def test_metrics_stand_by_head_by_class_and_by_client() -> None:
+    scores = {
+        "accuracy": 0.8,
+        "accuracy_interval": [0.7812, 0.8177],
+        "macro_accuracy": 0.7,
+        "macro_f1": 0.6543,
+        "macro_auroc": 0.91234,
+        "per_class_accuracy": [0.5, 0.9, None],
+        "per_class_specificity": [0.95, 0.6, 1.0],
+        "per_class_f1": [0.4, 0.8, None],
+        "per_class_auroc": [0.75, 0.8, None],
+        "client_accuracy": {"mean": 0.75, "minimum": 0.5, "maximum": 1.0, "std": 0.2, "by_client": {"3": 0.5}},
+    }
+    methods = {"fed3r": scores, "fedncm": {"accuracy": 0.5}}
+    found = section(
+        model_card({"fed3r": metadata("fed3r"), "fedncm": metadata("fedncm")}, results(methods=methods)), "Evaluation"
+    )
+    assert "| `fed3r` | 80.00 % | 78.12 % to 81.77 % | 70.00 % | 65.43 % | 0.9123 |" in found
+    assert "The classes, with `fed3r`:" in found
+    assert "| red | 50.00 % | 95.00 % | 40.00 % | 0.7500 |" in found
+    assert "| a b c d | - | 100.00 % | - | - |" in found
+    assert "By client, accuracies of `fed3r` go from 50.00 % to 100.00 %; their mean is 75.00 %." in found
 
 
 def test_the_example_takes_the_most_accurate_head(card: str) -> None:
@@ -140,7 +164,7 @@ def test_nothing_evaluated_claims_nothing() -> None:
     scores = {"accuracy": None, "macro_accuracy": None, "wire_bytes": 5, "calibration": None}
     card = model_card({"fedncm": metadata("fedncm")}, results(methods={"fedncm": scores}, num_test_examples=0))
     assert "model-index" not in front_matter(card)
-    assert "On nothing: no test data were there." in card and "| `fedncm` | - | - |" in card
+    assert "On nothing: no test data were there." in card and "| `fedncm` | - | - | - | - | - |" in card
 
 
 def test_many_classes_are_not_all_listed() -> None:

@@ -18,7 +18,9 @@ def _cells(table: str) -> list[list[str]]:
 def test_every_number_is_in_its_column(make_result: Make) -> None:
     table = results_table(
         [
-            make_result("fedncm", 0.7512, wire_bytes=1_700_000, solve_seconds=0.004),
+            make_result(
+                "fedncm", 0.7512, macro_accuracy=0.7, macro_f1=0.6895, wire_bytes=1_700_000, solve_seconds=0.004
+            ),
             make_result(
                 "fed3r",
                 0.86205,
@@ -32,17 +34,17 @@ def test_every_number_is_in_its_column(make_result: Make) -> None:
         ]
     )
     assert ["|".join(line) for line in _cells(table)] == [
-        "method|accuracy (%)|sent by each|sent by all (MB)|solve (s)|ridge|condition|regulariser",
-        "FedNCM|75.12|17.0 KB|1.70|0.00|-|-|none",
-        "Fed3R|86.20|6.65 MB|665.4|1.50|310|1.2e+05|lambda 310 (auto)",
-        "FedCOF|-|6.58 MB|61,064|0.25|-|-|-",
+        "method|accuracy|balanced|macro F1|each sent|all sent (MB)|solve (s)|ridge|condition|regulariser",
+        "FedNCM|75.12|70.00|68.95|17.0 KB|1.70|0.00|-|-|none",
+        "Fed3R|86.20|86.20|-|6.65 MB|665.4|1.50|310|1.2e+05|lambda 310 (auto)",
+        "FedCOF|-|-|-|6.58 MB|61,064|0.25|-|-|-",
     ]
 
 
 def test_numbers_end_where_their_headings_end(make_result: Make) -> None:
     table = results_table([make_result("fedncm", 0.05), make_result("fed3r", 1.0, solve_seconds=1234.5)]).splitlines()
     heading, rows = table[1], table[3:5]
-    for name, texts in (("accuracy (%)", ["5.00", "100.00"]), ("solve (s)", ["0.25", "1234.50"])):
+    for name, texts in (("accuracy", ["5.00", "100.00"]), ("solve (s)", ["0.25", "1234.50"])):
         end = heading.index(name) + len(name)
         assert [row[end - len(text) - 1 : end] for row, text in zip(rows, texts, strict=True)] == [
             f" {text}" for text in texts
@@ -77,15 +79,15 @@ def test_the_table_is_plain_ascii_ruled_over_its_whole_width(make_result: Make) 
 )
 def test_bytes_per_client_have_the_unit_that_suits(make_result: Make, per_client: float, shown: str) -> None:
     row = make_result("fedncm", wire_bytes=int(per_client * 10), num_clients=10)
-    assert _cells(results_table([row]))[1][2] == shown
+    assert _cells(results_table([row]))[1][4] == shown
 
 
 def test_bytes_of_each_are_shared_by_those_who_sent_them(make_result: Make) -> None:
     extended = make_result("fedncm", wire_bytes=3_000_000, num_clients=100)
-    assert [_cells(results_table([extended], *sent))[1][2] for sent in ((), (3,), (0,))] == ["30.0 KB", "1.00 MB", "-"]
+    assert [_cells(results_table([extended], *sent))[1][4] for sent in ((), (3,), (0,))] == ["30.0 KB", "1.00 MB", "-"]
 
 
 def test_no_client_and_no_method_still_give_a_table(make_result: Make) -> None:
     (_, empty) = _cells(results_table([make_result("fedncm", None, num_clients=0, wire_bytes=0)]))
-    assert empty[1:4] == ["-", "-", "0.00"]
+    assert empty[1:7] == ["-", "-", "-", "-", "0.00", "0.25"]
     assert len(_cells(results_table([]))) == 1

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedstats_app.heads import ConfusionMatrix
+from fedstats_app.heads import ConfusionMatrix, MarginHistograms, margin_bins
 from fedstats_app.statistics import (
     ClassMeanRows,
     ClientStatistics,
@@ -76,6 +76,14 @@ def _matrix(confusion: ConfusionMatrix) -> list[Tensor]:
     return [confusion.matrix]
 
 
+def _margins(features: Tensor, labels: Tensor, num_classes: int) -> MarginHistograms:
+    return MarginHistograms.from_bins(margin_bins(features[:, :1] * torch.arange(num_classes)), labels)
+
+
+def _histograms(margins: MarginHistograms) -> list[Tensor]:
+    return [margins.positives, margins.negatives]
+
+
 def _summed(value: Any) -> list[Tensor]:
     return _statistics_content(value.summed())
 
@@ -96,6 +104,9 @@ ADDABLE = {
     "ClientStatistics": ValueType(_client, _nobody, _client_content, _summed),
     "ConfusionMatrix": ValueType(
         _confusion, lambda num_classes, _: ConfusionMatrix.zeros(num_classes), _matrix, _matrix
+    ),
+    "MarginHistograms": ValueType(
+        _margins, lambda num_classes, _: MarginHistograms.zeros(num_classes), _histograms, _histograms
     ),
 }
 # A fold has no `+` of its own: what it folds is a ClientStatistics.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from flwr.app import Message, RecordDict
 
 from fedstats_app import wire
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
+from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.zeroth_order.log import Update
@@ -64,9 +64,9 @@ def training_content() -> RecordDict:
 
 def scored_reply() -> Message:
     labels = torch.arange(20) % NUM_CLASSES
-    confusion = ConfusionMatrix(torch.eye(NUM_CLASSES, dtype=torch.int64), 20, 3)
-    sums = CalibrationSums.from_logits(torch.zeros(20, NUM_CLASSES).double(), labels)
-    return wire.evaluation_reply(ASKED, {"x": confusion}, {"x": sums})
+    scores = HeadScores.from_logits(torch.zeros(20, NUM_CLASSES).double(), labels, labels)
+    pooled = replace(scores, confusion=ConfusionMatrix(scores.confusion.matrix, 20, 3))
+    return wire.evaluation_reply(ASKED, {"x": pooled})
 
 
 def _request(make: Callable[[], RecordDict], reads: Callable[[Message], object], *optional: str) -> Kind:

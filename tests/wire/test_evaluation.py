@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix, LinearHead
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix, HeadScores, LinearHead, MarginHistograms, margin_bins
 from fedstats_app.heads.calibration import NUM_BINS, TEMPERATURES
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
 from fedstats_app.wire import (
@@ -30,10 +31,13 @@ HEAD = LinearHead(
     torch.arange(C, dtype=torch.float64),
     torch.tensor([True, False, True, True]),
 )
-SUMS = CalibrationSums.from_logits(
-    torch.randn(20, C, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), torch.arange(20) % C
-)
+LOGITS = torch.randn(20, C, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+SUMS = CalibrationSums.from_logits(LOGITS, torch.arange(20) % C)
 CONFUSION = ConfusionMatrix(torch.tensor([[3, 0, 0, 1], [0, 0, 0, 0], [0, 0, 5, 0], [2, 0, 0, 9]]))
+MARGINS = MarginHistograms.from_bins(
+    margin_bins(LOGITS), torch.arange(C).repeat_interleave(CONFUSION.matrix.sum(dim=1))
+)
+SCORES = HeadScores(CONFUSION, SUMS, MARGINS)
 
 
 def question(head: LinearHead = HEAD, index: int = 0) -> Message:
@@ -49,17 +53,21 @@ def test_heads_arrive_bit_for_bit() -> None:
     assert all(same_bits(getattr(head, name), getattr(HEAD, name)) for name in ("weight", "bias", "present"))
 
 
-@pytest.mark.parametrize("confusion", [CONFUSION, ConfusionMatrix.zeros(C)], ids=["some", "none"])
-def test_counts_arrive(confusion: ConfusionMatrix) -> None:
-    sums = SUMS if confusion.num_examples else CalibrationSums.zeros()
-    reply = evaluation_reply(question(), {"fedncm": confusion}, {"fedncm": sums})
+@pytest.mark.parametrize("scores", [SCORES, HeadScores.zeros(C)], ids=["some", "none"])
+def test_counts_arrive(scores: HeadScores) -> None:
+    reply = evaluation_reply(question(), {"fedncm": scores})
 
-    counts, received = read_evaluation_reply(reply, REQUEST, ("fedncm",))["fedncm"]
+    found = read_evaluation_reply(reply, REQUEST, ("fedncm",))["fedncm"]
 
-    assert torch.equal(counts.matrix, confusion.matrix)
-    assert same_bits(received.losses, sums.losses) and received.num_examples == sums.num_examples
-    torch.testing.assert_close(received.gaps, sums.gaps, rtol=1e-6, atol=0)
-    assert len(reply.content["confusion.fedncm"]["cells"].numpy()) == int((confusion.matrix > 0).sum())
+    assert torch.equal(found.confusion.matrix, scores.confusion.matrix)
+    assert torch.equal(found.margins.positives, scores.margins.positives)
+    assert torch.equal(found.margins.negatives, scores.margins.negatives)
+    assert same_bits(found.calibration.losses, scores.calibration.losses)
+    assert found.calibration.num_examples == scores.calibration.num_examples
+    torch.testing.assert_close(found.calibration.gaps, scores.calibration.gaps, rtol=1e-6, atol=0)
+    assert len(reply.content["confusion.fedncm"]["cells"].numpy()) == int((scores.confusion.matrix > 0).sum())
+    # Empty bins do not travel: at most one of 16 bytes for each sample and class.
+    assert len(reply.content["margins.fedncm"]["bins"].numpy()) <= C * scores.confusion.num_examples
 
 
 def calibration(key: str, value: np.ndarray) -> Callable[[RecordDict], None]:
@@ -82,6 +90,19 @@ def cells(*rows: tuple[int, int, int], dtype: type = np.int64) -> Callable[[Reco
         content["confusion.fedncm"] = ArrayRecord({"cells": Array(np.array(rows, dtype).reshape(-1, 3))})
 
     return tamper
+
+
+def bins(change: Callable[[np.ndarray], object], dtype: type = np.int32) -> Callable[[RecordDict], None]:
+    def tamper(content: RecordDict) -> None:
+        values = content["margins.fedncm"]["bins"].numpy().astype(dtype)
+        made = change(values)
+        content["margins.fedncm"]["bins"] = Array(values if made is None else np.asarray(made, dtype))
+
+    return tamper
+
+
+def put(row: int, column: int, value: int) -> Callable[[RecordDict], None]:
+    return bins(lambda values: values.__setitem__((row, column), value))
 
 
 @pytest.mark.parametrize(
@@ -109,10 +130,23 @@ def cells(*rows: tuple[int, int, int], dtype: type = np.int64) -> Callable[[Reco
         (calibration("num-examples", np.array([21])), r"num-examples: must lie in \[0, 20\]"),
         (calibration("num-examples", np.array([-1])), r"num-examples: must lie in \[0, 20\]"),
         (without_samples, "must be zero without samples"),
+        (put(0, 0, C), r"bins: classes must lie in \[0, 4\) and bins in \[0, 1281\)"),
+        (put(0, 0, -1), "bins: classes must lie in"),
+        (put(0, 1, 1281), "bins: classes must lie in"),
+        (put(0, 1, -1), "bins: classes must lie in"),
+        (put(0, 2, -1), "bins: counts must be at least 0, got -1"),
+        (put(0, 3, 1000), "bins: must hold every sample of the confusion matrix once for each class"),
+        (put(0, 2, 1000), "bins: must hold every sample"),
+        (bins(lambda values: values[1:]), "bins: must hold every sample"),
+        (bins(lambda values: np.concatenate([values, values[:1]])), "bins: must differ in class or bin"),
+        (bins(lambda values: values[:, :3]), "bins: must have shape"),
+        (bins(lambda values: np.zeros((C * 1281 + 1, 4))), "bins: must have shape"),
+        (bins(lambda values: values, np.int64), "bins: must be <i4"),
+        (lambda content: content.pop("margins.fedncm"), r"missing \['margins.fedncm'\]"),
     ],
 )
 def test_what_cannot_be_an_evaluation_is_refused(tamper: Callable[[RecordDict], None], reason: str) -> None:
-    reply = evaluation_reply(question(), {"fedncm": CONFUSION}, {"fedncm": SUMS})
+    reply = evaluation_reply(question(), {"fedncm": SCORES})
     tamper(reply.content)
 
     with pytest.raises(RejectedReply, match=reason):
@@ -120,14 +154,13 @@ def test_what_cannot_be_an_evaluation_is_refused(tamper: Callable[[RecordDict], 
 
 
 def pooled_reply(pooled: ConfusionMatrix = ConfusionMatrix(CONFUSION.matrix, 7, 5)) -> Message:  # noqa: B008  # immutable
-    matrices, sums = {"fedncm": pooled, "fed3r": CONFUSION}, {"fedncm": SUMS, "fed3r": SUMS}
-    return evaluation_reply(question(), matrices, sums)
+    return evaluation_reply(question(), {"fedncm": replace(SCORES, confusion=pooled), "fed3r": SCORES})
 
 
 def test_samples_without_their_class_arrive_as_two_numbers() -> None:
     reply = pooled_reply()
 
-    found, _ = read_evaluation_reply(reply, REQUEST, ("fedncm", "fed3r"))["fedncm"]
+    found = read_evaluation_reply(reply, REQUEST, ("fedncm", "fed3r"))["fedncm"].confusion
 
     assert (found.pooled_examples, found.pooled_correct, found.num_examples) == (7, 5, 27)
     assert torch.equal(found.matrix, CONFUSION.matrix)

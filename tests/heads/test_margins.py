@@ -1,0 +1,177 @@
+"""Histograms of margins: the ranking is kept, the areas are scikit-learn's, and sums over clients are those of all."""
+
+from collections.abc import Callable
+from functools import partial
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from fedstats_app.heads import LinearHead, MarginHistograms, margin_bins, solve_gaussian, solve_ncm, solve_ridge
+from fedstats_app.heads.margins import NUM_MARGIN_BINS, ZERO_BIN
+from fedstats_app.statistics import FeatureStatistics
+
+INF = float("inf")
+
+
+def margins(scores: Tensor) -> Tensor:
+    """Return score minus largest other score, by brute force."""
+    others = [torch.cat([scores[:, :c], scores[:, c + 1 :]], dim=1).amax(dim=1) for c in range(scores.shape[1])]
+    return scores - torch.stack(others, dim=1)
+
+
+def areas(scores: Tensor, labels: Tensor) -> list[float]:
+    values = margins(scores).numpy()
+    return [float(roc_auc_score((labels == c).numpy(), values[:, c])) for c in range(scores.shape[1])]
+
+
+def histograms(scores: Tensor, labels: Tensor) -> MarginHistograms:
+    return MarginHistograms.from_bins(margin_bins(scores), labels)
+
+
+def draw(num_classes: int, n: int, *, scale: float = 1.0, offset: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Draw scores in which a sample's own class is larger, and class 0 is moved by an offset."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, num_classes, (n,), generator=generator)
+    scores = torch.randn(n, num_classes, dtype=torch.float64, generator=generator)
+    scores[torch.arange(n), labels] += 1.5
+    scores[:, 0] += offset
+    return scale * scores, labels
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=True), min_size=2, max_size=30))
+def test_a_larger_margin_has_no_smaller_bin(values: list[float]) -> None:
+    ordered = torch.tensor(sorted(value for value in values if value < INF), dtype=torch.float64)
+    bins = margin_bins(torch.stack([ordered, torch.zeros_like(ordered)], dim=1))
+    assert (bins[:, 0].diff() >= 0).all() and (bins[:, 1].diff() <= 0).all()
+    assert bins.min() >= 0 and bins.max() < NUM_MARGIN_BINS if bins.numel() else True
+    # The other class has the opposite margin, and the mirrored bin.
+    assert torch.equal(bins[:, 0] - ZERO_BIN, ZERO_BIN - bins[:, 1])
+
+
+@pytest.mark.parametrize("magnitude", [1e-5, 0.3, 0.99, 1.0, 7.7, 5e5])
+def test_a_bin_is_at_most_a_sixteenth_wide(magnitude: float) -> None:
+    values = magnitude * torch.tensor([1.0, 1.0626, -1.0, -1.0626], dtype=torch.float64)
+    bins = margin_bins(torch.stack([values, torch.zeros(4, dtype=torch.float64)], dim=1))[:, 0].tolist()
+    assert bins[0] < bins[1] and bins[2] > bins[3]
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("num_classes", [2, 5])
+@pytest.mark.parametrize(("offset", "tolerance"), [(0.0, 5e-4), (-3.0, 1e-3), (-8.0, 5e-3)])
+def test_areas_are_scikit_learns_at_any_scale_and_offset(
+    num_classes: int, scale: float, offset: float, tolerance: float
+) -> None:
+    """Far from zero bins are wider: an offset of eight standard deviations is seldom, three are a rare class's."""
+    scores, labels = draw(num_classes, 2000, scale=scale, offset=offset)
+    found, exact = histograms(scores, labels), areas(scores, labels)
+    assert found.per_class_auroc.tolist() == pytest.approx(exact, abs=tolerance)
+    assert found.macro_auroc == pytest.approx(np.mean(exact), abs=tolerance)
+    off = (found.per_class_auroc - torch.tensor(exact, dtype=torch.float64)).abs()
+    assert (off <= found.per_class_auroc_error + 1e-12).all()
+    assert found.macro_auroc_error < 0.02
+
+
+def test_with_two_classes_both_have_the_one_area() -> None:
+    scores, labels = draw(2, 500)
+    found = histograms(scores, labels)
+    assert found.per_class_auroc[0] == pytest.approx(float(found.per_class_auroc[1]), abs=1e-12)
+    usual = roc_auc_score(labels.numpy(), (scores[:, 1] - scores[:, 0]).numpy())
+    assert found.macro_auroc == pytest.approx(usual, abs=1e-3)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 40), st.integers(1, 4))
+def test_clients_add_up_to_all_samples(seed: int, n: int, num_classes: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(n, num_classes, generator=generator)
+    labels = torch.randint(0, num_classes, (n,), generator=generator)
+    owner = torch.randint(0, 3, (n,), generator=generator)
+    total = MarginHistograms.zeros(num_classes)
+    for client in range(3):
+        total += histograms(scores[owner == client], labels[owner == client])
+    whole = histograms(scores, labels)
+    assert torch.equal(total.positives, whole.positives) and torch.equal(total.negatives, whole.negatives)
+    assert torch.equal(whole.positives.sum(dim=1), torch.bincount(labels, minlength=num_classes))
+    assert (whole.positives.sum(dim=1) + whole.negatives.sum(dim=1) == n).all()
+
+
+@pytest.mark.parametrize("n", [2, 7, 49, 100, 197])
+def test_a_perfect_ranking_has_an_area_of_exactly_one(n: int) -> None:
+    """A result may not be above one, not even by rounding."""
+    scores = torch.linspace(-3.0, 3.0, n, dtype=torch.float64)
+    labels = (scores > -1.1).long()
+    found = histograms(torch.stack([-scores - 1.1, scores + 1.1], dim=1), labels)
+    assert found.per_class_auroc.tolist() == [1.0, 1.0] and found.macro_auroc == 1.0
+    assert found.macro_auroc_error == 0.0
+
+
+def test_areas_of_more_samples_than_anybody_has_do_not_overflow() -> None:
+    """A site can claim what it likes, up to 10 million in a cell of the confusion matrix."""
+    few = histograms(*draw(2, 200))
+    many = MarginHistograms(few.positives * 10**11, few.negatives * 10**11)
+    assert many.per_class_auroc.tolist() == pytest.approx(few.per_class_auroc.tolist())
+    assert many.macro_auroc_error == pytest.approx(few.macro_auroc_error)
+
+
+def test_a_class_that_the_head_does_not_know_is_ranked_by_chance() -> None:
+    scores, labels = draw(3, 300)
+    scores[:, 2] = -INF
+    found = histograms(scores, labels)
+    assert found.per_class_auroc[2] == 0.5
+    difference = (scores[:, 0] - scores[:, 1]).numpy()  # the others are ranked as if there were no third
+    assert found.per_class_auroc[0] == pytest.approx(roc_auc_score(labels.numpy() == 0, difference), abs=1e-3)
+
+
+def test_one_known_class_and_none() -> None:
+    labels = torch.tensor([0, 1, 1])
+    one = torch.tensor([[2.0, -INF]]).repeat(3, 1)
+    assert histograms(one, labels).per_class_auroc.tolist() == [0.5, 0.5]
+    assert histograms(torch.full((3, 2), -INF), labels).per_class_auroc.tolist() == [0.5, 0.5]
+
+
+def test_without_samples_of_either_kind_there_is_no_area() -> None:
+    scores, _ = draw(3, 4)
+    found = histograms(scores, torch.tensor([0, 0, 1, 1]))
+    assert found.per_class_auroc.isnan().tolist() == [False, False, True]
+    assert found.macro_auroc == pytest.approx(float(found.per_class_auroc[:2].mean()))
+    for nothing in (MarginHistograms.zeros(3), histograms(scores[:, :1], torch.zeros(4, dtype=torch.int64))):
+        assert np.isnan(nothing.macro_auroc) and np.isnan(nothing.macro_auroc_error)
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "message"),
+    [
+        (torch.tensor([[0.0, float("nan")]]), torch.tensor([0]), "must be finite, or -inf"),
+        (torch.tensor([[0.0, INF]]), torch.tensor([0]), "must be finite, or -inf"),
+        (torch.zeros(1, 2), torch.tensor([2]), r"labels must lie in \[0, 2\), got 2 to 2"),
+        (torch.zeros(1, 2), torch.tensor([-1]), r"labels must lie in \[0, 2\), got -1 to -1"),
+        (torch.zeros(2, 2), torch.tensor([1]), r"\(n, C\) and labels \(n,\), got \(2, 2\) and \(1,\)"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(scores: Tensor, labels: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        histograms(scores, labels)
+
+
+def test_histograms_of_other_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"negatives must be \(2, 1281\) int64, got \(3, 1281\)"):
+        MarginHistograms(MarginHistograms.zeros(2).positives, MarginHistograms.zeros(3).negatives)
+    with pytest.raises(ValueError, match="the same classes, got 2 and 3"):
+        MarginHistograms.zeros(2) + MarginHistograms.zeros(3)
+
+
+@pytest.mark.parametrize("make", [solve_ncm, partial(solve_ridge, ridge_lambda=0.01), solve_ridge, solve_gaussian])
+def test_areas_of_solved_heads_on_digits(make: Callable[[FeatureStatistics], LinearHead]) -> None:
+    """Heads whose scores differ by orders of magnitude; scikit-learn's digits have 1,797 images of 64 pixels."""
+    pixels, digits = load_digits(return_X_y=True)
+    features, labels = torch.from_numpy(pixels).float() / 16, torch.from_numpy(digits)
+    head = make(FeatureStatistics.from_features(features[:900], labels[:900], 10))
+    scores = head.logits(features[900:])
+    exact = areas(scores, labels[900:])
+    assert 0.8 < np.mean(exact) < 0.9995
+    assert histograms(scores, labels[900:]).per_class_auroc.tolist() == pytest.approx(exact, abs=2e-3)
