@@ -69,12 +69,13 @@ def solve_gaussian(
         sigma, freedom = gram - class_mean_products(stats), max(within_class_freedom(stats), 1)
     sigma = sigma / freedom
     variance = float(sigma.trace()) / stats.feature_dim
-    how, notes = "", _few_draws(stats) if shrinkage == "auto" else ()
+    how, added = "", 0.0
+    notes: tuple[str, ...] = ()
     if shrinkage == "auto":
-        added, how = _choose_ridge(stats, gram, covariance, freedom) / freedom, ", auto"
+        how, notes, added = ", auto", _few_draws(stats), _choose_ridge(stats, gram, covariance, freedom) / freedom
         shrinkage = added / variance if variance > 0.0 else 0.0
-    else:
-        added = shrinkage * variance
+    # Multiplied again, so that the shrinkage reported gives the same bits; without any variance nothing would be added.
+    added = shrinkage * variance or added
     class_means = stats.class_means
     # Sigma is what a subtraction leaves of the Gram matrix: its rounding is that of the Gram matrix, a sum of N terms.
     magnitude = float(gram.diagonal().amax()) / max(stats.num_examples, 1) ** 0.5

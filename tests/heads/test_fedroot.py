@@ -115,7 +115,7 @@ def test_full_rank_predicts_as_the_exact_methods(seed: int) -> None:
 
     expected = (
         solve_ridge(exact, ridge_lambda="auto").predict(fresh),
-        solve_gaussian(exact, covariance="within", shrinkage=0.01).predict(fresh),
+        solve_gaussian(exact, covariance="within", shrinkage="auto").predict(fresh),
     )
     # Scores closer to each other than the rounding of the factors may change places.
     assert float((ridge.predict(fresh) == expected[0]).double().mean()) >= 0.995
