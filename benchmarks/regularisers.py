@@ -1,85 +1,283 @@
-"""Automatic regularisers against fixed ones: accuracy on the server's test set.
+"""The automatic regulariser of every method against the best fixed one, over data sets, sizes, clients and seeds.
 
-    python -m benchmarks.regularisers dataset=builtin num-clients=100
+    python -m benchmarks.regularisers conf/ag-news.toml "dataset=builtin" --clients 5 10 100 --per-class 0 5 20 50
 
-Takes run-config keys as ``key=value``. Statistics are formed here, without Flower; features come from the feature cache
-where an earlier run left them.
+An experiment is a TOML file of run-config keys, or ``key=value`` pairs in one word; without any, the default run. Its
+features are computed once, or come from the feature cache. A configuration is a data set, a number of training samples
+per class (0: all) and a number of clients, at most as many as there are samples; accuracies are means over seeds of
+subset and split (Dirichlet as in the settings). The best fixed value is the best of a grid *of those means*: ridges
+from 1e-4 to 1e6 of the mean eigenvalue of the scatter by factors of 3, and both limits. One line of JSON per
+configuration and method is printed, and at the end a table of what the automatic choice loses, in points.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from benchmarks.features import Features, features_of, run_config
 from fedstats_app.config import AppConfig
-from fedstats_app.data.clients import partitions
-from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ridge
-from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
+from fedstats_app.data import Dataset, partition
+from fedstats_app.data.clients import training_set
+from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
+from fedstats_app.heads.class_scatter import class_mean_products
+from fedstats_app.heads.gaussian import discriminant
+from fedstats_app.heads.regularisation import HeadMap, with_between_class, without_between_class
+from fedstats_app.heads.row_scatter import ClassTotals, row_scatter
+from fedstats_app.methods import FEDROOT, ConfiguredMethod
+from fedstats_app.statistics import FeatureStatistics, StatisticsSum
+from fedstats_app.wire.statistics_records import with_scatter
 
-RIDGE = (0.01, 1.0, 10.0, 100.0, 1_000.0, 10_000.0)
-FEDCOF = (0.01, 0.1, 1.0, 10.0)
-FEDCGS = (0.0, 0.001, 0.01, 0.1)
+# In units of the mean eigenvalue; the ends stand for the limits.
+GRID = (1e-9, *(1e-4 * 3.0**step for step in range(22)), 1e10)
 
 
-def measure(config: AppConfig) -> dict[str, dict[str, float]]:
-    """Return accuracies in per cent, by method and regulariser."""
-    data = features_of(config)
-    stats = FeatureStatistics.from_features(data.train, data.train_labels, data.num_classes)
-    rows = ClassMeanRows.concatenate(
-        _client_rows(data, part, config.options_of("fedcof").means_per_class)
-        for part in partitions(config.data, config.partition, config.run.seed)
-    )
+@dataclass(frozen=True)
+class Loss:
+    """What a method's automatic choice loses in one configuration; accuracies in per cent, means over seeds.
 
-    def accuracy(head: LinearHead) -> float:
-        return round(100 * float((head.predict(data.test) == data.test_labels).double().mean()), 2)
+    Attributes
+    ----------
+    experiment : str
+        The data set.
+    per_class, num_clients : int
+        The configuration; 0 clients where the method does not depend on the split.
+    method : str
+        With its variant.
+    automatic, best, fedncm : float
+        Accuracy of the choice, of the best fixed value, and of FedNCM's head.
+    factor : float
+        The best fixed value, in mean eigenvalues.
+    notes : int
+        Seeds in which the head had a note.
+    seeds : int
+        How many.
+    """
 
-    ridge, fedcof = solve_ridge(stats, ridge_lambda="auto"), solve_fedcof(rows, shrinkage="auto")
-    within = solve_ridge(stats, ridge_lambda="auto", between_class=False)
-    return {
-        "fed3r": {
-            ridge.report.regulariser: accuracy(ridge),
-            **{f"{value:g}": accuracy(solve_ridge(stats, ridge_lambda=value)) for value in RIDGE},
-        },
-        "fed3r without between-class scatter": {
-            within.report.regulariser: accuracy(within),
-            **{f"{value:g}": accuracy(solve_ridge(stats, ridge_lambda=value, between_class=False)) for value in RIDGE},
-        },
-        "fedcof": {
-            fedcof.report.regulariser: accuracy(fedcof),
-            **{f"{value:g}": accuracy(solve_fedcof(rows, shrinkage=value)) for value in FEDCOF},
-        },
-        **{
-            f"fedcgs ({covariance})": {
-                f"{value:g}": accuracy(solve_gaussian(stats, covariance=covariance, shrinkage=value))
-                for value in FEDCGS
-            }
-            for covariance in ("total", "within")
-        },
+    experiment: str
+    per_class: int
+    num_clients: int
+    method: str
+    automatic: float
+    best: float
+    fedncm: float
+    factor: float
+    notes: int
+    seeds: int
+
+
+@dataclass
+class _Tried:
+    """One method over the seeds of a configuration."""
+
+    automatic: list[float]
+    curves: list[list[float]]
+    fedncm: list[float]
+    notes: int = 0
+
+
+def measure(
+    experiment: str, config: AppConfig, sizes: Sequence[int], num_clients: Sequence[int], seeds: int
+) -> Iterator[Loss]:
+    """Yield the losses of one data set, method by method."""
+    data, train = features_of(config), training_set(config.data)
+    features, test = data.train.double(), data.test.double()
+    for per_class in sizes:
+        tried: dict[tuple[str, int], _Tried] = {}
+        for seed in range(seeds):
+            index = _subset(data, per_class, seed)
+            sample = FeatureStatistics.from_features(features[index], data.train_labels[index], data.num_classes)
+            if per_class or seed == 0:  # all samples are the same in every seed
+                for name, result in _of_sums(sample, test, data).items():
+                    _note(tried, (name, 0), *result, _accuracy(solve_ncm(sample), test, data))
+            for clients in num_clients:
+                if clients > len(index):
+                    continue
+                parts = _parts(train.subset(index.numpy()), config, clients, seed)
+                results = _of_clients(features[index], data.train_labels[index], parts, sample, test, data, config)
+                for name, result in results.items():
+                    _note(tried, (name, clients), *result, _accuracy(solve_ncm(sample), test, data))
+        for (name, clients), one in tried.items():
+            means = np.mean(one.curves, axis=0)
+            yield Loss(
+                experiment,
+                per_class,
+                clients,
+                name,
+                automatic=round(float(np.mean(one.automatic)), 3),
+                best=round(float(means.max()), 3),
+                fedncm=round(float(np.mean(one.fedncm)), 3),
+                factor=GRID[int(means.argmax())],
+                notes=one.notes,
+                seeds=len(one.automatic),
+            )
+
+
+def _note(
+    tried: dict[tuple[str, int], _Tried],
+    key: tuple[str, int],
+    head: LinearHead,
+    score: float,
+    curve: list[float],
+    fedncm: float,
+) -> None:
+    one = tried.setdefault(key, _Tried([], [], []))
+    one.automatic.append(score)
+    one.curves.append(curve)
+    one.fedncm.append(fedncm)
+    one.notes += bool(head.report.notes)
+
+
+def _of_sums(sums: FeatureStatistics, test: Tensor, data: Features) -> dict[str, tuple[LinearHead, float, list[float]]]:
+    """Return head, accuracy and the accuracies on the grid of the methods that see no clients."""
+    assert sums.gram is not None
+    scatter = sums.gram - class_mean_products(sums)
+    freedom = {"total": sums.num_examples - 1, "within": max(sums.num_examples - int(sums.present.sum()), 1)}
+    maps: dict[str, HeadMap] = {
+        "fed3r": with_between_class,
+        "fed3r without between-class": without_between_class,
+        **{f"fedcgs {name}": discriminant(name, count) for name, count in freedom.items()},
     }
+    heads = {
+        "fed3r": solve_ridge(sums, ridge_lambda="auto"),
+        "fed3r without between-class": solve_ridge(sums, ridge_lambda="auto", between_class=False),
+        "fedcgs total": solve_gaussian(sums, covariance="total", shrinkage="auto"),
+        "fedcgs within": solve_gaussian(sums, covariance="within", shrinkage="auto"),
+    }
+    curves = _curves(scatter, sums, maps, test, data)
+    return {name: (head, _accuracy(head, test, data), curves[name]) for name, head in heads.items()}
 
 
-def _client_rows(data: Features, part: np.ndarray, means_per_class: int) -> ClassMeanRows:
-    index = torch.from_numpy(part)
-    return ClassMeanRows.from_features(
-        data.train[index], data.train_labels[index], data.num_classes, means_per_class=means_per_class
+def _of_clients(
+    features: Tensor,
+    labels: Tensor,
+    parts: Sequence[np.ndarray],
+    sums: FeatureStatistics,
+    test: Tensor,
+    data: Features,
+    config: AppConfig,
+) -> dict[str, tuple[LinearHead, float, list[float]]]:
+    """Return the same of FedCOF and FedRoot."""
+    method = FEDROOT.configured(config.options_of("fedroot"))
+    held = _sent(features, labels, parts, data.num_classes, method)
+    rows, completed = held.rows(), method.sums(held)
+    assert completed.gram is not None
+    totals = ClassTotals.of(rows)
+    weights = (totals.counts - 1).clamp(min=0) / (totals.num_means - 1).clamp(min=1)
+    heads = {"fedcof": solve_fedcof(rows, shrinkage="auto"), "fedroot": method.solve(held)}
+    of_rows = _curves(row_scatter(rows, totals, weights), sums, {"fedcof": without_between_class}, test, data)
+    of_root = _curves(
+        completed.gram - class_mean_products(completed), sums, {"fedroot": with_between_class}, test, data
     )
+    return {name: (head, _accuracy(head, test, data), (of_rows | of_root)[name]) for name, head in heads.items()}
 
 
-def main() -> None:
+def _sent(
+    features: Tensor, labels: Tensor, parts: Sequence[np.ndarray], num_classes: int, method: ConfiguredMethod
+) -> StatisticsSum:
+    """Return what FedRoot's server holds, factors truncated as on the wire."""
+    spec = method.specification
+    assert spec.scatter is not None
+    total = StatisticsSum(num_classes, features.shape[1], gram=False, keep_rows=True, scatter=True)
+    for part in parts:
+        index = torch.from_numpy(part)
+        if len(index):
+            client = spec.from_features(features[index], labels[index], num_classes)
+            total.add(with_scatter(client, spec.scatter, bytes_without=0))
+    return total
+
+
+def _curves(
+    scatter: Tensor, sums: FeatureStatistics, maps: dict[str, HeadMap], test: Tensor, data: Features
+) -> dict[str, list[float]]:
+    """Return accuracies on the grid; one eigendecomposition serves all values and heads."""
+    present = sums.present.nonzero().squeeze(1)
+    eigenvalues, vectors = torch.linalg.eigh(scatter)
+    eigenvalues, unit = eigenvalues.clamp(min=0.0), float(scatter.trace()) / len(scatter)
+    means, turned = vectors.T @ sums.class_means[present].T, test @ vectors
+    counts = sums.class_counts[present].double()
+    curves: dict[str, list[float]] = {name: [] for name in maps}
+    for factor in GRID:
+        shrunk = means / (eigenvalues + factor * (unit or 1.0)).unsqueeze(1)
+        scores = turned @ shrunk
+        for name, head in maps.items():
+            transform, bias = head(means.T @ shrunk, shrunk.T @ shrunk, counts)
+            predicted = present[(scores @ transform + bias).argmax(dim=1)]
+            curves[name].append(100 * float((predicted == data.test_labels).double().mean()))
+    return curves
+
+
+def _parts(dataset: Dataset, config: AppConfig, clients: int, seed: int) -> list[np.ndarray]:
+    own = config.partition
+    return partition(dataset, partitioner=own.partitioner, num_clients=clients, alpha=own.dirichlet_alpha, seed=seed)
+
+
+def _accuracy(head: LinearHead, test: Tensor, data: Features) -> float:
+    return 100 * float((head.predict(test) == data.test_labels).double().mean())
+
+
+def _subset(data: Features, per_class: int, seed: int) -> Tensor:
+    """Return so many samples of every class, in their order."""
+    if not per_class:
+        return torch.arange(len(data.train_labels))
+    shuffled = torch.randperm(len(data.train_labels), generator=torch.Generator().manual_seed(seed))
+    kept = [shuffled[data.train_labels[shuffled] == one][:per_class] for one in range(data.num_classes)]
+    return torch.cat(kept).sort().values
+
+
+def table(losses: Sequence[Loss]) -> str:
+    """Return a Markdown table: a line per method over all its configurations."""
+    lines = [
+        "| method | configurations | mean loss | worst loss | furthest below FedNCM | notes |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for method in dict.fromkeys(one.method for one in losses):
+        own = [one for one in losses if one.method == method]
+        lost = [one.best - one.automatic for one in own]
+        below = [one.fedncm - one.automatic for one in own if not one.notes]
+        noted = sum(one.notes for one in own) / sum(one.seeds for one in own)
+        lines.append(
+            f"| {method} | {len(own)} | {np.mean(lost):.2f} | {max(lost):.2f} | {max(below, default=math.nan):.2f} | "
+            f"{100 * noted:.0f}% |"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="run-config keys")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    results = measure(AppConfig.from_run_config(run_config(arguments.settings)))
-    if arguments.json:
-        print(json.dumps(results))
+    parser.add_argument("experiments", nargs="*", metavar="FILE.toml or 'key=value ...'")
+    parser.add_argument("--clients", type=int, nargs="+", default=[5, 10, 100])
+    parser.add_argument("--per-class", type=int, nargs="+", default=[0, 5, 20, 50])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--lines", type=Path, help="append the lines of JSON to this file too")
+    parser.add_argument("--table", type=Path, help="only print the table of the lines in this file")
+    options = parser.parse_args(arguments)
+    if options.table is not None:
+        print(table([Loss(**json.loads(line)) for line in options.table.read_text(encoding="utf-8").splitlines()]))
         return
-    for method, accuracies in results.items():
-        print(f"{method}: " + ", ".join(f"{name}: {value:.2f}" for name, value in accuracies.items()))
+    losses = []
+    for experiment in options.experiments or [""]:
+        path = Path(experiment)
+        settings = tomllib.loads(path.read_text()) if path.suffix == ".toml" else run_config(experiment.split())
+        config = AppConfig.from_run_config(settings)
+        for loss in measure(experiment, config, options.per_class, options.clients, options.seeds):
+            losses.append(loss)
+            line = json.dumps(asdict(loss))
+            print(line, flush=True)
+            if options.lines is not None:
+                with options.lines.open("a", encoding="utf-8") as file:
+                    file.write(line + "\n")
+    print(table(losses))
 
 
 if __name__ == "__main__":

@@ -92,10 +92,10 @@ def _choose_ridge(stats: FeatureStatistics, gram: Tensor, covariance: str, freed
     spread = within_class_spread(stats, gram)
     if spread is None:
         return sample_energy(stats, gram) * freedom
-    return choose_ridge(spread, _discriminant(covariance, freedom), least=spread.residual)
+    return choose_ridge(spread, discriminant(covariance, freedom), least=spread.residual)
 
 
-def _discriminant(covariance: str, freedom: int) -> HeadMap:
+def discriminant(covariance: str, freedom: int) -> HeadMap:
     """Return how the head is made of the class means and the scatter within classes."""
 
     def head(products: Tensor, squares: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -85,7 +85,7 @@ def _same_scores(spread: Spread, head: HeadMap, ridge: float, solved: LinearHead
 
 @pytest.mark.parametrize("ridge", [0.3, 30.0])
 def test_heads_that_are_judged_are_the_heads_that_are_solved(ridge: float) -> None:
-    from fedstats_app.heads.gaussian import _discriminant
+    from fedstats_app.heads.gaussian import discriminant
 
     features, labels = _draw(4, 30, seed=3)
     labels = torch.where(torch.arange(len(labels)) % 3 == 0, 3, labels)  # of unequal sizes
@@ -98,7 +98,7 @@ def test_heads_that_are_judged_are_the_heads_that_are_solved(ridge: float) -> No
         plain = solve_gaussian(statistics, covariance=covariance)  # type: ignore[arg-type]
         variance = _variance(statistics, covariance, freedom)
         solved = solve_gaussian(statistics, covariance=covariance, shrinkage=ridge / freedom / variance)  # type: ignore[arg-type]
-        assert _same_scores(spread, _discriminant(covariance, freedom), ridge, solved)
+        assert _same_scores(spread, discriminant(covariance, freedom), ridge, solved)
         assert not torch.allclose(plain.weight, solved.weight)
 
 
