@@ -17,6 +17,10 @@ _LARGEST = 10**12
 ALLOWED = 'full, "sqrt(n)" or a multiple ("0.5 sqrt(n)"), a share of the energy ("90%"), a number, or bytes ("200KB")'
 
 
+class OverBudget(ValueError):
+    """A client's rows alone take more bytes than its reply may; the message says how many, and how many are allowed."""
+
+
 @dataclass(frozen=True)
 class RankRule:
     """A rule for the rank k, written as one string; n is the client's number of samples.
@@ -107,11 +111,11 @@ class RankRule:
 
         Raises
         ------
-        ValueError
+        OverBudget
             Saying how many bytes are allowed, and how many there are.
         """
         if self.kind == "bytes" and num_bytes > self.amount:
-            raise ValueError(
+            raise OverBudget(
                 f"a reply must take at most {self.amount:,.0f} bytes (rank {self}), "
                 f"got {num_bytes:,} without any direction of the scatter"
             )

@@ -162,7 +162,7 @@ def test_clients_that_a_budget_has_no_room_for_are_named_and_the_others_keep_it(
     merged = [one for one in clients(folder) if one["outcome"] == "merged"]
     others = [one for one in clients(folder) if one["outcome"] != "merged"]
     assert merged and others and all(one["wire_bytes"] <= 1500 for one in merged)
-    assert all(one["outcome"] == "failed" and "at most 1,500 bytes" in one["reason"] for one in others)
+    assert all(one["outcome"] == "refused" and "at most 1,500 bytes" in one["reason"] for one in others)
     assert (folder / "heads" / "fedroot.safetensors").is_file()
 
 

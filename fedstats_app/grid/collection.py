@@ -10,6 +10,7 @@ from flwr.app import Message
 
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.privacy import RefusedByPolicy, says_much_about_samples
+from fedstats_app.rank_rule import OverBudget
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSpec, StatisticsSum, client_digest
 from fedstats_app.wire import ReceivedStatistics, RejectedReply, StatisticsRequest, read_statistics_reply
 
@@ -197,8 +198,8 @@ def _kind_of_failure(reply: Message) -> str:
     if not reply.has_error():
         return "rejected"
     # A reason begins with the type of what was raised on the node.
-    refused = (reply.error.reason or "").startswith(f"{RefusedByPolicy.__name__}: ")
-    return "refused" if refused else "failed"
+    refused = tuple(f"{one.__name__}: " for one in (RefusedByPolicy, OverBudget))
+    return "refused" if (reply.error.reason or "").startswith(refused) else "failed"
 
 
 def _warning(received: ReceivedStatistics) -> str:

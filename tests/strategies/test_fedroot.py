@@ -101,7 +101,7 @@ def test_clients_whose_rows_alone_exceed_the_budget_are_named_and_the_run_goes_o
     merged = [outcome for outcome in strategy.outcomes if outcome.outcome == "merged"]
     assert failed and merged and all(outcome.wire_bytes <= 1000 for outcome in merged)
     assert all("at most 1,000 bytes (rank 1KB), got 1," in outcome.reason for outcome in failed)
-    assert {outcome.outcome for outcome in failed} == {"failed"}
+    assert {outcome.outcome for outcome in failed} == {"refused"}
 
 
 def test_factors_of_few_samples_are_warned_of() -> None:
