@@ -10,7 +10,7 @@ from fedstats_app.wire import ReceivedStatistics
 from fedstats_app.wire.statistics_records import scatter_bytes_of, with_scatter
 
 # Multiples of the square root of a client's number of samples.
-FACTORS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0)
 CURVE = tuple(ScatterSpec(RankRule("root", factor)) for factor in FACTORS)
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
+from fedstats_app.grid.rank_curve import RankCurve
 from fedstats_app.heads import LinearHead
 from fedstats_app.outcomes.client_outcome import ClientOutcome
+from fedstats_app.server.rank_curve import rank_curve
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.strategies import StatisticsStrategy
@@ -29,10 +31,13 @@ class Asked:
         From client to (C,) samples per class, where they may be shown.
     rounds : list
         An entry per round for results.json, where there are several.
+    curve : RankCurve or None
+        What FedRoot would have been sent at other ranks, where that follows from what was sent.
     """
 
     label_counts: dict[int, np.ndarray] = field(default_factory=dict)
     rounds: list[dict[str, object]] = field(default_factory=list)
+    curve: RankCurve | None = None
 
 
 def statistics_strategy(run: Run) -> StatisticsStrategy:
@@ -60,7 +65,7 @@ def solved_heads(strategy: StatisticsStrategy) -> dict[str, tuple[FeatureMap, Li
 
 def ask(run: Run, strategy: StatisticsStrategy) -> Asked:
     """Ask every client, add what an earlier run has, and solve."""
-    asked = Asked()
+    asked = Asked(curve=rank_curve(run, strategy))
     run.extension.apply(strategy, run.class_names)
     run.folder.forget_clients()
     run.progress.say(f"asking {len(run.federation.hosts)} clients for the statistics of their features")
@@ -79,6 +84,8 @@ def _on_reply(
 
     def on_reply(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
         run.folder.append_client(outcome.to_json())
+        if received is not None and asked.curve is not None:
+            asked.curve.add(received)
         if received is not None and keep_labels:
             asked.label_counts[outcome.client] = received.statistics[0].rows.summed().class_counts.numpy()
         answered, failed = len(strategy.outcomes), sum(not one.in_heads for one in strategy.outcomes)

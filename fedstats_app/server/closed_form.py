@@ -36,7 +36,7 @@ class ClosedForm:
         collected = strategy.collection.collected(run.class_names, run.folder.run_id)
         if run.config.run.save_statistics:
             save_statistics(run.folder.path, collected)
-        scores = score(run, strategy)
+        scores = score(run, strategy, asked)
         results = [method_result(strategy, name, scores) for name in strategy.heads]
         advice = advise(results, scores.num_examples, chance=scores.chance)
         _write(run, strategy, asked, scores, results, advice)

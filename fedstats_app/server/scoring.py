@@ -11,13 +11,14 @@ from torch import Tensor
 
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import ConfusionMatrix, HeadScores
-from fedstats_app.methods import METHODS
+from fedstats_app.methods import FEDROOT, METHODS
 from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.outcomes.intervals import wilson_interval
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results.communication import uplink_bytes
-from fedstats_app.server.asking import solved_heads
+from fedstats_app.server.asking import Asked, solved_heads
+from fedstats_app.server.rank_curve import curve_points
 from fedstats_app.server.run import Run
 from fedstats_app.strategies import StatisticsStrategy
 
@@ -66,21 +67,23 @@ class Scores:
         return most / max(self.num_examples, 1)
 
 
-def score(run: Run, strategy: StatisticsStrategy) -> Scores:
-    """Evaluate the heads of a finished strategy."""
+def score(run: Run, strategy: StatisticsStrategy, asked: Asked) -> Scores:
+    """Evaluate the heads of a finished strategy, and FedRoot's at other ranks."""
     test_set, progress = run.test_set, run.progress
     if test_set is None:
         share = f"{100 * run.holdout:.0f}%"
         progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
-        asked = [outcome.client for outcome in strategy.outcomes if outcome.in_heads]
-        found = evaluate_on_clients(run.grid, strategy.request, strategy.indexed_heads, asked)
+        merged = [outcome.client for outcome in strategy.outcomes if outcome.in_heads]
+        found = evaluate_on_clients(run.grid, strategy.request, strategy.indexed_heads, merged)
         scores = Scores("clients", found.heads, found.accuracies, found.failures)
         if not scores.num_examples:
             progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
         return scores
     progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
     scored = test_set.score(solved_heads(strategy), mask_absent=run.config.run.mask_absent)
-    return Scores("server", scored, num_unreadable=test_set.num_unreadable)
+    points = [] if asked.curve is None else curve_points(run, strategy, asked.curve, scored[FEDROOT.name])
+    curves = {FEDROOT.name: points} if points else {}
+    return Scores("server", scored, num_unreadable=test_set.num_unreadable, curves=curves)
 
 
 def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> MethodResult:

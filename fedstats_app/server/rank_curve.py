@@ -1,0 +1,73 @@
+"""What FedRoot would have scored at other ranks, where the same pass brings Gram matrices to make its factors of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedstats_app.grid.rank_curve import CURVE, RankCurve
+from fedstats_app.heads import HeadScores
+from fedstats_app.heads.fedroot import complete
+from fedstats_app.methods import FEDROOT
+from fedstats_app.outcomes.curve import CurvePoint
+from fedstats_app.server.run import Run
+from fedstats_app.strategies import StatisticsStrategy
+
+# A rank takes a d x d matrix and a solve: with more features than this, too much for a picture.
+MAX_FEATURE_DIM = 2048
+
+
+def rank_curve(run: Run, strategy: StatisticsStrategy) -> RankCurve | None:
+    """Return what every client is to be added to for the ranks beside the run's own; None where there is no curve.
+
+    There is one where clients send Gram matrices of FedRoot's features, the server has test data, the features are not
+    too many, and no clients of an earlier run are missing.
+
+    Parameters
+    ----------
+    run : Run
+        Prepared.
+    strategy : StatisticsStrategy
+        Not started.
+    """
+    method = strategy.methods().get(FEDROOT.name)
+    if method is None or run.test_set is None or run.config.federation.extend:
+        return None
+    index, own = strategy.spec_index(FEDROOT.name), method.specification.scatter
+    if own is None or not strategy.request.specs[index].gram or run.backbone.feature_dim > MAX_FEATURE_DIM:
+        return None
+    return RankCurve(index, [replace(spec, dtype=own.dtype) for spec in CURVE if spec.rank != own.rank])
+
+
+def curve_points(run: Run, strategy: StatisticsStrategy, curve: RankCurve, scores: HeadScores) -> list[CurvePoint]:
+    """Solve and score FedRoot at every rank of the curve.
+
+    Parameters
+    ----------
+    run : Run
+        With a test set.
+    strategy : StatisticsStrategy
+        Finished.
+    curve : RankCurve
+        With every client.
+    scores : HeadScores
+        Of FedRoot's head at the run's own rank, whose point is among them.
+
+    Returns
+    -------
+    list of CurvePoint
+        By growing bytes; none where nothing could be scored.
+    """
+    method = strategy.methods()[FEDROOT.name]
+    own = method.specification
+    if run.test_set is None or own.scatter is None or not scores.confusion.num_examples:
+        return []
+    heads = {}
+    for spec in curve.specs:
+        held = curve.low_rank(spec)
+        completed = complete(held.rows, held.scatter, held.left_out)
+        heads[str(spec.rank)] = own.feature_map, method.method.solve(completed, method.options)
+    found = run.test_set.evaluate(heads, mask_absent=run.config.run.mask_absent)
+    points = [CurvePoint(str(one.rank), curve.wire_bytes(one), found[str(one.rank)].accuracy) for one in curve.specs]
+    wire_bytes = strategy.wire_bytes(FEDROOT.name)
+    points.append(CurvePoint(str(own.scatter.rank), wire_bytes, scores.confusion.accuracy))
+    return sorted(points, key=lambda point: point.wire_bytes)
