@@ -90,8 +90,11 @@ class Spread:
         return float(self.eigenvalues.sum()) / self.weight
 
     def directions(self, ridge: float) -> float:
-        """Return h = tr(S H), the directions that the inverse makes use of."""
-        return float((self.eigenvalues / (self.eigenvalues + ridge)).sum())
+        """Return h = tr(S H), the directions that the inverse makes use of.
+
+        What all eigenvalues have in common acts as a ridge does, and counts as none: FedRoot spreads energy evenly.
+        """
+        return float(((self.eigenvalues - self.eigenvalues.amin()) / (self.eigenvalues + ridge)).sum())
 
     def expected_accuracy(self, ridge: float, head: HeadMap) -> float:
         """Return the accuracy to expect of a head at one ridge, 0 to 1, classes weighing by the root of their counts.
