@@ -53,7 +53,7 @@ def test_heads_are_those_of_the_centralised_data(default: Path) -> None:
         "fedncm": solve_ncm(stats),
         "fed3r": solve_ridge(stats, ridge_lambda="auto"),
         "fedcof": solve_fedcof(rows, shrinkage="auto"),
-        "fedcgs": solve_gaussian(stats, shrinkage=config.options_of("fedcgs").shrinkage),
+        "fedcgs": solve_gaussian(stats, covariance="within", shrinkage="auto"),
     }
     for name, head in expected.items():
         found, metadata = read_head(default / "heads" / f"{name}.safetensors")
