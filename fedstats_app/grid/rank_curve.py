@@ -9,9 +9,9 @@ from fedstats_app.statistics import LowRankStatistics, ScatterSpec, StatisticsSu
 from fedstats_app.wire import ReceivedStatistics
 from fedstats_app.wire.statistics_records import scatter_bytes_of, with_scatter
 
-# Multiples of the square root of a client's number of samples.
+# From rows alone to all directions, by multiples of the square root of a client's number of samples.
 FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0)
-CURVE = tuple(ScatterSpec(RankRule("root", factor)) for factor in FACTORS)
+CURVE = (*(ScatterSpec(RankRule("root", factor)) for factor in FACTORS), ScatterSpec(RankRule("full")))
 
 
 class RankCurve:

@@ -17,7 +17,9 @@ def test_every_rank_of_the_curve_is_what_it_alone_would_have_been() -> None:
     exact.on_reply = lambda outcome, received: curve.add(received) if received else None
     exact.start(CLIENTS.client_grid())
 
-    assert [str(spec.rank) for spec in CURVE] == [*("0 sqrt(n)", "0.5 sqrt(n)", "sqrt(n)", "2 sqrt(n)", "4 sqrt(n)")]
+    assert [str(spec.rank) for spec in CURVE] == [
+        *("0 sqrt(n)", "0.5 sqrt(n)", "sqrt(n)", "2 sqrt(n)", "4 sqrt(n)", "full")
+    ]
     for spec in CURVE:
         alone = FedRoot(NUM_CLASSES, rank=str(spec.rank))
         alone.start(CLIENTS.client_grid())

@@ -27,7 +27,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_point_at_the_runs_own_rank_is_fedroots_own(together: Path) -> None:
     points, own = curve_of(together), read_json(together, "results.json")["methods"]["fedroot"]
     ranks = [point["rank"] for point in points]
-    assert ranks == ["0 sqrt(n)", "0.5 sqrt(n)", "sqrt(n)", "2 sqrt(n)", "4 sqrt(n)"]
+    assert ranks == ["0 sqrt(n)", "0.5 sqrt(n)", "sqrt(n)", "2 sqrt(n)", "4 sqrt(n)", "full"]
     assert points[1] == {"rank": "0.5 sqrt(n)", "wire_bytes": own["wire_bytes"], "accuracy": own["accuracy"]}
 
 
@@ -44,7 +44,7 @@ def test_every_point_has_bytes_and_accuracy_of_a_run_at_its_rank(together: Path,
 def test_a_rank_that_is_not_among_the_curves_has_its_place_by_bytes(tmp_path: Path) -> None:
     points = curve_of(simulate(tmp_path, method="fed3r,fedroot", fedroot_rank="3KB"))
     assert {point["rank"] for point in points} == {
-        *("3KB", "0 sqrt(n)", "0.5 sqrt(n)", "sqrt(n)", "2 sqrt(n)", "4 sqrt(n)")
+        *("3KB", "0 sqrt(n)", "0.5 sqrt(n)", "sqrt(n)", "2 sqrt(n)", "4 sqrt(n)", "full")
     }
     assert [point["wire_bytes"] for point in points] == sorted(point["wire_bytes"] for point in points)
 
@@ -70,7 +70,7 @@ def test_a_run_that_extends_another_has_no_curve(tmp_path: Path) -> None:
     options = {"method": "fed3r,fedroot", "save_statistics": True}
     first = simulate(tmp_path, **options)
     second = simulate(tmp_path, **options, seed=1, extend=str(first))
-    assert len(curve_of(first)) == 5 and curve_of(second) == []
+    assert len(curve_of(first)) == 6 and curve_of(second) == []
 
 
 def test_with_too_many_features_there_is_no_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,4 +81,4 @@ def test_with_too_many_features_there_is_no_curve(tmp_path: Path, monkeypatch: p
 def test_a_resumed_run_keeps_its_curve(together: Path) -> None:
     before = curve_of(together)
     simulate(together.parent.parent, **OPTIONS, resume=str(together))
-    assert curve_of(together) == before and len(before) == 5
+    assert curve_of(together) == before and len(before) == 6
