@@ -93,7 +93,8 @@ def test_the_readme_command_gives_the_readme_table(default_run: Finished, flower
     assert results["methods"]["fedroot"]["wire_bytes"] == results["methods"]["fedroot"]["uplink_bytes"] < 4.5e6
     # At other ranks, by growing bytes: with all directions it comes to what Fed3R scores.
     curve = results["curve"]["fedroot"]
-    assert [point["rank"] for point in curve] == ["0 sqrt(n)", "0.5 sqrt(n)", "sqrt(n)", "2 sqrt(n)", "4 sqrt(n)", "full"]
+    ranks = ["0 sqrt(n)", "0.5 sqrt(n)", "sqrt(n)", "2 sqrt(n)", "4 sqrt(n)", "full"]
+    assert [point["rank"] for point in curve] == ranks
     assert curve[-1]["accuracy"] == pytest.approx(results["methods"]["fed3r"]["accuracy"], abs=0.01)
 
 
