@@ -226,7 +226,9 @@ def test_the_head_is_that_of_a_simulation_on_the_same_folders(federation: Script
 def test_the_script_fine_tunes_without_sending_weights(federation: Script) -> None:
     _, folder = run_folders(federation)
     assert f"[fedstats] completed; results are in\n{folder}\n" in federation.output
-    training = read_json(folder, "results.json")["training"]["fed3r-fedmezo"]
+    # It starts from the most accurate head, which a few dozen test images decide.
+    ((name, training),) = read_json(folder, "results.json")["training"].items()
+    assert name in {f"{method}-fedmezo" for method in METHODS}
     assert training["notes"][0].startswith("3 of 3 replicas are bit-identical in the end, digest ")
     rounds = lines(folder, "rounds.jsonl")
     assert [(one["round"], one["num_clients"]) for one in rounds] == [(0, 0), (1, 3), (2, 3)]
