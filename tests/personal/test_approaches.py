@@ -127,12 +127,11 @@ def test_training_alone_is_what_it_says(everything: Everything, approach: str, f
 def test_the_closed_form_is_solved_from_the_clients_own_statistics(everything: Everything) -> None:
     one, results = everything
     dataset, reader = training_set(one.config.data), FeatureReader(one.backbone)
-    ridge = one.strategy.heads["fed3r"].report.parameters["ridge_lambda"]
-    of_root = one.strategy.heads["fedroot"].report.parameters["ridge_lambda"]
-    shrinkage = one.config.options_of("fedcgs").shrinkage
+    ridge, of_root = (one.strategy.heads[name].report.parameters["ridge_lambda"] for name in ("fed3r", "fedroot"))
+    shrinkage = one.strategy.heads["fedcgs"].report.parameters["shrinkage"]
     solvers = {
         "fed3r": lambda stats, ratio: solve_ridge(stats, ridge_lambda=ridge * ratio),
-        "fedcgs": lambda stats, ratio: solve_gaussian(stats, shrinkage=shrinkage),
+        "fedcgs": lambda stats, ratio: solve_gaussian(stats, covariance="within", shrinkage=shrinkage),
         "fedroot": lambda stats, ratio: solve_ridge(stats, ridge_lambda=of_root * ratio),
     }
     total = one.strategy.statistics("fed3r")
