@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedstats_app.wire.evaluation import evaluation_reply as evaluation_reply
     from fedstats_app.wire.evaluation import read_evaluation_reply as read_evaluation_reply
     from fedstats_app.wire.evaluation import read_evaluation_request as read_evaluation_request
+    from fedstats_app.wire.statistics_checks import Limits as Limits
     from fedstats_app.wire.statistics_replies import ReceivedStatistics as ReceivedStatistics
     from fedstats_app.wire.statistics_replies import read_statistics_reply as read_statistics_reply
     from fedstats_app.wire.statistics_replies import statistics_reply as statistics_reply
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 # may be that of a module of this package: an import of the module would hide it.
 _IN_MODULE = {
     "evaluation": "EVALUATE_HEADS evaluation_content evaluation_reply read_evaluation_reply read_evaluation_request",
+    "statistics_checks": "Limits",
     "statistics_replies": "ReceivedStatistics read_statistics_reply statistics_reply",
     "statistics_request": "QUERY_STATISTICS StatisticsRequest read_statistics_request",
     "training": "EVALUATE_MODEL TRAIN TrainingRequest model_evaluation_reply read_training_task training_reply",
