@@ -65,6 +65,8 @@ class NodeConfig:
     max_questions, max_heads, max_rounds : int
         How many different statistics questions, heads to score and rounds of training are answered for one version of
         data of its own.
+    any_app : bool
+        Whether code of anybody's runs here: what `fedstats node --any-app` says.
     """
 
     data_path: str = ""
@@ -77,6 +79,7 @@ class NodeConfig:
     min_gram_samples: int = 0
     allowed_methods: tuple[str, ...] | None = None
     state_dir: str = ""
+    any_app: bool = False
     image_column: str = ""
     text_column: str = ""
     label_column: str = ""
@@ -149,7 +152,11 @@ class NodeConfig:
         trains = node_config.get("train", True)
         if not isinstance(trains, bool):
             raise ConfigError(f"node-config: train must be true or false, got {trains!r}")
-        more = {**_node_policy(node_config), "state_dir": paths["state-dir"]}
+        if "approved-apps" in node_config:
+            # The command leaves it out when it has seen to it.
+            raise ConfigError("node-config: approved-apps is for `fedstats node`: flower-supernode runs any app")
+        any_app = node_config.get("any-app", False) is True
+        more = {**_node_policy(node_config), "state_dir": paths["state-dir"], "any_app": any_app}
         if data_path:
             return cls(data_path, None, None, paths["backbone-weights"], paths["cache-dir"], trains, **more)
         if partition_id is None or num_partitions is None:

@@ -12,6 +12,7 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.outcomes.training_record import RoundRecord
 from fedstats_app.results.head_file import head_to_bytes
 from fedstats_app.results.rounds_file import RoundsFile, read_rounds
+from fedstats_app.results.status_file import write_status_file
 from fedstats_app.results.tuned_backbone import FILE_KEY, Normalisation, tuned_metadata
 from fedstats_app.storage.files import append_line, tensors_to_bytes, to_json, write_atomically
 
@@ -145,12 +146,14 @@ class RunFolder:
         ------
         ValueError
             If `state` is none of the three.
+        OSError
+            If the file can neither be replaced nor written over.
         """
         if state not in get_args(Status):
             raise ValueError(f"state must be one of {', '.join(get_args(Status))}, got {state!r}")
         ended = None if state == "running" else _timestamp(_utc(None))
-        self._write_json(
-            "status.json",
+        write_status_file(
+            self.path / "status.json",
             {
                 "state": state,
                 "reason": reason,

@@ -11,6 +11,7 @@ import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from io import FileIO
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _DIGEST = "sha256"
+_BLOCK = 4096
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
@@ -72,15 +74,39 @@ def append_line(path: Path, line: str) -> None:
 
 
 def append_lines(path: Path, lines: Sequence[str]) -> None:
-    """Append lines to a text file and force them to disk together, as `append_line` does with one."""
+    """Append lines to a text file and force them to disk together, as `append_line` does with one.
+
+    What a crash or a full disk left of an earlier line is cut off before, and so is what this call could not finish.
+    """
     for line in lines:
         if "\n" in line or "\r" in line:
             raise ValueError(f"{path}: a line to append must not contain a line break, got {line!r}")
-    # One write of the whole, so that a reader never sees the two halves of a line apart.
-    with path.open("ab") as file:
-        file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
-        file.flush()
-        os.fsync(file.fileno())
+    data = "".join(f"{line}\n" for line in lines).encode("utf-8")
+    # Without a buffer: what a buffer holds of a write that failed would be written once more when the file is closed.
+    with path.open("a+b", buffering=0) as file:
+        end = _end_of_lines(file)
+        file.truncate(end)
+        try:
+            # One write of the whole, so that a reader never sees the two halves of a line apart.
+            written = file.write(data)
+            while written < len(data):
+                written += file.write(data[written:])
+            os.fsync(file.fileno())
+        except BaseException:
+            file.truncate(end)
+            raise
+
+
+def _end_of_lines(file: FileIO) -> int:
+    """Return how many bytes of a file are whole lines; leaves the position somewhere."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(end - _BLOCK, 0)
+        file.seek(start)
+        if (found := file.read(end - start).rfind(b"\n")) >= 0:
+            return start + found + 1
+        end = start
+    return 0
 
 
 def to_json(value: object, *, indent: int | None = 2) -> str:

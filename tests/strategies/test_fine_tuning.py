@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
+from fedstats_app.storage.checkpoint import read_checkpoint, save_checkpoint
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import OPTIMIZERS, load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.training.options import OPTIMIZERS as NAMES
@@ -128,6 +130,27 @@ def test_bits_do_not_depend_on_hosts_or_order_and_go_on_after_a_stop(optimizer: 
     assert not torch.equal(expected["head.weight"], START["head.weight"])
     for other in (run(3, 5), run(6, 9), run(2, None, stop_after=2), run(2, 3, stop_after=5)):
         assert all(torch.equal(other[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("optimizer", NAMES)
+def test_twelve_arrays_go_on_from_a_checkpoint_file_to_the_same_bits(optimizer: str, tmp_path: Path) -> None:
+    """Ten is after one by number and before two by name; a scalar stays one."""
+    start = {f"array-{name}": torch.full((2,), float(number)) for number, name in enumerate("abcdefghijk")}
+    start["scale"] = torch.tensor(1.5)
+
+    def run(inner: Any, state: dict[str, torch.Tensor], first: int, number: int) -> dict[str, torch.Tensor]:
+        strategy = tuning(inner, 4, first_round=first)
+        return to_tensors(strategy.start(hosted(clients(2), 4), to_record(state), number).arrays)
+
+    inner, fresh = (make_optimizer(OptimizerOptions(optimizer)) for _ in range(2))
+    expected = run(make_optimizer(OptimizerOptions(optimizer)), start, 1, 5)
+    saved = save_checkpoint(tmp_path, 2, run(inner, start, 1, 2), optimizer_state(inner), {})
+    checkpoint = read_checkpoint(saved)
+    load_optimizer_state(fresh, checkpoint.optimizer)
+    found = run(fresh, checkpoint.arrays, 3, 3)
+
+    assert {name: tensor.shape for name, tensor in found.items()} == {name: one.shape for name, one in start.items()}
+    assert all(torch.equal(found[name], expected[name]) for name in start)
 
 
 def test_state_of_another_optimizer_is_refused() -> None:
