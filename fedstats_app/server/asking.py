@@ -15,7 +15,7 @@ from fedstats_app.server.rank_curve import rank_curve
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.wire import ReceivedStatistics
+from fedstats_app.wire import Limits, ReceivedStatistics
 
 # A plot of the labels of every client needs a table of clients x classes; above this size none is kept.
 MAX_LABEL_CELLS = 5_000_000
@@ -54,6 +54,7 @@ def statistics_strategy(run: Run) -> StatisticsStrategy:
         backbone_fingerprint=run.backbone.fingerprint,
         class_names=run.sent_names,
         holdout=run.holdout,
+        limits=Limits(run.feature_norm.bound, config.federation.max_client_samples),
     )
 
 
