@@ -56,6 +56,8 @@ class NodeConfig:
         The closed-form methods, and "training", that the node works for; None for all.
     state_dir : str
         Where a personal model, or a replica, lasts from round to round; "" for a folder beside the feature cache.
+    any_app : bool
+        Whether code of anybody's runs here: what `fedstats node --any-app` says.
     image_column, text_column, label_column : str
         Of tables at ``data_path``; "" for the only one with a usual name. A run cannot choose others.
     allowed_backbones : tuple of str or None
@@ -65,8 +67,6 @@ class NodeConfig:
     max_questions, max_heads, max_rounds : int
         How many different statistics questions, heads to score and rounds of training are answered for one version of
         data of its own.
-    any_app : bool
-        Whether code of anybody's runs here: what `fedstats node --any-app` says.
     """
 
     data_path: str = ""
