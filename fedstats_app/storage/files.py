@@ -10,7 +10,7 @@ import json
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from io import FileIO
 from numbers import Integral, Real
 from pathlib import Path
@@ -205,13 +205,15 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str],
     return len(text).to_bytes(8, "little") + text + data
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(path: Path, *, without_digest: Collection[str] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a safetensors file whole.
 
     Parameters
     ----------
     path : Path
         The file.
+    without_digest : collection of str
+        Formats, by the header's entry `format`, whose files need no digest; one that is there is checked.
 
     Returns
     -------
@@ -223,7 +225,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises
     ------
     ValueError
-        If it is no safetensors file, or its digest, where it has one, is not that of its content.
+        If it is no safetensors file, or lacks the digest of its content.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -234,6 +236,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
     expected = metadata.pop(_DIGEST, None)
+    if expected is None and metadata.get("format") not in without_digest:
+        raise ValueError(f"{path} is damaged: its header has no {_DIGEST}")
     if expected is not None:
         header, data = _parts(path.read_bytes())
         del header["__metadata__"][_DIGEST]

@@ -22,6 +22,7 @@ from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import per_client
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import EvaluationCounts, model_evaluation_reply, read_training_task, training_reply
+from tests.support.clients import silent
 from tests.support.local_grid import Fault, LocalGrid, begin_run
 
 START = {"head.bias": torch.zeros(2), "head.weight": torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]])}
@@ -243,3 +244,21 @@ def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="first_round must be at least 1"):
         tuning(first_round=0)
     assert set(OPTIMIZERS) == set(NAMES)
+
+
+def test_a_silent_client_is_not_waited_for_in_every_round_unless_it_is_needed() -> None:
+    def asked_in(min_clients: int) -> list[int]:
+        local = clients(3, faults=silent(1))
+        grid, nodes, asked = ClientGrid(local, reply_timeout=0.02), sorted(local.contexts), list[int]()
+        strategy = FineTuning(
+            make_optimizer(OptimizerOptions()), TrainingRequest(2), dict.fromkeys(nodes), min_clients=min_clients
+        )
+        strategy.on_round = lambda outcome: asked.append(len(local.received[nodes[1]]))
+        try:
+            strategy.start(grid, to_record(START), 8)
+        except TooFewClients:
+            asked.append(len(local.received[nodes[1]]))
+        return asked
+
+    assert asked_in(2) == [1, 1, 2, 2, 2, 2, 3, 3]
+    assert asked_in(3) == [1]
