@@ -11,6 +11,7 @@ from fedstats_app.data.feature_cache_files import default_cache_root
 from fedstats_app.data.options import CacheOptions
 from fedstats_app.methods import METHODS
 from fedstats_app.options import Check, ConfigError, some_of, whole
+from fedstats_app.training.limits import RequestLimits
 
 # What a node's owner can allow besides the closed-form methods: all that trains on the node.
 TRAINING = "training"
@@ -50,6 +51,8 @@ class NodeConfig:
         The closed-form methods, and "training", that the node works for; None for all.
     state_dir : str
         Where a personal model, or a replica, lasts from round to round; "" for a folder beside the feature cache.
+    limits : RequestLimits or None
+        What the owner says of single requests; None for what is usual (:attr:`request_limits`).
     """
 
     data_path: str = ""
@@ -62,6 +65,15 @@ class NodeConfig:
     min_gram_samples: int = 0
     allowed_methods: tuple[str, ...] | None = None
     state_dir: str = ""
+    limits: RequestLimits | None = None
+
+    @property
+    def request_limits(self) -> RequestLimits | None:
+        """What one request may ask: the usual where there is data of its own, nothing in a simulation."""
+        if self.limits is not None or not self.data_path:
+            return self.limits
+        # A batch is as large as a class must be, unless its owner says otherwise.
+        return RequestLimits(DEFAULT_MIN_CLASS_COUNT if self.min_class_count is None else self.min_class_count)
 
     def class_floor(self, asked: int) -> int:
         """Return how many samples a class must have to leave: the node's own floor, which a run can only raise.
@@ -144,7 +156,7 @@ def _node_policy(node_config: Mapping[str, object]) -> dict[str, Any]:
         "min-gram-samples": whole(0, 1_000_000_000),
         "allowed-methods": allowed_method_list,
     }
-    policy = {}
+    policy: dict[str, Any] = {}
     for name, check in checks.items():
         if name not in node_config:
             continue
@@ -152,4 +164,10 @@ def _node_policy(node_config: Mapping[str, object]) -> dict[str, Any]:
             policy[name.replace("-", "_")] = check(node_config[name])
         except ValueError as error:
             raise ConfigError(f"node-config: {name}: {error}, got {node_config[name]!r}") from error
+    if RequestLimits.keys().keys() & node_config.keys():
+        usual = {"min-batch-size": policy.get("min_class_count", DEFAULT_MIN_CLASS_COUNT)}
+        try:
+            policy["limits"] = RequestLimits.read({**usual, **node_config})
+        except ConfigError as error:
+            raise ConfigError("\n".join(f"node-config: {line}" for line in str(error).splitlines())) from error
     return policy
