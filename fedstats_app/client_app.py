@@ -47,8 +47,9 @@ def clients(msg: Message, context: Context) -> Message:
         config = run_of(context.run_config)
         dataset = own_dataset(node.data_path, config.data)
         names, ids = listed_classes(dataset, node.class_floor(config.federation.min_class_count))
-        return node_info_reply(msg, NodeInfo(class_names=names, class_ids=ids, trains=trains))
-    return node_info_reply(msg, NodeInfo(node.partition_id, node.num_partitions, trains=trains))
+        return node_info_reply(msg, NodeInfo(class_names=names, class_ids=ids, trains=trains, any_app=node.any_app))
+    info = NodeInfo(node.partition_id, node.num_partitions, trains=trains, any_app=node.any_app)
+    return node_info_reply(msg, info)
 
 
 @app.query("statistics")

@@ -50,6 +50,8 @@ class NodeConfig:
         The closed-form methods, and "training", that the node works for; None for all.
     state_dir : str
         Where a personal model, or a replica, lasts from round to round; "" for a folder beside the feature cache.
+    any_app : bool
+        Whether code of anybody's runs here: what `fedstats node --any-app` says.
     """
 
     data_path: str = ""
@@ -62,6 +64,7 @@ class NodeConfig:
     min_gram_samples: int = 0
     allowed_methods: tuple[str, ...] | None = None
     state_dir: str = ""
+    any_app: bool = False
 
     def class_floor(self, asked: int) -> int:
         """Return how many samples a class must have to leave: the node's own floor, which a run can only raise.
@@ -121,7 +124,11 @@ class NodeConfig:
         trains = node_config.get("train", True)
         if not isinstance(trains, bool):
             raise ConfigError(f"node-config: train must be true or false, got {trains!r}")
-        more = {**_node_policy(node_config), "state_dir": paths["state-dir"]}
+        if "approved-apps" in node_config:
+            # The command leaves it out when it has seen to it.
+            raise ConfigError("node-config: approved-apps is for `fedstats node`: flower-supernode runs any app")
+        any_app = node_config.get("any-app", False) is True
+        more = {**_node_policy(node_config), "state_dir": paths["state-dir"], "any_app": any_app}
         if data_path:
             return cls(data_path, None, None, paths["backbone-weights"], paths["cache-dir"], trains, **more)
         if partition_id is None or num_partitions is None:

@@ -98,7 +98,7 @@ def _write(
             "num_clients_merged": _num_merged(outcomes),
             "num_clients_known": sum(outcome.outcome == "known" for outcome in outcomes),
             "extends": run.extension.to_json(),
-            "policy": policy_record(outcomes),
+            "policy": policy_record(outcomes, run.federation.any_app),
             "harmful_clients": list(harm),
             "num_unreadable": sum(outcome.num_unreadable for outcome in outcomes),
             "refused_nodes": {str(node): reason for node, reason in run.federation.refused.items()},

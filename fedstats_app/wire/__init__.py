@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 from fedstats_app.wire.hosting import QUERY_CLIENTS, NodeInfo, node_info_reply, read_node_info
 from fedstats_app.wire.serving import RejectedReply, RejectedRequest, guard, per_client
 
+# Of the messages as docs/protocol.md has them; raised with any change by which one side would misread the other.
+PROTOCOL_VERSION = 1
+
 if TYPE_CHECKING:
     from fedstats_app.training.request import TrainingRequest as TrainingRequest
     from fedstats_app.wire.evaluation import EVALUATE_HEADS as EVALUATE_HEADS
@@ -47,6 +50,7 @@ _IN_MODULE = {
 }
 _NEED_TORCH = {name: module for module, names in _IN_MODULE.items() for name in names.split()}
 __all__ = [
+    "PROTOCOL_VERSION",
     "QUERY_CLIENTS",
     "NodeInfo",
     "RejectedReply",

@@ -20,6 +20,8 @@ GUARD_ERROR_CODE = 100
 MAX_REASON = 500
 # Of a longer reason the beginning tells where it comes from, and the end what happened (tracebacks name it last).
 HEAD_OF_REASON = 100
+# Of a stranger's megabytes so many characters at either end are looked at.
+_LOOKED_AT = 10_000
 
 ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -52,7 +54,10 @@ def clean_reason(reason: object) -> str:
     Line breaks and control characters of a stranger must not forge lines of the log. A lone surrogate (from a file
     name that is no UTF-8) cannot be serialised, and a reply that cannot be serialised wedges a SuperNode.
     """
-    text = " ".join(ANSI_ESCAPE.sub("", str(reason)).split())
+    raw = str(reason)
+    if len(raw) > 2 * _LOOKED_AT:  # before anything is made of it: the list of its words takes several times its size
+        raw = f"{raw[:_LOOKED_AT]} ... {raw[-_LOOKED_AT:]}"
+    text = " ".join(ANSI_ESCAPE.sub("", raw).split())
     if len(text) > MAX_REASON:
         text = f"{text[:HEAD_OF_REASON]} ... {text[HEAD_OF_REASON + 5 - MAX_REASON :]}"
     return "".join(character if character.isprintable() else "?" for character in text)
@@ -120,7 +125,8 @@ def unpack_reply(reply: Message, client_id: int | None, instruction: Message) ->
         The client's own instruction, to which the part replies.
     """
     if reply.has_error():
-        return Message(Error(code=reply.error.code, reason=reply.error.reason), reply_to=instruction)
+        reason = None if reply.error.reason is None else clean_reason(reply.error.reason)
+        return Message(Error(code=reply.error.code, reason=reason), reply_to=instruction)
     if client_id is None:
         return Message(reply.content, reply_to=instruction)
     failed = reply.content.get("failed")
