@@ -19,7 +19,7 @@ import torch
 from flwr.app import Context, Message
 from torch import Tensor
 
-from benchmarks.features import Features, features_of, run_config
+from benchmarks.features import Features, features_of, settings_of
 from fedstats_app.config import AppConfig
 from fedstats_app.data.clients import partitions
 from fedstats_app.grid.client_grid import ClientGrid
@@ -242,7 +242,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.attacks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="run-config of the clean run")
+    parser.add_argument("settings", nargs="?", default="", metavar="FILE.toml or 'key=value ...'")
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--partitioners", nargs="+", default=["dirichlet", "iid"])
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS), choices=list(ATTACKS))
@@ -252,7 +252,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     logging.getLogger("fedstats_app").setLevel(logging.ERROR)
-    settings = {**run_config(given.settings), "num-clients": given.clients}
+    settings = {**settings_of(given.settings), "num-clients": given.clients}
     for one in measurements(settings, given.partitioners, given.attacks, given.protections, given.seeds):
         print(json.dumps(asdict(one)) if given.json else _line(one), flush=True)
 

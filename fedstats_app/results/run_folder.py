@@ -197,7 +197,7 @@ class RunFolder:
 
     def write_clients(self, clients: Iterable[Mapping[str, object]]) -> None:
         """Write clients.jsonl anew, when more is known of every client than when it answered."""
-        lines = "".join(to_json(client, indent=None) + "\n" for client in clients)
+        lines = "".join(to_json_with_digest(client, indent=None) + "\n" for client in clients)
         write_atomically(self.path / "clients.jsonl", lines.encode())
 
     def append_round(self, record: RoundRecord) -> None:
