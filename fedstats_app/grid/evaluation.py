@@ -72,7 +72,9 @@ def evaluate_on_clients(
 
     def read_reply(reply: Message) -> dict[str, HeadScores]:
         found = read_evaluation_reply(reply, request, tuple(heads))
-        _check_number(found, most_held_out(clients.get(int(reply.metadata.src_node_id), 0), request.holdout))
+        claimed = max((scores.confusion.num_examples for scores in found.values()), default=0)
+        client = int(reply.metadata.src_node_id)
+        _check_number(claimed, most_held_out(clients.get(client, 0), request.holdout))
         return found
 
     read = usable(replies, read_reply, total.failures)
@@ -102,8 +104,7 @@ def most_held_out(num_examples: int, holdout: float) -> int:
     return math.ceil(1.5 * num_examples * holdout / (1.0 - holdout)) + 20
 
 
-def _check_number(found: Mapping[str, HeadScores], most: int) -> None:
-    claimed = max((scores.confusion.num_examples for scores in found.values()), default=0)
+def _check_number(claimed: int, most: int) -> None:
     if claimed > most:
         raise RejectedReply(f"it claims {claimed} samples to evaluate on, its statistics allow {most}")
 
@@ -111,18 +112,31 @@ def _check_number(found: Mapping[str, HeadScores], most: int) -> None:
 def evaluate_model_on_clients(
     grid: ClientGrid,
     request: TrainingRequest,
-    clients: Iterable[int],
+    clients: Mapping[int, int],
     arrays: ArrayRecord,
     fixed: Mapping[str, Tensor],
     server_round: int,
 ) -> tuple[EvaluationCounts, dict[int, str]]:
     """Score a model that is being trained; see :func:`sum_evaluations`."""
     content = training_content(request, arrays, to_record(fixed), server_round=server_round)
-    return sum_evaluations(grid, to_all(content, EVALUATE_MODEL, clients))
+    return sum_evaluations(grid, to_all(content, EVALUATE_MODEL, clients), clients, request.holdout)
 
 
-def sum_evaluations(grid: ClientGrid, messages: Iterable[Message]) -> tuple[EvaluationCounts, dict[int, str]]:
+def sum_evaluations(
+    grid: ClientGrid, messages: Iterable[Message], clients: Mapping[int, int], holdout: float
+) -> tuple[EvaluationCounts, dict[int, str]]:
     """Send requests to evaluate.
+
+    Parameters
+    ----------
+    grid : ClientGrid
+        The clients.
+    messages : iterable of Message
+        A request for each client that is asked.
+    clients : mapping
+        From client to the samples in its statistics: :func:`most_held_out` follows.
+    holdout : float
+        Share that clients keep for evaluation.
 
     Returns
     -------
@@ -131,6 +145,13 @@ def sum_evaluations(grid: ClientGrid, messages: Iterable[Message]) -> tuple[Eval
     failures : dict
         From client to the reason why it is not in there.
     """
+
+    def read(reply: Message) -> EvaluationCounts:
+        counts = read_model_evaluation_reply(reply)
+        client = int(reply.metadata.src_node_id)
+        _check_number(counts.num_examples, most_held_out(clients.get(client, 0), holdout))
+        return counts
+
     failures: dict[int, str] = {}
-    counted = usable(grid.send_and_receive(messages), read_model_evaluation_reply, failures)
+    counted = usable(grid.send_and_receive(messages), read, failures)
     return sum((counts for _, _, counts in counted), EvaluationCounts()), failures
