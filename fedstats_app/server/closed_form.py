@@ -37,6 +37,8 @@ class ClosedForm:
         collected = strategy.collection.collected(run.class_names, run.folder.run_id)
         if run.config.run.save_statistics:
             save_statistics(run.folder.path, collected)
+        # Before anybody evaluates: what goes wrong then must not cost the heads.
+        _save_heads(run, strategy, [method_result(strategy, name, Scores("")) for name in strategy.heads], Scores(""))
         scores = score(run, strategy, asked)
         results = [method_result(strategy, name, scores) for name in strategy.heads]
         harm = _measure_clients(run, strategy, asked)
@@ -84,11 +86,8 @@ def _write(
     harm: Sequence[str],
 ) -> None:
     """Fill the run folder."""
-    heads, folder, outcomes = solved_heads(strategy), run.folder, strategy.outcomes
-    for result in results:
-        feature_map, head = heads[result.method]
-        own = head_metadata(result, feature_map, evaluated_on=scores.evaluated_on)
-        folder.save_head(result.method, head, {**run.metadata, **own})
+    folder, outcomes = run.folder, strategy.outcomes
+    _save_heads(run, strategy, results, scores)
     folder.write_results(
         {
             "methods": {result.method: result.to_json() for result in results},
@@ -126,6 +125,14 @@ def _write(
             backbone=run.config.backbone.backbone,
             curves=scores.curves,
         )
+
+
+def _save_heads(run: Run, strategy: StatisticsStrategy, results: Sequence[MethodResult], scores: Scores) -> None:
+    heads = solved_heads(strategy)
+    for result in results:
+        feature_map, head = heads[result.method]
+        own = head_metadata(result, feature_map, evaluated_on=scores.evaluated_on)
+        run.folder.save_head(result.method, head, {**run.metadata, **own})
 
 
 def _what_failed(outcomes: Sequence[ClientOutcome], scores: Scores) -> list[str]:
