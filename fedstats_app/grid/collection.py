@@ -157,6 +157,11 @@ class Collection:
         return CollectedStatistics(tuple(class_names), self.request.specs, sums, fingerprint, (*self._earlier, *merged))
 
     @property
+    def digests(self) -> Mapping[int, str]:
+        """What identifies the statistics of each client that was merged in this run."""
+        return self._merged
+
+    @property
     def num_merged(self) -> int:
         """Number of clients in the sums, those of earlier runs included."""
         return len(self._earlier) + len(self._merged)

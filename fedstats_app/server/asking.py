@@ -8,6 +8,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.outcomes.client_outcome import ClientOutcome
+from fedstats_app.results.client_statistics_file import save_client_statistics
 from fedstats_app.server.accumulator import Accumulator
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.rank_curve import rank_curve
@@ -49,6 +50,8 @@ def ask(run: Run, strategy: StatisticsStrategy) -> Asked:
     asked = Asked(curve=rank_curve(run, strategy))
     run.extension.apply(strategy, run.class_names)
     run.folder.forget_clients()
+    if run.config.run.save_client_statistics:
+        run.extension.take_over_clients(run.folder.path, run.progress.say)
     accumulator = Accumulator(run, strategy, asked)
     clients = run.federation.hosts
     if run.config.run.resume and accumulator.take_up(clients):
@@ -75,6 +78,9 @@ def _on_reply(
             asked.curve.add(received)
         if received is not None and keep_labels:
             asked.label_counts[outcome.client] = received.statistics[0].rows.summed().class_counts.numpy()
+        if received is not None and run.config.run.save_client_statistics:
+            digest = collection.digests[outcome.client]
+            save_client_statistics(run.folder.path, outcome.client, digest, received.statistics, run.class_names)
         accumulator.keep()
         answered, failed = len(strategy.outcomes), sum(not one.in_heads for one in strategy.outcomes)
         line = (
