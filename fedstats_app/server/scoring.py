@@ -17,7 +17,8 @@ from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.outcomes.intervals import wilson_interval
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results.communication import uplink_bytes
-from fedstats_app.server.asking import Asked, solved_heads
+from fedstats_app.server.asked import Asked
+from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.rank_curve import curve_points
 from fedstats_app.server.run import Run
 from fedstats_app.strategies import StatisticsStrategy
