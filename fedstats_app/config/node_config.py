@@ -12,6 +12,7 @@ from fedstats_app.data.feature_cache_files import default_cache_root
 from fedstats_app.data.options import CacheOptions, DataOptions
 from fedstats_app.methods import METHODS
 from fedstats_app.options import Check, ConfigError, number, some_of, text, whole
+from fedstats_app.training.limits import RequestLimits
 
 # What a node's owner can allow besides the closed-form methods: all that trains on the node.
 TRAINING = "training"
@@ -67,6 +68,8 @@ class NodeConfig:
     max_questions, max_heads, max_rounds : int
         How many different statistics questions, heads to score and rounds of training are answered for one version of
         data of its own.
+    limits : RequestLimits or None
+        What the owner says of single requests; None for what is usual (:attr:`request_limits`).
     """
 
     data_path: str = ""
@@ -93,6 +96,16 @@ class NodeConfig:
         """Return a run's options with this node's columns."""
         own = {f"{role}_column": getattr(self, f"{role}_column") for role in ("image", "text", "label")}
         return replace(run, **own)
+
+    limits: RequestLimits | None = None
+
+    @property
+    def request_limits(self) -> RequestLimits | None:
+        """What one request may ask: the usual where there is data of its own, nothing in a simulation."""
+        if self.limits is not None or not self.data_path:
+            return self.limits
+        # A batch is as large as a class must be, unless its owner says otherwise.
+        return RequestLimits(DEFAULT_MIN_CLASS_COUNT if self.min_class_count is None else self.min_class_count)
 
     def class_floor(self, asked: int) -> int:
         """Return how many samples a class must have to leave: the node's own floor, which a run can only raise.
@@ -188,7 +201,7 @@ def _node_policy(node_config: Mapping[str, object]) -> dict[str, Any]:
         "max-heads-scored": ("max_heads", many),
         "max-training-rounds": ("max_rounds", many),
     }
-    policy = {}
+    policy: dict[str, Any] = {}
     for name, (field, check) in checks.items():
         if name not in node_config:
             continue
@@ -196,4 +209,10 @@ def _node_policy(node_config: Mapping[str, object]) -> dict[str, Any]:
             policy[field] = check(node_config[name])
         except ValueError as error:
             raise ConfigError(f"node-config: {name}: {error}, got {node_config[name]!r}") from error
+    if RequestLimits.keys().keys() & node_config.keys():
+        usual = {"min-batch-size": policy.get("min_class_count", DEFAULT_MIN_CLASS_COUNT)}
+        try:
+            policy["limits"] = RequestLimits.read({**usual, **node_config})
+        except ConfigError as error:
+            raise ConfigError("\n".join(f"node-config: {line}" for line in str(error).splitlines())) from error
     return policy

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 from flwr.app import Message
 
@@ -105,6 +106,35 @@ class Collection:
         self.outcomes.append(outcome)
         return outcome
 
+    def state(self) -> tuple[list[StatisticsSum], dict[str, Any]]:
+        """Return the sums so far and, as plain values, what else :meth:`take_up` needs to go on."""
+        return self._sums, {
+            "outcomes": [outcome.to_json() for outcome in self.outcomes],
+            "digests": {str(client): digest for client, digest in self._merged.items()},
+            "sizes": [asdict(one) for one in self._sizes],
+        }
+
+    def take_up(self, sums: Sequence[StatisticsSum], record: Mapping[str, Any], present: Container[int]) -> None:
+        """Go on from what :meth:`state` of a collection for the same request returned.
+
+        Parameters
+        ----------
+        sums, record
+            As returned.
+        present : container of int
+            The clients that can be asked now. The statistics of others are known, should they come under another id.
+        """
+        self._sums = list(sums)
+        self.outcomes[:] = [ClientOutcome(**outcome) for outcome in record["outcomes"]]
+        self._merged = {int(client): digest for client, digest in record["digests"].items()}
+        sizes: list[dict[str, Any]] = [
+            {key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}
+            for one in record["sizes"]
+        ]
+        self._sizes = [ReceivedStatistics(**one) for one in sizes]
+        absent = {client: digest for client, digest in self._merged.items() if client not in present and digest}
+        self._known |= {digest: MergedClient(digest, "this run", client) for client, digest in absent.items()}
+
     def collected(self, class_names: Sequence[str], run: str) -> CollectedStatistics:
         """Return all that was collected, for a later run to extend.
 
@@ -124,6 +154,11 @@ class Collection:
         merged = tuple(MergedClient(digest, run, client) for client, digest in self._merged.items())
         fingerprint = self.request.backbone_fingerprint
         return CollectedStatistics(tuple(class_names), self.request.specs, sums, fingerprint, (*self._earlier, *merged))
+
+    @property
+    def digests(self) -> Mapping[int, str]:
+        """What identifies the statistics of each client that was merged in this run."""
+        return self._merged
 
     @property
     def num_merged(self) -> int:

@@ -12,6 +12,7 @@ from fedstats_app.cli import main
 from fedstats_app.cli.arguments import parser
 from fedstats_app.cli.evaluate import MATRIX_CLASSES
 from fedstats_app.heads.calibration import NUM_BINS
+from fedstats_app.storage.ledger import LedgerFile
 from fedstats_app.supernode import flower
 from tests.cli.certificates import listening, sign, tls
 from tests.docs.markdown import DOCS, blocks, prose, rows
@@ -26,6 +27,7 @@ EXPERIMENT = 'backbone = "random:tiny"\ninput-size = 16\ndevice = "cpu"\nnum-cli
 def place(home: Path, image_folder: Path) -> Path:
     shutil.copytree(image_folder / "test", home / "photos")
     (home / "experiment.toml").write_text(EXPERIMENT)
+    LedgerFile(home / "state" / "ledger-0.sqlite").fact("data", "/data/scans")
     authority = sign("Test CA")
     authority.write(home, "ca").rename(home / "ca.crt")
     sign("superlink", by=authority, names=["127.0.0.1"]).write(home, "server")
