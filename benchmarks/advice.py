@@ -14,16 +14,14 @@ import argparse
 import json
 import logging
 import sys
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from flwr.app import Context, Message
 
-from benchmarks.features import Features, features_of, run_config
+from benchmarks.features import Features, features_of, settings_of
 from fedstats_app.config import AppConfig
 from fedstats_app.data.clients import partitions
 from fedstats_app.grid.client_grid import ClientGrid
@@ -146,7 +144,7 @@ def measure(experiment: str, num_clients: Sequence[int], seeds: int) -> Iterator
     ValueError
         If there are fewer than two methods, or the settings or data do not suit.
     """
-    settings = _settings(experiment)
+    settings = settings_of(experiment)
     data = None
     for clients in num_clients or [AppConfig.from_run_config(settings).partition.num_clients]:
         for seed in range(seeds):
@@ -170,12 +168,6 @@ def measure(experiment: str, num_clients: Sequence[int], seeds: int) -> Iterator
                 [step.choice.method for step in advice.steps],
                 is_cheapest_within(advice, candidates),
             )
-
-
-def _settings(experiment: str) -> dict[str, object]:
-    if experiment.endswith(".toml") and "=" not in experiment:
-        return tomllib.loads(Path(experiment).read_text(encoding="utf-8"))
-    return run_config(experiment.split())
 
 
 def _line(one: Measurement) -> str:

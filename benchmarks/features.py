@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -62,16 +62,18 @@ def _read(reader: FeatureReader, split: Dataset) -> tuple[Tensor, Tensor]:
     return features, torch.from_numpy(np.array(split.labels))
 
 
-def run_config(pairs: Iterable[str]) -> dict[str, object]:
-    """Read ``key=value`` pairs; values as TOML would have them, or else text.
+def settings_of(experiment: str) -> dict[str, object]:
+    """Return the run-config keys of a TOML file, or of ``key=value`` pairs: values as TOML has them, or else text.
 
     Raises
     ------
     ValueError
         If a pair has no equals sign.
     """
+    if experiment.endswith(".toml") and "=" not in experiment:
+        return tomllib.loads(Path(experiment).read_text(encoding="utf-8"))
     settings: dict[str, object] = {}
-    for pair in pairs:
+    for pair in experiment.split():
         key, equals, text = pair.partition("=")
         if not equals:
             raise ValueError(f"settings must be key=value, got {pair!r}")

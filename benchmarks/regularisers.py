@@ -15,8 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.features import Features, features_of, run_config
+from benchmarks.features import Features, features_of, settings_of
 from fedstats_app.config import AppConfig
 from fedstats_app.data import Dataset, partition
 from fedstats_app.data.clients import training_set
@@ -153,8 +152,8 @@ def _of_sums(sums: FeatureStatistics, test: Tensor, data: Features) -> dict[str,
         "fedcgs total": solve_gaussian(sums, covariance="total", shrinkage="auto"),
         "fedcgs within": solve_gaussian(sums, covariance="within", shrinkage="auto"),
     }
-    curves = _curves(scatter, sums, maps, test, data)
-    return {name: (head, _accuracy(head, test, data), curves[name]) for name, head in heads.items()}
+    found = curves(scatter, sums, maps, test, data)
+    return {name: (head, _accuracy(head, test, data), found[name]) for name, head in heads.items()}
 
 
 def _of_clients(
@@ -174,10 +173,8 @@ def _of_clients(
     totals = ClassTotals.of(rows)
     weights = (totals.counts - 1).clamp(min=0) / (totals.num_means - 1).clamp(min=1)
     heads = {"fedcof": solve_fedcof(rows, shrinkage="auto"), "fedroot": method.solve(held)}
-    of_rows = _curves(row_scatter(rows, totals, weights), sums, {"fedcof": without_between_class}, test, data)
-    of_root = _curves(
-        completed.gram - class_mean_products(completed), sums, {"fedroot": with_between_class}, test, data
-    )
+    of_rows = curves(row_scatter(rows, totals, weights), sums, {"fedcof": without_between_class}, test, data)
+    of_root = curves(completed.gram - class_mean_products(completed), sums, {"fedroot": with_between_class}, test, data)
     return {name: (head, _accuracy(head, test, data), (of_rows | of_root)[name]) for name, head in heads.items()}
 
 
@@ -196,24 +193,45 @@ def _sent(
     return total
 
 
-def _curves(
-    scatter: Tensor, sums: FeatureStatistics, maps: dict[str, HeadMap], test: Tensor, data: Features
+def curves(
+    scatter: Tensor,
+    sums: FeatureStatistics,
+    maps: Mapping[str, HeadMap],
+    test: Tensor,
+    data: Features,
+    grid: Sequence[float] = GRID,
 ) -> dict[str, list[float]]:
-    """Return accuracies on the grid; one eigendecomposition serves all values and heads."""
+    """Return accuracies of heads on a grid of ridges; one eigendecomposition serves all.
+
+    Parameters
+    ----------
+    scatter : Tensor
+        (d, d) float64, within classes.
+    sums : FeatureStatistics
+        Whose class means and counts the heads are made of.
+    maps : mapping
+        From a head's name to how it is made.
+    test : Tensor
+        (n, d) float64 features of the data's test samples.
+    data : Features
+        Whose test labels count.
+    grid : sequence of float
+        Ridges in mean eigenvalues of the scatter.
+    """
     present = sums.present.nonzero().squeeze(1)
     eigenvalues, vectors = torch.linalg.eigh(scatter)
     eigenvalues, unit = eigenvalues.clamp(min=0.0), float(scatter.trace()) / len(scatter)
     means, turned = vectors.T @ sums.class_means[present].T, test @ vectors
     counts = sums.class_counts[present].double()
-    curves: dict[str, list[float]] = {name: [] for name in maps}
-    for factor in GRID:
+    found: dict[str, list[float]] = {name: [] for name in maps}
+    for factor in grid:
         shrunk = means / (eigenvalues + factor * (unit or 1.0)).unsqueeze(1)
         scores = turned @ shrunk
         for name, head in maps.items():
             transform, bias = head(means.T @ shrunk, shrunk.T @ shrunk, counts)
             predicted = present[(scores @ transform + bias).argmax(dim=1)]
-            curves[name].append(100 * float((predicted == data.test_labels).double().mean()))
-    return curves
+            found[name].append(100 * float((predicted == data.test_labels).double().mean()))
+    return found
 
 
 def _parts(dataset: Dataset, config: AppConfig, clients: int, seed: int) -> list[np.ndarray]:
@@ -267,9 +285,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     losses = []
     for experiment in options.experiments or [""]:
-        path = Path(experiment)
-        settings = tomllib.loads(path.read_text()) if path.suffix == ".toml" else run_config(experiment.split())
-        config = AppConfig.from_run_config(settings)
+        config = AppConfig.from_run_config(settings_of(experiment))
         for loss in measure(experiment, config, options.per_class, options.clients, options.seeds):
             losses.append(loss)
             line = json.dumps(asdict(loss))

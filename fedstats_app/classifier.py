@@ -16,6 +16,7 @@ from fedstats_app.results.head_file import read_head
 from fedstats_app.results.sample_inputs import SampleLike, is_one, read_samples
 from fedstats_app.results.tuned_backbone import SUFFIX, load_backbone_of
 from fedstats_app.statistics import FeatureMap, feature_map_from_dict
+from fedstats_app.storage.json_digest import read_json_file
 
 
 class Classifier:
@@ -278,7 +279,7 @@ def _most_accurate(folder: Path) -> str:
     path = folder / "results.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist, so there is no most accurate method; {_available(folder)}")
-    results = json.loads(path.read_text(encoding="utf-8"))
+    results = read_json_file(path)
     entries: dict[str, dict[str, float | None]] = {**results.get("methods", {}), **results.get("training", {})}
     accuracies = {name: accuracy for name, entry in entries.items() if (accuracy := entry["accuracy"]) is not None}
     if not accuracies:

@@ -101,6 +101,7 @@ def test_the_readme_command_gives_the_readme_table(default_run: Finished, flower
 def test_the_run_folder_is_complete(default_run: Finished) -> None:
     names = {str(path.relative_to(default_run.folder)) for path in default_run.folder.rglob("*") if path.is_file()}
     assert names == {
+        ".lock",
         "README.md",
         "clients.jsonl",
         "config.json",

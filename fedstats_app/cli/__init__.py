@@ -3,7 +3,7 @@
 Importing this package imports neither torch nor flwr: `fedstats --help` answers at once, and a command imports what it
 needs.
 
-It may import config and what stands below it, each command what it needs.
+It may import everything, each command what it needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 import fedstats_app.threads  # noqa: F401  # first: it must come before torch
-from fedstats_app.cli.arguments import parser
+from fedstats_app.cli.arguments import parsed
 from fedstats_app.cli.errors import CommandError
 
 # As argparse's own for wrong arguments. 1 is for a command that did its work and found something wrong.
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 if all is well; 1 if the command found something wrong (an unreadable image, a FAIL of the
         doctor); 2 if it could not do its work. Wrong arguments and `--help` end the process instead, as argparse does.
     """
-    arguments = parser().parse_args(argv)
+    arguments = parsed(argv)
     try:
         command = importlib.import_module(f"fedstats_app.cli.{arguments.command}")
         code: int = command.run(arguments)

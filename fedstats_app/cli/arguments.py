@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 
 from fedstats_app import __version__
 
 _EXIT = "exit code: 0 if all is well, 1 if something is wrong (said in the output), 2 if there is no result"
+
+
+def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments; a command that hands words on to another has those that are not its own in `others`."""
+    root = parser()
+    arguments, others = root.parse_known_args(argv)
+    if others and not hasattr(arguments, "others"):
+        root.error(f"unrecognized arguments: {' '.join(others)}")
+    arguments.others = others
+    return arguments
 
 
 def parser() -> argparse.ArgumentParser:
@@ -22,6 +33,8 @@ def parser() -> argparse.ArgumentParser:
         )
     )
     _doctor(commands.add_parser("doctor", help="check a machine before a run", description=_DOCTOR, epilog=_EXIT))
+    # Its options are not abbreviated: what is not one of them is Flower's.
+    _node(commands.add_parser("node", help="run a SuperNode", description=_NODE, epilog=_FLOWER, allow_abbrev=False))
     return root
 
 
@@ -35,6 +48,11 @@ _DOCTOR = (
     "Check versions, weights, data, certificates, SuperLink and disk, and say what a run would send, hold in memory "
     "and take. Nothing is downloaded and every wait is bounded."
 )
+_NODE = (
+    "Run a SuperNode that answers with fedstats-app as it is installed here, whatever app the server sends; or with "
+    "the apps whose SHA-256 are approved-apps in its node-config."
+)
+_FLOWER = "All other options are those of flower-supernode, which lists them with --help."
 
 
 def _predict(command: argparse.ArgumentParser) -> None:
@@ -94,6 +112,11 @@ def _doctor(command: argparse.ArgumentParser) -> None:
         "--timeout", type=_positive, default=5.0, metavar="SECONDS", help="for each connection (default: 5)"
     )
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+
+
+def _node(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(others=[])
+    command.add_argument("--any-app", action="store_true", help="run ANY app that the server sends, as Flower does")
 
 
 def _at_least_one(text: str) -> int:

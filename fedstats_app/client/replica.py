@@ -27,7 +27,7 @@ from fedstats_app.privacy import LARGEST_LOSS, mean_loss_above_floor
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, SelectedSamples, batch_order
 from fedstats_app.training.zeroth_order.directions import Probe
-from fedstats_app.training.zeroth_order.log import TrainingFiles
+from fedstats_app.training.zeroth_order.log import NodeFiles
 from fedstats_app.training.zeroth_order.measures import check_reading, curvatures, losses_by_temperature
 from fedstats_app.training.zeroth_order.model import build_model, make_replica
 from fedstats_app.training.zeroth_order.perturbation import Perturbation, projected_gradients
@@ -99,7 +99,7 @@ class NodeReplica:
         path = site.node.data_path
         # Flower may draw a node's id anew when it comes back, so its data say which node it is.
         owner = hashlib.sha256(path.encode()).hexdigest()[:16] if path else "shared"
-        self.files = TrainingFiles(site.node.state_root(site.config.cache) / f"{_PREFIX}{run_id}-{training}-{owner}")
+        self.files = NodeFiles(site.node.state_root(site.config.cache) / f"{_PREFIX}{run_id}-{training}-{owner}")
         self._begun = False
         self._digest = (-1, b"")
         # From client to its samples, its number and the samples' bytes; the one asked last at the end.

@@ -12,7 +12,7 @@ from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.privacy import RefusedByPolicy, says_much_about_samples
 from fedstats_app.rank_rule import OverBudget
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSpec, StatisticsSum, client_digest
-from fedstats_app.wire import ReceivedStatistics, RejectedReply, StatisticsRequest, read_statistics_reply
+from fedstats_app.wire import Limits, ReceivedStatistics, RejectedReply, StatisticsRequest, read_statistics_reply
 
 logger = logging.getLogger("fedstats_app")
 
@@ -30,6 +30,8 @@ class Collection:
         d of the backbone; by default that of the first valid reply.
     earlier : CollectedStatistics, optional
         Of earlier runs, to which clients are added. The sums are changed in place.
+    limits : Limits
+        Replies beyond them are rejected.
 
     Attributes
     ----------
@@ -48,11 +50,12 @@ class Collection:
         keep_rows: Sequence[bool],
         feature_dim: int | None = None,
         earlier: CollectedStatistics | None = None,
+        limits: Limits = Limits(),  # noqa: B008  # frozen
     ) -> None:
         self.request = request
         self.outcomes: list[ClientOutcome] = []
         self._keep_rows = list(keep_rows)
-        self._feature_dim = feature_dim
+        self._feature_dim, self._limits = feature_dim, limits
         self._sums: list[StatisticsSum] = []
         self._merged: dict[int, str] = {}
         self._earlier: tuple[MergedClient, ...] = ()
@@ -68,7 +71,7 @@ class Collection:
         try:
             if client in self._merged:
                 raise RejectedReply("this client's statistics are in the sum already")
-            received = read_statistics_reply(reply, self.request, feature_dim=self._feature_dim)
+            received = read_statistics_reply(reply, self.request, feature_dim=self._feature_dim, limits=self._limits)
             digest = client_digest(received.statistics[0])
             if digest in self._known:
                 return self._note_known(client, server_round, received, self._known[digest]), None

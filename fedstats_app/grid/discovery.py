@@ -91,6 +91,8 @@ class Federation:
         From node id to the reason why it takes no part.
     statistics_only : frozenset of int
         Clients whose node says that it cannot train.
+    any_app : tuple of int
+        Nodes that say that code of anybody's runs there.
     """
 
     hosts: dict[int, int]
@@ -98,6 +100,7 @@ class Federation:
     class_names: tuple[str, ...] = ()
     refused: dict[int, str] = field(default_factory=dict)
     statistics_only: frozenset[int] = frozenset()
+    any_app: tuple[int, ...] = ()
 
     @property
     def supernodes(self) -> set[int]:
@@ -166,6 +169,9 @@ def discover(
     federation.statistics_only = frozenset(
         client for client, node in federation.hosts.items() if not roll.infos[node].trains
     )
+    federation.any_app = tuple(sorted(node for node in federation.supernodes if roll.infos[node].any_app))
+    for node in federation.any_app:
+        progress(f"node {node} runs ANY app that a server sends (--any-app): nothing on it is protected")
     for node, reason in federation.refused.items():
         progress(f"node {node} takes no part: {reason}")
     if federation.simulated and expected is not None and len(federation.supernodes) < expected:

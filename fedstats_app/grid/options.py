@@ -19,6 +19,7 @@ class FederationOptions(Options):
     reply_timeout: float = option(600.0, number(0.0, 1e7, open_low=True))
     window_megabytes: int = option(128, whole(1, 100_000))
     min_class_count: int = option(0, whole(0, 1_000_000))
+    max_client_samples: int = option(1_000_000, whole(1, 2**62))
     extend: str = option("", run_folder)
 
     @property

@@ -92,9 +92,14 @@ class Spread:
     def directions(self, ridge: float) -> float:
         """Return h = tr(S H), the directions that the inverse makes use of.
 
-        What all eigenvalues have in common acts as a ridge does, and counts as none: FedRoot spreads energy evenly.
+        What all eigenvalues have in common acts as a ridge does: it is energy that FedRoot spread evenly, without
+        knowing its directions. It is counted as if it lay along the directions that are known.
         """
-        return float(((self.eigenvalues - self.eigenvalues.amin()) / (self.eigenvalues + ridge)).sum())
+        known = self.eigenvalues - self.eigenvalues.amin()
+        if not float(known.sum()):
+            known = self.eigenvalues
+        known = known * (self.eigenvalues.sum() / known.sum())
+        return float((known / (self.eigenvalues + ridge)).sum())
 
     def expected_accuracy(self, ridge: float, head: HeadMap) -> float:
         """Return the accuracy to expect of a head at one ridge, 0 to 1, classes weighing by the root of their counts.

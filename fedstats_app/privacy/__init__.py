@@ -4,6 +4,7 @@ Apart from Flower, configuration and disk: torch tensors and values in, values o
 and what stands below them.
 """
 
+from fedstats_app.privacy.cells import Cells
 from fedstats_app.privacy.evaluation import (
     LARGEST_LOSS,
     calibration_above_floor,
@@ -19,6 +20,7 @@ from fedstats_app.privacy.suppression import StatisticsAboveFloor, statistics_ab
 
 __all__ = [
     "LARGEST_LOSS",
+    "Cells",
     "NodePolicy",
     "RefusedByPolicy",
     "StatisticsAboveFloor",

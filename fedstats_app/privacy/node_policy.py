@@ -25,6 +25,8 @@ SAMPLES_PER_DIMENSION = 2
 class RefusedByPolicy(Exception):
     """The owner of this node does not allow what is asked for; the message says what, and what is allowed."""
 
+    for_server = True
+
 
 @dataclass(frozen=True)
 class NodePolicy:

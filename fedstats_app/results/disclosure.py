@@ -31,16 +31,20 @@ def append_disclosure(
     append_lines(folder / DISCLOSURE_FILE, [to_json({**context, **entry}, indent=None) for entry in entries])
 
 
-def policy_record(outcomes: Sequence[ClientOutcome]) -> dict[str, int]:
-    """Return what nodes' policies did in a run, in numbers of clients.
+def policy_record(outcomes: Sequence[ClientOutcome], any_app: Sequence[int] = ()) -> dict[str, int | list[str]]:
+    """Return what nodes' policies did in a run, in numbers of clients, and where there was none.
 
     Parameters
     ----------
     outcomes : sequence of ClientOutcome
         Of all clients asked.
+    any_app : sequence of int
+        Nodes that run any app; not mentioned if there are none.
     """
+    unprotected = {"nodes_running_any_app": [str(node) for node in any_app]} if any_app else {}
     return {
         "num_refused": sum(outcome.outcome == "refused" for outcome in outcomes),
         "num_with_suppressed_classes": sum(outcome.num_suppressed_classes > 0 for outcome in outcomes),
         "num_warned": sum(bool(outcome.warning) for outcome in outcomes),
+        **unprotected,
     }

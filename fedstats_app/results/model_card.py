@@ -15,6 +15,7 @@ from fedstats_app.methods import METHODS, Needs, display_name
 from fedstats_app.results.head_file import read_head
 from fedstats_app.results.tuned_backbone import SUFFIX
 from fedstats_app.storage.files import write_atomically
+from fedstats_app.storage.json_digest import read_json_file
 
 CARD_NAME = "README.md"
 _CLASSES_LISTED = 50
@@ -38,14 +39,14 @@ def write_model_card(run_folder: Path) -> Path:
     FileNotFoundError
         If there is no head or no results.json.
     ValueError
-        If a head is damaged.
+        If a head or results.json is damaged.
     """
     paths = sorted((run_folder / "heads").glob("*.safetensors"))
     heads = {path.stem: read_head(path)[1] for path in paths if not path.name.endswith(SUFFIX)}
     results = run_folder / "results.json"
     if not heads or not results.is_file():
         raise FileNotFoundError(f"{run_folder}: a model card needs results.json and heads, found {len(heads)} heads")
-    card = model_card(heads, json.loads(results.read_text(encoding="utf-8")))
+    card = model_card(heads, read_json_file(results))
     path = run_folder / "heads" / CARD_NAME
     write_atomically(path, card.encode())
     return path

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.storage.json_digest import read_json_file
+
 # What may be another value in the run that goes on: none of these changes a number.
 FREE_KEYS = frozenset(
     {"resume", "output-dir", "num-server-rounds", "wait-timeout", "settle-seconds", "reply-timeout", "window-megabytes"}
@@ -32,14 +34,14 @@ def check_same_run(folder: Path, record: Mapping[str, object]) -> list[str]:
     Raises
     ------
     ValueError
-        If a setting that changes results is another one, or data or backbone are.
+        If a setting that changes results is another one, or data or backbone are, or config.json is damaged.
     FileNotFoundError
         If it is no run folder.
     """
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"resume: {folder} has no config.json, so no run got far enough there to go on with")
-    before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    before = read_json_file(path)
     now: dict[str, Any] = json.loads(json.dumps(record))
     settings = before["run_config"].keys() | now["run_config"].keys()
     problems = [

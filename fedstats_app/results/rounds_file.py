@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from pathlib import Path
 
 from fedstats_app.outcomes.training_record import RoundRecord
-from fedstats_app.storage.files import append_line, to_json, write_atomically
-
-_logger = logging.getLogger("fedstats_app")
+from fedstats_app.storage.files import append_line, write_atomically
+from fedstats_app.storage.json_digest import read_json_lines, to_json_with_digest
 
 
 class RoundsFile:
@@ -63,23 +60,17 @@ def read_rounds(path: Path) -> list[RoundRecord]:
     Raises
     ------
     ValueError
-        If a line other than a cut last one is no round; the message says which.
+        If a line other than a cut last one is damaged or no round; the message says which.
     """
     found: dict[tuple[str, str], dict[int, RoundRecord]] = {}
-    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
+    for number, line in enumerate(read_json_lines(path) if path.is_file() else (), start=1):
         try:
-            record = RoundRecord.from_json(json.loads(line))
-        except (ValueError, TypeError, AttributeError) as error:
-            if number == len(lines):  # without a line break: it was cut
-                _logger.warning("%s: line %d was cut off and is left out", path, number)
-                continue
+            record = RoundRecord.from_json(line)
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{path}, line {number}: not a round: {error}") from error
         found.setdefault((record.stage, record.start), {})[record.round] = record
     return [training[number] for training in found.values() for number in sorted(training)]
 
 
 def _line(record: RoundRecord) -> str:
-    return to_json(record.to_json(), indent=None)
+    return to_json_with_digest(record.to_json(), indent=None)

@@ -1,8 +1,7 @@
 """The folder that a run leaves behind: status, configuration, results, clients, heads, plots."""
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -12,8 +11,10 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.outcomes.training_record import RoundRecord
 from fedstats_app.results.head_file import head_to_bytes
 from fedstats_app.results.rounds_file import RoundsFile, read_rounds
+from fedstats_app.results.status_file import write_status_file
 from fedstats_app.results.tuned_backbone import FILE_KEY, Normalisation, tuned_metadata
-from fedstats_app.storage.files import append_line, tensors_to_bytes, to_json, write_atomically
+from fedstats_app.storage.files import append_line, tensors_to_bytes, write_atomically
+from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 
 DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
 Status = Literal["running", "completed", "failed"]
@@ -145,12 +146,14 @@ class RunFolder:
         ------
         ValueError
             If `state` is none of the three.
+        OSError
+            If the file can neither be replaced nor written over.
         """
         if state not in get_args(Status):
             raise ValueError(f"state must be one of {', '.join(get_args(Status))}, got {state!r}")
         ended = None if state == "running" else _timestamp(_utc(None))
-        self._write_json(
-            "status.json",
+        write_status_file(
+            self.path / "status.json",
             {
                 "state": state,
                 "reason": reason,
@@ -161,7 +164,7 @@ class RunFolder:
         )
 
     def write_config(self, config: Mapping[str, object]) -> None:
-        """Write config.json: everything that was used, by `fedstats_app.storage.files.to_json`'s rules."""
+        """Write config.json: everything that was used, with a digest."""
         self._write_json("config.json", config)
 
     def write_results(self, results: Mapping[str, object]) -> None:
@@ -169,10 +172,15 @@ class RunFolder:
         self._write_json("results.json", results)
 
     def read_results(self) -> dict[str, Any]:
-        """Read results.json; where there is none there are no results."""
+        """Read results.json; where there is none there are no results.
+
+        Raises
+        ------
+        ValueError
+            If it is damaged.
+        """
         path = self.path / "results.json"
-        results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        return results
+        return read_json_file(path) if path.is_file() else {}
 
     def add_results(self, section: str, entries: Mapping[str, object]) -> None:
         """Put entries into a section of results.json, beside what is there."""
@@ -185,7 +193,12 @@ class RunFolder:
 
     def append_client(self, client: Mapping[str, object]) -> None:
         """Add one client's line to clients.jsonl."""
-        append_line(self.path / "clients.jsonl", to_json(client, indent=None))
+        append_line(self.path / "clients.jsonl", to_json_with_digest(client, indent=None))
+
+    def write_clients(self, clients: Iterable[Mapping[str, object]]) -> None:
+        """Write clients.jsonl anew, when more is known of every client than when it answered."""
+        lines = "".join(to_json_with_digest(client, indent=None) + "\n" for client in clients)
+        write_atomically(self.path / "clients.jsonl", lines.encode())
 
     def append_round(self, record: RoundRecord) -> None:
         """Add one round's line to rounds.jsonl, in place of what a run that was killed left of it and of later ones."""
@@ -243,7 +256,7 @@ class RunFolder:
         return path
 
     def _write_json(self, name: str, value: Mapping[str, object]) -> None:
-        write_atomically(self.path / name, (to_json(value) + "\n").encode())
+        write_atomically(self.path / name, (to_json_with_digest(value) + "\n").encode())
 
 
 def _output_root(output_dir: str) -> Path:

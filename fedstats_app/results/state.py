@@ -11,6 +11,7 @@ from typing import Any
 from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.results.head_file import read_head
 from fedstats_app.statistics import CollectedStatistics, FeatureMap, feature_map_from_dict
+from fedstats_app.storage.json_digest import read_json_file, read_json_lines
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> S
     Raises
     ------
     ValueError, FileNotFoundError
-        If its files do not belong together.
+        If its files are damaged or do not belong together.
     """
-    record: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    record = read_json_file(folder / "results.json")
     heads = {}
     for name, result in record["methods"].items():
         head, metadata = read_head(folder / "heads" / f"{name}.safetensors")
@@ -81,8 +82,7 @@ def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> S
         head = replace(head, report=SolveReport(result["regulariser"], parameters))
         feature_map = feature_map_from_dict(json.loads(metadata["feature-map"]))
         heads[name] = SolvedHead(head, feature_map, result["accuracy"], int(result["wire_bytes"]))
-    lines = (folder / "clients.jsonl").read_text(encoding="utf-8").splitlines()
-    outcomes = [json.loads(line) for line in lines if line]
+    outcomes = read_json_lines(folder / "clients.jsonl")
     merged = [outcome for outcome in outcomes if outcome["outcome"] in ("merged", "known")]
     clients = {int(outcome["client"]): int(outcome["num_examples"]) for outcome in merged}
     return State(heads, clients, _client_scores(record, heads), statistics)

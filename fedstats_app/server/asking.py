@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
+from fedstats_app.grid.kept_statistics import KeptStatistics
 from fedstats_app.grid.rank_curve import RankCurve
 from fedstats_app.heads import LinearHead
 from fedstats_app.outcomes.client_outcome import ClientOutcome
+from fedstats_app.server.influence import MAX_KEPT_BYTES
 from fedstats_app.server.rank_curve import rank_curve
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.wire import ReceivedStatistics
+from fedstats_app.wire import Limits, ReceivedStatistics
 
 # A plot of the labels of every client needs a table of clients x classes; above this size none is kept.
 MAX_LABEL_CELLS = 5_000_000
@@ -27,6 +29,8 @@ class Asked:
 
     Attributes
     ----------
+    kept : KeptStatistics
+        Every client's rows.
     label_counts : dict
         From client to (C,) samples per class, where they may be shown.
     rounds : list
@@ -35,6 +39,7 @@ class Asked:
         What FedRoot would have been sent at other ranks, where that follows from what was sent.
     """
 
+    kept: KeptStatistics
     label_counts: dict[int, np.ndarray] = field(default_factory=dict)
     rounds: list[dict[str, object]] = field(default_factory=list)
     curve: RankCurve | None = None
@@ -54,6 +59,7 @@ def statistics_strategy(run: Run) -> StatisticsStrategy:
         backbone_fingerprint=run.backbone.fingerprint,
         class_names=run.sent_names,
         holdout=run.holdout,
+        limits=Limits(run.feature_norm.bound, config.federation.max_client_samples),
     )
 
 
@@ -65,7 +71,8 @@ def solved_heads(strategy: StatisticsStrategy) -> dict[str, tuple[FeatureMap, Li
 
 def ask(run: Run, strategy: StatisticsStrategy) -> Asked:
     """Ask every client, add what an earlier run has, and solve."""
-    asked = Asked(curve=rank_curve(run, strategy))
+    kept = KeptStatistics(len(run.class_names), rows_only=True, max_bytes=MAX_KEPT_BYTES)
+    asked = Asked(kept, curve=rank_curve(run, strategy))
     run.extension.apply(strategy, run.class_names)
     run.folder.forget_clients()
     run.progress.say(f"asking {len(run.federation.hosts)} clients for the statistics of their features")
@@ -86,6 +93,8 @@ def _on_reply(
         run.folder.append_client(outcome.to_json())
         if received is not None and asked.curve is not None:
             asked.curve.add(received)
+        if received is not None:
+            asked.kept.add(outcome.client, received.statistics[:1])
         if received is not None and keep_labels:
             asked.label_counts[outcome.client] = received.statistics[0].rows.summed().class_counts.numpy()
         answered, failed = len(strategy.outcomes), sum(not one.in_heads for one in strategy.outcomes)

@@ -17,6 +17,7 @@ from fedstats_app.results.state import State, read_state
 from fedstats_app.results.statistics_file import STATISTICS_FILE, load_statistics, save_statistics
 from fedstats_app.results.table import results_table
 from fedstats_app.server.asking import Asked, ask, solved_heads, statistics_strategy
+from fedstats_app.server.influence import influence_lines, measure, with_shares
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import Scores, method_result, score
 from fedstats_app.statistics import CollectedStatistics
@@ -38,13 +39,14 @@ class ClosedForm:
             save_statistics(run.folder.path, collected)
         scores = score(run, strategy, asked)
         results = [method_result(strategy, name, scores) for name in strategy.heads]
+        harm = _measure_clients(run, strategy, asked)
         advice = advise(results, scores.num_examples, chance=scores.chance)
-        _write(run, strategy, asked, scores, results, advice)
+        _write(run, strategy, asked, scores, results, advice, harm)
         run.progress.say(f"done after {run.progress.elapsed}")
         print(results_table(results, _num_merged(strategy.outcomes)), flush=True)
         for line in advice_lines(advice):
             run.progress.say(line)
-        for line in _what_failed(strategy.outcomes, scores):
+        for line in (*_what_failed(strategy.outcomes, scores), *harm):
             run.progress.say(line)
         # Later stages build on what the folder says, whether the run was interrupted or not.
         return read_state(run.folder.path, collected if needed else None)
@@ -59,6 +61,15 @@ def _kept_statistics(run: Run) -> CollectedStatistics:
     return load_statistics(run.folder.path)
 
 
+def _measure_clients(run: Run, strategy: StatisticsStrategy, asked: Asked) -> list[str]:
+    """Write down every client's shares and influence; return a line for each whose influence is large."""
+    kept, total = asked.kept, strategy.collection.statistics(0)
+    influences = measure(kept, total, strategy.request.specs[0].feature_map, run.test_set)
+    outcomes = with_shares(strategy.outcomes, kept, total, influences, run.class_names)
+    run.folder.write_clients(outcome.to_json() for outcome in outcomes)
+    return influence_lines(influences, outcomes, run.class_names)
+
+
 def _num_merged(outcomes: Sequence[ClientOutcome]) -> int:
     return sum(outcome.outcome == "merged" for outcome in outcomes)
 
@@ -70,6 +81,7 @@ def _write(
     scores: Scores,
     results: Sequence[MethodResult],
     advice: Advice | None,
+    harm: Sequence[str],
 ) -> None:
     """Fill the run folder."""
     heads, folder, outcomes = solved_heads(strategy), run.folder, strategy.outcomes
@@ -86,7 +98,8 @@ def _write(
             "num_clients_merged": _num_merged(outcomes),
             "num_clients_known": sum(outcome.outcome == "known" for outcome in outcomes),
             "extends": run.extension.to_json(),
-            "policy": policy_record(outcomes),
+            "policy": policy_record(outcomes, run.federation.any_app),
+            "harmful_clients": list(harm),
             "num_unreadable": sum(outcome.num_unreadable for outcome in outcomes),
             "refused_nodes": {str(node): reason for node, reason in run.federation.refused.items()},
             "evaluated_on": scores.evaluated_on,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 from flwr.app import Context
 
@@ -13,15 +13,19 @@ from fedstats_app.grid.exchange import SERVER_SIDE_CODES
 from fedstats_app.grid.progress import say
 from fedstats_app.results.disclosure import append_disclosure
 from fedstats_app.results.run_folder import RunFolder
+from fedstats_app.storage.lock import FolderLock
 from fedstats_app.wire.disclosure import DisclosureLedger
+
+# Characters of a failure's text that are kept and said.
+_MAX_REASON = 3000
 
 
 @contextmanager
 def lifetime(context: Context) -> Iterator[tuple[AppConfig, RunFolder, DisclosureLedger]]:
     """Give a run its configuration, its folder, and the ledger of what left each site.
 
-    Whatever goes wrong is in the folder's status and in the last line printed; what left each site is written down in
-    any case.
+    Whatever goes wrong is in the folder's status and in the last line printed, also where the disk is full; what left
+    each site is written down in any case. Until the end no other process can run in the folder.
 
     Parameters
     ----------
@@ -30,42 +34,83 @@ def lifetime(context: Context) -> Iterator[tuple[AppConfig, RunFolder, Disclosur
 
     Raises
     ------
-    ConfigError, FileNotFoundError, OSError
-        If the configuration is wrong, or there is no folder to go on in or none can be made.
+    ConfigError, FileNotFoundError, OSError, FolderInUseError
+        If the configuration is wrong, there is no folder to go on in, none can be made, or it is in use.
     """
-    folder: RunFolder | None = None
-    try:
-        folder = _early_folder(context)
-        config = AppConfig.from_run_config(context.run_config)
-        if config.run.resume:
-            folder = RunFolder.reopen(config.run.resume, context.run_id)
-        elif folder is None:
-            folder = RunFolder.create(config.run.output_dir, context.run_id)
-        folder.write_status("running")
-        ledger = DisclosureLedger(SERVER_SIDE_CODES)
+    with ExitStack() as held:
+        folder: RunFolder | None = None
         try:
-            yield config, folder, ledger
-        finally:
-            append_disclosure(folder.path, ledger.entries(), run_id=folder.run_id, methods=config.methods)
+            folder = _early_folder(context, held)
+            config = AppConfig.from_run_config(context.run_config)
+            if folder is None:
+                folder = _locked(_folder_of(config, context), held)
+            folder.write_status("running")
+            ledger = DisclosureLedger(SERVER_SIDE_CODES)
+            with _written_down(ledger, folder, config):
+                yield config, folder, ledger
+            folder.write_status("completed")
+        except BaseException as error:
+            _tell_failure(folder, error)
+            raise
+        _tell((f"completed; results are in\n{folder.path}",), str(folder.path))
+
+
+def _folder_of(config: AppConfig, context: Context) -> RunFolder:
+    if config.run.resume:
+        return RunFolder.reopen(config.run.resume, context.run_id)
+    return RunFolder.create(config.run.output_dir, context.run_id)
+
+
+def _locked(folder: RunFolder, held: ExitStack) -> RunFolder:
+    """Return the folder, to which only this process writes from now on."""
+    held.enter_context(FolderLock(folder.path))
+    return folder
+
+
+@contextmanager
+def _written_down(ledger: DisclosureLedger, folder: RunFolder, config: AppConfig) -> Iterator[None]:
+    """Write down what left each site, also of a run that fails, and then without hiding why."""
+
+    def write() -> None:
+        append_disclosure(folder.path, ledger.entries(), run_id=folder.run_id, methods=config.methods)
+
+    try:
+        yield
     except BaseException as error:
-        reason = f"{type(error).__name__}: {error}"
-        if folder is not None:
-            folder.write_status("failed", reason)
-            say(f"run folder: {folder.path}")
-        say(f"FAILED: {reason}")
-        _say_last(f"[fedstats] FAILED: {' '.join(reason.split())}")
+        try:
+            write()
+        except OSError as second:
+            error.add_note(f"what left each site could not be written down: {second}")
         raise
-    folder.write_status("completed")
-    say(f"completed; results are in\n{folder.path}")
-    _say_last(str(folder.path))
+    write()
 
 
-def _early_folder(context: Context) -> RunFolder | None:
+def _tell_failure(folder: RunFolder | None, error: BaseException) -> None:
+    """Say why a run failed wherever that can be said; what cannot be written or printed does not hide it."""
+    reason = f"{type(error).__name__}: {error}"[:_MAX_REASON]
+    lines = [*getattr(error, "__notes__", ())]
+    if folder is not None:
+        try:
+            folder.write_status("failed", reason)
+        except OSError as second:
+            lines.append(f"status.json could not be written, and may say something else: {second}")
+        lines.append(f"run folder: {folder.path}")
+    _tell((*lines, f"FAILED: {reason}"), f"[fedstats] FAILED: {' '.join(reason.split())}")
+
+
+def _tell(lines: Sequence[str], last: str) -> None:
+    _say_last(last)
+    with suppress(OSError):  # where what is printed goes to a full disk too
+        for line in lines:
+            say(line)
+
+
+def _early_folder(context: Context, held: ExitStack) -> RunFolder | None:
     """Make the run folder before anything is checked, so that a wrong configuration leaves its reason there too."""
     if context.run_config.get("resume"):
         return None
     try:
-        return RunFolder.create(str(context.run_config.get("output-dir", "")), context.run_id)
+        return _locked(RunFolder.create(str(context.run_config.get("output-dir", "")), context.run_id), held)
     except (ValueError, OSError):
         return None  # the configuration's own check says what is wrong with it, along with all other problems
 
@@ -90,7 +135,8 @@ class LastWord(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print the line after the message with which Flower's process ends."""
         if record.funcName == "flwr_exit":
-            print(self.line, flush=True)
+            with suppress(OSError):
+                print(self.line, flush=True)
 
 
 @contextmanager

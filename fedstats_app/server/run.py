@@ -10,6 +10,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.feature_norm import FeatureNorm, feature_norm
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.samples import check_kind
@@ -42,6 +43,8 @@ class Run:
         Where everything is written down.
     backbone : Backbone
         Pre-trained.
+    feature_norm : FeatureNorm
+        Of its features.
     class_names : tuple of str
         The federation's, in the order of their ids.
     align_names : bool
@@ -65,6 +68,7 @@ class Run:
     config: AppConfig
     folder: RunFolder
     backbone: Backbone
+    feature_norm: FeatureNorm
     class_names: tuple[str, ...]
     align_names: bool
     data_name: str
@@ -177,6 +181,7 @@ def prepare(
         config=config.measured(None if test_set is None else test_set.features, progress.say),
         folder=folder,
         backbone=backbone,
+        feature_norm=feature_norm(backbone),
         class_names=class_names,
         align_names=not simulated or class_names != own_names,
         data_name=data_name,

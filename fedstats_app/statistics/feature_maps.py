@@ -31,6 +31,9 @@ class FeatureMap(Protocol):
     def output_dim(self, feature_dim: int) -> int:
         """Return D for a given d."""
 
+    def norm_bound(self, feature_dim: int, norm: float) -> float:
+        """Return the largest norm of a mapped feature, for features (d,) whose norm is at most ``norm``."""
+
     def __call__(self, features: Tensor) -> Tensor:
         """Return the mapped features."""
 
@@ -57,6 +60,10 @@ class IdentityMap(_InPlainValues):
     def output_dim(self, feature_dim: int) -> int:
         """Return d."""
         return feature_dim
+
+    def norm_bound(self, feature_dim: int, norm: float) -> float:
+        """Return ``norm``."""
+        return norm
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return the features unchanged."""
@@ -94,6 +101,10 @@ class RandomFourierFeatures(_InPlainValues):
         """Return D."""
         return self.num_features
 
+    def norm_bound(self, feature_dim: int, norm: float) -> float:
+        """Return sqrt(2): no cosine is larger than 1."""
+        return math.sqrt(2.0)
+
     def __call__(self, features: Tensor) -> Tensor:
         """Return (n, D) float32 random Fourier features of (n, d) features."""
         omega, phase = _fourier_parameters(self.seed, self.num_features, features.shape[1])
@@ -129,6 +140,16 @@ class RandomProjection(_InPlainValues):
     def output_dim(self, feature_dim: int) -> int:
         """Return D."""
         return self.num_features
+
+    def norm_bound(self, feature_dim: int, norm: float) -> float:
+        """Return ``norm`` times a bound of R's largest singular value, which fails for one seed in 10^10 at most.
+
+        sqrt(d) R has standard normal entries: beyond sqrt(d) + sqrt(D) + t with probability exp(-t^2 / 2) (Davidson and
+        Szarek 2001). No activation makes an entry larger, and tanh none larger than 1.
+        """
+        dim, size = math.sqrt(feature_dim), math.sqrt(self.num_features)
+        bound = norm * (dim + size + 7.0) / dim
+        return min(bound, size) if self.activation == "tanh" else bound
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return (n, D) float32 projected features of (n, d) features."""

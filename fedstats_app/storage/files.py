@@ -10,7 +10,8 @@ import json
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from io import FileIO
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _DIGEST = "sha256"
+_BLOCK = 4096
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
@@ -72,15 +74,39 @@ def append_line(path: Path, line: str) -> None:
 
 
 def append_lines(path: Path, lines: Sequence[str]) -> None:
-    """Append lines to a text file and force them to disk together, as `append_line` does with one."""
+    """Append lines to a text file and force them to disk together, as `append_line` does with one.
+
+    What a crash or a full disk left of an earlier line is cut off before, and so is what this call could not finish.
+    """
     for line in lines:
         if "\n" in line or "\r" in line:
             raise ValueError(f"{path}: a line to append must not contain a line break, got {line!r}")
-    # One write of the whole, so that a reader never sees the two halves of a line apart.
-    with path.open("ab") as file:
-        file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
-        file.flush()
-        os.fsync(file.fileno())
+    data = "".join(f"{line}\n" for line in lines).encode("utf-8")
+    # Without a buffer: what a buffer holds of a write that failed would be written once more when the file is closed.
+    with path.open("a+b", buffering=0) as file:
+        end = _end_of_lines(file)
+        file.truncate(end)
+        try:
+            # One write of the whole, so that a reader never sees the two halves of a line apart.
+            written = file.write(data)
+            while written < len(data):
+                written += file.write(data[written:])
+            os.fsync(file.fileno())
+        except BaseException:
+            file.truncate(end)
+            raise
+
+
+def _end_of_lines(file: FileIO) -> int:
+    """Return how many bytes of a file are whole lines; leaves the position somewhere."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(end - _BLOCK, 0)
+        file.seek(start)
+        if (found := file.read(end - start).rfind(b"\n")) >= 0:
+            return start + found + 1
+        end = start
+    return 0
 
 
 def to_json(value: object, *, indent: int | None = 2) -> str:
@@ -179,13 +205,15 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str],
     return len(text).to_bytes(8, "little") + text + data
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(path: Path, *, without_digest: Collection[str] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a safetensors file whole.
 
     Parameters
     ----------
     path : Path
         The file.
+    without_digest : collection of str
+        Formats, by the header's entry `format`, whose files need no digest; one that is there is checked.
 
     Returns
     -------
@@ -197,7 +225,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises
     ------
     ValueError
-        If it is no safetensors file, or its digest, where it has one, is not that of its content.
+        If it is no safetensors file, or lacks the digest of its content.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -208,6 +236,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
     expected = metadata.pop(_DIGEST, None)
+    if expected is None and metadata.get("format") not in without_digest:
+        raise ValueError(f"{path} is damaged: its header has no {_DIGEST}")
     if expected is not None:
         header, data = _parts(path.read_bytes())
         del header["__metadata__"][_DIGEST]

@@ -19,7 +19,7 @@ from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.statistics import merge_specs
 from fedstats_app.strategies.rounds import WithoutEvaluation
 from fedstats_app.strategies.served import ServedMethods
-from fedstats_app.wire import QUERY_STATISTICS, StatisticsRequest
+from fedstats_app.wire import QUERY_STATISTICS, Limits, StatisticsRequest
 
 logger = logging.getLogger("fedstats_app")
 
@@ -55,6 +55,9 @@ class StatisticsStrategy(ServedMethods, WithoutEvaluation):
         If given, sent along, so that clients can align their own class lists by name.
     holdout : float
         Share of its samples that a client is asked to keep for evaluation.
+    limits : Limits
+        Beyond which no honest client's statistics are: the norm of the backbone's features and samples of a client.
+        Replies beyond them are rejected. By default hardly anything is.
     wait_timeout, settle_seconds, reply_timeout : float
         Seconds to wait for nodes, for no new one to come, and for a reply.
     window_bytes : int
@@ -80,6 +83,7 @@ class StatisticsStrategy(ServedMethods, WithoutEvaluation):
         backbone_fingerprint: str = "",
         class_names: tuple[str, ...] = (),
         holdout: float = 0.0,
+        limits: Limits = Limits(),  # noqa: B008  # frozen
         wait_timeout: float = 120.0,
         settle_seconds: float = 3.0,
         reply_timeout: float = 600.0,
@@ -103,7 +107,7 @@ class StatisticsStrategy(ServedMethods, WithoutEvaluation):
             class_names=tuple(class_names),
             holdout=holdout,
         )
-        super().__init__(methods, request, feature_dim)
+        super().__init__(methods, request, feature_dim, limits)
         self.num_clients, self.min_clients, self.fraction_train = num_clients, min_clients, fraction_train
         self.seed, self.window_bytes = seed, window_bytes
         self.wait_timeout, self.settle_seconds, self.reply_timeout = wait_timeout, settle_seconds, reply_timeout

@@ -14,7 +14,7 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.statistics import ClientSize, CollectedStatistics, StatisticsSum
-from fedstats_app.wire import ReceivedStatistics, StatisticsRequest
+from fedstats_app.wire import Limits, ReceivedStatistics, StatisticsRequest
 from fedstats_app.wire.arrays import WIRE_DTYPES, to_array
 from fedstats_app.wire.reading import MAX_COUNT
 
@@ -30,6 +30,8 @@ class ServedMethods:
         Its specifications cover those of the methods.
     feature_dim : int or None
         d of the backbone, None where the first valid reply says it.
+    limits : Limits
+        Replies beyond them are rejected.
 
     Attributes
     ----------
@@ -44,11 +46,16 @@ class ServedMethods:
     """
 
     def __init__(
-        self, methods: Sequence[ConfiguredMethod], request: StatisticsRequest, feature_dim: int | None = None
+        self,
+        methods: Sequence[ConfiguredMethod],
+        request: StatisticsRequest,
+        feature_dim: int | None = None,
+        limits: Limits = Limits(),  # noqa: B008  # frozen
     ) -> None:
         self._methods = {method.name: method for method in methods}
         self.request, self.num_classes, self.feature_dim = request, request.num_classes, feature_dim
-        self.collection = Collection(request, self._keep_rows, feature_dim)
+        self._limits = limits
+        self.collection = Collection(request, self._keep_rows, feature_dim, limits=limits)
         self.heads: dict[str, LinearHead] = {}
         self.solve_seconds: dict[str, float] = {}
         self.on_reply: Callable[[ClientOutcome, ReceivedStatistics | None], None] | None = None
@@ -72,7 +79,7 @@ class ServedMethods:
         ValueError
             If they are of another kind; the message says what was and what is.
         """
-        self.collection = Collection(self.request, self._keep_rows, self.feature_dim, earlier)
+        self.collection = Collection(self.request, self._keep_rows, self.feature_dim, earlier, self._limits)
 
     @property
     def _keep_rows(self) -> list[bool]:

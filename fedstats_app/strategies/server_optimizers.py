@@ -111,11 +111,14 @@ def load_optimizer_state(strategy: Strategy, state: Mapping[str, Tensor]) -> Non
     if isinstance(strategy, FedAdamTorch):
         strategy.adam.load_state(state)
         return
+    momentum: dict[int, np.ndarray] = {}
     for key, values in state.items():
         kind, _, name = key.partition("/")
         if not hasattr(strategy, kind):
             raise ValueError(f"the checkpoint has {key!r}, which {type(strategy).__name__} does not keep")
         if kind == "momentum_vector":
-            strategy.momentum_vector = [*(strategy.momentum_vector or ()), values.numpy()]  # type: ignore[attr-defined]
+            momentum[int(name)] = values.numpy()
         else:
             setattr(strategy, kind, {**(getattr(strategy, kind) or {}), name: values.numpy()})
+    if momentum:  # by number: a file has its tensors in the order of their names, where 10 comes before 2
+        strategy.momentum_vector = [momentum[index] for index in sorted(momentum)]  # type: ignore[attr-defined]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor
 from fedstats_app.grid.evaluation import sum_evaluations
 from fedstats_app.grid.mezo_exchange import SEED_STREAM, Asked
 from fedstats_app.outcomes.training_record import TrainingResult
+from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO, MezoRound
 from fedstats_app.trainers.trainer import Session
 from fedstats_app.trainers.training import Training
@@ -126,7 +126,7 @@ class MezoTraining(Training):
         self.files.replace_log(updates)
         self.take_up(len(updates))
         path = self.files.folder / RATES
-        changed = json.loads(path.read_text()) if path.is_file() else {}
+        changed = read_json_file(path) if path.is_file() else {}
         rates = {int(number): float(rate) for number, rate in changed.items() if int(number) <= len(updates)}
         log = UpdateLog(self.setup.num_directions, updates)
         self._take_start(kept[1], learning_rate=float(kept[0][_RATE]), log=log, rates=rates)
@@ -154,7 +154,8 @@ class MezoTraining(Training):
         for client in outcome.clipped:
             say(f"round {number}: scalars of client {client} were cut (fedmezo-clip)")
         if number in self.strategy.rates:
-            self.files.write(RATES, json.dumps(dict(self.strategy.rates)).encode())
+            rates = {str(changed): rate for changed, rate in self.strategy.rates.items()}
+            self.files.write(RATES, to_json_with_digest(rates, indent=None).encode())
             rate = self.strategy.rates[number]
             say(f"round {number}: the slope has suddenly grown; the learning rate is now {rate:.4g}")
         used = sum(min(self.setup.batch_size or n, n) for n in outcome.num_examples.values())

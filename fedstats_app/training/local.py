@@ -24,6 +24,8 @@ ExtraLoss = Callable[[Tensor, Tensor], Tensor]
 class Diverged(RuntimeError):
     """Training left the finite numbers: what it gave must not be used."""
 
+    for_server = True
+
 
 @dataclass(frozen=True)
 class LocalReport:

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 from fedstats_app.wire.hosting import QUERY_CLIENTS, NodeInfo, node_info_reply, read_node_info
 from fedstats_app.wire.serving import RejectedReply, RejectedRequest, guard, per_client
 
+# Of the messages as docs/protocol.md has them; raised with any change by which one side would misread the other.
+PROTOCOL_VERSION = 1
+
 if TYPE_CHECKING:
     from fedstats_app.training.request import TrainingRequest as TrainingRequest
     from fedstats_app.wire.evaluation import EVALUATE_HEADS as EVALUATE_HEADS
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from fedstats_app.wire.evaluation import evaluation_reply as evaluation_reply
     from fedstats_app.wire.evaluation import read_evaluation_reply as read_evaluation_reply
     from fedstats_app.wire.evaluation import read_evaluation_request as read_evaluation_request
+    from fedstats_app.wire.statistics_checks import Limits as Limits
     from fedstats_app.wire.statistics_replies import ReceivedStatistics as ReceivedStatistics
     from fedstats_app.wire.statistics_replies import read_statistics_reply as read_statistics_reply
     from fedstats_app.wire.statistics_replies import statistics_reply as statistics_reply
@@ -39,12 +43,14 @@ if TYPE_CHECKING:
 # may be that of a module of this package: an import of the module would hide it.
 _IN_MODULE = {
     "evaluation": "EVALUATE_HEADS evaluation_content evaluation_reply read_evaluation_reply read_evaluation_request",
+    "statistics_checks": "Limits",
     "statistics_replies": "ReceivedStatistics read_statistics_reply statistics_reply",
     "statistics_request": "QUERY_STATISTICS StatisticsRequest read_statistics_request",
     "training": "EVALUATE_MODEL TRAIN TrainingRequest model_evaluation_reply read_training_task training_reply",
 }
 _NEED_TORCH = {name: module for module, names in _IN_MODULE.items() for name in names.split()}
 __all__ = [
+    "PROTOCOL_VERSION",
     "QUERY_CLIENTS",
     "NodeInfo",
     "RejectedReply",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from flwr.app import Array, Message, MetricRecord, RecordDict
@@ -10,8 +10,9 @@ from flwr.app import Array, Message, MetricRecord, RecordDict
 from fedstats_app.wire.serving import clean_reason
 from fedstats_app.wire.statistics_replies import SUPPRESSED
 
-# Of a stranger's reply: how many fields are described, and how much of a field's name.
-MAX_FIELDS, MAX_NAME = 200, 80
+# Of a stranger's reply: how many fields are described, how much of a field's name, and how many extents of its shape;
+# and how many different errors of a client are kept.
+MAX_FIELDS, MAX_NAME, MAX_EXTENTS, MAX_ERRORS = 200, 80, 16, 10
 
 
 @dataclass
@@ -24,6 +25,7 @@ class _Sent:
     fields_left_out: int = 0
     classes_suppressed: int = 0
     errors: list[str] = field(default_factory=list)
+    errors_left_out: int = 0
 
 
 class DisclosureLedger:
@@ -55,11 +57,18 @@ class DisclosureLedger:
             reason = clean_reason(reply.error.reason or f"error code {reply.error.code}")
             sent.num_bytes += len(reason.encode())
             if reason not in sent.errors:
-                sent.errors.append(reason)
+                if len(sent.errors) < MAX_ERRORS:
+                    sent.errors.append(reason)
+                else:
+                    sent.errors_left_out += 1
             return
-        fields = _fields(reply.content)
-        sent.num_bytes += sum(int(str(one["bytes"])) for one in fields)
-        sent.fields, sent.fields_left_out = fields[:MAX_FIELDS], max(len(fields) - MAX_FIELDS, 0)
+        sent.fields, sent.fields_left_out = [], 0
+        for one in _fields(reply.content):
+            sent.num_bytes += int(str(one["bytes"]))
+            if len(sent.fields) < MAX_FIELDS:
+                sent.fields.append(one)
+            else:
+                sent.fields_left_out += 1
         sent.classes_suppressed = _suppressed(reply.content)
 
     def entries(self) -> list[dict[str, object]]:
@@ -67,7 +76,8 @@ class DisclosureLedger:
 
         Each has the client, the message it answered, the number of replies, their bytes (values, array headers and
         text; Flower's envelope is not counted), the fields of the latest (name, dtype, shape, bytes), how many classes
-        the client says that its policy suppressed, and the errors it sent.
+        the client says that its policy suppressed, and the errors it sent. What a stranger can make long is cut, and
+        how many fields and errors there were beyond those kept is said.
         """
         entries = []
         for (client, message), sent in sorted(self._sent.items()):
@@ -82,21 +92,21 @@ class DisclosureLedger:
             }
             if sent.fields_left_out:
                 entry["fields_left_out"] = sent.fields_left_out
+            if sent.errors_left_out:
+                entry["errors_left_out"] = sent.errors_left_out
             entries.append(entry)
         return entries
 
 
-def _fields(content: RecordDict) -> list[dict[str, object]]:
-    fields: list[dict[str, object]] = []
+def _fields(content: RecordDict) -> Iterator[dict[str, object]]:
     for record_name, record in content.items():
         for key, value in record.items():
             name = clean_reason(f"{record_name}.{key}")[:MAX_NAME]
-            fields.append({"field": name, **(_of_array(value) if isinstance(value, Array) else _of_values(value))})
-    return fields
+            yield {"field": name, **(_of_array(value) if isinstance(value, Array) else _of_values(value))}
 
 
 def _of_array(array: Array) -> dict[str, object]:
-    shape = [int(extent) for extent in array.shape]
+    shape = [int(extent) for extent in array.shape[:MAX_EXTENTS]]
     return {"dtype": clean_reason(array.dtype)[:MAX_NAME], "shape": shape, "bytes": len(array.data)}
 
 

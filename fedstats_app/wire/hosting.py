@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
@@ -12,6 +13,8 @@ from fedstats_app.wire.reading import Malformed, check_keys, list_of, reads_repl
 QUERY_CLIENTS = "query.clients"
 MAX_CLASS_NAMES = 100_000
 MAX_CLASS_NAME_LENGTH = 200
+# Sent only where they are not what is usual: by attribute the key and the usual.
+OPTIONAL = {"trains": ("trains", True), "any_app": ("any-app", False)}
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class NodeInfo:
         The numbers that its data itself has for them, ascending; None where its classes have names only.
     trains : bool
         False: the node's clients send statistics and evaluate, but take no part in training.
+    any_app : bool
+        True: the node's owner lets code of anybody's run there.
     """
 
     partition_id: int | None = None
@@ -36,6 +41,7 @@ class NodeInfo:
     class_names: tuple[str, ...] = ()
     class_ids: tuple[int, ...] | None = None
     trains: bool = True
+    any_app: bool = False
 
 
 def node_info_reply(msg: Message, info: NodeInfo) -> Message:
@@ -46,8 +52,9 @@ def node_info_reply(msg: Message, info: NodeInfo) -> Message:
             record["class-ids"] = list(info.class_ids)
     else:
         record = ConfigRecord({"partition-id": info.partition_id, "num-partitions": info.num_partitions})
-    if not info.trains:
-        record["trains"] = False
+    for name, (key, usual) in OPTIONAL.items():
+        if getattr(info, name) != usual:
+            record[key] = not usual
     return Message(RecordDict({"node": record}), reply_to=msg)
 
 
@@ -62,14 +69,15 @@ def read_node_info(reply: Message) -> NodeInfo:
     """
     record = record_of(reply.content, "node", ConfigRecord)
     check_keys("reply", reply.content, {"node"})
-    trains = typed({"trains": True, **record}, "trains", bool)
+    says: dict[str, Any] = {name: typed({key: usual, **record}, key, bool) for name, (key, usual) in OPTIONAL.items()}
+    optional = {key for key, _ in OPTIONAL.values()}
     if "class-names" in record and "partition-id" not in record:
-        check_keys("node", record, {"class-names"}, {"trains", "class-ids"})
+        check_keys("node", record, {"class-names"}, optional | {"class-ids"})
         names = _read_class_names(record)
-        return NodeInfo(class_names=names, class_ids=_read_class_ids(record, len(names)), trains=trains)
-    check_keys("node", record, {"partition-id", "num-partitions"}, {"trains"})
+        return NodeInfo(class_names=names, class_ids=_read_class_ids(record, len(names)), **says)
+    check_keys("node", record, {"partition-id", "num-partitions"}, optional)
     num_partitions = whole(record, "num-partitions", 1)
-    return NodeInfo(whole(record, "partition-id", 0, num_partitions - 1), num_partitions, trains=trains)
+    return NodeInfo(whole(record, "partition-id", 0, num_partitions - 1), num_partitions, **says)
 
 
 def _read_class_names(record: ConfigRecord) -> tuple[str, ...]:

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics import ClassMeanRows, ScatterFactor
+from fedstats_app.statistics import ClassMeanRows, ScatterFactor, StatisticsSpec
 from fedstats_app.statistics.scatter_factor import full_rank
-from fedstats_app.wire.reading import MAX_COUNT, Malformed
+from fedstats_app.wire.reading import LARGEST_WHOLE, MAX_COUNT, Malformed
 
 # How far from orthonormal directions may be that somebody made in float32.
 MIN_ORTHONORMAL_TOLERANCE = 1e-5
 # No network's features are larger in magnitude, and no sum, product or norm of accepted numbers can overflow.
 MAX_FEATURE = 1e10
+# What other devices, lower precision and the wire's rounding may add to a norm.
+NORM_SLACK = 1.02
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What no honest client exceeds.
+
+    Attributes
+    ----------
+    feature_norm : float
+        No feature of the backbone is longer (:func:`fedstats_app.backbones.feature_norm.feature_norm`); infinite where
+        that is not known.
+    max_samples : int
+        Of one client.
+    """
+
+    feature_norm: float = math.inf
+    max_samples: int = LARGEST_WHOLE
+
+    def mapped_norm(self, spec: StatisticsSpec, feature_dim: int | None) -> float:
+        """Return the largest norm of a specification's mapped features, with what rounding may add."""
+        if feature_dim is None or not math.isfinite(self.feature_norm):
+            return math.inf
+        return NORM_SLACK * spec.feature_map.norm_bound(feature_dim, self.feature_norm)
 
 
 def check_rows(ids: Tensor, counts: Tensor, num_classes: int, means_per_class: int) -> None:
@@ -37,14 +65,14 @@ def check_rows(ids: Tensor, counts: Tensor, num_classes: int, means_per_class: i
         raise Malformed(f"counts: must lie in [1, {MAX_COUNT}], got {int(counts.min())} to {int(counts.max())}")
 
 
-def check_sums(rows: ClassMeanRows) -> None:
-    """Refuse class sums that no features have.
+def check_sums(rows: ClassMeanRows, norm: float = math.inf) -> None:
+    """Refuse class sums that no features have, none of which is longer than ``norm``.
 
     Raises
     ------
     Malformed
         If a class has samples but a sum of exactly zero (a forgotten sum: no network's features cancel so), or a mean
-        larger in magnitude than MAX_FEATURE.
+        larger in magnitude than MAX_FEATURE or longer than any feature.
     """
     if len(rows) == 0:
         return
@@ -57,9 +85,21 @@ def check_sums(rows: ClassMeanRows) -> None:
     largest = float(rows.means.abs().max())
     if largest > MAX_FEATURE:
         raise Malformed(f"class-sums: means must lie within {MAX_FEATURE:.0e}, got {largest:.3g}")
+    norms = torch.linalg.vector_norm(rows.means, dim=1)
+    if float(norms.max()) > norm:
+        worst = int(norms.argmax())
+        raise Malformed(
+            f"class-sums: no feature of this backbone is longer than {norm:.4g}, so no mean is either, got "
+            f"{float(norms[worst]):.4g} for class {int(rows.class_ids[worst])}"
+        )
 
 
-def check_gram(gram: Tensor, rows: ClassMeanRows, eps: float) -> None:
+def most_energy(rows: ClassMeanRows, norm: float = math.inf) -> float:
+    """Return the largest trace of a Gram matrix, N norm^2, of features within ``norm`` and MAX_FEATURE."""
+    return rows.num_examples * min(norm**2, rows.feature_dim * MAX_FEATURE**2)
+
+
+def check_gram(gram: Tensor, rows: ClassMeanRows, eps: float, norm: float = math.inf) -> None:
     """Refuse a (d, d) float64 matrix that cannot be the Gram matrix of features with these class sums.
 
     G minus sum_j s_j s_j^T / n_j is the scatter about the rows' means, so its eigenvalues are at least 0. Rounding G
@@ -75,18 +115,20 @@ def check_gram(gram: Tensor, rows: ClassMeanRows, eps: float) -> None:
         Of the same samples, checked already.
     eps : float
         Machine epsilon of the wire's dtype.
+    norm : float
+        No feature is longer.
 
     Raises
     ------
     Malformed
         If it is not zero without samples, not positive semi-definite, smaller than the sums force, or larger than
-        features within MAX_FEATURE can give.
+        features within ``norm`` and MAX_FEATURE can give.
     """
     if len(rows) == 0:
         if bool(gram.any()):
             raise Malformed("gram: must be zero without samples, got other values")
         return
-    trace, most = float(gram.trace()), rows.num_examples * rows.feature_dim * MAX_FEATURE**2
+    trace, most = float(gram.trace()), most_energy(rows, norm)
     if not 0.0 < trace <= most:
         raise Malformed(f"gram: must have a trace in (0, {most:.3g}], got {trace:.3g}")
     tolerance = 2.0 * max(eps, torch.finfo(torch.float32).eps) * trace
@@ -98,7 +140,7 @@ def check_gram(gram: Tensor, rows: ClassMeanRows, eps: float) -> None:
         raise Malformed("gram: must be positive semi-definite and not smaller than the class sums force")
 
 
-def check_scatter(factor: ScatterFactor, rows: ClassMeanRows) -> None:
+def check_scatter(factor: ScatterFactor, rows: ClassMeanRows, norm: float = math.inf) -> None:
     """Refuse what cannot be the largest directions of the scatter of features about the means of these rows.
 
     Each value left out is at most the smallest sent, so the energy left out is at most its square for each of them;
@@ -110,12 +152,14 @@ def check_scatter(factor: ScatterFactor, rows: ClassMeanRows) -> None:
         Of finite numbers, of no more directions than the scatter of these samples can have.
     rows : ClassMeanRows
         Of the same samples, checked already.
+    norm : float
+        No feature is longer.
 
     Raises
     ------
     Malformed
         If values are negative or rise, directions are not orthonormal, values or the energy left out are larger than
-        features within MAX_FEATURE can give, or more energy is left out than the directions left out can have.
+        features within ``norm`` and MAX_FEATURE can give, or more energy is left out than these directions can have.
     """
     values, directions, left_out = factor.values.to(torch.float64), factor.directions.to(torch.float64), factor.left_out
     if len(values) and (bool((values < 0).any()) or bool((values.diff() > 0).any())):
@@ -127,13 +171,19 @@ def check_scatter(factor: ScatterFactor, rows: ClassMeanRows) -> None:
         raise Malformed(
             f"scatter-directions: must be orthonormal within {tolerance:.2g}, got {float(excess.abs().max()):.3g}"
         )
-    energy, most = float(values.square().sum()), rows.num_examples * rows.feature_dim * MAX_FEATURE**2
+    energy, most = float(values.square().sum()), _most_scatter(rows, norm)
     if energy > most:
         raise Malformed(f"scatter-values: must have an energy of at most {most:.3g}, got {energy:.3g}")
     unsent = full_rank(rows) - len(values)
     if unsent == 0:
         most = 0.0
     elif len(values):
-        most = unsent * float(values[-1]) ** 2 + tolerance * energy
+        most = min(unsent * float(values[-1]) ** 2, most - energy) + tolerance * energy
     if not 0.0 <= left_out <= most:
         raise Malformed(f"scatter-left-out: must lie in [0, {most:.3g}], got {left_out:.3g}")
+
+
+def _most_scatter(rows: ClassMeanRows, norm: float) -> float:
+    """Return the largest energy about the rows' means: that of all features less that of the means."""
+    of_means = float((rows.means.square().sum(dim=1) * rows.counts).sum())
+    return most_energy(rows, norm) - (of_means if math.isfinite(norm) else 0.0)

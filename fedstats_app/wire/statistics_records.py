@@ -26,7 +26,7 @@ from fedstats_app.statistics.gram_factor import num_factor_numbers
 from fedstats_app.statistics.scatter_factor import FACTOR_DTYPES, full_rank
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, WIRE_DTYPES, read_array, to_array
 from fedstats_app.wire.reading import Malformed, check_keys
-from fedstats_app.wire.statistics_checks import check_gram, check_rows, check_scatter, check_sums
+from fedstats_app.wire.statistics_checks import Limits, check_gram, check_rows, check_scatter, check_sums
 from fedstats_app.wire.statistics_request import StatisticsRequest
 
 ROW_KEYS = ("class-ids", "counts", "class-sums")
@@ -125,7 +125,11 @@ def scatter_bytes_of(spec: ScatterSpec, client: ClientStatistics) -> int:
 
 
 def read_statistics_record(
-    record: ArrayRecord, spec: StatisticsSpec, request: StatisticsRequest, feature_dim: int | None
+    record: ArrayRecord,
+    spec: StatisticsSpec,
+    request: StatisticsRequest,
+    feature_dim: int | None,
+    limits: Limits = Limits(),  # noqa: B008  # frozen
 ) -> ClientStatistics:
     """Return the statistics of a stranger's record that passes every check.
 
@@ -138,7 +142,9 @@ def read_statistics_record(
     request : StatisticsRequest
         Of which that is a part.
     feature_dim : int or None
-        The dimension d of the mapped features, where known.
+        The backbone's dimension d, where known.
+    limits : Limits
+        Beyond which nobody's statistics are.
 
     Raises
     ------
@@ -152,18 +158,23 @@ def read_statistics_record(
     ids = read_array(record, "class-ids", torch.int64, (range(request.num_classes * spec.means_per_class + 1),))
     counts = read_array(record, "counts", torch.int64, (len(ids),))
     check_rows(ids, counts, request.num_classes, spec.means_per_class)
-    dims = range(1, MAX_FEATURE_DIM + 1) if feature_dim is None else feature_dim
+    dims = range(1, MAX_FEATURE_DIM + 1) if feature_dim is None else spec.feature_map.output_dim(feature_dim)
+    norm = limits.mapped_norm(spec, feature_dim)
     sums = read_array(record, "class-sums", dtype, (len(ids), dims))
     rows = ClassMeanRows(ids, counts, num_classes=request.num_classes, class_sums=sums)
-    check_sums(rows)
+    if int(rows.num_examples) > limits.max_samples:
+        raise Malformed(
+            f"counts: must sum to at most {limits.max_samples} (max-client-samples), got {rows.num_examples}"
+        )
+    check_sums(rows, norm)
     if spec.scatter is not None and not spec.gram:
-        return ClientStatistics(rows, scatter=_read_scatter(record, rows, spec.scatter))
+        return ClientStatistics(rows, scatter=_read_scatter(record, rows, spec.scatter, norm))
     if not spec.gram:
         return ClientStatistics(rows)
     read = _read_factor if gram_key == "gram-factor" else _read_triangle
     client = ClientStatistics(rows, read(record, rows, dtype))
     if client.gram is not None:
-        check_gram(client.gram, rows, torch.finfo(dtype).eps)
+        check_gram(client.gram, rows, torch.finfo(dtype).eps, norm)
     return client
 
 
@@ -183,13 +194,13 @@ def _read_factor(record: ArrayRecord, rows: ClassMeanRows, dtype: torch.dtype) -
         raise Malformed(f"gram-factor: {error}") from error
 
 
-def _read_scatter(record: ArrayRecord, rows: ClassMeanRows, spec: ScatterSpec) -> ScatterFactor:
+def _read_scatter(record: ArrayRecord, rows: ClassMeanRows, spec: ScatterSpec, norm: float) -> ScatterFactor:
     most, dtype = range(full_rank(rows) + 1), FACTOR_DTYPES[spec.dtype]
     values = read_array(record, "scatter-values", torch.float32, (most,))
     directions = read_array(record, "scatter-directions", dtype, (len(values), rows.feature_dim))
     left_out = float(read_array(record, "scatter-left-out", torch.float64, ()))
     factor = ScatterFactor(values, directions, left_out)
-    check_scatter(factor, rows)
+    check_scatter(factor, rows, norm)
     return factor
 
 

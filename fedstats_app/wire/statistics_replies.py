@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics
 from fedstats_app.wire.arrays import WIRE_DTYPES
 from fedstats_app.wire.reading import Malformed, check_keys, number, reads_replies, record_of, typed, whole
+from fedstats_app.wire.statistics_checks import Limits
 from fedstats_app.wire.statistics_records import (
     GRAM_KEYS,
     ROW_KEYS,
@@ -143,7 +144,11 @@ def statistics_reply(
 
 @reads_replies
 def read_statistics_reply(
-    reply: Message, request: StatisticsRequest, *, feature_dim: int | None = None
+    reply: Message,
+    request: StatisticsRequest,
+    *,
+    feature_dim: int | None = None,
+    limits: Limits = Limits(),  # noqa: B008  # frozen
 ) -> ReceivedStatistics:
     """Return the statistics of a reply that passes every check.
 
@@ -155,6 +160,8 @@ def read_statistics_reply(
         What was asked for.
     feature_dim : int, optional
         The backbone's feature dimension d, where known.
+    limits : Limits
+        Beyond which nobody's statistics are.
 
     Raises
     ------
@@ -171,8 +178,7 @@ def read_statistics_reply(
     wire_bytes = other_bytes
     for name, spec in zip(names, request.specs, strict=True):
         record = record_of(content, name, ArrayRecord)
-        dim = spec.feature_map.output_dim(feature_dim) if feature_dim is not None else None
-        client = read_statistics_record(record, spec, request, dim)
+        client = read_statistics_record(record, spec, request, feature_dim, limits)
         if client.rows.num_examples != num_examples:
             raise Malformed(f"{name}: counts must sum to num-examples {num_examples}, got {client.rows.num_examples}")
         wire_bytes += num_bytes(record, tuple(record))

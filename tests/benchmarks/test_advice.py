@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import advice as benchmark
-from benchmarks.features import Features, run_config
+from benchmarks.features import Features, settings_of
 from fedstats_app.config import AppConfig
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.heads import solve_ncm
@@ -66,6 +66,6 @@ def test_every_run_is_told_of(
 
 
 def test_settings_are_pairs() -> None:
-    assert run_config(["a=1", "b=true", "c=x:/y", 'd="7"']) == {"a": 1, "b": True, "c": "x:/y", "d": "7"}
+    assert settings_of('a=1 b=true c=x:/y d="7"') == {"a": 1, "b": True, "c": "x:/y", "d": "7"}
     with pytest.raises(ValueError, match="settings must be key=value, got 'seed'"):
-        run_config(["seed"])
+        settings_of("seed")

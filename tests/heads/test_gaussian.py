@@ -132,6 +132,21 @@ def test_the_rounding_of_a_constant_feature_is_not_taken_for_a_variance(covarian
     assert bool(agree.all())
 
 
+@pytest.mark.parametrize(("common", "noted"), [(0.0, True), (40.0, False)])
+def test_a_note_says_when_few_samples_say_little_of_the_covariance(common: float, noted: bool) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(12) % 3
+    # Where all samples scatter along a few lines, even few of them tell the lines.
+    features = rng.normal(size=(12, 3)) @ rng.normal(size=(3, 400)) * common + rng.normal(size=(12, 400))
+    features += 3 * rng.normal(size=(3, 400))[labels]
+    notes = solve_gaussian(_statistics(features, labels, 3), covariance="within", shrinkage="auto").report.notes
+    assert notes == (
+        ("12 samples in 400 dimensions say little of the covariance, on which this head rests: FedNCM may be better",)
+        if noted
+        else ()
+    )
+
+
 def test_an_absent_class_has_a_zero_row_and_cannot_win() -> None:
     features, labels = _problem()
     head = solve_gaussian(_statistics(features, labels, 6))

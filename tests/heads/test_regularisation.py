@@ -67,6 +67,22 @@ def test_without_the_correction_the_expectation_would_be_far_off() -> None:
     assert naive > expected + 0.05
 
 
+def test_energy_spread_evenly_counts_as_the_energy_that_is_known() -> None:
+    known = torch.linspace(0, 5, DIM, dtype=torch.float64)
+    means, counts = torch.randn(DIM, 2, dtype=torch.float64), torch.tensor([9.0, 9.0], dtype=torch.float64)
+
+    def spread(eigenvalues: Tensor) -> Spread:
+        return Spread(eigenvalues, means, counts, 16.0, 16)
+
+    # Without such energy h is the trace of S H; with it as if the known part had been larger, and the ridge too.
+    assert spread(known).directions(3.0) == pytest.approx(float((known / (known + 3.0)).sum()))
+    larger = float((known + 2.0).sum() / known.sum())
+    expected = larger * float((known / (known + 2.0 + 3.0)).sum())
+    assert spread(known + 2.0).directions(3.0) == pytest.approx(expected)
+    even = torch.full((DIM,), 2.0, dtype=torch.float64)
+    assert spread(even).directions(3.0) == pytest.approx(DIM * 2 / 5)
+
+
 def _reference(spread: Spread, head: HeadMap, ridge: float) -> tuple[Tensor, Tensor]:
     """Return rows of the head, in the scatter's eigenbasis, and its bias."""
     shrunk = spread.means / (spread.eigenvalues + ridge).unsqueeze(1)

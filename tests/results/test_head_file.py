@@ -1,4 +1,6 @@
 import json
+import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,8 @@ from safetensors.torch import load, save_file
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.results.head_file import HEAD_FORMAT, head_to_bytes, read_head
+from fedstats_app.storage.files import tensors_to_bytes
+from tests.support.damage import flipped
 
 
 def _head(num_classes: int = 4, dim: int = 3, absent: tuple[int, ...] = (), bias: float = 0.0) -> LinearHead:
@@ -66,7 +70,8 @@ def test_other_programs_can_read_the_file() -> None:
     }
     header_length = int.from_bytes(content[:8], "little")
     assert header_length % 8 == 0
-    assert json.loads(content[8 : 8 + header_length])["__metadata__"] == {"format": HEAD_FORMAT, "method": "fed3r"}
+    metadata = json.loads(content[8 : 8 + header_length])["__metadata__"]
+    assert len(metadata.pop("sha256")) == 64 and metadata == {"format": HEAD_FORMAT, "method": "fed3r"}
 
 
 def test_another_process_writes_the_same_bytes() -> None:
@@ -95,7 +100,7 @@ def test_saving_refuses_what_float32_cannot_hold() -> None:
 def test_saving_refuses_metadata_that_are_no_strings_or_another_format() -> None:
     with pytest.raises(TypeError, match=r"'seed': 3 \(int\)"):
         head_to_bytes(_head(), {"seed": 3})  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match="format must be 'fedstats-head-1' or left out, got 'other'"):
+    with pytest.raises(ValueError, match="format must be 'fedstats-head-2' or left out, got 'other'"):
         head_to_bytes(_head(), {"format": "other"})
 
 
@@ -107,9 +112,27 @@ def test_reading_refuses_what_is_no_head(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(ValueError, match="not a readable safetensors file"):
             read_head(path)
-    save_file({"weight": torch.zeros(2, 2)}, path)
-    with pytest.raises(ValueError, match="format must be 'fedstats-head-1', got None"):
+    path.write_bytes(tensors_to_bytes({"weight": torch.zeros(2, 2)}, {}, digest=True))
+    with pytest.raises(ValueError, match="format must be 'fedstats-head-2', got None"):
         read_head(path)
+
+
+def test_one_flipped_bit_anywhere_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "head.safetensors"
+    for damaged in flipped(head_to_bytes(_head(), {"method": "fed3r"}), step=3):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=re.escape(str(path))):
+            read_head(path)
+
+
+def test_a_head_of_an_earlier_version_is_read_with_a_note(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, head = tmp_path / "head.safetensors", _head()
+    tensors = {"weight": head.weight.float(), "bias": head.bias.float(), "present": head.present.to(torch.uint8)}
+    save_file(tensors, path, {"format": "fedstats-head-1", "method": "fed3r"})
+    with caplog.at_level(logging.WARNING, logger="fedstats_app"):
+        back, metadata = read_head(path)
+    assert torch.equal(back.weight.float(), tensors["weight"]) and metadata["method"] == "fed3r"
+    assert f"{path} is of an earlier version and has no digest" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -125,6 +148,6 @@ def test_reading_refuses_what_is_no_head(tmp_path: Path) -> None:
 def test_reading_refuses_tensors_of_another_shape_or_type(tmp_path: Path, change: dict[str, torch.Tensor]) -> None:
     path = tmp_path / "head.safetensors"
     tensors = {"weight": torch.zeros(2, 2), "bias": torch.zeros(2), "present": torch.ones(2, dtype=torch.uint8)}
-    save_file({**tensors, **change}, path, {"format": HEAD_FORMAT})
+    path.write_bytes(tensors_to_bytes({**tensors, **change}, {"format": HEAD_FORMAT}, digest=True))
     with pytest.raises(ValueError, match=r"a head holds weight \(C, d\) float32"):
         read_head(path)

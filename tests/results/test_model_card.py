@@ -10,6 +10,7 @@ import yaml
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.outcomes.curve import CurvePoint
+from fedstats_app.results.head_file import HEAD_FORMAT
 from fedstats_app.results.model_card import model_card, write_model_card
 from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.trainers import TRAINERS
@@ -181,4 +182,4 @@ def test_it_is_written_from_the_folder(tmp_path: Path) -> None:
     run.write_results(results())
     path = write_model_card(run.path)
     assert path == run.path / "heads" / "README.md"
-    assert path.read_text() == model_card({"fed3r": {**metadata("fed3r"), "format": "fedstats-head-1"}}, results())
+    assert path.read_text() == model_card({"fed3r": {**metadata("fed3r"), "format": HEAD_FORMAT}}, results())

@@ -7,6 +7,8 @@ import pytest
 from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.results.rounds_file import RoundsFile, read_rounds
 from fedstats_app.results.run_folder import RunFolder
+from fedstats_app.storage.json_digest import to_json_with_digest
+from tests.support.damage import flipped
 from tests.support.trainings import make_training
 
 FEDCOF = make_training("fedcof", [0.80, 0.81, 0.82, 0.83])
@@ -64,16 +66,35 @@ def test_of_two_lines_of_a_round_the_later_counts(path: Path) -> None:
     append(path, FEDCOF)
     other = make_training("fedcof", [0.0, 0.5])
     with path.open("a") as file:
-        file.write(json.dumps(other.rounds[1].to_json()) + "\n")
+        file.write(to_json_with_digest(other.rounds[1].to_json(), indent=None) + "\n")
     assert read_rounds(path) == [FEDCOF.rounds[0], other.rounds[1], *FEDCOF.rounds[2:]]
 
 
-@pytest.mark.parametrize("line", ["no JSON", "[1, 2]", '{"round": 1}', "null"])
-def test_any_other_line_that_is_no_round_is_refused_by_number(path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("no JSON", " is damaged"),
+        ("[1, 2]", " is damaged"),
+        ("null", " is damaged"),
+        ('{"round": 1}', " is damaged: it has no digest"),
+        (to_json_with_digest({"round": 1}, indent=None), ": not a round"),
+    ],
+)
+def test_any_other_line_that_is_no_round_is_refused_by_number(path: Path, line: str, reason: str) -> None:
     append(path, FEDCOF, last=1)
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(ValueError, match=r"rounds\.jsonl, line 3: not a round"):
+    with pytest.raises(ValueError, match=rf"rounds\.jsonl, line 3{reason}"):
         read_rounds(path)
+
+
+def test_one_flipped_bit_anywhere_is_an_error_that_names_the_file(path: Path) -> None:
+    append(path, FEDCOF, last=1)
+    for damaged in flipped(path.read_bytes(), step=3):
+        path.write_bytes(damaged)
+        try:
+            assert read_rounds(path) == FEDCOF.rounds[:2]
+        except ValueError as error:
+            assert str(error).startswith(f"{path}, line ")
 
 
 def test_the_run_folder_keeps_them(tmp_path: Path) -> None:

@@ -69,6 +69,27 @@ def test_lines_are_appended_in_order(tmp_path: Path) -> None:
     assert path.read_bytes() == b'{"client": 0}\n{"client": 1}\n'
 
 
+@pytest.mark.parametrize("left", [b'{"cli', b'{"a": 1}\n{"cli', b'{"a": 1}\n' + b"x" * 10_000])
+def test_what_a_crash_left_of_a_line_is_cut_off_by_the_next(tmp_path: Path, left: bytes) -> None:
+    path = tmp_path / "clients.jsonl"
+    path.write_bytes(left)
+    append_line(path, '{"client": 1}')
+    assert path.read_bytes() == left[: left.rfind(b"\n") + 1] + b'{"client": 1}\n'
+
+
+def test_a_line_for_which_there_is_no_room_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "clients.jsonl"
+    append_line(path, '{"client": 0}')
+
+    def fail(*_: object) -> None:
+        raise _DiskFullError
+
+    with monkeypatch.context() as patched, pytest.raises(_DiskFullError):
+        patched.setattr(os, "fsync", fail)
+        append_line(path, '{"client": 1}')
+    assert path.read_bytes() == b'{"client": 0}\n'
+
+
 def test_a_line_break_in_a_line_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="line break"):
         append_line(tmp_path / "clients.jsonl", "one\ntwo")

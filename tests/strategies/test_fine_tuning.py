@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
+from fedstats_app.storage.checkpoint import read_checkpoint, save_checkpoint
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import OPTIMIZERS, load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.training.options import OPTIMIZERS as NAMES
@@ -20,6 +22,7 @@ from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import per_client
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import EvaluationCounts, model_evaluation_reply, read_training_task, training_reply
+from tests.support.clients import silent
 from tests.support.local_grid import Fault, LocalGrid, begin_run
 
 START = {"head.bias": torch.zeros(2), "head.weight": torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]])}
@@ -130,6 +133,27 @@ def test_bits_do_not_depend_on_hosts_or_order_and_go_on_after_a_stop(optimizer: 
         assert all(torch.equal(other[name], expected[name]) for name in expected)
 
 
+@pytest.mark.parametrize("optimizer", NAMES)
+def test_twelve_arrays_go_on_from_a_checkpoint_file_to_the_same_bits(optimizer: str, tmp_path: Path) -> None:
+    """Ten is after one by number and before two by name; a scalar stays one."""
+    start = {f"array-{name}": torch.full((2,), float(number)) for number, name in enumerate("abcdefghijk")}
+    start["scale"] = torch.tensor(1.5)
+
+    def run(inner: Any, state: dict[str, torch.Tensor], first: int, number: int) -> dict[str, torch.Tensor]:
+        strategy = tuning(inner, 4, first_round=first)
+        return to_tensors(strategy.start(hosted(clients(2), 4), to_record(state), number).arrays)
+
+    inner, fresh = (make_optimizer(OptimizerOptions(optimizer)) for _ in range(2))
+    expected = run(make_optimizer(OptimizerOptions(optimizer)), start, 1, 5)
+    saved = save_checkpoint(tmp_path, 2, run(inner, start, 1, 2), optimizer_state(inner), {})
+    checkpoint = read_checkpoint(saved)
+    load_optimizer_state(fresh, checkpoint.optimizer)
+    found = run(fresh, checkpoint.arrays, 3, 3)
+
+    assert {name: tensor.shape for name, tensor in found.items()} == {name: one.shape for name, one in start.items()}
+    assert all(torch.equal(found[name], expected[name]) for name in start)
+
+
 def test_state_of_another_optimizer_is_refused() -> None:
     adam = make_optimizer(OptimizerOptions("fedadam"))
     tuning(adam).start(hosted(clients(4), 4), to_record(START), 1)
@@ -220,3 +244,21 @@ def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="first_round must be at least 1"):
         tuning(first_round=0)
     assert set(OPTIMIZERS) == set(NAMES)
+
+
+def test_a_silent_client_is_not_waited_for_in_every_round_unless_it_is_needed() -> None:
+    def asked_in(min_clients: int) -> list[int]:
+        local = clients(3, faults=silent(1))
+        grid, nodes, asked = ClientGrid(local, reply_timeout=0.02), sorted(local.contexts), list[int]()
+        strategy = FineTuning(
+            make_optimizer(OptimizerOptions()), TrainingRequest(2), dict.fromkeys(nodes), min_clients=min_clients
+        )
+        strategy.on_round = lambda outcome: asked.append(len(local.received[nodes[1]]))
+        try:
+            strategy.start(grid, to_record(START), 8)
+        except TooFewClients:
+            asked.append(len(local.received[nodes[1]]))
+        return asked
+
+    assert asked_in(2) == [1, 1, 2, 2, 2, 2, 3, 3]
+    assert asked_in(3) == [1]

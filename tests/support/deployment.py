@@ -39,11 +39,14 @@ class Deployment:
         Of the SuperLink; its SuperNodes have those after it.
     environment : dict
         Of every command.
+    certified : bool
+        Whether there are certificates and keys.
     """
 
     folder: Path
     port: int
     environment: dict[str, str]
+    certified: bool = True
     started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     commands: int = 0
 
@@ -65,15 +68,32 @@ class Deployment:
             "--disable-runtime-dependency-installation",
         ]  # fmt: skip
         made._start("superlink", words, {})
-        wait_until(
-            lambda: "Uvicorn running on" in made.log("superlink"), "the SuperLink is up", lambda: made.log("superlink")
-        )
+        made._wait_for_superlink()
         return made
 
-    def command(self, *words: str) -> subprocess.Popen[bytes]:
+    @classmethod
+    def insecure(cls, home: Path) -> Deployment:
+        """Start a SuperLink without certificates, which ``flwr`` knows as demo."""
+        folder, port = home / "insecure", free_range(PORTS)
+        (folder / "flwr").mkdir(parents=True)
+        made = cls(folder, port, {**script_environment(home), "FLWR_HOME": str(folder / "flwr")}, certified=False)
+        (folder / "flwr" / "config.toml").write_text(
+            f'[superlink.demo]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+        )
+        words = ["flower-superlink", "--host", "127.0.0.1", "--port", str(port), "--insecure"]
+        made._start("superlink", [*words, "--disable-runtime-dependency-installation"], {})
+        made._wait_for_superlink()
+        return made
+
+    def _wait_for_superlink(self) -> None:
+        wait_until(
+            lambda: "Uvicorn running on" in self.log("superlink"), "the SuperLink is up", lambda: self.log("superlink")
+        )
+
+    def command(self, *words: str, cwd: Path = REPOSITORY) -> subprocess.Popen[bytes]:
         """Start a command of Flower's, its output to a log of its own."""
         self.commands += 1
-        return self._start(f"{words[0]}-{self.commands}", words, {})
+        return self._start(f"{words[0]}-{self.commands}", words, {}, cwd)
 
     def register(self, *names: str) -> None:
         """Make keys and register them, all at a time."""
@@ -94,28 +114,30 @@ class Deployment:
         self,
         name: str,
         node_config: str,
-        *,
+        *more: str,
         certificates: Path | None = None,
         key: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a SuperNode as the script does."""
-        words = [
-            "flower-supernode", "--superlink", f"127.0.0.1:{self.port}",
-            "--port", str(self.port + len(self.started)),
+        where = ["--superlink", f"127.0.0.1:{self.port}", "--port", str(self.port + len(self.started))]
+        trust = [
             "--root-certificates", str(certificates or self.folder / "ca.crt"),
             "--auth-supernode-private-key", str(key or self.folder / f"{name}.key"),
         ]  # fmt: skip
+        words = ["fedstats", "node", *where, *(trust if self.certified else ["--insecure"]), *more]
         return self._start(name, [*words, "--node-config", node_config], environment or {})
 
-    def _start(self, name: str, words: list[str] | tuple[str, ...], more: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(
+        self, name: str, words: list[str] | tuple[str, ...], more: Mapping[str, str], cwd: Path = REPOSITORY
+    ) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                cwd=REPOSITORY,
+                cwd=cwd,
                 env={**self.environment, **more},
             )
         self.started[f"{name}-{process.pid}"] = process

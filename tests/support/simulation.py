@@ -21,6 +21,7 @@ from fedstats_app.config import AppConfig
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
+from fedstats_app.storage.json_digest import read_json_lines
 from tests.support.local_grid import App, Fault, LocalGrid
 
 
@@ -70,7 +71,7 @@ def killed(tmp_path: Path, **settings: Any) -> Path:
 
 def rounds(folder: Path, name: str) -> list[dict[str, Any]]:
     """Return the rounds of a training, such as "fedcof-probe"."""
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    lines = read_json_lines(folder / "rounds.jsonl")
     return [line for line in lines if f"{line['start']}-{line['stage']}" == name]
 
 
@@ -83,7 +84,7 @@ def read_json(folder: Path, name: str) -> Any:
 
 
 def clients(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+    return read_json_lines(folder / "clients.jsonl")
 
 
 def central(config: AppConfig, kept: list[int]) -> tuple[FeatureStatistics, ClassMeanRows]:

@@ -103,12 +103,18 @@ KINDS: dict[str, Kind] = {
     ),
     "mezo": _request(MEZO_REQUEST.to_content, mezo.read_mezo_request, "p", "w", "x", "k", "setup", *ARRAYS),
     "partition": _reply(
-        lambda: wire.node_info_reply(ASKED, wire.NodeInfo(1, 3, trains=False)), wire.read_node_info, "trains"
-    ),
-    "classes": _reply(
-        lambda: wire.node_info_reply(ASKED, wire.NodeInfo(class_names=("a", "b"), class_ids=(0, 7), trains=False)),
+        lambda: wire.node_info_reply(ASKED, wire.NodeInfo(1, 3, trains=False, any_app=True)),
         wire.read_node_info,
         "trains",
+        "any-app",
+    ),
+    "classes": _reply(
+        lambda: wire.node_info_reply(
+            ASKED, wire.NodeInfo(class_names=("a", "b"), class_ids=(0, 7), trains=False, any_app=True)
+        ),
+        wire.read_node_info,
+        "trains",
+        "any-app",
         "class-ids",
     ),
     "statistics reply": _reply(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import numpy as np
+import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedstats_app.statistics import StatisticsSpec
-from fedstats_app.wire import NodeInfo, node_info_reply, read_statistics_reply, statistics_reply
-from fedstats_app.wire.disclosure import MAX_FIELDS, DisclosureLedger
-from tests.support.local_grid import instruction
+from fedstats_app.wire import NodeInfo, RejectedReply, node_info_reply, read_statistics_reply, statistics_reply
+from fedstats_app.wire.disclosure import MAX_ERRORS, MAX_FIELDS, DisclosureLedger
+from fedstats_app.wire.serving import MAX_REASON, unpack_reply
+from tests.support.local_grid import begin_run, instruction
 from tests.wire.replies import DIM, features_and_labels, honest_reply, request_for
 
 
@@ -108,6 +111,36 @@ def test_a_hostile_reply_is_described_within_bounds() -> None:
     assert len(json.dumps(entry)) < 200 * MAX_FIELDS and "\\n" not in json.dumps(entry)
     assert entry["fields_left_out"] == 2 * MAX_FIELDS + 2 and entry["classes_suppressed"] == 0
     assert entry["bytes"] == len(array.data) + 4 * 8 + 3 * MAX_FIELDS * 2
+
+
+def test_errors_and_extents_of_a_hostile_site_are_bounded() -> None:
+    msg = instruction(RecordDict(), "train")
+    errors = [Message(Error(code=100, reason=f"error {number} {'x' * 1000}"), reply_to=msg) for number in range(1000)]
+    array = Array(np.zeros(2))
+    long = Array(dtype=array.dtype, shape=(1,) * 100_000, stype=array.stype, data=array.data)
+
+    [entry] = noted(*errors, Message(RecordDict({"arrays": ArrayRecord({"a": long})}), reply_to=msg))
+
+    assert len(entry["errors"]) == MAX_ERRORS and entry["errors_left_out"] == 1000 - MAX_ERRORS  # type: ignore[arg-type]
+    assert len(json.dumps(entry)) < 10_000
+
+
+@pytest.mark.parametrize("reason", ["a b" * 2**23, "\n" * 2**24, "é" * 2**24])
+def test_a_reason_of_many_megabytes_takes_no_more_memory(reason: str) -> None:
+    """Beside the message itself: 100 MB took 543 MB when all of it was cleaned before it was cut."""
+    begin_run()
+    reply = Message(Error(code=100, reason=reason), reply_to=instruction(RecordDict()))
+    tracemalloc.start()
+    try:
+        ledger = DisclosureLedger()
+        own = unpack_reply(reply, 3, instruction(RecordDict()))
+        ledger.note(own)
+        with pytest.raises(RejectedReply):
+            read_statistics_reply(own, request_for())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20 and len(own.error.reason) <= MAX_REASON
 
 
 def test_no_value_is_in_it() -> None:

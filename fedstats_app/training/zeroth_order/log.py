@@ -1,19 +1,20 @@
 """The log of a zeroth-order training, and the files of one.
 
 The log has a seed and a few scalars a round, which turn the start into the tuned model. Files are written in one step
-and checked by digest; one that is missing or wrong is made up for by replaying the log.
+and checked by digest; a server ends with an error that names a damaged one, a node makes up for it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -21,9 +22,15 @@ from fedstats_app.storage.files import read_tensors, tensors_to_bytes, write_ato
 
 logger = logging.getLogger("fedstats_app")
 
+Loaded = TypeVar("Loaded")
+
 _START, _LOG, _REPLICA = "start.safetensors", "log.bin", "replica.safetensors"
 
 SEED_LIMIT = 2**63
+
+# Before the updates: 17 bytes and the updates' SHA-256, an odd number, so that no flipped bit makes a log look like one
+# of earlier versions, which had updates alone.
+_MAGIC, _DIGEST_BYTES = b"fedstats-mezo-1\n\0", 32
 
 
 @dataclass(frozen=True)
@@ -93,8 +100,14 @@ class TrainingFiles:
         self.write(_START, tensors_to_bytes(start, {"setup": json.dumps(dict(setup))}, digest=True))
 
     def load_start(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Return setup and start, or None where they are missing or damaged; the log says which."""
-        kept = self._read(_START, "it is asked for again", "setup")
+        """Return setup and start, or None where there are none.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged.
+        """
+        kept = self._read(_START, "setup")
         return None if kept is None else (json.loads(kept[1]["setup"]), kept[0])
 
     def extend_log(self, updates: Sequence[Update], first_round: int) -> None:
@@ -106,16 +119,33 @@ class TrainingFiles:
 
     def replace_log(self, updates: Sequence[Update]) -> None:
         """Keep these updates, from round 1 on, instead of those that are there."""
-        self.write(_LOG, pack_updates(updates))
+        data = pack_updates(updates)
+        self.write(_LOG, _MAGIC + hashlib.sha256(data).digest() + data)
 
     def load_log(self, num_directions: int) -> list[Update]:
-        """Return the updates of rounds 1, 2, ... that are known; none where the file is missing or damaged."""
+        """Return the updates of rounds 1, 2, ... that are known; none where there is no file.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged, or of another number of directions.
+        """
         path = self.folder / _LOG
-        try:
-            return unpack_updates(path.read_bytes(), num_directions) if path.is_file() else []
-        except ValueError as error:
-            logger.warning("%s cannot be used: %s", path, error)
+        if not path.is_file():
             return []
+        content = path.read_bytes()
+        data = content.removeprefix(_MAGIC)
+        if len(data) < len(content):
+            digest, data = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+            if hashlib.sha256(data).digest() != digest:
+                raise ValueError(f"{path} is damaged: its updates do not have the SHA-256 that it says")
+        try:
+            updates = unpack_updates(data, num_directions)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+        if data is content and data:
+            logger.warning("%s is of an earlier version and has no digest: damage to it would not be noticed", path)
+        return updates
 
     def save_replica(self, state: Mapping[str, Tensor], server_round: int, digest: bytes) -> None:
         """Keep a replica's :meth:`~fedstats_app.training.zeroth_order.replica.Replica.state` with round and digest."""
@@ -123,8 +153,14 @@ class TrainingFiles:
         self.write(_REPLICA, tensors_to_bytes(state, metadata, digest=True))
 
     def load_replica(self) -> tuple[dict[str, Tensor], int, bytes] | None:
-        """Return what :meth:`save_replica` kept, or None where it is missing or damaged."""
-        kept = self._read(_REPLICA, "the log is replayed", "round", "digest")
+        """Return what :meth:`save_replica` kept, or None where there is nothing.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged.
+        """
+        kept = self._read(_REPLICA, "round", "digest")
         return None if kept is None else (kept[0], int(kept[1]["round"]), bytes.fromhex(kept[1]["digest"]))
 
     def write(self, name: str, data: bytes) -> None:
@@ -133,15 +169,35 @@ class TrainingFiles:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(self.folder / name, data)
 
-    def _read(self, name: str, instead: str, *keys: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+    def _read(self, name: str, *keys: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         path = self.folder / name
         if not path.is_file():
             return None
-        try:
-            tensors, metadata = read_tensors(path)
-            if missing := set(keys) - metadata.keys():
-                raise ValueError(f"its header lacks {', '.join(sorted(missing))}")
-            return tensors, metadata
-        except ValueError as error:
-            logger.warning("%s cannot be used, %s: %s", path, instead, error)
-            return None
+        tensors, metadata = read_tensors(path)
+        if missing := set(keys) - metadata.keys():
+            raise ValueError(f"{path} is damaged: its header lacks {', '.join(sorted(missing))}")
+        return tensors, metadata
+
+
+class NodeFiles(TrainingFiles):
+    """The files of a training on a node, which makes up for one that is damaged; the log says which."""
+
+    def load_start(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """As the base's; None where it is damaged: the server sends it again."""
+        return _unless_damaged(super().load_start, None, "it is asked for again")
+
+    def load_log(self, num_directions: int) -> list[Update]:
+        """As the base's; nothing where it is damaged: the server sends it again."""
+        return _unless_damaged(lambda: super(NodeFiles, self).load_log(num_directions), [], "it is asked for again")
+
+    def load_replica(self) -> tuple[dict[str, Tensor], int, bytes] | None:
+        """As the base's; None where it is damaged: it follows from start and log."""
+        return _unless_damaged(super().load_replica, None, "the log is replayed")
+
+
+def _unless_damaged(load: Callable[[], Loaded], otherwise: Loaded, instead: str) -> Loaded:
+    try:
+        return load()
+    except ValueError as error:
+        logger.warning("a file cannot be used, %s: %s", instead, error)
+        return otherwise

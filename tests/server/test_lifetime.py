@@ -1,0 +1,127 @@
+"""What a run leaves and says when the disk fails under it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Message
+
+from fedstats_app import client_app
+from fedstats_app.results.run_folder import RunFolder
+from fedstats_app.results.status_file import STATUS_BYTES
+from fedstats_app.storage.lock import FolderInUseError, FolderLock
+from tests.support.full_disk import FullDisk
+from tests.support.simulation import read_json, simulate
+
+
+def only_folder(tmp_path: Path) -> Path:
+    (folder,) = (tmp_path / "runs").iterdir()
+    return folder
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
+    return FullDisk(monkeypatch)
+
+
+def full_at(disk: FullDisk, message_type: str) -> Any:
+    def app(msg: Message, context: Context) -> Message:
+        disk.full |= msg.metadata.message_type == message_type
+        return client_app.app(msg, context)
+
+    return app
+
+
+def test_a_disk_that_is_full_from_some_moment_on_is_in_the_status_and_in_the_last_line(
+    tmp_path: Path, disk: FullDisk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(OSError, match="No space left") as caught:
+        simulate(tmp_path, method="fedncm", app=full_at(disk, "query.statistics"))
+    status = read_json(only_folder(tmp_path), "status.json")
+    assert status["state"] == "failed" and "No space left on device" in status["reason"] and status["ended"]
+    assert caught.value.errno == errno.ENOSPC
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert "FAILED: OSError: [Errno 28] No space left on device" in last
+
+
+def test_a_status_that_cannot_be_written_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = RunFolder.write_status
+
+    def only_running(self: RunFolder, state: Any, reason: str = "") -> None:
+        if state != "running":
+            raise PermissionError(errno.EACCES, "no more statuses")
+        real(self, state, reason)
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "the first error")
+
+    monkeypatch.setattr(RunFolder, "write_status", only_running)
+    monkeypatch.setattr(RunFolder, "write_results", failing)
+    monkeypatch.setattr("fedstats_app.server.lifetime.append_disclosure", lambda *_, **__: failing())
+    with pytest.raises(OSError, match="the first error"):
+        simulate(tmp_path, method="fedncm")
+    said = capsys.readouterr().out
+    assert "status.json could not be written, and may say something else: [Errno 13] no more statuses" in said
+    assert said.strip().splitlines()[-1].endswith("FAILED: OSError: [Errno 28] the first error")
+
+
+def test_a_run_that_cannot_say_that_it_is_completed_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = RunFolder.write_status
+
+    def not_completed(self: RunFolder, state: Any, reason: str = "") -> None:
+        if state == "completed":
+            raise OSError(errno.EIO, "no")
+        real(self, state, reason)
+
+    monkeypatch.setattr(RunFolder, "write_status", not_completed)
+    with pytest.raises(OSError, match="no"):
+        simulate(tmp_path, method="fedncm")
+    assert read_json(only_folder(tmp_path), "status.json")["state"] == "failed"
+    assert "FAILED: OSError" in capsys.readouterr().out.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("reason", ["short", "ä" * 5000, "\x00" * 5000, "\ud800", "a\nb" * 3000])
+def test_a_status_of_any_reason_fits_where_the_one_before_it_was(tmp_path: Path, disk: FullDisk, reason: str) -> None:
+    folder = RunFolder.create(str(tmp_path), 1)
+    folder.write_status("running")
+    disk.full = True
+    folder.write_status("failed", reason)
+    content = (folder.path / "status.json").read_bytes()
+    assert len(content) == STATUS_BYTES
+    status = json.loads(content)
+    assert status["state"] == "failed"
+    assert status["reason"][:5] == reason.encode("utf-8", "replace").decode()[:5]
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_became_read_only_says_so(tmp_path: Path) -> None:
+    folder = RunFolder.create(str(tmp_path), 1)
+    folder.write_status("running")
+    folder.path.chmod(0o555)
+    try:
+        folder.write_status("failed", "PermissionError")
+    finally:
+        folder.path.chmod(0o755)
+    assert read_json(folder.path, "status.json")["state"] == "failed"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="flock")
+def test_a_folder_in_use_is_not_gone_on_in_and_its_status_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = simulate(tmp_path, method="fedncm")
+    before = (folder / "status.json").read_bytes()
+    with FolderLock(folder), pytest.raises(FolderInUseError):
+        simulate(tmp_path, method="fedncm", resume=str(folder))
+    assert (folder / "status.json").read_bytes() == before
+    assert "FAILED: FolderInUseError" in capsys.readouterr().out.strip().splitlines()[-1]
+    simulate(tmp_path, method="fedncm", resume=str(folder))
