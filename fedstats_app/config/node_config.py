@@ -91,12 +91,6 @@ class NodeConfig:
     max_questions: int = 8
     max_heads: int = 1_000
     max_rounds: int = 10_000
-
-    def data_options(self, run: DataOptions) -> DataOptions:
-        """Return a run's options with this node's columns."""
-        own = {f"{role}_column": getattr(self, f"{role}_column") for role in ("image", "text", "label")}
-        return replace(run, **own)
-
     limits: RequestLimits | None = None
 
     @property
@@ -106,6 +100,11 @@ class NodeConfig:
             return self.limits
         # A batch is as large as a class must be, unless its owner says otherwise.
         return RequestLimits(DEFAULT_MIN_CLASS_COUNT if self.min_class_count is None else self.min_class_count)
+
+    def data_options(self, run: DataOptions) -> DataOptions:
+        """Return a run's options with this node's columns."""
+        own = {f"{role}_column": getattr(self, f"{role}_column") for role in ("image", "text", "label")}
+        return replace(run, **own)
 
     def class_floor(self, asked: int) -> int:
         """Return how many samples a class must have to leave: the node's own floor, which a run can only raise.
