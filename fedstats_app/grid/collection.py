@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 from flwr.app import Message
@@ -76,7 +77,7 @@ class Collection:
         if caps.bind:
             nobody = torch.zeros(request.num_classes, dtype=torch.int64)
             self.capped = CappedStatistics(caps, self._sums[0].summed().class_counts if self._sums else nobody)
-        self._base, self._is_stale = list(self._sums), False
+        self._base, self._is_stale = list(self._sums), False  # what clients are added to, where they are capped
         self._known = {one.digest: one for one in self._earlier if one.digest}
         self._sizes: list[ReceivedStatistics] = []  # of what was merged, without the statistics themselves
 
@@ -120,6 +121,35 @@ class Collection:
         self.outcomes.append(outcome)
         return outcome
 
+    def state(self) -> tuple[list[StatisticsSum], dict[str, Any]]:
+        """Return the sums so far and, as plain values, what else :meth:`take_up` needs to go on."""
+        return self._sums, {
+            "outcomes": [outcome.to_json() for outcome in self.outcomes],
+            "digests": {str(client): digest for client, digest in self._merged.items()},
+            "sizes": [asdict(one) for one in self._sizes],
+        }
+
+    def take_up(self, sums: Sequence[StatisticsSum], record: Mapping[str, Any], present: Container[int]) -> None:
+        """Go on from what :meth:`state` of a collection for the same request returned.
+
+        Parameters
+        ----------
+        sums, record
+            As returned.
+        present : container of int
+            The clients that can be asked now. The statistics of others are known, should they come under another id.
+        """
+        self._sums = list(sums)
+        self.outcomes[:] = [ClientOutcome(**outcome) for outcome in record["outcomes"]]
+        self._merged = {int(client): digest for client, digest in record["digests"].items()}
+        sizes: list[dict[str, Any]] = [
+            {key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}
+            for one in record["sizes"]
+        ]
+        self._sizes = [ReceivedStatistics(**one) for one in sizes]
+        absent = {client: digest for client, digest in self._merged.items() if client not in present and digest}
+        self._known |= {digest: MergedClient(digest, "this run", client) for client, digest in absent.items()}
+
     def collected(self, class_names: Sequence[str], run: str) -> CollectedStatistics:
         """Return all that was collected, for a later run to extend.
 
@@ -139,6 +169,11 @@ class Collection:
         merged = tuple(MergedClient(digest, run, client) for client, digest in self._merged.items())
         fingerprint = self.request.backbone_fingerprint
         return CollectedStatistics(tuple(class_names), self.request.specs, sums, fingerprint, (*self._earlier, *merged))
+
+    @property
+    def digests(self) -> Mapping[int, str]:
+        """What identifies the statistics of each client that was merged in this run."""
+        return self._merged
 
     @property
     def num_merged(self) -> int:
@@ -183,7 +218,7 @@ class Collection:
         return self._sums[index]
 
     def _add(self, client_id: int, received: ReceivedStatistics) -> None:
-        sums = self._base or [
+        sums = self._sums or [
             StatisticsSum(
                 self.request.num_classes,
                 client.rows.feature_dim,
@@ -199,8 +234,7 @@ class Collection:
                     f"class-sums: feature dimension must be {total.feature_dim}, as the first client's, "
                     f"got {client.rows.feature_dim}"
                 )
-        if not self._base:
-            self._base = self._sums = sums
+        self._sums, self._base = sums, self._base or sums
         if self.capped is not None:
             self.capped.add(client_id, received.statistics)
             self._is_stale = True

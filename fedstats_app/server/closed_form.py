@@ -9,6 +9,7 @@ import numpy as np
 from fedstats_app.outcomes.advice import Advice, advise
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.outcomes.method_result import MethodResult
+from fedstats_app.results.accumulator_file import forget_accumulated
 from fedstats_app.results.advice_text import advice_lines
 from fedstats_app.results.disclosure import policy_record
 from fedstats_app.results.model_card import write_model_card
@@ -16,7 +17,8 @@ from fedstats_app.results.record import head_metadata
 from fedstats_app.results.state import State, read_state
 from fedstats_app.results.statistics_file import STATISTICS_FILE, load_statistics, save_statistics
 from fedstats_app.results.table import results_table
-from fedstats_app.server.asking import Asked, ask, solved_heads, statistics_strategy
+from fedstats_app.server.asked import Asked
+from fedstats_app.server.asking import ask, solved_heads, statistics_strategy
 from fedstats_app.server.influence import influence_lines, measure, with_shares
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import Scores, method_result, score
@@ -31,6 +33,7 @@ class ClosedForm:
         """Do all of it, or take what the folder of an interrupted run has."""
         needed = bool(run.config.personal.approaches)
         if run.config.run.resume and run.folder.read_results():
+            forget_accumulated(run.folder.path)
             return read_state(run.folder.path, _kept_statistics(run) if needed else None)
         strategy = statistics_strategy(run)
         asked = ask(run, strategy)
@@ -44,6 +47,7 @@ class ClosedForm:
         harm = _measure_clients(run, strategy, asked)
         advice = advise(results, scores.num_examples, chance=scores.chance)
         _write(run, strategy, asked, scores, results, advice, harm)
+        forget_accumulated(run.folder.path)
         run.progress.say(f"done after {run.progress.elapsed}")
         print(results_table(results, _num_merged(strategy.outcomes)), flush=True)
         for line in advice_lines(advice):

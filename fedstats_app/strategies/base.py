@@ -187,7 +187,10 @@ class StatisticsStrategy(ServedMethods, WithoutEvaluation):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Return one request for each client of this round: those not asked yet, drawn by (seed, round)."""
+        """Return one request for each client of this round: those not asked yet, drawn by (seed, round).
+
+        A client that was asked before the run was interrupted belongs to its round, but is not asked again.
+        """
         clients = sorted(grid.get_node_ids())
         left = [client for client in clients if client not in self._asked]
         size = min(math.ceil(len(clients) * self.fraction_train), len(left))
@@ -195,10 +198,11 @@ class StatisticsStrategy(ServedMethods, WithoutEvaluation):
             draw = np.random.default_rng([self.seed, server_round])
             left = sorted(int(client) for client in draw.choice(np.array(left, dtype=object), size, replace=False))
         self._asked.update(left)
-        content = replace(self.request, server_round=server_round).to_content()
+        content, answered = replace(self.request, server_round=server_round).to_content(), self.answered
         return [
             Message(content, dst_node_id=client, message_type=QUERY_STATISTICS, group_id=str(server_round))
             for client in left
+            if client not in answered
         ]
 
     def aggregate_train(

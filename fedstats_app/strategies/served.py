@@ -111,6 +111,11 @@ class ServedMethods:
         return self.collection.outcomes
 
     @property
+    def answered(self) -> set[int]:
+        """The clients of which it is known what became of them."""
+        return {outcome.client for outcome in self.outcomes}
+
+    @property
     def expected_reply_bytes(self) -> int:
         """Upper bound of a reply's size, for a :class:`ClientGrid` that has seen none; 1 MiB where d is not known."""
         if self.feature_dim is None:
