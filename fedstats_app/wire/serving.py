@@ -125,8 +125,8 @@ def unpack_reply(reply: Message, client_id: int | None, instruction: Message) ->
         The client's own instruction, to which the part replies.
     """
     if reply.has_error():
-        reason = None if reply.error.reason is None else clean_reason(reply.error.reason)
-        return Message(Error(code=reply.error.code, reason=reason), reply_to=instruction)
+        said = None if reply.error.reason is None else clean_reason(reply.error.reason)
+        return Message(Error(code=reply.error.code, reason=said), reply_to=instruction)
     if client_id is None:
         return Message(reply.content, reply_to=instruction)
     failed = reply.content.get("failed")

@@ -43,7 +43,7 @@ def test_commands_run(command: str, place: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_all_commands_are_shown() -> None:
-    assert {command.split()[1] for command in COMMANDS} == {"predict", "evaluate", "doctor"}
+    assert {command.split()[1] for command in COMMANDS} == {"predict", "evaluate", "doctor", "remove"}
 
 
 def test_options_in_the_text_exist() -> None:
