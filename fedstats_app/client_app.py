@@ -10,17 +10,37 @@ import fedstats_app.threads  # noqa: F401  # first: it must come before torch
 
 # isort: split
 
+import logging
 from collections.abc import Callable
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedstats_app.client.ledger import ledger_of, note
 from fedstats_app.config import node_of, run_of
+from fedstats_app.config.choices import REFUSED, refused_choice
 from fedstats_app.data.clients import listed_classes, own_dataset
-from fedstats_app.wire import NodeInfo, guard, node_info_reply, per_client
+from fedstats_app.wire import NodeInfo, RejectedRequest, guard, node_info_reply, per_client
+from fedstats_app.wire.serving import clients_in
+
+logger = logging.getLogger("fedstats_app")
 
 # They score what is being trained, or was trained on this node.
 EVALUATIONS_OF_TRAINING = ("evaluate.model", "evaluate.mezo", "evaluate.personal")
+
+
+def owners_choices(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Mod: load nothing that only a node's owner may name, and be the one client that such a node is."""
+    node = node_of(context.node_config)
+    if node.data_path:
+        if clients_in(msg) > 1:
+            raise RejectedRequest("this node is one client, it cannot be asked for several")
+        if reason := refused_choice(run_of(context.run_config), node):
+            from fedstats_app.privacy import RefusedByPolicy
+
+            logger.error("refused: %s", reason)
+            raise RefusedByPolicy(REFUSED)
+    return call_next(msg, context)
 
 
 def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
@@ -35,7 +55,15 @@ def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, 
     return call_next(msg, context)
 
 
-app = ClientApp(mods=[guard, owners_policy])
+def owners_ledger(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Mod: answer nothing on data of a node's own that it could not write down, and no more than its owner allows."""
+    ledger = ledger_of(run_of(context.run_config), node_of(context.node_config))
+    if ledger is not None:
+        note(ledger, msg, context)
+    return call_next(msg, context)
+
+
+app = ClientApp(mods=[guard, owners_choices, owners_policy, owners_ledger])
 
 
 @app.query("clients")
@@ -45,7 +73,7 @@ def clients(msg: Message, context: Context) -> Message:
     trains = not node.refusal_to_train()
     if node.data_path:
         config = run_of(context.run_config)
-        dataset = own_dataset(node.data_path, config.data)
+        dataset = own_dataset(node.data_path, node.data_options(config.data))
         names, ids = listed_classes(dataset, node.class_floor(config.federation.min_class_count))
         return node_info_reply(msg, NodeInfo(class_names=names, class_ids=ids, trains=trains, any_app=node.any_app))
     info = NodeInfo(node.partition_id, node.num_partitions, trains=trains, any_app=node.any_app)

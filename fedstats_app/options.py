@@ -29,6 +29,8 @@ MAX_JSON_LENGTH = 100_000
 class ConfigError(ValueError):
     """Every problem of a configuration, one per line."""
 
+    for_server = True
+
 
 def option(default: object, check: Check, *, key: str = "") -> Any:
     """Return a dataclass field with its default, the check of its value and, where it is not the usual one, its key."""

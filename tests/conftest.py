@@ -35,6 +35,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep features, and the ledgers of nodes, out of the user's own cache."""
+    os.environ.setdefault("FEDSTATS_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
 @pytest.fixture(params=FEDERATIONS)
 def federation(request: pytest.FixtureRequest) -> Federation:
     """Each golden federation in turn."""

@@ -312,12 +312,13 @@ def test_a_node_with_another_backbone_is_refused_by_name(tmp_path: Path) -> None
     assert "is not the server's, fingerprint" in outcomes[1]["reason"]
 
 
-def test_a_node_whose_folder_is_not_there_takes_no_part(tmp_path: Path) -> None:
+def test_a_node_whose_folder_is_not_there_takes_no_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     nodes = [*nodes_of(tmp_path, "ab", ("ant", "bee")), {"data-path": str(tmp_path / "gone")}]
     folder = simulate(tmp_path, node_configs=nodes, method="fedncm")
     ((node, reason),) = read_json(folder, "results.json")["refused_nodes"].items()
     assert node == str(FIRST_NODE_ID + 2)
-    assert "DatasetError" in reason and f"nothing is at {tmp_path / 'gone'}" in reason
+    assert reason == "DatasetError: the reason is in the log of this node"
+    assert f"nothing is at {tmp_path / 'gone'}" in caplog.text
     assert [one["outcome"] for one in clients(folder)] == ["merged", "merged"]
 
 
@@ -364,9 +365,9 @@ def test_what_was_not_evaluated_stands_in_the_results(
     nodes = nodes_of(tmp_path, "abc", ("ant", "bee"), min_class_count=0)
     folder = simulate(tmp_path, node_configs=nodes, method="fedncm")
     results = read_json(folder, "results.json")
-    assert results["evaluation_failures"] == {"1001": "OSError: no disk"}
-    assert results["num_test_examples"] == 6  # a fifth of 16 images, rounded, on two of three nodes
-    assert "client 1001 did not evaluate: OSError: no disk" in capsys.readouterr().out
+    assert results["evaluation_failures"] == {"1001": "OSError: the reason is in the log of this node"}
+    assert results["num_test_examples"] == 8  # a fifth of 8 images, rounded, of each class, on two of three nodes
+    assert "client 1001 did not evaluate: OSError: the reason is in the log" in capsys.readouterr().out
     assert read_json(folder, "config.json")["data"] == "each node's own data"
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Sequence
 
 from fedstats_app import __version__
 
+_LEDGER = "node ledger"
 _EXIT = "exit code: 0 if all is well, 1 if something is wrong (said in the output), 2 if there is no result"
 
 
 def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the arguments; a command that hands words on to another has those that are not its own in `others`."""
-    root = parser()
-    arguments, others = root.parse_known_args(argv)
+    root, words = parser(), list(sys.argv[1:] if argv is None else argv)
+    # A word of Flower's must not be taken for a subcommand, so this one is a command of two words.
+    if words[:2] == _LEDGER.split():
+        words[:2] = [_LEDGER]
+    arguments, others = root.parse_known_args(words)
     if others and not hasattr(arguments, "others"):
         root.error(f"unrecognized arguments: {' '.join(others)}")
     arguments.others = others
@@ -38,6 +43,11 @@ def parser() -> argparse.ArgumentParser:
     )
     # Its options are not abbreviated: what is not one of them is Flower's.
     _node(commands.add_parser("node", help="run a SuperNode", description=_NODE, epilog=_FLOWER, allow_abbrev=False))
+    _ledger(
+        commands.add_parser(
+            _LEDGER, help="show or reset what a node has answered", description=_LEDGER_HELP, epilog=_EXIT
+        )
+    )
     return root
 
 
@@ -58,6 +68,10 @@ _REMOVE = (
 _NODE = (
     "Run a SuperNode that answers with fedstats-app as it is installed here, whatever app the server sends; or with "
     "the apps whose SHA-256 are approved-apps in its node-config."
+)
+_LEDGER_HELP = (
+    "Show what nodes with data of their own have answered since their data last changed. --reset forgets questions and "
+    "answers: what the limits allow is allowed once more."
 )
 _FLOWER = "All other options are those of flower-supernode, which lists them with --help."
 
@@ -141,6 +155,16 @@ def _remove(command: argparse.ArgumentParser) -> None:
 def _node(command: argparse.ArgumentParser) -> None:
     command.set_defaults(others=[])
     command.add_argument("--any-app", action="store_true", help="run ANY app that the server sends, as Flower does")
+
+
+def _ledger(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--state-dir",
+        default="",
+        metavar="FOLDER",
+        help="as state-dir of the node-config (default: state in ~/.cache/fedstats)",
+    )
+    command.add_argument("--reset", action="store_true", help="forget questions and answers")
 
 
 def _at_least_one(text: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,11 +14,12 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.samples import samples_for
+from fedstats_app.client.ledger import Ledger, ledger_of
 from fedstats_app.config import AppConfig, NodeConfig, node_of, run_of
 from fedstats_app.data import Dataset
-from fedstats_app.data.clients import aligned, hidden_classes, own_dataset, partitions, split_holdout, training_set
+from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
 from fedstats_app.methods import METHODS
-from fedstats_app.privacy import NodePolicy
+from fedstats_app.privacy import Cells, NodePolicy
 from fedstats_app.statistics import IdentityMap
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples
@@ -39,12 +40,15 @@ class ClientSplit:
         (h,) indices of those for evaluation.
     suppressed : tuple of str
         Names of the classes that the client has samples of, but too few to use. They stay on the node.
+    cells : Cells or None
+        Of those for statistics and training, on a node with data of its own.
     """
 
     dataset: Dataset
     kept: NDArray[np.int64]
     held_out: NDArray[np.int64]
     suppressed: tuple[str, ...] = ()
+    cells: Cells | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,12 @@ class Site:
         """The policy of the node's owner."""
         allowed = self.node.allowed_methods
         needs = None if allowed is None else {one: METHODS[one].needs if one in METHODS else None for one in allowed}
-        return NodePolicy(self.floor, self.node.min_gram_samples, needs)
+        return NodePolicy(self.floor, self.node.min_gram_samples, needs, self.node.request_limits)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """What a node with data of its own remembers; None for a partition."""
+        return ledger_of(self.config, self.node)
 
     def reader(self, fingerprint: str) -> FeatureReader:
         """Return a reader with the backbone that the server asks for, or refuse before any image is read.
@@ -98,8 +107,8 @@ class Site:
         backbone = loaded_backbone(config.backbone_for(own_data=bool(node.data_path), weights=node.backbone_weights))
         if fingerprint and backbone.fingerprint != fingerprint:
             raise RejectedRequest(
-                f"this node's backbone {backbone.name} ({backbone.weights_source}, fingerprint "
-                f"{backbone.fingerprint[:16]}) is not the server's, fingerprint {fingerprint[:16]}"
+                f"this node's backbone {backbone.name} (fingerprint {backbone.fingerprint[:16]}) "
+                f"is not the server's, fingerprint {fingerprint[:16]}"
             )
         return FeatureReader(backbone, node.cache_root(config.cache))
 
@@ -115,9 +124,9 @@ class Site:
         class_names : tuple of str
             The federation's classes, or empty where they are the data set's.
         holdout : float
-            Share kept for evaluation.
+            Share kept for evaluation. A node with data of its own keeps one share for good, or for 0 nothing.
         seed : int
-            Draws which.
+            Draws which, in a partition.
 
         Raises
         ------
@@ -127,28 +136,41 @@ class Site:
         return _split(self, class_names, holdout, seed)
 
     def _split(self, class_names: tuple[str, ...], holdout: float, seed: int) -> ClientSplit:
-        own_data = bool(self.node.data_path)
-        dataset, indices = self._data(class_names)
-        kept, held_out = split_holdout(indices, holdout, seed, None if own_data else self.client_id)
+        if (ledger := self.ledger) is not None:
+            return self._own_split(ledger, class_names, everything=not holdout)
+        dataset, indices = self._partition(class_names)
+        kept, held_out = split_holdout(indices, holdout, seed, self.client_id)
+        return self._above_floor(ClientSplit(dataset, kept, held_out))
+
+    def _own_split(self, ledger: Ledger, class_names: tuple[str, ...], *, everything: bool) -> ClientSplit:
+        """Return the one split that a node with data of its own has, or everything for statistics."""
+        own = own_dataset(self.node.data_path, self.node.data_options(self.config.data))
+        dataset, indices = aligned(own, class_names, self.floor) if class_names else (own, np.arange(len(own)))
+        layout = ledger.layout()
+        cell, held = layout.cell[indices], layout.held_out[indices]
+        used = cell >= 0
+        kept, held_out = np.flatnonzero(used & (everything | ~held)), np.flatnonzero(used & held & (not everything))
+        split = self._above_floor(ClientSplit(dataset, kept, held_out))
+        kept = split.kept
+        left = {dataset.class_names[label] for label in np.unique(dataset.labels[kept])}
+        few = {own.class_names[label] for label in np.unique(own.labels)} - left
+        cells = Cells(torch.from_numpy(cell[kept]), torch.from_numpy(held[kept]), max(self.node.class_floor(0), 1))
+        return replace(split, suppressed=tuple(sorted(few)), cells=cells)
+
+    def _above_floor(self, split: ClientSplit) -> ClientSplit:
+        """Leave out classes that are under the floor, and too few samples to evaluate."""
         if self.floor <= 1:
-            return ClientSplit(dataset, kept, held_out)
+            return split
+        dataset, kept, held_out = split.dataset, split.kept, split.held_out
         policy, num_classes, labels = self.policy, len(dataset.class_names), torch.from_numpy(dataset.labels.copy())
         allowed = policy.allowed_classes(labels[kept], num_classes)
         few = {dataset.class_names[label] for label in torch.unique(labels[kept]).tolist() if not allowed[label]}
-        if own_data:
-            own = own_dataset(self.node.data_path, self.config.data)
-            few |= {own.class_names[c] for c in np.intersect1d(hidden_classes(own, self.floor), own.labels)}
         kept, held_out = (part[allowed[labels[part]].numpy()] for part in (kept, held_out))
         held_out = held_out[policy.evaluable(labels[held_out], num_classes).numpy()]
         return ClientSplit(dataset, kept, held_out, tuple(sorted(few)))
 
-    def _data(self, class_names: tuple[str, ...]) -> tuple[Dataset, NDArray[np.int64]]:
-        """Return the data set, its labels aligned to the federation's classes, and the client's indices in it."""
-        if self.node.data_path:
-            dataset = own_dataset(self.node.data_path, self.config.data)
-            if class_names:
-                dataset = aligned(dataset, class_names, self.floor)
-            return dataset, np.arange(len(dataset))
+    def _partition(self, class_names: tuple[str, ...]) -> tuple[Dataset, NDArray[np.int64]]:
+        """Return the run's data set, with the federation's classes, and the client's indices in it."""
         if self.client_id is None:
             raise ValueError("a node that hosts partitions must be asked for one of them")
         parts = partitions(self.config.data, self.config.partition, self.config.run.seed)

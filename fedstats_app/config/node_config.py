@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.backbones.options import backbone_name
 from fedstats_app.data.feature_cache_files import default_cache_root
-from fedstats_app.data.options import CacheOptions
+from fedstats_app.data.options import CacheOptions, DataOptions
 from fedstats_app.methods import METHODS
-from fedstats_app.options import Check, ConfigError, some_of, whole
+from fedstats_app.options import Check, ConfigError, number, some_of, text, whole
+from fedstats_app.training.limits import RequestLimits
 
 # What a node's owner can allow besides the closed-form methods: all that trains on the node.
 TRAINING = "training"
@@ -23,6 +25,11 @@ def allowed_method_list(value: object) -> tuple[str, ...] | None:
     """Return the methods that an owner allows; None for all."""
     names = str(some_of((*METHODS, TRAINING), "all")(value))
     return None if names == "all" else tuple(names.split(","))
+
+
+def backbone_list(value: object) -> tuple[str, ...]:
+    """Return the backbones that an owner allows."""
+    return tuple(str(backbone_name(name.strip())) for name in str(value).split(","))
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,17 @@ class NodeConfig:
         Where a personal model, or a replica, lasts from round to round; "" for a folder beside the feature cache.
     any_app : bool
         Whether code of anybody's runs here: what `fedstats node --any-app` says.
+    image_column, text_column, label_column : str
+        Of tables at ``data_path``; "" for the only one with a usual name. A run cannot choose others.
+    allowed_backbones : tuple of str or None
+        All that may be loaded; None for those that are known by name alone, without a hub or a folder.
+    holdout_fraction : float or None
+        Share that the node keeps for evaluation, on data of its own; None for that of the first run.
+    max_questions, max_heads, max_rounds : int
+        How many different statistics questions, heads to score and rounds of training are answered for one version of
+        data of its own.
+    limits : RequestLimits or None
+        What the owner says of single requests; None for what is usual (:attr:`request_limits`).
     """
 
     data_path: str = ""
@@ -65,6 +83,29 @@ class NodeConfig:
     allowed_methods: tuple[str, ...] | None = None
     state_dir: str = ""
     any_app: bool = False
+    image_column: str = ""
+    text_column: str = ""
+    label_column: str = ""
+    allowed_backbones: tuple[str, ...] | None = None
+    holdout_fraction: float | None = None
+    max_questions: int = 8
+    max_heads: int = 1_000
+    max_rounds: int = 10_000
+
+    def data_options(self, run: DataOptions) -> DataOptions:
+        """Return a run's options with this node's columns."""
+        own = {f"{role}_column": getattr(self, f"{role}_column") for role in ("image", "text", "label")}
+        return replace(run, **own)
+
+    limits: RequestLimits | None = None
+
+    @property
+    def request_limits(self) -> RequestLimits | None:
+        """What one request may ask: the usual where there is data of its own, nothing in a simulation."""
+        if self.limits is not None or not self.data_path:
+            return self.limits
+        # A batch is as large as a class must be, unless its owner says otherwise.
+        return RequestLimits(DEFAULT_MIN_CLASS_COUNT if self.min_class_count is None else self.min_class_count)
 
     def class_floor(self, asked: int) -> int:
         """Return how many samples a class must have to leave: the node's own floor, which a run can only raise.
@@ -145,18 +186,33 @@ class NodeConfig:
 
 
 def _node_policy(node_config: Mapping[str, object]) -> dict[str, Any]:
-    """Return what the owner says of what may leave the node."""
-    checks: dict[str, Check] = {
-        "min-class-count": whole(0, 1_000_000_000),
-        "min-gram-samples": whole(0, 1_000_000_000),
-        "allowed-methods": allowed_method_list,
+    """Return what the owner says of what may be asked and what may leave the node."""
+    many = whole(0, 1_000_000_000)
+    checks: dict[str, tuple[str, Check]] = {
+        "min-class-count": ("min_class_count", many),
+        "min-gram-samples": ("min_gram_samples", many),
+        "allowed-methods": ("allowed_methods", allowed_method_list),
+        "allowed-backbones": ("allowed_backbones", backbone_list),
+        "image-column": ("image_column", text),
+        "text-column": ("text_column", text),
+        "label-column": ("label_column", text),
+        "holdout-fraction": ("holdout_fraction", number(0.0, 0.9, open_low=True)),
+        "max-statistics-questions": ("max_questions", many),
+        "max-heads-scored": ("max_heads", many),
+        "max-training-rounds": ("max_rounds", many),
     }
-    policy = {}
-    for name, check in checks.items():
+    policy: dict[str, Any] = {}
+    for name, (field, check) in checks.items():
         if name not in node_config:
             continue
         try:
-            policy[name.replace("-", "_")] = check(node_config[name])
+            policy[field] = check(node_config[name])
         except ValueError as error:
             raise ConfigError(f"node-config: {name}: {error}, got {node_config[name]!r}") from error
+    if RequestLimits.keys().keys() & node_config.keys():
+        usual = {"min-batch-size": policy.get("min_class_count", DEFAULT_MIN_CLASS_COUNT)}
+        try:
+            policy["limits"] = RequestLimits.read({**usual, **node_config})
+        except ConfigError as error:
+            raise ConfigError("\n".join(f"node-config: {line}" for line in str(error).splitlines())) from error
     return policy

@@ -85,13 +85,16 @@ def listed_classes(dataset: Dataset, floor: int) -> tuple[tuple[str, ...], tuple
     return names, tuple(listed.tolist()) if dataset.numbered else None
 
 
-def aligned(dataset: Dataset, class_names: tuple[str, ...], floor: int) -> Dataset:
-    """Return a node's data with the federation's classes, without samples of classes that it was not told of."""
+def aligned(dataset: Dataset, class_names: tuple[str, ...], floor: int) -> tuple[Dataset, NDArray[np.int64]]:
+    """Return a node's data with the federation's classes, without samples of classes that it was not told of.
+
+    And (n,) the indices that its samples have in the data as they were.
+    """
     hidden = [c for c in hidden_classes(dataset, floor) if dataset.class_names[c] not in class_names]
-    left_out = np.isin(dataset.labels, hidden)
-    if left_out.any():
-        dataset = dataset.subset(np.flatnonzero(~left_out))
-    return dataset.with_class_names(class_names)
+    told = np.flatnonzero(~np.isin(dataset.labels, hidden))
+    if len(told) < len(dataset):
+        dataset = dataset.subset(told)
+    return dataset.with_class_names(class_names), told
 
 
 def split_holdout(

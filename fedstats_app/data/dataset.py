@@ -15,7 +15,7 @@ from PIL import Image
 from fedstats_app.data.images import to_rgb
 
 # What Pillow and its decoders raise on files that are damaged, truncated, of no known format, or too large.
-_UNREADABLE = (
+UNREADABLE = (
     OSError,
     SyntaxError,
     ValueError,
@@ -181,7 +181,7 @@ class Dataset:
                 return opened
             with opened as image:
                 return to_rgb(image)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             reason = f"{type(error).__name__}: {error}"
             raise UnreadableSampleError(self.sample_name(index), reason, self.kind) from error
 

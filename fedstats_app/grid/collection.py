@@ -127,12 +127,11 @@ class Collection:
         self._sums = list(sums)
         self.outcomes[:] = [ClientOutcome(**outcome) for outcome in record["outcomes"]]
         self._merged = {int(client): digest for client, digest in record["digests"].items()}
-        self._sizes = [
-            ReceivedStatistics(
-                **{key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}
-            )
+        sizes: list[dict[str, Any]] = [
+            {key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}
             for one in record["sizes"]
         ]
+        self._sizes = [ReceivedStatistics(**one) for one in sizes]
         absent = {client: digest for client, digest in self._merged.items() if client not in present and digest}
         self._known |= {digest: MergedClient(digest, "this run", client) for client, digest in absent.items()}
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from flwr.app import Error, Message
-from flwr.serverapp import Grid
 
 from fedstats_app.grid.asking import array_bytes
+from fedstats_app.grid.link import Link, push
 from fedstats_app.wire.serving import pack_requests, unpack_reply
 
 NO_REPLY_CODE = 101
@@ -22,88 +21,12 @@ SERVER_SIDE_CODES = frozenset({NO_REPLY_CODE, 3, 4, 5})
 CLIENTS_PER_MESSAGE = 10
 # Clients asked for ahead of the one whose turn it is, at most, whatever their size.
 CLIENTS_PER_WINDOW = 256
-# Replies whose sizes are remembered, and the share of them that the estimate covers: the few largest do not count, so
-# that one node cannot make the window, and with it the run, as slow as it likes by sending large replies.
-SIZES_REMEMBERED, SHARE_COVERED = 128, 0.9
 FIRST_POLL, LONGEST_POLL = 0.02, 0.5
 
 
 def next_poll(poll: float, *, progressed: bool) -> float:
     """Return how many seconds to wait before asking Flower again: a question costs a SuperLink milliseconds."""
     return FIRST_POLL if progressed else min(1.5 * poll, LONGEST_POLL)
-
-
-def push(grid: Grid, messages: Sequence[Message]) -> list[str | None]:
-    """Push messages and return one id for each, None for a message that was refused.
-
-    Flower's deployment has an empty entry for a refused message; its simulation leaves the entry out, but both note
-    the id in the message itself.
-    """
-    ids = list(grid.push_messages(messages))
-    if len(ids) == len(messages):
-        return [message_id or None for message_id in ids]
-    accepted = set(ids)
-    own = [message.metadata.message_id for message in messages]
-    return [message_id if message_id in accepted else None for message_id in own]
-
-
-class Link:
-    """SuperNodes as the way to clients: who hosts whom, how long a reply may take, how many may be outstanding.
-
-    Parameters
-    ----------
-    inner : Grid
-        Flower's.
-    hosts : mapping, optional
-        From client id to the id of the SuperNode that hosts it. By default every node of ``inner`` is one client and
-        messages pass as they are.
-    reply_timeout : float
-        Seconds that a request may take per client in it, counted from when it was sent or, since SuperNodes and
-        simulated workers take requests one after another, from the last reply of anybody.
-    window_bytes : int
-        Replies that may be outstanding, in bytes, going by the larger ones of the latest replies; at least one client.
-    expected_reply_bytes : int
-        Size of a reply, for as long as none was seen.
-    """
-
-    def __init__(
-        self,
-        inner: Grid,
-        hosts: Mapping[int, int] | None = None,
-        *,
-        reply_timeout: float = 600.0,
-        window_bytes: int = 128 * 2**20,
-        expected_reply_bytes: int = 2**20,
-    ) -> None:
-        if reply_timeout <= 0 or window_bytes <= 0 or expected_reply_bytes <= 0:
-            raise ValueError(
-                "reply_timeout, window_bytes and expected_reply_bytes must be positive, "
-                f"got {reply_timeout}, {window_bytes} and {expected_reply_bytes}"
-            )
-        self.inner = inner
-        self.hosts = None if hosts is None else dict(hosts)
-        self.reply_timeout = reply_timeout
-        self.window_bytes = window_bytes
-        self.reply_bytes = expected_reply_bytes
-        self.wire_messages = 0
-        # A hook for whoever keeps account of what left each client; it sees every reply before it is used.
-        self.on_reply: Callable[[Message], None] | None = None
-        self._sizes: deque[int] = deque(maxlen=SIZES_REMEMBERED)
-
-    def host(self, client_id: int) -> int:
-        """Return the SuperNode that hosts a client."""
-        return client_id if self.hosts is None else self.hosts[client_id]
-
-    @property
-    def num_hosts(self) -> int:
-        """Number of SuperNodes that host clients."""
-        return max(1, len(set(self.inner.get_node_ids() if self.hosts is None else self.hosts.values())))
-
-    def note_reply_size(self, size: int) -> None:
-        """Take the bytes of one client's reply into the estimate that the window goes by."""
-        self._sizes.append(size)
-        covered = sorted(self._sizes)[int(SHARE_COVERED * (len(self._sizes) - 1))]
-        self.reply_bytes = max(covered, 1024)
 
 
 @dataclass
@@ -132,15 +55,22 @@ class Exchange:
     order: list[Message]
     timeout: float | None
     turn: int = 0
+    # How often requests ran out of time so far, those that did so together counting once.
+    stalls: int = 0
     unsent: list[int] = field(default_factory=list)
     in_flight: dict[str, _InFlight] = field(default_factory=dict)
     ready: dict[int, Message] = field(default_factory=dict)
     last_reply: float = field(default_factory=time.monotonic)
 
     def replies(self) -> Iterator[Message]:
-        """Yield one reply for each message, in their order."""
+        """Yield one reply for each message, in their order.
+
+        However many SuperNodes are silent, they cost at most three time limits. After the first stall everybody else is
+        asked at once, so that their time runs together (replies stay with Flower until they fit the window), and from
+        the third one on the limit is half of what it was at the one before.
+        """
         started, poll = time.monotonic(), FIRST_POLL
-        self.unsent = list(range(len(self.order)))
+        self._leave_out_who_rests()
         group_limit = self._group_limit()
         while self.turn < len(self.order):
             self._send(group_limit)
@@ -156,6 +86,14 @@ class Exchange:
             if not progressed:
                 time.sleep(poll)
 
+    def _leave_out_who_rests(self) -> None:
+        for index, instruction in enumerate(self.order):
+            client = instruction.metadata.dst_node_id
+            if self.grid.silences.rests(client):
+                self._fail([index], self.grid.silences.reason(client))
+            else:
+                self.unsent.append(index)
+
     def _group_limit(self) -> int:
         """Return how many clients one message carries: few enough that every host has work ahead of it."""
         return max(1, min(CLIENTS_PER_MESSAGE, math.ceil(self._window() / (4 * self.grid.num_hosts))))
@@ -165,7 +103,7 @@ class Exchange:
 
     def _send(self, group_limit: int) -> None:
         """Send requests of the clients that fit the window, in the order of the clients, grouped by host."""
-        end = min(self.turn + self._window(), len(self.order))
+        end = len(self.order) if self.stalls else min(self.turn + self._window(), len(self.order))
         sendable = [index for index in self.unsent if index < end]
         # One slot becomes free with every reply; waiting for a few keeps messages from carrying one client each.
         if not sendable or (self.in_flight and end < len(self.order) and len(sendable) < group_limit):
@@ -202,9 +140,10 @@ class Exchange:
 
     def _receive(self) -> bool:
         received = False
-        if not self.in_flight:
+        awaited = self._awaited()
+        if not awaited:
             return received
-        for reply in self.grid.inner.pull_messages(list(self.in_flight)):
+        for reply in self.grid.inner.pull_messages(list(awaited)):
             request = self.in_flight.pop(reply.metadata.reply_to_message_id, None)
             if request is None:
                 continue
@@ -215,19 +154,30 @@ class Exchange:
                 answer = unpack_reply(reply, client, instruction)
                 if answer.has_content():
                     self.grid.note_reply_size(array_bytes(answer.content))
+                if answer.has_content() or answer.error.code not in SERVER_SIDE_CODES:
+                    self.grid.silences.note_answer(instruction.metadata.dst_node_id)
                 self.ready[index] = answer
         return received
 
+    def _awaited(self) -> dict[str, _InFlight]:
+        """Return the messages whose replies may be fetched: those that begin in the window."""
+        end = self.turn + self._window()
+        return {message_id: request for message_id, request in self.in_flight.items() if request.clients[0] < end}
+
     def _expire(self, started: float) -> None:
         """Give up on requests that took too long, and on all when the time for the whole exchange is over."""
-        now = time.monotonic()
-        for message_id, request in list(self.in_flight.items()):
+        now, late = time.monotonic(), []
+        for message_id, request in self._awaited().items():
             waited = now - max(request.sent, self.last_reply)
-            allowed = self.grid.reply_timeout * len(request.clients)
+            allowed = self.grid.reply_timeout * len(request.clients) * 0.5 ** max(0, self.stalls - 1)
             if waited > allowed:
-                del self.in_flight[message_id]
-                self._fail(request.clients, f"no reply within {allowed:g} s (reply-timeout)")
-                self._skip_others_of(self.order[request.clients[0]])
+                late.append((message_id, allowed))
+        for message_id, allowed in late:
+            request = self.in_flight.pop(message_id)
+            self._fail(request.clients, f"no reply within {allowed:g} s (reply-timeout)")
+            self._note_timeouts(request.clients)
+            self._skip_others_of(self.order[request.clients[0]])
+        self.stalls += bool(late)
         if self.timeout is not None and now - started > self.timeout:
             for request in self.in_flight.values():
                 self._fail(request.clients, f"no reply when the {self.timeout:.0f} s for all clients were over")
@@ -239,7 +189,12 @@ class Exchange:
         host = self.grid.host(timed_out.metadata.dst_node_id)
         hosted = [index for index in self.unsent if self.grid.host(self.order[index].metadata.dst_node_id) == host]
         self._fail(hosted, "not asked: its SuperNode did not answer an earlier request in time")
+        self._note_timeouts(hosted)
         self.unsent = [index for index in self.unsent if index not in set(hosted)]
+
+    def _note_timeouts(self, batch: list[int]) -> None:
+        for index in batch:
+            self.grid.silences.note_timeout(self.order[index].metadata.dst_node_id)
 
     def _fail(self, batch: list[int], reason: str) -> None:
         for index in batch:

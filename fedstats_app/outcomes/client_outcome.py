@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,13 @@ class ClientOutcome:
         Classes that the client says it left out because it has few samples of them.
     warning : str
         What its owner should know of a merged reply.
+    share : float
+        Of all samples in the heads, of a merged reply.
+    class_shares : mapping
+        From the name of every class that it has to its share of that class's samples.
+    influence, class_influence : float or None
+        What leaving the client out adds to the accuracy of FedNCM's head, and to that on the class where it adds most
+        (:class:`fedstats_app.heads.influence.Influence`); None where that was not measured.
     """
 
     client: int
@@ -40,12 +48,16 @@ class ClientOutcome:
     seconds: float = 0.0
     num_suppressed_classes: int = 0
     warning: str = ""
+    share: float = 0.0
+    class_shares: Mapping[str, float] = field(default_factory=dict)
+    influence: float | None = None
+    class_influence: float | None = None
 
     @property
     def in_heads(self) -> bool:
         """Whether the client's statistics are in the heads."""
         return self.outcome in ("merged", "known")
 
-    def to_json(self) -> dict[str, str | int | float]:
+    def to_json(self) -> dict[str, object]:
         """Return the attributes as plain values."""
         return asdict(self)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedstats_app.privacy.cells import Cells
 from fedstats_app.privacy.node_policy import NodePolicy, says_much_about_samples
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 
@@ -46,6 +47,7 @@ def statistics_above_floor(
     feature_dim: int,
     seed: int = 0,
     device: torch.device | str = "cpu",
+    cells: Cells | None = None,
 ) -> StatisticsAboveFloor:
     """Form the statistics of the samples whose class is not under the policy's floor.
 
@@ -69,6 +71,8 @@ def statistics_above_floor(
         Draws which samples share a mean.
     device : torch.device or str
         Where features arrive.
+    cells : Cells, optional
+        Of the samples: then whole cells share a mean, whatever the seed.
 
     Raises
     ------
@@ -79,8 +83,10 @@ def statistics_above_floor(
     floor = policy.min_class_count
     readable = torch.arange(len(labels))
     while True:
-        present = labels[readable]
-        kept = readable[policy.allowed_classes(present, num_classes)[present]]
+        units = _units(cells, labels, readable)
+        usable = readable[units[readable] >= 0]
+        present = labels[usable]
+        kept = usable[policy.allowed_classes(present, num_classes)[present]]
         policy.check_gram(specs, len(kept))
         accumulators = [
             spec.accumulator(
@@ -90,6 +96,9 @@ def statistics_above_floor(
                 seed=seed,
                 device=device,
                 min_samples_per_mean=policy.min_samples_per_mean,
+                rows=None
+                if cells is None
+                else cells.rows(labels[kept], units[kept], spec.means_per_class, policy.min_samples_per_mean),
             )
             for spec in specs
         ]
@@ -103,11 +112,22 @@ def statistics_above_floor(
         # Samples of classes that were left out stay candidates, so that all classes suppressed are counted.
         unreadable = torch.isin(readable, kept[~seen])
         readable = readable[~unreadable]
-        if all(bool((client.rows.counts >= floor).all()) for client in statistics):
+        found = kept[seen]
+        same_units = torch.equal(units[found], _units(cells, labels, readable)[found])
+        if same_units and all(bool((client.rows.counts >= floor).all()) for client in statistics):
             break
     policy.check_gram(specs, int(seen.sum()))
     _warn_of_gram(policy, specs, statistics)
     return StatisticsAboveFloor(statistics, tuple(sorted(set(labels[readable].tolist()) - set(labels[kept].tolist()))))
+
+
+def _units(cells: Cells | None, labels: Tensor, readable: Tensor) -> Tensor:
+    """Return the unit of each sample, (n,) int64; without cells all are of one."""
+    if cells is None:
+        return torch.zeros_like(labels)
+    can_be_read = torch.zeros(len(labels), dtype=torch.bool)
+    can_be_read[readable] = True
+    return cells.units(labels, can_be_read)
 
 
 def _warn_of_gram(policy: NodePolicy, specs: Sequence[StatisticsSpec], statistics: Sequence[ClientStatistics]) -> None:

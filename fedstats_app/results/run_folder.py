@@ -1,7 +1,7 @@
 """The folder that a run leaves behind: status, configuration, results, clients, heads, plots."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -195,6 +195,11 @@ class RunFolder:
     def append_client(self, client: Mapping[str, object]) -> None:
         """Add one client's line to clients.jsonl."""
         append_line(self.path / "clients.jsonl", to_json_with_digest(client, indent=None))
+
+    def write_clients(self, clients: Iterable[Mapping[str, object]]) -> None:
+        """Write clients.jsonl anew, when more is known of every client than when it answered."""
+        lines = "".join(to_json_with_digest(client, indent=None) + "\n" for client in clients)
+        write_atomically(self.path / "clients.jsonl", lines.encode())
 
     def append_round(self, record: RoundRecord) -> None:
         """Add one round's line to rounds.jsonl, in place of what a run that was killed left of it and of later ones."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedstats_app.grid.kept_statistics import KeptStatistics
 from fedstats_app.grid.rank_curve import RankCurve
 
 
@@ -15,6 +16,8 @@ class Asked:
 
     Attributes
     ----------
+    kept : KeptStatistics
+        The rows of every client that answered since the run began, or went on.
     label_counts : dict
         From client to (C,) samples per class, where they may be shown.
     rounds : list
@@ -23,6 +26,7 @@ class Asked:
         What FedRoot would have been sent at other ranks, where that follows from what was sent.
     """
 
+    kept: KeptStatistics
     label_counts: dict[int, np.ndarray] = field(default_factory=dict)
     rounds: list[dict[str, object]] = field(default_factory=list)
     curve: RankCurve | None = None

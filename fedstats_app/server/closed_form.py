@@ -19,6 +19,7 @@ from fedstats_app.results.statistics_file import STATISTICS_FILE, load_statistic
 from fedstats_app.results.table import results_table
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.asking import ask, solved_heads, statistics_strategy
+from fedstats_app.server.influence import influence_lines, measure, with_shares
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import Scores, method_result, score
 from fedstats_app.statistics import CollectedStatistics
@@ -39,16 +40,19 @@ class ClosedForm:
         collected = strategy.collection.collected(run.class_names, run.folder.run_id)
         if run.config.run.save_statistics:
             save_statistics(run.folder.path, collected)
+        # Before anybody evaluates: what goes wrong then must not cost the heads.
+        _save_heads(run, strategy, [method_result(strategy, name, Scores("")) for name in strategy.heads], Scores(""))
         scores = score(run, strategy, asked)
         results = [method_result(strategy, name, scores) for name in strategy.heads]
+        harm = _measure_clients(run, strategy, asked)
         advice = advise(results, scores.num_examples, chance=scores.chance)
-        _write(run, strategy, asked, scores, results, advice)
+        _write(run, strategy, asked, scores, results, advice, harm)
         forget_accumulated(run.folder.path)
         run.progress.say(f"done after {run.progress.elapsed}")
         print(results_table(results, _num_merged(strategy.outcomes)), flush=True)
         for line in advice_lines(advice):
             run.progress.say(line)
-        for line in _what_failed(strategy.outcomes, scores):
+        for line in (*_what_failed(strategy.outcomes, scores), *harm):
             run.progress.say(line)
         # Later stages build on what the folder says, whether the run was interrupted or not.
         return read_state(run.folder.path, collected if needed else None)
@@ -63,6 +67,15 @@ def _kept_statistics(run: Run) -> CollectedStatistics:
     return load_statistics(run.folder.path)
 
 
+def _measure_clients(run: Run, strategy: StatisticsStrategy, asked: Asked) -> list[str]:
+    """Write down every client's shares and influence; return a line for each whose influence is large."""
+    kept, total = asked.kept, strategy.collection.statistics(0)
+    influences = measure(kept, total, strategy.request.specs[0].feature_map, run.test_set)
+    outcomes = with_shares(strategy.outcomes, kept, total, influences, run.class_names)
+    run.folder.write_clients(outcome.to_json() for outcome in outcomes)
+    return influence_lines(influences, outcomes, run.class_names)
+
+
 def _num_merged(outcomes: Sequence[ClientOutcome]) -> int:
     return sum(outcome.outcome == "merged" for outcome in outcomes)
 
@@ -74,13 +87,11 @@ def _write(
     scores: Scores,
     results: Sequence[MethodResult],
     advice: Advice | None,
+    harm: Sequence[str],
 ) -> None:
     """Fill the run folder."""
-    heads, folder, outcomes = solved_heads(strategy), run.folder, strategy.outcomes
-    for result in results:
-        feature_map, head = heads[result.method]
-        own = head_metadata(result, feature_map, evaluated_on=scores.evaluated_on)
-        folder.save_head(result.method, head, {**run.metadata, **own})
+    folder, outcomes = run.folder, strategy.outcomes
+    _save_heads(run, strategy, results, scores)
     folder.write_results(
         {
             "methods": {result.method: result.to_json() for result in results},
@@ -91,6 +102,7 @@ def _write(
             "num_clients_known": sum(outcome.outcome == "known" for outcome in outcomes),
             "extends": run.extension.to_json(),
             "policy": policy_record(outcomes, run.federation.any_app),
+            "harmful_clients": list(harm),
             "num_unreadable": sum(outcome.num_unreadable for outcome in outcomes),
             "refused_nodes": {str(node): reason for node, reason in run.federation.refused.items()},
             "evaluated_on": scores.evaluated_on,
@@ -117,6 +129,14 @@ def _write(
             backbone=run.config.backbone.backbone,
             curves=scores.curves,
         )
+
+
+def _save_heads(run: Run, strategy: StatisticsStrategy, results: Sequence[MethodResult], scores: Scores) -> None:
+    heads = solved_heads(strategy)
+    for result in results:
+        feature_map, head = heads[result.method]
+        own = head_metadata(result, feature_map, evaluated_on=scores.evaluated_on)
+        run.folder.save_head(result.method, head, {**run.metadata, **own})
 
 
 def _what_failed(outcomes: Sequence[ClientOutcome], scores: Scores) -> list[str]:

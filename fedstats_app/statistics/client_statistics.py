@@ -115,6 +115,8 @@ class StatisticsAccumulator:
         See :meth:`ClassMeanRows.from_features`.
     device : torch.device or str
         Where features arrive; sums are formed there, in float64.
+    planned : tuple of Tensor, optional
+        Class of each row, and row of each sample, in place of what would be drawn (:func:`plan_rows`).
     """
 
     def __init__(
@@ -129,10 +131,11 @@ class StatisticsAccumulator:
         min_samples_per_mean: int = 2,
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
+        planned: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         check_features(torch.zeros(len(labels), 1), labels, num_classes)
         self._labels, self._num_classes = labels.to(device="cpu", dtype=torch.int64), num_classes
-        self._class_ids, self._row_of_sample = plan_rows(
+        self._class_ids, self._row_of_sample = planned or plan_rows(
             labels,
             means_per_class=means_per_class,
             min_samples_per_mean=min_samples_per_mean,

@@ -126,8 +126,12 @@ class StatisticsSpec:
         seed: int = 0,
         device: torch.device | str = "cpu",
         min_samples_per_mean: int = 2,
+        rows: tuple[Tensor, Tensor] | None = None,
     ) -> StatisticsAccumulator:
-        """Return an accumulator for a client's labels (n,) and backbone features of dimension d."""
+        """Return an accumulator for a client's labels (n,) and backbone features of dimension d.
+
+        ``rows`` says which samples share a mean, if that is not to be drawn.
+        """
         return StatisticsAccumulator(
             labels,
             num_classes,
@@ -138,6 +142,7 @@ class StatisticsSpec:
             min_samples_per_mean=min_samples_per_mean,
             generator=torch.Generator().manual_seed(seed),
             device=device,
+            planned=rows,
         )
 
     def from_features(self, features: Tensor, labels: Tensor, num_classes: int, *, seed: int = 0) -> ClientStatistics:

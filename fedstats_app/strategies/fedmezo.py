@@ -207,22 +207,25 @@ class FedMeZO(SampledTraining):
         result, empty = Result(arrays=ArrayRecord()), ArrayRecord()
         if self.learning_rate is None:
             self.measure_learning_rate(grid, timeout)
-        for _ in range(num_rounds):
-            number = len(self.log) + 1
-            messages = self.configure_train(number, empty, ConfigRecord(), grid)
-            replies = grid.send_and_receive(messages, timeout=timeout)
-            _, metrics = self.aggregate_train(number, replies)
-            if metrics is not None:
-                result.train_metrics_clientapp[number] = metrics
-            if evaluate_fn is not None and self.replica is not None:
-                scores = evaluate_fn(number, self._arrays())
-                if scores is not None:
-                    result.evaluate_metrics_serverapp[number] = scores
-            if self.on_round is not None and self._last is not None and self.on_round(self._last):
-                break
-            if self.stalled_rounds >= STALLED_ROUNDS:
-                logger.warning("FedMeZO ends after round %d: the loss no longer changes along any direction", number)
-                break
+        with grid.silences.forgotten_afterwards():
+            for _ in range(num_rounds):
+                number = len(self.log) + 1
+                messages = self.configure_train(number, empty, ConfigRecord(), grid)
+                replies = grid.send_and_receive(messages, timeout=timeout)
+                _, metrics = self.aggregate_train(number, replies)
+                if metrics is not None:
+                    result.train_metrics_clientapp[number] = metrics
+                if evaluate_fn is not None and self.replica is not None:
+                    scores = evaluate_fn(number, self._arrays())
+                    if scores is not None:
+                        result.evaluate_metrics_serverapp[number] = scores
+                if self.on_round is not None and self._last is not None and self.on_round(self._last):
+                    break
+                if self.stalled_rounds >= STALLED_ROUNDS:
+                    logger.warning(
+                        "FedMeZO ends after round %d: the loss no longer changes along any direction", number
+                    )
+                    break
         result.arrays = self._arrays()
         return result
 
@@ -231,7 +234,7 @@ class FedMeZO(SampledTraining):
     ) -> list[Message]:
         """Return the round's messages: its seed, and the updates that each client lacks."""
         self._grid, self._asked = grid, Asked()
-        return self._exchange.messages(self._asked, self.participants(server_round))
+        return self._exchange.messages(self._asked, self.begin_round(grid, server_round))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -150,16 +150,17 @@ class FineTuning(SampledTraining):
             grid = ClientGrid(grid)
         config = ConfigRecord({**to_values(self.request), **(train_config or {})})
         result, arrays, first = Result(arrays=initial_arrays), initial_arrays, self.first_round
-        for absolute in range(first, first + num_rounds):
-            self.first_round = absolute
-            one = super().start(grid, arrays, 1, timeout, config, evaluate_config)  # type: ignore[arg-type]  # Flower declares float but passes None on to a Grid, which takes it
-            arrays = result.arrays = one.arrays
-            result.train_metrics_clientapp[absolute] = one.train_metrics_clientapp[1]
-            scores = evaluate_fn(absolute, arrays) if evaluate_fn is not None else None
-            if scores is not None:
-                result.evaluate_metrics_serverapp[absolute] = scores
-            if self.on_round is not None and self.on_round(self._round(absolute, arrays)):
-                break
+        with grid.silences.forgotten_afterwards():
+            for absolute in range(first, first + num_rounds):
+                self.first_round = absolute
+                one = super().start(grid, arrays, 1, timeout, config, evaluate_config)  # type: ignore[arg-type]  # Flower declares float but passes None on to a Grid, which takes it
+                arrays = result.arrays = one.arrays
+                result.train_metrics_clientapp[absolute] = one.train_metrics_clientapp[1]
+                scores = evaluate_fn(absolute, arrays) if evaluate_fn is not None else None
+                if scores is not None:
+                    result.evaluate_metrics_serverapp[absolute] = scores
+                if self.on_round is not None and self.on_round(self._round(absolute, arrays)):
+                    break
         return result
 
     # Flower's Strategy
@@ -172,7 +173,7 @@ class FineTuning(SampledTraining):
         self._progress = _Progress()
         self._shapes = {name: array.numpy().shape for name, array in arrays.items()}
         # The inner strategy samples from all nodes it sees, with a generator of its own: it sees the participants only.
-        participants = ClientGrid(grid, {client: client for client in self.participants(absolute)})
+        participants = ClientGrid(grid, {client: client for client in self.begin_round(grid, absolute)})
         messages = list(self.inner.configure_train(absolute, arrays, config, participants))
         # One content for all: clients of one SuperNode then share a message.
         content = RecordDict({**(messages[0].content if messages else {}), "fixed": self.fixed})

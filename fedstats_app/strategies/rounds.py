@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 
 # Keeps the draw of a training round's clients apart from every other draw by (seed, number).
@@ -66,6 +67,16 @@ class SampledTraining(WithoutEvaluation):
             return ordered
         draw = np.random.default_rng([self._seed, SAMPLING_STREAM, server_round])
         return sorted(int(client) for client in draw.choice(np.array(ordered, dtype=object), size, replace=False))
+
+    def begin_round(self, grid: Grid, server_round: int) -> list[int]:
+        """Return the clients of a round, in which those that were silent before rest, unless the others are too few."""
+        drawn = self.participants(server_round)
+        if isinstance(grid, ClientGrid):
+            grid.silences.next_round()
+            resting = [client for client in drawn if grid.silences.rests(client)]
+            if len(drawn) - len(resting) < self.needed(len(drawn)):
+                grid.silences.wake(resting)
+        return drawn
 
     def needed(self, num_asked: int) -> int:
         """Return how many usable answers are enough where so many clients were asked."""

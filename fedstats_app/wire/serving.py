@@ -23,6 +23,8 @@ HEAD_OF_REASON = 100
 # Of a stranger's megabytes so many characters at either end are looked at.
 _LOOKED_AT = 10_000
 
+WITHHELD = "the reason is in the log of this node"
+
 ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 # What a handler for one client looks like: client id is None where the node is the client.
@@ -46,6 +48,8 @@ class RejectedReply(Exception):
 
 class RejectedRequest(Exception):
     """A request that a client does not answer; the message says why."""
+
+    for_server = True
 
 
 def clean_reason(reason: object) -> str:
@@ -79,7 +83,7 @@ def guard(msg: Message, context: Context, call_next: Callable[[Message, Context]
         return checked_reply(call_next(msg, context))
     except (Exception, SystemExit) as error:  # noqa: BLE001  # the one place where everything must be caught
         logger.error("%s failed on this node:\n%s", msg.metadata.message_type, traceback.format_exc())
-        return Message(Error(code=GUARD_ERROR_CODE, reason=reason_of(error)), reply_to=msg)
+        return Message(Error(code=GUARD_ERROR_CODE, reason=reason_to_send(error, context)), reply_to=msg)
 
 
 def checked_reply(reply: object) -> Message:
@@ -105,6 +109,17 @@ def checked_reply(reply: object) -> Message:
 def reason_of(error: BaseException) -> str:
     """Return type and text of an error, fit to be sent."""
     return clean_reason(f"{type(error).__name__}: {error}")
+
+
+def reason_to_send(error: BaseException, context: Context) -> str:
+    """Return what a server is told of an error.
+
+    Texts of most errors can name files, columns or people. So from a node with data of its own only those leave whose
+    class says that they are written for the server (``for_server``); of others the type, and where the rest stands.
+    """
+    if "data-path" not in context.node_config or getattr(error, "for_server", False):
+        return reason_of(error)
+    return f"{type(error).__name__}: {WITHHELD}"
 
 
 def pack_requests(content: RecordDict, client_ids: Sequence[int]) -> RecordDict:
@@ -142,6 +157,11 @@ def unpack_reply(reply: Message, client_id: int | None, instruction: Message) ->
     return Message(content, reply_to=instruction)
 
 
+def clients_in(msg: Message) -> int:
+    """Return how many clients a message is for."""
+    return len(_client_ids(msg)) if "clients" in msg.content else 1
+
+
 def _client_ids(msg: Message) -> list[int]:
     record = msg.content["clients"]
     ids = record.get("ids") if isinstance(record, ConfigRecord) else None
@@ -168,7 +188,7 @@ def per_client(handler: ClientHandler) -> Callable[[Message, Context], Message]:
             except (Exception, SystemExit) as error:  # noqa: BLE001  # the other clients' answers must not be lost
                 # One traceback a message: what is wrong with one client is often wrong with all.
                 logger.error("client %s failed: %s", client_id, reason_of(error) if failed else traceback.format_exc())
-                failed[str(client_id)] = reason_of(error)
+                failed[str(client_id)] = reason_to_send(error, context)
                 continue
             if answer.has_error():
                 failed[str(client_id)] = clean_reason(answer.error.reason)

@@ -147,7 +147,7 @@ def test_absent_classes_are_not_predicted_unless_asked_for(site: Path) -> None:
 
 
 def test_few_test_samples_are_not_counted_under_a_floor(site: Path) -> None:
-    reply = personalised(start(), context(site, min_class_count=6))
+    reply = personalised(start(), context(site, min_class_count=6, min_batch_size=4))
     assert reply.num_test == 0 and reply.correct_after == 0
 
 

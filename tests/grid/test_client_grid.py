@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def number(msg: Message, context: Context, client_id: int | None) -> Message:
     return Message(RecordDict({"payload": payload, "number": MetricRecord({"id": client})}), reply_to=msg)
 
 
-def grid_of(num_clients: int, num_hosts: int, *, inner: dict[str, object] | None = None, **options: int) -> ClientGrid:
+def grid_of(num_clients: int, num_hosts: int, *, inner: dict[str, object] | None = None, **options: Any) -> ClientGrid:
     local = LocalGrid(app, [{} for _ in range(num_hosts)], **(inner or {}))  # type: ignore[arg-type]
     hosts = {client: FIRST_NODE_ID + client % num_hosts for client in range(num_clients)}
     return ClientGrid(local, hosts, **options)
@@ -295,3 +296,73 @@ def test_flowers_own_strategies_run_unmodified_with_the_same_bytes_on_any_hosts(
 
     assert arrays[1:] == arrays[:1] * 3
     assert arrays[0] != ArrayRecord({"weight": Array(np.zeros((4, 3), np.float32))})["weight"].data
+
+
+# Silent nodes
+
+
+def asked_in(grid: ClientGrid, rounds: int, clients: list[int] | None = None) -> dict[int, list[int]]:
+    """Play rounds; return which round numbers reached each SuperNode."""
+    reached: dict[int, list[int]] = {}
+    for number in range(1, rounds + 1):
+        before = {node: len(got) for node, got in grid.inner.received.items()}  # type: ignore[attr-defined]
+        grid.silences.next_round()
+        list(grid.send_and_receive(requests(clients or grid.get_node_ids())))
+        for node, got in grid.inner.received.items():  # type: ignore[attr-defined]
+            reached.setdefault(node - FIRST_NODE_ID, []).extend([number] * (len(got) > before[node]))
+    return reached
+
+
+def test_who_was_silent_is_asked_again_after_2_4_8_rounds() -> None:
+    grid = grid_of(3, 3, inner={"faults": silent(1)}, reply_timeout=0.01)
+
+    assert asked_in(grid, 20) == {0: list(range(1, 21)), 1: [1, 3, 7, 15], 2: list(range(1, 21))}
+
+    last = ask(grid)
+    assert last[1].error.reason == "not asked: it let 4 request(s) time out, and is asked again in 11 round(s)"
+
+
+def test_an_answer_ends_the_waiting_also_one_that_is_an_error() -> None:
+    faults = silent(0, 1)
+    grid = grid_of(3, 3, inner={"faults": faults}, reply_timeout=0.01)
+    asked_in(grid, 2)
+    faults.update({0: Fault(), 1: Fault(raises="disk full")})
+
+    assert asked_in(grid, 1)[0] == [1] == asked_in(grid, 1)[1]
+    faults.update(silent(0, 1))
+    assert asked_in(grid, 3)[0] == [1, 3]  # two rounds again, not four
+
+
+def test_clients_can_be_asked_in_any_case_and_outside_of_rounds_all_are() -> None:
+    grid = grid_of(2, 2, inner={"faults": silent(0)}, reply_timeout=0.01)
+    with grid.silences.forgotten_afterwards():
+        asked_in(grid, 1)
+        grid.silences.wake([0])
+        assert asked_in(grid, 1)[0] == [1]
+    for _ in range(3):
+        assert ask(grid)[0].error.reason == "no reply within 0.01 s (reply-timeout)"
+
+
+@pytest.mark.parametrize("num_silent", [1, 20, 60])
+def test_the_wait_does_not_grow_with_the_number_of_silent_nodes(num_silent: int) -> None:
+    """Every third node is silent, and the window holds two: before, each of them took its full time."""
+    faults = silent(*range(0, 3 * num_silent, 3))
+    grid = grid_of(200, 200, inner={"faults": faults}, reply_timeout=0.3, window_bytes=2, expected_reply_bytes=1)
+    started = time.monotonic()
+
+    replies = ask(grid)
+
+    assert time.monotonic() - started < 4.0
+    assert [client for client, got in enumerate(numbers(replies)) if got == -1] == list(faults)
+
+
+def test_what_is_fetched_while_nodes_are_silent_still_fits_the_window() -> None:
+    faults = silent(5, 20, 40)
+    grid = grid_of(60, 60, inner={"faults": faults}, reply_timeout=0.1, window_bytes=10_000, expected_reply_bytes=1000)
+
+    held = []
+    for handed_on, _ in enumerate(grid.send_and_receive(requests(grid.get_node_ids(), size=870))):
+        silent_so_far = sum(position <= handed_on for position in faults)
+        held.append(grid.inner.clients_answered - handed_on + silent_so_far)  # type: ignore[attr-defined]
+
+    assert grid.inner.clients_asked == 60 and max(held) <= 10  # type: ignore[attr-defined]

@@ -22,6 +22,7 @@ from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import per_client
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import EvaluationCounts, model_evaluation_reply, read_training_task, training_reply
+from tests.support.clients import silent
 from tests.support.local_grid import Fault, LocalGrid, begin_run
 
 START = {"head.bias": torch.zeros(2), "head.weight": torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]])}
@@ -229,9 +230,23 @@ def test_it_runs_under_a_plain_grid_of_nodes() -> None:
 
 def test_scores_of_clients_are_added_and_failures_named() -> None:
     grid = hosted(clients(4, faults={3: Fault(raises="disk full")}), 4)
-    counts, failures = evaluate_model_on_clients(grid, TrainingRequest(2), range(4), to_record(START), {}, 5)
+    counts, failures = evaluate_model_on_clients(
+        grid, TrainingRequest(2), dict.fromkeys(range(4), 10), to_record(START), {}, 5
+    )
     assert counts == EvaluationCounts(30, 0 + 1 + 2, 3.0)
     assert list(failures) == [3]
+
+
+def test_who_claims_to_evaluate_more_samples_than_its_statistics_allow_is_left_out() -> None:
+    def forge(reply: Message) -> Message:
+        reply.content["metrics"]["num-examples"] = 10_000_000  # type: ignore[index]
+        return reply
+
+    grid = clients(4, faults={2: Fault(tamper=forge)})
+    request, known = TrainingRequest(2, holdout=0.2), dict.fromkeys(grid.contexts, 40)
+    counts, failures = evaluate_model_on_clients(grid, request, known, to_record(START), {}, 5)  # type: ignore[arg-type]
+    assert counts.num_examples == 30
+    assert list(failures.values()) == ["it claims 10000000 samples to evaluate on, its statistics allow 35"]
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
@@ -243,3 +258,21 @@ def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="first_round must be at least 1"):
         tuning(first_round=0)
     assert set(OPTIMIZERS) == set(NAMES)
+
+
+def test_a_silent_client_is_not_waited_for_in_every_round_unless_it_is_needed() -> None:
+    def asked_in(min_clients: int) -> list[int]:
+        local = clients(3, faults=silent(1))
+        grid, nodes, asked = ClientGrid(local, reply_timeout=0.02), sorted(local.contexts), list[int]()
+        strategy = FineTuning(
+            make_optimizer(OptimizerOptions()), TrainingRequest(2), dict.fromkeys(nodes), min_clients=min_clients
+        )
+        strategy.on_round = lambda outcome: asked.append(len(local.received[nodes[1]]))
+        try:
+            strategy.start(grid, to_record(START), 8)
+        except TooFewClients:
+            asked.append(len(local.received[nodes[1]]))
+        return asked
+
+    assert asked_in(2) == [1, 1, 2, 2, 2, 2, 3, 3]
+    assert asked_in(3) == [1]

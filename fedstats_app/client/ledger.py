@@ -1,0 +1,237 @@
+"""What a node with data of its own remembers: which samples go together, what it was asked and what it answered.
+
+No torch is imported here: a node says which classes it has without.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from numpy.typing import NDArray
+
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.data.cells import draw_cells, sample_identities
+from fedstats_app.data.clients import data_spec, is_table, own_dataset
+from fedstats_app.storage.ledger import (
+    Cell,
+    Exhausted,
+    LedgerError,
+    LedgerFile,
+    add_cells,
+    begin_generation,
+    cells_of,
+    newest_generation,
+)
+from fedstats_app.wire.keeping import content_digest, content_from_bytes, content_to_bytes
+
+if TYPE_CHECKING:
+    from fedstats_app.wire.statistics_request import StatisticsRequest
+
+logger = logging.getLogger("fedstats_app")
+
+QUESTIONS, HEADS, ROUNDS = "statistics questions", "heads scored", "rounds of training"
+LIMITS = {QUESTIONS: "max-statistics-questions", HEADS: "max-heads-scored", ROUNDS: "max-training-rounds"}
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Which of a node's samples are used, and how.
+
+    Attributes
+    ----------
+    generation : int
+        Of the data: what was spent is counted for each.
+    in_use : str
+        Digest of the cells whose samples are all there.
+    cell : ndarray
+        (n,) int64, number of each sample's cell, -1 for samples that are in none or whose cell is not whole.
+    held_out : ndarray
+        (n,) bool.
+    """
+
+    generation: int
+    in_use: str
+    cell: NDArray[np.int64]
+    held_out: NDArray[np.bool_]
+
+
+class Ledger:
+    """The ledger of one node; every method refuses, with the reason in the log, where it cannot be written."""
+
+    def __init__(self, config: AppConfig, node: NodeConfig) -> None:
+        self._node, self._data, self._floor = node, node.data_options(config.data), max(node.class_floor(0), 1)
+        name = hashlib.sha256(node.data_path.encode()).hexdigest()[:16]
+        self._file = LedgerFile(node.state_root(config.cache) / f"ledger-{name}.sqlite")
+
+    def open(self) -> None:
+        """Make the ledger if it is not there, or refuse."""
+        with _or_refuse():
+            self._file.fact("data", self._node.data_path)
+
+    def layout(self) -> Layout:
+        """Return the layout of the data as they are now; new samples get a cell once they are as many as the floor."""
+        dataset = own_dataset(self._node.data_path, self._data)
+        with _or_refuse():
+            share = self._node.holdout_fraction
+            if share is None:
+                share = float(self._file.fact("holdout-fraction", str(self._data.holdout_fraction)))
+            columns = [self._data.image_column, self._data.text_column, self._data.label_column]
+            key = _digest([dataset.fingerprint, *columns, _table_stamp(self._node.data_path), self._floor, share])
+            if (kept := self._kept(key)) is not None:
+                return kept
+            # Every file is read, once for data that do not change: not while other processes wait for the ledger.
+            by_class: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
+            for index, identity in enumerate(sample_identities(dataset)):
+                by_class[dataset.class_names[dataset.labels[index]]][identity] = index
+            return self._draw(key, by_class, len(dataset), share)
+
+    def _kept(self, key: str) -> Layout | None:
+        with self._file.transaction() as connection:
+            row = connection.execute("select generation, cells from layout where key = ?", (key,)).fetchone()
+        return None if row is None else _layout(row[0], np.frombuffer(row[1], dtype="<i8"))
+
+    def _draw(self, key: str, by_class: Mapping[str, Mapping[bytes, int]], number: int, share: float) -> Layout:
+        with self._file.transaction() as connection:
+            cells = cells_of(connection)
+            taken = {(cell.class_name, member) for cell in cells for member in cell.members}
+            for name, samples in by_class.items():
+                new = [identity for identity in samples if (name, identity) not in taken]
+                add_cells(connection, name, draw_cells(new, self._floor, share))
+            placed, in_use, missing = np.full(number, -1, dtype="<i8"), set(), Counter[str]()
+            newest = newest_generation(connection)
+            for cell in cells_of(connection):
+                indices = [by_class.get(cell.class_name, {}).get(member) for member in cell.members]
+                there = [index for index in indices if index is not None]
+                if len(there) == len(indices):
+                    in_use.add(cell.number)
+                    placed[there] = _code(cell)
+                elif newest is not None and cell.number in newest[1]:
+                    missing[cell.class_name] += len(indices) - len(there)
+            if newest is None or in_use - newest[1] or max(missing.values(), default=0) >= self._floor:
+                generation = begin_generation(connection, in_use)
+            else:
+                generation = newest[0]
+            values = (key, generation, placed.tobytes())
+            connection.execute("insert or replace into layout values (0, ?, ?, ?)", values)
+        return _layout(generation, placed)
+
+    def spend(self, kind: str, questions: Iterable[str]) -> None:
+        """Note questions before they are answered, or refuse where they would be too many."""
+        limit = {QUESTIONS: self._node.max_questions, HEADS: self._node.max_heads, ROUNDS: self._node.max_rounds}[kind]
+        generation = self.layout().generation
+        with _or_refuse():
+            try:
+                self._file.spend(generation, kind, questions, limit)
+            except Exhausted as error:
+                logger.error("refused: %s (%s)", error, LIMITS[kind])
+                raise _refusal(
+                    f"this node answers at most {limit} different {kind} ({LIMITS[kind]}) for one version of its data"
+                ) from None
+
+    def answered(
+        self, request: StatisticsRequest, fingerprint: str, rules: object, form: Callable[[], RecordDict]
+    ) -> RecordDict:
+        """Return what was answered to a request for statistics, or form the answer and keep it before it leaves.
+
+        Parameters
+        ----------
+        request : StatisticsRequest
+            Its seed and the size of its hold-out change nothing.
+        fingerprint : str
+            Of the backbone.
+        rules : object
+            What else the answer depends on; it is told apart by its text.
+        form : callable
+            Forms the answer.
+        """
+        context = [fingerprint, bool(request.holdout), repr(rules)]
+        specs = [_digest([spec.to_dict(), *context]) for spec in request.specs]
+        question = _digest([specs, request.wire_dtype, request.num_classes, list(request.class_names)])
+        in_use = self.layout().in_use
+        with _or_refuse():
+            if (kept := self._file.answer(in_use, question)) is not None and kept[1] is not None:
+                return content_from_bytes(kept[1])
+        self.spend(QUESTIONS, specs)
+        content = form()
+        # The time that it took is part of what is given again, but not of what must be the same.
+        digest = content_digest({name: record for name, record in content.items() if name != "metrics"})
+        with _or_refuse():
+            kept_digest, body = self._file.keep(in_use, question, digest, content_to_bytes(content))
+        if body is not None:
+            return content_from_bytes(body)
+        if kept_digest != digest:
+            raise _refusal("this node has answered this with other numbers before, and will not give both")
+        return content
+
+
+@functools.lru_cache(maxsize=8)
+def ledger_of(config: AppConfig, node: NodeConfig) -> Ledger | None:
+    """Return a node's ledger; None for nodes that host partitions."""
+    return Ledger(config, node) if node.data_path else None
+
+
+def note(ledger: Ledger, msg: Message, context: Context) -> None:
+    """Open the ledger, and write down what a message of training or evaluation asks for before it is answered."""
+    kind, content = msg.metadata.message_type, msg.content
+    ledger.open()
+    if kind.startswith("train"):
+        # The node's own model or replica, which belongs to the run, is part of the question.
+        ledger.spend(ROUNDS, [_digest([context.run_id, kind, content_digest(content)])])
+    elif kind in ("evaluate.heads", "evaluate.personal"):
+        rest = {name: record for name, record in content.items() if not name.startswith("head.")}
+        heads = [record for name, record in content.items() if name.startswith("head.")]
+        ledger.spend(HEADS, [content_digest({**rest, "head": head}) for head in heads])
+    elif kind.startswith("evaluate"):
+        ledger.spend(HEADS, [_digest([context.run_id, kind, content_digest(content)])])
+
+
+@contextmanager
+def _or_refuse() -> Iterator[None]:
+    """Turn what keeps the ledger from being written into a refusal that names no path."""
+    try:
+        yield
+    except LedgerError as error:
+        logger.error("the ledger cannot be kept: %s", error)
+        raise _refusal(
+            "this node answers nothing, because it cannot write its ledger (state-dir; the reason is in its log)"
+        ) from error
+
+
+def _refusal(reason: str) -> Exception:
+    from fedstats_app.privacy import RefusedByPolicy
+
+    return RefusedByPolicy(reason)
+
+
+def _layout(generation: int, placed: NDArray[np.int64]) -> Layout:
+    used = placed >= 0
+    in_use = hashlib.sha256(np.unique(placed[used]).astype("<i8").tobytes()).hexdigest()
+    return Layout(generation, in_use, np.where(used, placed >> 1, -1), used & ((placed & 1) == 1))
+
+
+def _code(cell: Cell) -> int:
+    return 2 * cell.number + cell.held_out
+
+
+def _table_stamp(path: str) -> list[list[object]]:
+    """Return names and times of table files, whose fingerprint does not tell of every change."""
+    if not is_table(data_spec(path)):
+        return []
+    place = Path(path).expanduser()
+    files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+
+
+def _digest(values: object) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,86 @@
+"""Cells: samples of one class that are in everything a node answers together, or not at all.
+
+Whoever gets sums over many sets of samples can add and subtract them. If each set is a union of cells, and a cell has
+as many samples as the floor, so has every difference. Which cell a sample is in depends on what it holds, not on a
+seed: the same data give the same cells, whoever asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+from fedstats_app.data.dataset import UNREADABLE, Dataset
+from fedstats_app.storage.ledger import ID_BYTES
+
+
+def sample_identities(dataset: Dataset) -> list[bytes]:
+    """Return what identifies each sample: a digest of its file or text, and which of several equal ones it is.
+
+    No image is decoded. A sample that cannot be opened goes by its name.
+    """
+    seen: Counter[tuple[int, bytes]] = Counter()
+    found = []
+    for index, label in enumerate(dataset.labels.tolist()):
+        digest = hashlib.blake2b(_content(dataset, index), digest_size=ID_BYTES).digest()
+        copy = seen[label, digest]
+        seen[label, digest] += 1
+        found.append(
+            hashlib.blake2b(digest + copy.to_bytes(8, "little"), digest_size=ID_BYTES).digest() if copy else digest
+        )
+    return found
+
+
+def draw_cells(identities: Sequence[bytes], floor: int, fraction: float) -> list[tuple[bool, list[bytes]]]:
+    """Divide samples of one class into cells, those that are held out for evaluation first.
+
+    Parameters
+    ----------
+    identities : sequence of bytes
+        All different.
+    floor : int
+        The fewest samples of a cell; at least 1 in any case.
+    fraction : float
+        Share to hold out, in [0, 1). It is at least the floor where that is above 1, and leaves at least the floor;
+        where both is impossible nothing is held out.
+
+    Returns
+    -------
+    list of (bool, list of bytes)
+        Whether a cell is held out, and who is in it; none where there are fewer samples than the floor.
+    """
+    floor, number = max(floor, 1), len(identities)
+    if number < floor:
+        return []
+    held_out = round(fraction * number)
+    if floor > 1 and fraction:
+        held_out = max(held_out, floor)
+    held_out = min(held_out, number - floor)
+    if held_out < floor:
+        held_out = 0
+    drawn = sorted(identities)
+    parts = ((True, drawn[:held_out]), (False, drawn[held_out:]))
+    return [(held, cell) for held, part in parts for cell in _split(part, len(part) // floor)]
+
+
+def _split(samples: list[bytes], number: int) -> list[list[bytes]]:
+    """Split samples into so many runs whose sizes differ by at most one."""
+    bounds = [len(samples) * i // number for i in range(number + 1)] if number else []
+    return [samples[low:high] for low, high in itertools.pairwise(bounds)]
+
+
+def _content(dataset: Dataset, index: int) -> bytes:
+    try:
+        opened = dataset.source.open(index)
+        if isinstance(opened, str):
+            return b"text\0" + opened.encode("utf-8", "surrogatepass")
+        with opened as image:
+            file = getattr(image, "fp", None)
+            if file is None:
+                return b"pixels\0" + image.tobytes()
+            file.seek(0)
+            return b"file\0" + bytes(file.read())
+    except UNREADABLE:
+        return b"name\0" + dataset.sample_name(index).encode("utf-8", "surrogateescape")

@@ -1,0 +1,89 @@
+"""Every client's statistics in a file, to be read again when all are there: memory does not grow with them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, GramFactor, ScatterFactor
+from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
+
+
+class KeptStatistics:
+    """A temporary file that only this process can see and that is gone with it.
+
+    Parameters
+    ----------
+    num_classes : int
+        C.
+    folder : Path, optional
+        On whose file system the file is; by default the system's folder for temporary files.
+    rows_only : bool
+        Leave Gram matrices and factors out.
+    max_bytes : int, optional
+        Clients that would make the file larger are not kept.
+    """
+
+    def __init__(
+        self, num_classes: int, folder: Path | None = None, *, rows_only: bool = False, max_bytes: int | None = None
+    ) -> None:
+        self._num_classes, self._rows_only, self._max_bytes = num_classes, rows_only, max_bytes
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it lives as long as this
+        self._clients: list[tuple[int, int]] = []  # with the number of sets of statistics
+
+    def __len__(self) -> int:
+        """Return the number of clients."""
+        return len(self._clients)
+
+    def add(self, client: int, statistics: Sequence[ClientStatistics]) -> bool:
+        """Keep a client's statistics, one set per specification; return whether there was room."""
+        parts = [part for one in statistics for part in self._parts(one)]
+        size = sum(part.nbytes for part in parts)
+        if self._max_bytes is not None and self._file.seek(0, 2) + size > self._max_bytes:
+            return False
+        self._file.seek(0, 2)
+        for part in parts:
+            np.save(self._file, part, allow_pickle=False)
+        self._clients.append((client, len(statistics)))
+        return True
+
+    def __iter__(self) -> Iterator[tuple[int, tuple[ClientStatistics, ...]]]:
+        """Yield clients in the order in which they were added, bit for bit what was."""
+        self._file.seek(0)
+        for client, number in self._clients:
+            yield client, tuple(self._read() for _ in range(number))
+
+    def _parts(self, client: ClientStatistics) -> list[np.ndarray]:
+        gram, scatter = (None, None) if self._rows_only else (client.gram_factor, client.scatter)
+        triangle = None if self._rows_only or gram is not None or client.gram is None else pack_upper(client.gram)
+        kinds = np.array([gram is not None, triangle is not None, scatter is not None])
+        parts: list[Tensor] = [client.rows.class_ids, client.rows.counts, client.rows.class_sums]
+        parts += [gram.packed()] if gram is not None else []
+        parts += [triangle] if triangle is not None else []
+        if scatter is not None:
+            parts += [scatter.values, scatter.directions, torch.tensor(scatter.left_out, dtype=torch.float64)]
+        return [kinds, *(part.numpy() for part in parts)]
+
+    def _read(self) -> ClientStatistics:
+        factored, has_gram, has_scatter = self._load().tolist()
+        ids, counts, sums = (torch.from_numpy(self._load()) for _ in range(3))
+        rows = ClassMeanRows(ids, counts, num_classes=self._num_classes, class_sums=sums)
+        gram: Tensor | GramFactor | None = None
+        if factored:
+            gram = GramFactor.unpacked(torch.from_numpy(self._load()), rows.feature_dim)
+        elif has_gram:
+            gram = unpack_upper(torch.from_numpy(self._load()), rows.feature_dim)
+        scatter = None
+        if has_scatter:
+            values, directions, left_out = (torch.from_numpy(np.asarray(self._load())) for _ in range(3))
+            scatter = ScatterFactor(values, directions, float(left_out))
+        return ClientStatistics(rows, gram, scatter)
+
+    def _load(self) -> np.ndarray:
+        array: np.ndarray = np.load(self._file, allow_pickle=False)
+        return array

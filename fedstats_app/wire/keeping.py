@@ -1,0 +1,62 @@
+"""A message's content as bytes and back: what a node keeps of an answer to give it again, and digests of questions.
+
+Only Flower and the standard library are imported here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+_PLAIN = {"config": ConfigRecord, "metrics": MetricRecord}
+_LENGTH = 8
+
+
+def content_to_bytes(content: Mapping[str, object]) -> bytes:
+    """Return records as bytes, the same for the same records: a JSON header with its length before it, and all arrays.
+
+    Raises
+    ------
+    TypeError
+        If something is no record of Flower's, or a value has no JSON form.
+    """
+    header: dict[str, object] = {}
+    data: list[bytes] = []
+    for name, record in content.items():
+        if isinstance(record, ArrayRecord):
+            arrays = {key: [one.dtype, list(one.shape), one.stype, len(one.data)] for key, one in record.items()}
+            header[name] = ["arrays", arrays]
+            data += [one.data for one in record.values()]
+        elif isinstance(record, ConfigRecord | MetricRecord):
+            kind = "config" if isinstance(record, ConfigRecord) else "metrics"
+            values = {key: {"hex": one.hex()} if isinstance(one, bytes) else one for key, one in record.items()}
+            header[name] = [kind, values]
+        else:
+            raise TypeError(f"{name}: must be a record, got {type(record).__name__}")
+    text = json.dumps(header).encode()
+    return b"".join([len(text).to_bytes(_LENGTH, "little"), text, *data])
+
+
+def content_from_bytes(data: bytes) -> RecordDict:
+    """Return the records that :func:`content_to_bytes` was given."""
+    end = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
+    content = RecordDict()
+    for name, (kind, values) in json.loads(data[_LENGTH:end]).items():
+        if kind == "arrays":
+            arrays = {}
+            for key, (dtype, shape, stype, length) in values.items():
+                arrays[key] = Array(dtype, tuple(shape), stype, data[end : end + length])
+                end += length
+            content[name] = ArrayRecord(arrays)
+        else:
+            plain = {key: bytes.fromhex(one["hex"]) if isinstance(one, dict) else one for key, one in values.items()}
+            content[name] = _PLAIN[kind](plain)
+    return content
+
+
+def content_digest(content: Mapping[str, object]) -> str:
+    """Return the SHA-256 of records, 64 hex digits."""
+    return hashlib.sha256(content_to_bytes(content)).hexdigest()

@@ -1,0 +1,310 @@
+"""Differencing: what a server learns that asks a node with data of its own twice, and what the node remembers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+
+from fedstats_app import client_app
+from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.client import site as client_site
+from fedstats_app.client import statistics as client_statistics
+from fedstats_app.config import AppConfig
+from fedstats_app.data.clients import own_dataset
+from fedstats_app.heads import LinearHead
+from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.statistics.feature_maps import RandomProjection
+from fedstats_app.storage import ledger as storage_ledger
+from fedstats_app.training.request import TrainingRequest
+from fedstats_app.wire import StatisticsRequest, evaluation_content, read_statistics_reply
+from fedstats_app.wire.arrays import to_record
+from fedstats_app.wire.keeping import content_digest, content_to_bytes
+from fedstats_app.wire.reading import to_values
+from tests.support.local_grid import instruction
+from tests.support.simulation import site_folder
+
+CLASSES = ("ant", "bee")
+CONFIG = AppConfig.of(backbone="random:tiny", input_size=16, batch_size=16)
+FLOOR = 5
+Node = dict[str, object]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """Return a node with 22 ants and 22 bees, each message to it as in a new process."""
+    made: Node = {"data-path": site_folder(tmp_path / "site", CLASSES, seed=1, images=22)}
+    yield {**made, "state-dir": str(tmp_path / "state")}
+    forget()
+
+
+def forget() -> None:
+    """Leave nothing in memory of what a message before has loaded."""
+    own_dataset.cache_clear()
+    client_site._split.cache_clear()
+
+
+def ask(node: Mapping[str, object], content: RecordDict, kind: str = "query.statistics", run: int = 1) -> Message:
+    forget()
+    return client_app.app(instruction(content, kind), Context(run, 4, dict(node), RecordDict(), CONFIG.to_run_config()))
+
+
+def question(*specs: StatisticsSpec, **options: Any) -> StatisticsRequest:
+    asked: dict[str, Any] = {"class_names": CLASSES, "wire_dtype": "float64", **options}
+    return StatisticsRequest(2, specs or (StatisticsSpec(),), **asked)
+
+
+def rows_of(node: Mapping[str, object], request: StatisticsRequest) -> list[tuple[int, torch.Tensor]]:
+    """Return (class, sum) of all rows in an answer."""
+    received = read_statistics_reply(ask(node, request.to_content()), request)
+    return [
+        (label, total)
+        for client in received.statistics
+        for label, total in zip(client.rows.class_ids.tolist(), client.rows.class_sums, strict=True)
+    ]
+
+
+def features_of(node: Mapping[str, object], label: int) -> torch.Tensor:
+    """Return the node's features of a class, which the server should not learn."""
+    dataset = own_dataset(str(node["data-path"]), CONFIG.data)
+    samples = [dataset.sample(int(index)) for index in np.flatnonzero(dataset.labels == label)]
+    return torch.cat(list(loaded_backbone(CONFIG.backbone_for(own_data=True)).extract(samples))).double()
+
+
+def num_learned(features: torch.Tensor, sums: list[torch.Tensor]) -> int:
+    """Count samples whose feature is a combination of the sums, to rounding: a server that has them has it."""
+    known = torch.stack(sums).double()
+    found = known.T @ torch.linalg.lstsq(known.T, features.T, driver="gelsd").solution
+    return int(((found.T - features).norm(dim=1) < 1e-5 * features.norm(dim=1)).sum())
+
+
+def test_hold_outs_and_means_over_seeds_give_no_single_feature(node: Node) -> None:
+    """91 messages gave 22 of 22: hold-outs, seeds, numbers of means per class."""
+    sums = []
+    for seed in range(7):
+        for means in (1, 2, 3, 4):
+            for holdout in (0.0, 0.2, 0.25):
+                spec = StatisticsSpec(means_per_class=means)
+                request = question(spec, seed=seed, holdout=holdout)
+                sums += [total for label, total in rows_of(node, request) if label == 0]
+
+    assert num_learned(features_of(node, 0), sums) == 0
+
+
+def test_changed_data_give_no_single_feature(node: Node) -> None:
+    """One image more, one less, and every kind of question after each."""
+    place, generous = Path(str(node["data-path"])), {**node, "max-statistics-questions": 1000}
+    secret = features_of(node, 0)
+    sums = []
+
+    def learn() -> None:
+        for means in (1, 3):
+            for holdout in (0.0, 0.2):
+                request = question(StatisticsSpec(means_per_class=means), holdout=holdout)
+                sums.extend(total for label, total in rows_of(generous, request) if label == 0)
+
+    learn()
+    for number in range(4):
+        site_folder(place / "more", ("ant",), seed=50 + number, images=1)
+        shutil.move(place / "more" / "ant" / "0.png", place / "ant" / f"new{number}.png")
+        shutil.rmtree(place / "more")
+        learn()
+        (place / "ant" / f"{number}.png").unlink()
+        learn()
+
+    assert num_learned(secret, sums) == 0
+    assert num_learned(features_of(node, 0), sums) == 0
+
+
+def test_a_fresh_ledger_divides_the_same_data_in_the_same_way(node: Node, tmp_path: Path) -> None:
+    """A state-dir that is lost, or the same data on another machine, must not give a second division to subtract."""
+    request = question(StatisticsSpec(means_per_class=3), holdout=0.2)
+    shutil.copytree(str(node["data-path"]), tmp_path / "copy")
+    other = {"data-path": str(tmp_path / "copy"), "state-dir": str(tmp_path / "other")}
+
+    for (label, one), (same, two) in zip(rows_of(node, request), rows_of(other, request), strict=True):
+        assert label == same and torch.equal(one, two)
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.3])
+def test_unreadable_images_leave_no_difference_under_the_floor(node: Node, holdout: float) -> None:
+    """A part of fewer readable samples is in no answer, also not in that over everything."""
+    place = Path(str(node["data-path"]))
+    for image in sorted((place / "ant").iterdir())[::3]:
+        image.write_bytes(b"no image " + image.name.encode())
+    counts = []
+    for asked in (0.0, 0.2):
+        request = question(StatisticsSpec(means_per_class=4), holdout=asked)
+        received = read_statistics_reply(ask(node, request.to_content()), request).statistics[0]
+        assert int(received.rows.counts.min()) >= FLOOR
+        counts.append(received.summed().class_counts)
+    differences = counts[0] - counts[1]
+    assert all(count == 0 or count >= FLOOR for count in differences.tolist())
+
+
+def test_the_same_question_gets_the_same_bytes_also_after_a_crash(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = question(StatisticsSpec(gram=True))
+    first = ask(node, request.to_content())
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("nothing is computed again")
+
+    monkeypatch.setattr(client_statistics, "statistics_above_floor", never)
+    for seed in (0, 1):
+        again = ask(node, question(StatisticsSpec(gram=True), seed=seed).to_content())
+        assert content_to_bytes(again.content) == content_to_bytes(first.content)
+
+
+class Crash(BaseException):
+    """Stands for SIGKILL."""
+
+
+def test_a_question_counts_before_it_is_answered(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or one could be killed after each answer has left and before it is written down."""
+    small = {**node, "max-statistics-questions": 1}
+
+    def die(*_: object, **__: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client_statistics, "statistics_above_floor", die)
+        with pytest.raises(Crash):
+            ask(small, question().to_content())
+    assert "max-statistics-questions" in ask(small, question(StatisticsSpec(gram=True)).to_content()).error.reason
+    assert not ask(small, question().to_content()).has_error()
+
+
+def test_an_answer_too_long_to_keep_is_the_same_again_or_none(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_ledger, "MAX_KEPT_BYTES", 10)
+    first, again = (ask(node, question().to_content()).content for _ in range(2))
+
+    assert content_digest({"sums": first["statistics-0"]}) == content_digest({"sums": again["statistics-0"]})
+    honest = client_statistics.statistics_reply
+    monkeypatch.setattr(
+        client_statistics, "statistics_reply", lambda msg, found, **more: honest(msg, [found[0] + found[0]], **more)
+    )
+    assert ask(node, question().to_content()).error.reason.startswith("RefusedByPolicy: this node has answered this")
+
+
+def test_eight_questions_are_answered_and_any_of_them_again(node: Node) -> None:
+    maps = [RandomProjection(16, seed=seed) for seed in range(9)]
+    requests = [question(StatisticsSpec(feature_map=one)) for one in maps]
+
+    replies = [ask(node, request.to_content()) for request in requests]
+
+    assert [reply.has_error() for reply in replies] == [False] * 8 + [True]
+    assert replies[8].error.reason == (
+        "RefusedByPolicy: this node answers at most 8 different statistics questions (max-statistics-questions) "
+        "for one version of its data"
+    )
+    assert not ask(node, requests[3].to_content()).has_error()
+    several = question(*(StatisticsSpec(feature_map=one) for one in maps[:8]))
+    assert not ask(node, several.to_content()).has_error()  # eight that are known, in one message
+    assert not ask({**node, "max-statistics-questions": 9}, requests[8].to_content()).has_error()
+
+
+def heads_message(number: int) -> RecordDict:
+    head = LinearHead(torch.full((2, 32), float(number)), torch.zeros(2))
+    return evaluation_content(question(holdout=0.25), {"x": (0, head), "y": (0, head)})
+
+
+def test_heads_scored_are_counted_and_the_same_head_once(node: Node) -> None:
+    small = {**node, "max-heads-scored": 2}
+
+    replies = [ask(small, heads_message(number), "evaluate.heads") for number in (1, 1, 2, 3)]
+
+    assert [reply.has_error() for reply in replies] == [False, False, False, True]
+    assert "at most 2 different heads scored (max-heads-scored)" in replies[3].error.reason
+
+
+def training_message(number: int) -> RecordDict:
+    request = TrainingRequest(2, "probe", holdout=0.25, class_names=CLASSES)
+    values = {**to_values(request), "server-round": number}
+    state = {"head.weight": torch.zeros(2, 32), "head.bias": torch.zeros(2)}
+    from flwr.app import ConfigRecord
+
+    return RecordDict({"arrays": to_record(state), "fixed": to_record({}), "config": ConfigRecord(values)})
+
+
+def test_rounds_of_training_are_counted_for_every_run(node: Node) -> None:
+    small = {**node, "max-training-rounds": 2}
+
+    replies = [ask(small, training_message(1), "train", run=run) for run in (1, 1, 2, 3)]
+
+    assert [reply.has_error() for reply in replies] == [False, False, False, True], replies[0]
+    assert "at most 2 different rounds of training (max-training-rounds)" in replies[3].error.reason
+
+
+def test_few_changes_leave_what_was_spent_and_many_begin_anew(node: Node) -> None:
+    place, small = Path(str(node["data-path"])), {**node, "max-statistics-questions": 1}
+    other = question(StatisticsSpec(gram=True))
+    first = ask(small, question().to_content())
+    for number in range(FLOOR - 1):
+        site_folder(place / "more", ("ant",), seed=90 + number, images=1)
+        shutil.move(place / "more" / "ant" / "0.png", place / "ant" / f"new{number}.png")
+        shutil.rmtree(place / "more")
+
+    assert content_to_bytes(ask(small, question().to_content()).content) == content_to_bytes(first.content)
+    assert ask(small, other.to_content()).has_error()
+    (place / "bee" / "0.png").unlink()  # with its cell
+    assert ask(small, other.to_content()).has_error()
+    smaller = read_statistics_reply(ask(small, question().to_content()), question())
+    assert 44 - 2 * FLOOR < smaller.num_examples <= 44 - FLOOR
+
+    site_folder(place / "more", ("ant",), seed=99, images=1)
+    shutil.move(place / "more" / "ant" / "0.png", place / "ant" / "new4.png")
+    shutil.rmtree(place / "more")
+
+    assert not ask(small, other.to_content()).has_error()
+    assert read_statistics_reply(ask({**node}, question().to_content()), question()).num_examples > 44 - FLOOR
+
+
+def test_without_a_place_to_write_a_node_answers_nothing_and_says_why(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    lost = {**node, "state-dir": str(tmp_path / "file" / "state")}
+
+    for kind, content in (
+        ("query.clients", RecordDict()),
+        ("query.statistics", question().to_content()),
+        ("evaluate.heads", heads_message(1)),
+        ("train", training_message(1)),
+    ):
+        reason = ask(lost, content, kind).error.reason
+        assert reason.startswith("RefusedByPolicy: this node answers nothing, because it cannot write its ledger")
+        assert str(tmp_path) not in reason
+
+
+def test_a_damaged_ledger_is_no_ledger(node: Node, tmp_path: Path) -> None:
+    assert not ask(node, question().to_content()).has_error()
+    (path,) = (tmp_path / "state").glob("ledger-*.sqlite")
+    assert path.stat().st_mode & 0o077 == 0
+    path.write_bytes(os.urandom(4096))
+
+    assert "cannot write its ledger" in ask(node, question(seed=3).to_content()).error.reason
+
+
+def test_the_first_run_says_how_much_is_held_out_unless_the_owner_does(node: Node, tmp_path: Path) -> None:
+    def held_out(where: Mapping[str, object], share: float) -> int:
+        everything, part = (
+            read_statistics_reply(ask(where, one.to_content()), one).num_examples
+            for one in (question(), question(holdout=share))
+        )
+        return everything - part
+
+    assert [held_out(node, share) for share in (0.2, 0.5)] == [2 * FLOOR] * 2
+    own = {**node, "state-dir": str(tmp_path / "own"), "holdout-fraction": 0.5}
+    assert held_out(own, 0.2) == 22
+
+
+def test_a_partition_keeps_no_ledger(tmp_path: Path) -> None:
+    host = {"partition-id": 0, "num-partitions": 1, "state-dir": str(tmp_path / "state")}
+
+    assert not ask(host, RecordDict(), "query.clients").has_error()
+    assert not (tmp_path / "state").exists()

@@ -1,0 +1,169 @@
+"""What a server may not choose on a node with data of its own: columns, files, names of the hub, what errors say."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+from safetensors.torch import save_file
+
+from fedstats_app import client_app
+from fedstats_app.config import AppConfig, ConfigError, NodeConfig
+from fedstats_app.config.choices import REFUSED
+from fedstats_app.wire import StatisticsRequest, read_node_info
+from fedstats_app.wire.serving import pack_requests
+from tests.support.local_grid import instruction
+from tests.support.simulation import site_folder
+
+
+@pytest.fixture
+def patients(tmp_path: Path) -> Path:
+    """Return a table of notes with a label to learn and a column that is nobody's business."""
+    path = tmp_path / "notes"
+    path.mkdir()
+    with (path / "train.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["text", "remarks", "label", "has_hiv"])
+        for number in range(24):
+            table.writerow([f"note {number}", f"remark {number}", "ab"[number % 2], ("no", "yes")[number % 3 == 0]])
+    return path
+
+
+def ask(
+    node: Mapping[str, object], kind: str = "query.clients", content: RecordDict | None = None, **run: object
+) -> Message:
+    """Return what a node answers to a server with this run-config."""
+    settings: dict[str, Any] = {"backbone": "random:tiny", "input_size": 16, **run}
+    context = Context(1, 4, dict(node), RecordDict(), AppConfig.of(**settings).to_run_config())
+    return client_app.app(instruction(content or RecordDict(), kind), context)
+
+
+def statistics_of(*classes: str) -> RecordDict:
+    return StatisticsRequest(len(classes), class_names=classes).to_content()
+
+
+@pytest.mark.parametrize("choice", [{"label_column": "has_hiv"}, {"text_column": "remarks"}, {"image_column": "x"}])
+def test_a_server_cannot_choose_a_column(
+    patients: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, choice: dict[str, str]
+) -> None:
+    text = {"backbone": "random:tiny-text", "input_size": 0}
+    node = {"data-path": str(patients), "state-dir": str(tmp_path / "state")}
+
+    reply = ask(node, **text, **choice)
+
+    assert reply.has_error() and reply.error.reason == f"RefusedByPolicy: {REFUSED}"
+    assert next(iter(choice.values())) in caplog.text  # the owner can read what was asked for
+    assert set(read_node_info(ask(node, **text)).class_names) == {"a", "b"}
+
+
+def test_an_owner_chooses_columns_and_a_run_may_say_the_same(patients: Path, tmp_path: Path) -> None:
+    node = {"data-path": str(patients), "state-dir": str(tmp_path / "state"), "label-column": "has_hiv"}
+    text = {"backbone": "random:tiny-text", "input_size": 0}
+
+    assert set(read_node_info(ask(node, **text)).class_names) == {"no", "yes"}
+    assert set(read_node_info(ask(node, **text, label_column="has_hiv")).class_names) == {"no", "yes"}
+    assert ask(node, **text, label_column="label").has_error()
+
+
+def test_folders_have_no_columns_so_a_run_may_name_those_of_its_test_data(tmp_path: Path) -> None:
+    node = {"data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1), "state-dir": str(tmp_path / "state")}
+
+    assert read_node_info(ask(node, label_column="has_hiv")).class_names == ("ant", "bee")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_server_learns_nothing_of_files_that_it_names_as_weights(
+    tmp_path: Path, there: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether a private file exists, and the names of its tensors, came back in the error."""
+    secret = tmp_path / "hiv-model.safetensors"
+    if there:
+        save_file({"secret.tensor": torch.zeros(2)}, secret)
+    node = {"data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1), "state-dir": str(tmp_path / "state")}
+
+    reply = ask(node, "query.statistics", statistics_of("ant", "bee"), backbone_weights=str(secret))
+
+    assert reply.has_error() and reply.error.reason == f"RefusedByPolicy: {REFUSED}"
+    assert str(secret) in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name", ["transformers:evil/model", "sentence:/home/user/private", "timm:resnet18", "random:timm:resnet18"]
+)
+def test_a_server_cannot_name_what_is_downloaded_or_which_folder_is_read(tmp_path: Path, name: str) -> None:
+    node = {"data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1), "state-dir": str(tmp_path / "state")}
+
+    for kind in ("query.clients", "query.statistics", "train", "evaluate.heads"):
+        reply = ask(node, kind, backbone=name, input_size=0)
+        assert reply.error.reason == f"RefusedByPolicy: {REFUSED}"
+    reply = ask({**node, "allowed-backbones": f"{name},squeezenet1_1"}, backbone=name, input_size=0)
+    assert read_node_info(reply).class_names == ("ant", "bee")
+
+
+def test_a_list_of_backbones_is_all_that_a_node_runs(tmp_path: Path) -> None:
+    node = {"data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1), "state-dir": str(tmp_path / "state")}
+
+    assert not ask(node).has_error()
+    assert ask({**node, "allowed-backbones": "resnet18"}).error.reason == f"RefusedByPolicy: {REFUSED}"
+    with pytest.raises(ConfigError, match="allowed-backbones: must be one of"):
+        NodeConfig.from_node_config({**node, "allowed-backbones": "resnet1"})
+
+
+def test_where_an_owner_names_weights_a_runs_are_not_looked_at(tmp_path: Path) -> None:
+    node = {
+        "data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1),
+        "state-dir": str(tmp_path / "state"),
+        "backbone-weights": "random",
+    }
+    content = statistics_of("ant", "bee")
+
+    reply = ask(node, "query.statistics", content, backbone="tiny", backbone_weights="/nowhere/x.safetensors")
+
+    assert not reply.has_error()
+
+
+def test_errors_say_nothing_of_a_nodes_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gone = tmp_path / "ward-7" / "scans"
+    node: dict[str, object] = {"data-path": str(gone), "state-dir": str(tmp_path / "state")}
+
+    reply = ask(node)
+
+    assert reply.error.reason == "DatasetError: the reason is in the log of this node"
+    assert str(gone) in caplog.text
+    site_folder(gone, ("ant", "bee"), seed=1)
+    weights = tmp_path / "private.safetensors"
+    save_file({"secret.tensor": torch.zeros(2)}, weights)
+    broken = {**node, "backbone-weights": str(weights)}
+    reply = ask(broken, "query.statistics", statistics_of("ant", "bee"), backbone="tiny")
+    assert reply.error.reason == "WeightsError: the reason is in the log of this node"
+    assert "secret.tensor" in caplog.text
+
+
+def test_a_node_that_is_one_client_is_not_asked_for_several(tmp_path: Path) -> None:
+    """Or each of them would be another answer, and their errors would go round what keeps them from the server."""
+    node = {"data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1), "state-dir": str(tmp_path / "state")}
+
+    reply = ask(node, "query.statistics", pack_requests(statistics_of("ant", "bee"), [0, 1]))
+
+    assert reply.error.reason == "RejectedRequest: this node is one client, it cannot be asked for several"
+
+
+def test_errors_of_one_client_in_a_list_say_no_more(tmp_path: Path) -> None:
+    node = {"data-path": str(tmp_path / "ward-7"), "state-dir": str(tmp_path / "state")}
+
+    reply = ask(node, "query.statistics", pack_requests(statistics_of("ant", "bee"), [4]))
+
+    assert dict(reply.content["failed"]) == {"4": "DatasetError: the reason is in the log of this node"}
+
+
+def test_a_simulation_runs_what_its_user_says(patients: Path) -> None:
+    node = {"partition-id": 0, "num-partitions": 1}
+
+    reply = ask(node, dataset=f"csv:{patients}", label_column="has_hiv", backbone="random:tiny-text", input_size=0)
+
+    assert read_node_info(reply).num_partitions == 1

@@ -1,0 +1,68 @@
+"""What is kept of every client comes back bit for bit, in order, and no more than there is room for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedstats_app.grid.kept_statistics import KeptStatistics
+from fedstats_app.rank_rule import RankRule
+from fedstats_app.statistics import ClientStatistics, ScatterSpec, StatisticsSpec
+from tests.wire.replies import FEW, NUM_CLASSES, NUM_SAMPLES, features_and_labels
+
+SPECS = {
+    "rows": StatisticsSpec(means_per_class=3),
+    "gram": StatisticsSpec(gram=True),
+    "factor": StatisticsSpec(scatter=ScatterSpec(RankRule.parse("2"), "float16")),
+}
+
+
+def statistics(kind: str, seed: int, n: int = NUM_SAMPLES) -> ClientStatistics:
+    return SPECS[kind].from_features(*features_and_labels(seed, n), NUM_CLASSES)
+
+
+def contents(one: ClientStatistics) -> list[torch.Tensor]:
+    scatter = one.scatter
+    factor = [] if scatter is None else [scatter.values, scatter.directions, torch.tensor(scatter.left_out)]
+    return [
+        one.rows.class_ids,
+        one.rows.counts,
+        one.rows.class_sums,
+        *([] if one.gram is None else [one.gram]),
+        *factor,
+    ]
+
+
+@pytest.mark.parametrize("n", [NUM_SAMPLES, FEW, 0])
+def test_clients_come_back_bit_for_bit_as_often_as_they_are_asked_for(n: int) -> None:
+    kept = KeptStatistics(NUM_CLASSES)
+    given = {client: tuple(statistics(kind, client, n) for kind in SPECS) for client in (7, 3)}
+    for client, one in given.items():
+        assert kept.add(client, one)
+
+    for _ in range(2):
+        found = dict(kept)
+        assert list(found) == [7, 3] and len(kept) == 2
+        for client, one in given.items():
+            for before, after in zip(one, found[client], strict=True):
+                assert all(map(torch.equal, contents(before), contents(after)))
+                assert (before.gram_factor is None) == (after.gram_factor is None)
+                assert [part.dtype for part in contents(before)] == [part.dtype for part in contents(after)]
+
+
+def test_clients_can_be_added_after_some_were_read() -> None:
+    kept = KeptStatistics(NUM_CLASSES)
+    kept.add(1, [statistics("rows", 1)])
+    next(iter(kept))
+    kept.add(2, [statistics("rows", 2)])
+
+    assert [client for client, _ in kept] == [1, 2]
+
+
+def test_rows_alone_and_no_more_than_there_is_room_for() -> None:
+    one = statistics("gram", 0)
+    kept = KeptStatistics(NUM_CLASSES, rows_only=True, max_bytes=3000)
+    room = [kept.add(client, [one]) for client in range(10)]
+
+    assert 1 <= len(kept) < 10 and room == [True] * len(kept) + [False] * (10 - len(kept))
+    assert all(found.gram is None and torch.equal(found.rows.class_sums, one.rows.class_sums) for _, (found,) in kept)
