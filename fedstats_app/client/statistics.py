@@ -32,7 +32,7 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
     content = ledger.answered(
         request, reader.backbone.fingerprint, rules, lambda: _answer(msg, request, site, reader).content
     )
-    return Message(with_client_name(content, site.node.client_name), reply_to=msg)
+    return Message(with_client_name(content, site.node.client_name), reply_to=msg)  # such a node is one client
 
 
 def _answer(msg: Message, request: StatisticsRequest, site: Site, reader: FeatureReader) -> Message:

@@ -12,8 +12,7 @@ from fedstats_app.data.feature_cache_files import default_cache_root
 from fedstats_app.data.options import CacheOptions, DataOptions
 from fedstats_app.methods import METHODS
 from fedstats_app.options import Check, ConfigError, number, some_of, text, whole
-from fedstats_app.training.limits import RequestLimits
-from fedstats_app.wire.client_name import MAX_CLIENT_NAME
+from fedstats_app.training.limits import MAX_CLIENT_NAME, RequestLimits
 
 # What a node's owner can allow besides the closed-form methods: all that trains on the node.
 TRAINING = "training"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from flwr.app import ConfigRecord, RecordDict
 
-MAX_CLIENT_NAME = 100
 ABOUT, CLIENT_NAME = "about", "client-name"
 
 
@@ -12,5 +11,5 @@ def with_client_name(content: RecordDict, name: str) -> RecordDict:
     """Return a reply's content with the name of whom it is from; as it is for no name."""
     if not name:
         return content
-    about = content.get(ABOUT, ConfigRecord())
+    about = content.config_records.get(ABOUT, ConfigRecord())
     return RecordDict({**content, ABOUT: ConfigRecord({**about, CLIENT_NAME: name})})

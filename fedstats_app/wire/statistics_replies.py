@@ -15,8 +15,9 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics
+from fedstats_app.training.limits import MAX_CLIENT_NAME
 from fedstats_app.wire.arrays import WIRE_DTYPES
-from fedstats_app.wire.client_name import ABOUT, CLIENT_NAME, MAX_CLIENT_NAME
+from fedstats_app.wire.client_name import ABOUT, CLIENT_NAME
 from fedstats_app.wire.reading import Malformed, check_keys, number, reads_replies, record_of, typed, whole
 from fedstats_app.wire.statistics_checks import Limits
 from fedstats_app.wire.statistics_records import (
