@@ -12,7 +12,7 @@ from fedstats_app.data.feature_cache_files import default_cache_root
 from fedstats_app.data.options import CacheOptions, DataOptions
 from fedstats_app.methods import METHODS
 from fedstats_app.options import Check, ConfigError, number, some_of, text, whole
-from fedstats_app.training.limits import RequestLimits
+from fedstats_app.training.limits import MAX_CLIENT_NAME, RequestLimits
 
 # What a node's owner can allow besides the closed-form methods: all that trains on the node.
 TRAINING = "training"
@@ -30,6 +30,13 @@ def allowed_method_list(value: object) -> tuple[str, ...] | None:
 def backbone_list(value: object) -> tuple[str, ...]:
     """Return the backbones that an owner allows."""
     return tuple(str(backbone_name(name.strip())) for name in str(value).split(","))
+
+
+def client_name(value: object) -> object:
+    """Refuse what is no name that can be shown."""
+    if not isinstance(value, str) or len(value) > MAX_CLIENT_NAME or not value.isprintable():
+        raise ValueError(f"must be text of at most {MAX_CLIENT_NAME} printable characters")
+    return value
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,8 @@ class NodeConfig:
     max_questions, max_heads, max_rounds : int
         How many different statistics questions, heads to score and rounds of training are answered for one version of
         data of its own.
+    client_name : str
+        By which a server knows data of the node's own again when they have changed; "" for none.
     limits : RequestLimits or None
         What the owner says of single requests; None for what is usual (:attr:`request_limits`).
     """
@@ -97,13 +106,13 @@ class NodeConfig:
     max_questions: int = 8
     max_heads: int = 1_000
     max_rounds: int = 10_000
+    client_name: str = ""
+    limits: RequestLimits | None = None
 
     def data_options(self, run: DataOptions) -> DataOptions:
         """Return a run's options with this node's columns."""
         own = {f"{role}_column": getattr(self, f"{role}_column") for role in ("image", "text", "label")}
         return replace(run, **own)
-
-    limits: RequestLimits | None = None
 
     @property
     def request_limits(self) -> RequestLimits | None:
@@ -213,6 +222,7 @@ def _node_policy(node_config: Mapping[str, object]) -> dict[str, Any]:
         "max-statistics-questions": ("max_questions", many),
         "max-heads-scored": ("max_heads", many),
         "max-training-rounds": ("max_rounds", many),
+        "client-name": ("client_name", client_name),
     }
     policy: dict[str, Any] = {}
     for name, (field, check) in checks.items():
