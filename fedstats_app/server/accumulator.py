@@ -31,7 +31,9 @@ class Accumulator:
 
     def __init__(self, run: Run, strategy: StatisticsStrategy, asked: Asked) -> None:
         self._folder, self._strategy, self._asked = run.folder.path, strategy, asked
-        self._wanted, self._every = run.config.run.save_statistics, run.config.run.checkpoint_seconds
+        # Under caps on shares the sums are made when all have answered.
+        self._wanted = run.config.run.save_statistics and strategy.collection.capped is None
+        self._every = run.config.run.checkpoint_seconds
         self._last = time.monotonic()
 
     def take_up(self, present: Iterable[int]) -> bool:
