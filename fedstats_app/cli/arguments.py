@@ -38,6 +38,9 @@ def parser() -> argparse.ArgumentParser:
         )
     )
     _doctor(commands.add_parser("doctor", help="check a machine before a run", description=_DOCTOR, epilog=_EXIT))
+    _remove(
+        commands.add_parser("remove", help="take a site or a class out of a run", description=_REMOVE, epilog=_EXIT)
+    )
     # Its options are not abbreviated: what is not one of them is Flower's.
     _node(commands.add_parser("node", help="run a SuperNode", description=_NODE, epilog=_FLOWER, allow_abbrev=False))
     _ledger(
@@ -57,6 +60,10 @@ _EVALUATE = (
 _DOCTOR = (
     "Check versions, weights, data, certificates, SuperLink and disk, and say what a run would send, hold in memory "
     "and take. Nothing is downloaded and every wait is bounded."
+)
+_REMOVE = (
+    "Solve the heads of a run again without some of its clients, from what it kept of each (save-client-statistics), "
+    "or without a class. The new heads are in a folder of their own; those of the old one are marked as superseded."
 )
 _NODE = (
     "Run a SuperNode that answers with fedstats-app as it is installed here, whatever app the server sends; or with "
@@ -125,6 +132,23 @@ def _doctor(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--timeout", type=_positive, default=5.0, metavar="SECONDS", help="for each connection (default: 5)"
     )
+    command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+
+
+def _remove(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run_folder", metavar="RUN_FOLDER", help="the folder whose path the run printed last")
+    what = command.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--client",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="as in clients.jsonl, or RUN/ID; may be given several times",
+    )
+    what.add_argument(
+        "--class", action="append", default=[], dest="classes", metavar="NAME", help="may be given several times"
+    )
+    command.add_argument("--output-dir", default="", metavar="DIR", help="of the new folder (default: the old one's)")
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
 
 

@@ -12,6 +12,8 @@ from fedstats_app.training.options import LocalOptions
 # that is 0 a client sends the gradient of its last batch, and where it is small that of its last few.
 LARGEST_DECAY = 0.1
 _ANY = 1_000_000_000
+# Characters of the name that an owner gives a node.
+MAX_CLIENT_NAME = 100
 
 
 @dataclass(frozen=True)
