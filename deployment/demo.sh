@@ -126,7 +126,7 @@ number=0
 for site in "${sites[@]}"; do
   number=$((number + 1))
   background "$site" \
-    flower-supernode --superlink "127.0.0.1:$PORT" --port $((PORT + number)) \
+    fedstats node --superlink "127.0.0.1:$PORT" --port $((PORT + number)) \
     --root-certificates "$DIR/ca.crt" --auth-supernode-private-key "$DIR/$site.key" \
     --node-config "data-path=\"$IMAGES/$site\" cache-dir=\"$DIR/cache/$site\""
 done

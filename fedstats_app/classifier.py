@@ -1,6 +1,7 @@
 """Load a head from a run folder and classify images or texts with it."""
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -12,11 +13,13 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.heads import LinearHead
-from fedstats_app.results.head_file import read_head
+from fedstats_app.results.head_file import SUPERSEDED, read_head
 from fedstats_app.results.sample_inputs import SampleLike, is_one, read_samples
 from fedstats_app.results.tuned_backbone import SUFFIX, load_backbone_of
 from fedstats_app.statistics import FeatureMap, feature_map_from_dict
 from fedstats_app.storage.json_digest import read_json_file
+
+logger = logging.getLogger("fedstats_app")
 
 
 class Classifier:
@@ -240,6 +243,8 @@ def load(
     name = method if method is not None else _most_accurate(folder)
     path = _head_path(folder, name)
     head, metadata = read_head(path)
+    if SUPERSEDED in metadata:
+        logger.warning("%s is superseded: %s", path, metadata[SUPERSEDED])
     for key in ("backbone", "input-size", "backbone-fingerprint"):
         _entry(metadata, key, name)
     given = None if weights is None else str(weights)

@@ -37,7 +37,7 @@ def test_the_document_shows_the_script_s_commands() -> None:
     ]
     assert [line for line in shown if line not in script] == []
     # And none of the script's steps is left out.
-    for command in ("openssl x509", "flower-superlink", "ssh-keygen", "flwr supernode register", "flower-supernode"):
+    for command in ("openssl x509", "flower-superlink", "ssh-keygen", "flwr supernode register", "fedstats node"):
         assert any(line.startswith(command) for line in shown), command
     assert any(line.startswith("flwr run . demo") for line in shown)
 
@@ -117,7 +117,7 @@ def test_a_node_works_without_ray_and_all_else_that_only_simulations_need(tmp_pa
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     unit = (DEPLOYMENT / "fedstats-supernode.service").read_text()
-    program = "/opt/fedstats/bin/flower-supernode"
+    program = "/opt/fedstats/bin/fedstats node"
     assert f"ExecStart={program} " in unit
     here = tmp_path / "fedstats-supernode.service"
     # It wants the program to be there.
@@ -126,13 +126,13 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert done.returncode == 0 and "fedstats-supernode" not in done.stderr, done.stderr
 
 
-def test_unit_and_container_name_options_that_flower_has() -> None:
+def test_unit_and_container_name_options_that_the_node_has() -> None:
     usage = subprocess.run(
         [Path(sys.executable).parent / "flower-supernode", "--help"], capture_output=True, text=True, check=True
     ).stdout
     for file in (DEPLOYMENT / "fedstats-supernode.service", DOCUMENT):
         commands = re.findall(
-            r"(?:ExecStart=\S+|^flower-supernode|fedstats-supernode \\)((?:.*\\\n)*.*)", file.read_text(), re.M
+            r"(?:ExecStart=\S+ node|^fedstats node|fedstats-supernode \\)((?:.*\\\n)*.*)", file.read_text(), re.M
         )
         options = {option for command in commands for option in re.findall(r"(?<!\S)--[a-z-]+", command)}
         assert {"--superlink", "--node-config"} <= options, file.name
@@ -142,6 +142,6 @@ def test_unit_and_container_name_options_that_flower_has() -> None:
 def test_the_container_has_what_a_node_needs_and_starts_it() -> None:
     lines = (DEPLOYMENT / "Containerfile").read_text().splitlines()
     copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
-    assert copied and all((DEPLOYMENT / name).exists() for name in copied)
-    assert "requirements-node.txt" in copied
-    assert any(line.startswith("ENTRYPOINT") and "flower-supernode" in line for line in lines)
+    assert copied and all((REPOSITORY / name).exists() for name in copied)
+    assert {"deployment/requirements-node.txt", "pyproject.toml", "fedstats_app"} <= set(copied)
+    assert 'ENTRYPOINT ["fedstats", "node"]' in lines

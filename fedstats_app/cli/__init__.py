@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = parsed(argv)
     try:
-        command = importlib.import_module(f"fedstats_app.cli.{arguments.command}")
+        command = importlib.import_module(f"fedstats_app.cli.{arguments.command.replace(' ', '_')}")
         code: int = command.run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Sequence
 
 from fedstats_app import __version__
 
+_LEDGER = "node ledger"
 _EXIT = "exit code: 0 if all is well, 1 if something is wrong (said in the output), 2 if there is no result"
 
 
 def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the arguments; a command that hands words on to another has those that are not its own in `others`."""
-    root = parser()
-    arguments, others = root.parse_known_args(argv)
+    root, words = parser(), list(sys.argv[1:] if argv is None else argv)
+    # A word of Flower's must not be taken for a subcommand, so this one is a command of two words.
+    if words[:2] == _LEDGER.split():
+        words[:2] = [_LEDGER]
+    arguments, others = root.parse_known_args(words)
     if others and not hasattr(arguments, "others"):
         root.error(f"unrecognized arguments: {' '.join(others)}")
     arguments.others = others
@@ -33,8 +38,16 @@ def parser() -> argparse.ArgumentParser:
         )
     )
     _doctor(commands.add_parser("doctor", help="check a machine before a run", description=_DOCTOR, epilog=_EXIT))
+    _remove(
+        commands.add_parser("remove", help="take a site or a class out of a run", description=_REMOVE, epilog=_EXIT)
+    )
     # Its options are not abbreviated: what is not one of them is Flower's.
     _node(commands.add_parser("node", help="run a SuperNode", description=_NODE, epilog=_FLOWER, allow_abbrev=False))
+    _ledger(
+        commands.add_parser(
+            _LEDGER, help="show or reset what a node has answered", description=_LEDGER_HELP, epilog=_EXIT
+        )
+    )
     return root
 
 
@@ -48,9 +61,17 @@ _DOCTOR = (
     "Check versions, weights, data, certificates, SuperLink and disk, and say what a run would send, hold in memory "
     "and take. Nothing is downloaded and every wait is bounded."
 )
+_REMOVE = (
+    "Solve the heads of a run again without some of its clients, from what it kept of each (save-client-statistics), "
+    "or without a class. The new heads are in a folder of their own; those of the old one are marked as superseded."
+)
 _NODE = (
     "Run a SuperNode that answers with fedstats-app as it is installed here, whatever app the server sends; or with "
     "the apps whose SHA-256 are approved-apps in its node-config."
+)
+_LEDGER_HELP = (
+    "Show what nodes with data of their own have answered since their data last changed. --reset forgets questions and "
+    "answers: what the limits allow is allowed once more."
 )
 _FLOWER = "All other options are those of flower-supernode, which lists them with --help."
 
@@ -114,9 +135,36 @@ def _doctor(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
 
 
+def _remove(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run_folder", metavar="RUN_FOLDER", help="the folder whose path the run printed last")
+    what = command.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--client",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="as in clients.jsonl, or RUN/ID; may be given several times",
+    )
+    what.add_argument(
+        "--class", action="append", default=[], dest="classes", metavar="NAME", help="may be given several times"
+    )
+    command.add_argument("--output-dir", default="", metavar="DIR", help="of the new folder (default: the old one's)")
+    command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+
+
 def _node(command: argparse.ArgumentParser) -> None:
     command.set_defaults(others=[])
     command.add_argument("--any-app", action="store_true", help="run ANY app that the server sends, as Flower does")
+
+
+def _ledger(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--state-dir",
+        default="",
+        metavar="FOLDER",
+        help="as state-dir of the node-config (default: state in ~/.cache/fedstats)",
+    )
+    command.add_argument("--reset", action="store_true", help="forget questions and answers")
 
 
 def _at_least_one(text: str) -> int:

@@ -10,7 +10,13 @@ from flwr.app import Context, Message
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.site import ClientSplit, Site
 from fedstats_app.heads import CalibrationSums, HeadScores, LinearHead, margin_bins
-from fedstats_app.privacy import confusion_above_floor, margins_above_floor
+from fedstats_app.privacy import (
+    calibration_above_floor,
+    calibration_terms,
+    confusion_above_floor,
+    margins_above_floor,
+    named_samples,
+)
 from fedstats_app.wire import StatisticsRequest, evaluation_reply, read_evaluation_request
 
 
@@ -53,12 +59,13 @@ def evaluate_heads(
     heads : mapping
         From a method's name to the index of its specification, and its head.
     min_class_count : int
-        Classes of which fewer samples can be read count without their name, and not in histograms
-        (:func:`fedstats_app.privacy.confusion_above_floor`, :func:`fedstats_app.privacy.margins_above_floor`).
+        Classes of which fewer samples can be read count without their name, and in no histogram and no sum
+        (:mod:`fedstats_app.privacy.evaluation`).
     mask_absent : bool
         Whether absent classes are never predicted.
     """
     labels = torch.from_numpy(split.dataset.labels[split.held_out])
+    named = named_samples(labels, request.num_classes, min_class_count)
     nothing = torch.empty(0, dtype=torch.int64)
     found, predictions = [nothing], {name: [nothing] for name in heads}
     # Which classes are above the floor is known when all samples are read: bins are kept by sample till then.
@@ -71,13 +78,16 @@ def evaluate_heads(
             logits = head.logits(mapped)
             predictions[name].append(head.predict(mapped, mask_absent=mask_absent))
             bins[name].append(margin_bins(logits))
-            calibration[name] += CalibrationSums.from_logits(logits, labels[positions])
-    read = labels[torch.cat(found)]
+            kept = named[positions]
+            calibration[name] += calibration_terms(logits[kept], labels[positions][kept], min_class_count)
+    positions = torch.cat(found)
+    read = labels[positions]
+    # Where unreadable samples left a handful of a class, sums over it must not leave either.
+    still_named = torch.equal(named[positions], named_samples(read, request.num_classes, min_class_count))
     scores = {}
     for name in heads:
         confusion = confusion_above_floor(read, torch.cat(predictions[name]), request.num_classes, min_class_count)
-        # Where unreadable samples left a handful that does not count, sums over all of them must not leave either.
-        sums = calibration[name] if confusion.num_examples == len(read) else CalibrationSums.zeros()
+        sums = calibration[name] if still_named else CalibrationSums.zeros()
         margins = margins_above_floor(read, torch.cat(bins[name]), min_class_count)
-        scores[name] = HeadScores(confusion, sums, margins)
+        scores[name] = HeadScores(confusion, calibration_above_floor(sums, min_class_count), margins)
     return scores

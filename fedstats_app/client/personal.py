@@ -19,6 +19,7 @@ from fedstats_app.client.own_model import OwnModel
 from fedstats_app.client.site import Site, head_dim, samples_of
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import choose_mixing, personal_head
+from fedstats_app.privacy import NodePolicy, mean_loss_above_floor
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.alignment import alignment_loss
 from fedstats_app.training.evaluation import evaluate
@@ -45,8 +46,8 @@ class _Client:
 
     Attributes
     ----------
-    floor : int
-        Classes with fewer readable training samples leave in no form, nor do counts of fewer test samples.
+    policy : NodePolicy
+        Of the node's owner.
     own_model : OwnModel
         What is kept of it during a run.
     """
@@ -55,9 +56,14 @@ class _Client:
     training: Samples
     test: Samples
     reader: FeatureReader
-    floor: int
+    policy: NodePolicy
     mask_absent: bool
     own_model: OwnModel
+
+    @property
+    def floor(self) -> int:
+        """Classes with fewer readable training samples leave in no form, nor do counts of fewer test samples."""
+        return self.policy.min_class_count
 
     @property
     def above_floor(self) -> Tensor:
@@ -121,7 +127,10 @@ def prototypes(msg: Message, context: Context, client_id: int | None) -> Message
         report.forward_passes + report.num_examples,  # the class means take one more pass
         time.perf_counter() - started,
     )
-    return prototype_reply(msg, LocalPrototypes(class_ids, means, report.loss, restarted, metrics))
+    loss = report.loss
+    if client.floor > 1 and report.num_examples:
+        loss = mean_loss_above_floor(loss, report.num_examples)
+    return prototype_reply(msg, LocalPrototypes(class_ids, means, loss, restarted, metrics))
 
 
 def personal_heads(msg: Message, context: Context, client_id: int | None) -> Message:
@@ -160,7 +169,7 @@ def _client(task: TrainingTask, context: Context, client_id: int | None) -> _Cli
     training, test = (samples_of(request, reader, split.dataset, part) for part in (split.kept, split.held_out))
     name = context.node_id if client_id is None else client_id
     own_model = OwnModel.of(site.node.state_root(site.config.cache), context.run_id, name)
-    return _Client(site.number, training, test, reader, site.floor, site.config.run.mask_absent, own_model)
+    return _Client(site.number, training, test, reader, site.policy, site.config.run.mask_absent, own_model)
 
 
 def _start_model(task: PersonalTask, client: _Client) -> TunedModel:
@@ -185,6 +194,7 @@ def _start_model(task: PersonalTask, client: _Client) -> TunedModel:
 
 def _train(model: TunedModel, task: PersonalTask, client: _Client) -> LocalReport:
     """Train a model in place; without samples it stays as it is."""
+    client.policy.check_training(task.training.request.options, len(client.training.labels))
     if not len(client.training.labels):
         return LocalReport(0, 0, 0.0, 0)
     prototypes, training = task.prototypes, task.training
@@ -194,8 +204,9 @@ def _train(model: TunedModel, task: PersonalTask, client: _Client) -> LocalRepor
         if prototypes is not None and prototypes.weight
         else None
     )
-    key = (training.request.seed, client.number, training.server_round)
-    return train_locally(model, client.training, training.request.options, key=key, extra_loss=extra_loss)
+    key, options = (training.request.seed, client.number, training.server_round), training.request.options
+    smallest = client.policy.min_batch_size
+    return train_locally(model, client.training, options, key=key, extra_loss=extra_loss, smallest_batch=smallest)
 
 
 def _class_means(model: TunedModel, samples: Samples, chosen: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,8 +21,9 @@ from flwr.app import Context, Message
 from torch import Tensor
 
 from fedstats_app.client.site import Site
-from fedstats_app.client.training import score
+from fedstats_app.client.training import scored
 from fedstats_app.config import AppConfig, NodeConfig, node_of, run_of
+from fedstats_app.privacy import LARGEST_LOSS, mean_loss_above_floor
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, SelectedSamples, batch_order
 from fedstats_app.training.zeroth_order.directions import Probe
@@ -35,6 +36,7 @@ from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, Behind, MezoReply, MezoRequest, mezo_reply, read_mezo_request
 from fedstats_app.wire.reading import from_values, to_values
+from fedstats_app.wire.training import model_evaluation_reply
 
 logger = logging.getLogger("fedstats_app")
 
@@ -52,6 +54,8 @@ _PREFIX, _HOW = "mezo-", "perturbed"
 def mezo(msg: Message, context: Context, client_id: int | None) -> Message:
     """Follow the log to the round that is asked for and measure the loss's difference quotients there."""
     request = read_mezo_request(msg)
+    if request.setup is not None:
+        Site.of(context, client_id).policy.check_mezo(request.setup.num_directions, request.setup.batch_size)
     node_replica = _node_replica(context, request.training)
     return mezo_reply(msg, node_replica.follow(request) or node_replica.answer(request, client_id))
 
@@ -62,7 +66,9 @@ def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Mess
     node_replica = _node_replica(context, request.training)
     if behind := node_replica.follow(request):
         raise RejectedRequest(f"this node's replica is behind: it knows round {behind.round}")
-    return score(msg, node_replica.model, node_replica.held_out(client_id), batch_size=node_replica.batch_size)
+    samples, batch_size = node_replica.held_out(client_id), node_replica.batch_size
+    floor = Site.of(context, client_id).floor
+    return model_evaluation_reply(msg, scored(node_replica.model, samples, floor=floor, batch_size=batch_size))
 
 
 def _node_replica(context: Context, training: int) -> NodeReplica:
@@ -89,7 +95,7 @@ class NodeReplica:
     _perturbation: Perturbation
 
     def __init__(self, site: Site, run_id: int, training: int) -> None:
-        self._config, self._node = site.config, site.node
+        self._site, self._config, self._node = site, site.config, site.node
         path = site.node.data_path
         # Flower may draw a node's id anew when it comes back, so its data say which node it is.
         owner = hashlib.sha256(path.encode()).hexdigest()[:16] if path else "shared"
@@ -117,6 +123,7 @@ class NodeReplica:
             return MezoReply((), 0, digest)
         samples, number = self._training_samples(client_id)
         num_examples = len(samples.labels)
+        self._site.policy.check_mezo(self.setup.num_directions, self.setup.batch_size, num_examples)
         scalars = self._measure(request, samples, number) if num_examples else ()
         return MezoReply(scalars, num_examples, self._current_digest())
 
@@ -225,7 +232,10 @@ class NodeReplica:
             self.files.write(_HOW, perturbation.how.encode())
             self._checked = True
         if request.wanted == "temperature":
-            return losses_by_temperature(self.model, samples, batch)
+            if self._site.floor <= 1:
+                return losses_by_temperature(self.model, samples, batch)
+            losses = losses_by_temperature(self.model, samples, batch, largest=LARGEST_LOSS)
+            return tuple(mean_loss_above_floor(loss, len(samples.labels)) for loss in losses)
         if request.wanted == "curvature":
             directions = self.replica.directions
             probes = [Probe(request.seed, i, setup.epsilon, directions) for i in range(CURVATURE_DIRECTIONS)]

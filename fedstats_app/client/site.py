@@ -88,7 +88,7 @@ class Site:
         """The policy of the node's owner."""
         allowed = self.node.allowed_methods
         needs = None if allowed is None else {one: METHODS[one].needs if one in METHODS else None for one in allowed}
-        return NodePolicy(self.floor, self.node.min_gram_samples, needs)
+        return NodePolicy(self.floor, self.node.min_gram_samples, needs, self.node.request_limits)
 
     @property
     def ledger(self) -> Ledger | None:

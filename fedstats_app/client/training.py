@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import torch
@@ -9,10 +10,11 @@ from flwr.app import Context, Message
 
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.site import Site, head_dim
+from fedstats_app.privacy import LARGEST_LOSS, loss_above_floor, mean_loss_above_floor, named_samples
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.samples import Samples
+from fedstats_app.training.samples import Samples, SelectedSamples
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.training import (
     EvaluationCounts,
@@ -29,18 +31,21 @@ def train(msg: Message, context: Context, client_id: int | None) -> Message:
     started = time.perf_counter()
     task = read_training_task(msg)
     site = Site.of(context, client_id)
+    policy, options = site.policy, task.request.options
+    policy.check_training(options, 0)
     reader, samples = site.samples(task.request, held_out=False)
+    policy.check_training(options, len(samples.labels))
     model = received_model(task, reader)
     if not len(samples.labels):
         return nothing_to_train_reply(msg)
-    request = task.request
     # All of a client's randomness comes from these three, so that an interrupted run goes on as it would have.
-    report = train_locally(model, samples, request.options, key=(request.seed, site.number, task.server_round))
+    key = (task.request.seed, site.number, task.server_round)
+    report = train_locally(model, samples, options, key=key, smallest_batch=policy.min_batch_size)
     return training_reply(
         msg,
         model.trained_state(),
         num_examples=report.num_examples,
-        loss=report.loss,
+        loss=mean_loss_above_floor(report.loss, report.num_examples) if site.floor > 1 else report.loss,
         seconds=time.perf_counter() - started,
     )
 
@@ -48,18 +53,30 @@ def train(msg: Message, context: Context, client_id: int | None) -> Message:
 def evaluate_model(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score the model of a round on the samples that the client kept for evaluation."""
     task = read_training_task(msg)
-    reader, samples = Site.of(context, client_id).samples(task.request, held_out=True)
+    site = Site.of(context, client_id)
+    reader, samples = site.samples(task.request, held_out=True)
     model = received_model(task, reader)
-    return score(msg, model, samples)
+    return model_evaluation_reply(msg, scored(model, samples, floor=site.floor))
 
 
-def score(msg: Message, model: TunedModel, samples: Samples, *, batch_size: int = 64) -> Message:
-    """Return the reply to a question for a model's scores on samples, of which there may be none."""
-    if not len(samples.labels):
-        return model_evaluation_reply(msg, EvaluationCounts())
-    result = evaluate(model, samples, model.num_classes, batch_size=batch_size)
-    correct = int(result.confusion.matrix.diagonal().sum())
-    return model_evaluation_reply(msg, EvaluationCounts(result.confusion.num_examples, correct, result.loss_sum))
+def scored(model: TunedModel, samples: Samples, *, floor: int, batch_size: int = 64) -> EvaluationCounts:
+    """Return a model's scores on samples, of which there may be none.
+
+    With a floor, losses are bounded and their sum is as coarse as :func:`fedstats_app.privacy.loss_above_floor` makes
+    it. Samples of classes with fewer than the floor count together, if they are as many.
+    """
+    total = EvaluationCounts()
+    named = named_samples(samples.labels, model.num_classes, floor)
+    for part, is_named in ((named, True), (~named, False)):
+        chosen = part.nonzero().squeeze(1)
+        if len(chosen) < max(floor, 1):
+            continue
+        some = samples if len(chosen) == len(samples.labels) else SelectedSamples(samples, chosen)
+        bound = LARGEST_LOSS if floor > 1 else math.inf
+        found = evaluate(model, some, model.num_classes, batch_size=batch_size, largest_loss=bound)
+        loss = loss_above_floor(found.loss_sum, named=is_named) if floor > 1 else found.loss_sum
+        total += EvaluationCounts(found.confusion.num_examples, found.confusion.num_correct, loss)
+    return total
 
 
 def received_model(task: TrainingTask, reader: FeatureReader) -> TunedModel:

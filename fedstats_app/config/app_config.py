@@ -11,7 +11,18 @@ from fedstats_app.backbones.options import BackboneOptions
 from fedstats_app.data.options import CacheOptions, DataOptions, PartitionOptions
 from fedstats_app.grid.options import FederationOptions
 from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod
-from fedstats_app.options import ConfigError, Options, absolute, flag, one_of, option, run_folder, some_of, whole
+from fedstats_app.options import (
+    ConfigError,
+    Options,
+    absolute,
+    flag,
+    number,
+    one_of,
+    option,
+    run_folder,
+    some_of,
+    whole,
+)
 from fedstats_app.personal.options import PersonalOptions
 from fedstats_app.trainers import TRAINERS, Trainer
 from fedstats_app.trainers.options import MADE_HEADS, TuningOptions
@@ -37,6 +48,8 @@ class RunOptions(Options):
     output_dir: str = option("", absolute)
     plots: bool = option(True, flag)
     save_statistics: bool = option(True, flag)
+    save_client_statistics: bool = option(False, flag)
+    checkpoint_seconds: float = option(30.0, number(0.0))
 
 
 @dataclass(frozen=True)
@@ -176,6 +189,16 @@ class AppConfig:
     def _contradictions(self) -> list[str]:
         """Return what is wrong with groups together."""
         problems, tuning = [], self.tuning
+        if self.run.save_client_statistics and not self.run.save_statistics:
+            problems.append("save-client-statistics: needs save-statistics, got false")
+        if (
+            self.run.save_client_statistics
+            and min(self.federation.max_class_share, self.federation.max_client_share) < 1
+        ):
+            problems.append(
+                "save-client-statistics: must be false with a max-class-share or max-client-share below 1: what a "
+                "client counts for then depends on all others, and nobody could be removed"
+            )
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, "best")]
         if self.trainer and unsolved:
             problems.append(f"start-head: method must name {', '.join(unsolved)} too, got method {self.run.method!r}")

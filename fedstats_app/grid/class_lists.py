@@ -1,9 +1,10 @@
 """The classes of a federation: nodes are aligned by name, and names that may mean one class are told apart or refused.
 
 Other orders and classes that only some nodes have are fine. Two lists conflict where aligning them by name could make
-two classes out of one, silently: names that differ only in letter case, spaces or Unicode form; and, where the nodes'
-data itself numbers the classes, one number with two names neither of which the other side knows. What most nodes call
-a class counts; a node whose list conflicts with theirs takes no part, and the reason shows both lists.
+two classes out of one, silently: names that differ only in letter case, spaces, Unicode form or letters that look
+alike; and, where the nodes'
+data itself numbers the classes, one number with two names neither of which the other side knows. Of two nodes that
+conflict the one counts that conflicts with fewer others; the other takes no part, and the reason shows both lists.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from dataclasses import dataclass
 
 # Classes of one list that are shown in a reason.
 CLASSES_SHOWN = 30
+# Small letters of other alphabets that look like a Latin one: those of Unicode's confusables that people type.
+_LOOK_ALIKES = str.maketrans(
+    "\u0430\u0432\u0435\u043a\u043c\u043d\u043e\u0440\u0441\u0442\u0443\u0445\u0455\u0456\u0458\u0501\u051b\u051d"
+    "\u03b1\u03b2\u03b5\u03b6\u03b7\u03b9\u03ba\u03bc\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7\u0131\u0585\u0578\u057d",
+    "abekmhopctyxsijdqwabezhikmvoptyxiohu",
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class ClassList:
 
 
 def align_class_lists(
-    lists: Mapping[int, ClassList], known: Sequence[str] = ()
+    lists: Mapping[int, ClassList], known: Sequence[str] = (), *, max_classes: int | None = None
 ) -> tuple[tuple[str, ...], dict[int, str]]:
     """Return the classes of the nodes that agree, and why the others take no part.
 
@@ -64,6 +71,9 @@ def align_class_lists(
         From node to its classes. Who is refused depends on the lists, not on the ids of the nodes.
     known : sequence of str
         Classes that are there already, such as those of an earlier run; a node must agree with them.
+    max_classes : int, optional
+        Of all together. A node with more takes no part, nor do those, of nodes that do not conflict those last who have
+        most classes to themselves, with whom there would be more.
 
     Returns
     -------
@@ -72,10 +82,16 @@ def align_class_lists(
     refused : dict
         From node to the reason, which shows both lists.
     """
-    agreement = _Agreement(lists)
+    too_many = {
+        node: f"it names {len(one.names)} classes, at most {max_classes} are allowed (max-classes)"
+        for node, one in lists.items()
+        if max_classes is not None and len(one.names) > max_classes
+    }
+    lists = {node: one for node, one in lists.items() if node not in too_many}
+    agreement = _Agreement(lists, max_classes)
     if known:
         agreement.add(ClassList(tuple(known)), "the statistics to extend")
-    refused = {}
+    refused = dict(too_many)
     for node in agreement.order:
         reason = agreement.conflict(lists[node])
         if reason:
@@ -89,21 +105,26 @@ def align_class_lists(
 class _Agreement:
     """What the nodes accepted so far say, and who of them said it first."""
 
-    def __init__(self, lists: Mapping[int, ClassList]) -> None:
+    def __init__(self, lists: Mapping[int, ClassList], max_classes: int | None) -> None:
+        self._max_classes = max_classes
         self._case_matters = {folded for one in lists.values() for folded in _twice(_forms(one.names))}
         self._spellings: dict[str, dict[str, tuple[ClassList, str]]] = defaultdict(dict)
         self._names_of_number: dict[int, dict[str, tuple[ClassList, str]]] = defaultdict(dict)
         self._names: set[str] = set()
         self._lists: list[tuple[ClassList, str]] = []
-        lost = self._votes_lost(lists)
-        self.order = sorted(lists, key=lambda node: (lost[node], lists[node].names, lists[node].ids or (), node))
+        against = self._num_conflicting(lists)
+        holders = Counter(name for one in lists.values() for name in one.names)
+        alone = {node: sum(holders[name] == 1 for name in one.names) for node, one in lists.items()}
+        self.order = sorted(
+            lists, key=lambda node: (against[node], alone[node], lists[node].names, lists[node].ids or (), node)
+        )
 
     def add(self, accepted: ClassList, who: str) -> None:
         """Take a list in."""
         self._lists.append((accepted, who))
         self._names.update(accepted.names)
         for number, name in accepted.entries:
-            self._spellings[_form(name).casefold()].setdefault(name, (accepted, who))
+            self._spellings[_key(name)].setdefault(name, (accepted, who))
             if number is not None:
                 self._names_of_number[number].setdefault(name, (accepted, who))
 
@@ -114,11 +135,13 @@ class _Agreement:
             if (other := looks.setdefault(_form(name), name)) != name:
                 return f"its classes {other!a} and {name!a} differ only in spaces or Unicode form"
         for name in one.names:
-            for other, (theirs, who) in self._spellings.get(_form(name).casefold(), {}).items():
+            for other, (theirs, who) in self._spellings.get(_key(name), {}).items():
                 if other != name and _form(other) == _form(name):
                     return f"class {name!a} differs from {other!a} only in spaces or Unicode form; {who} has {theirs}"
-                if other != name and _form(name).casefold() not in self._case_matters:
-                    return f"class {name!r} differs from {other!r} only in letter case; {who} has {theirs}"
+                if other != name and _key(name) not in self._case_matters:
+                    return f"class {name!r} differs from {other!r} {_difference(name, other)}; {who} has {theirs}"
+        if self._max_classes is not None and len(self._names.union(one.names)) > self._max_classes:
+            return f"with its classes there would be more than {self._max_classes} classes (max-classes)"
         return self._conflict_of_numbers(one)
 
     def _conflict_of_numbers(self, one: ClassList) -> str:
@@ -134,29 +157,38 @@ class _Agreement:
                     return f"classes that are only numbers cannot be aligned with names; {who} has {theirs}"
         return ""
 
-    def _votes_lost(self, lists: Mapping[int, ClassList]) -> dict[int, int]:
-        """Return for each node how many of its classes most of the others call something else."""
-        spellings: dict[str, Counter[str]] = defaultdict(Counter)
-        numbers: dict[int, Counter[str]] = defaultdict(Counter)
-        for one in lists.values():
+    def _num_conflicting(self, lists: Mapping[int, ClassList]) -> dict[int, int]:
+        """Return for each node with how many others it conflicts; one if only in that its names are numbers."""
+        spellings: dict[str | int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for node, one in lists.items():
             for number, name in one.entries:
-                spellings[_form(name).casefold()][name] += 1
+                spellings[_key(name)][name].add(node)
                 if number is not None:
-                    numbers[number][name] += 1
+                    spellings[number][name].add(node)
         kinds = Counter(one.is_of_numbers for one in lists.values() if one.names)
+        against: dict[int, set[int]] = {node: set() for node in lists}
+        for key, by_name in spellings.items():
+            for name in by_name if len(by_name) > 1 and key not in self._case_matters else ():
+                others = set().union(*(nodes for other, nodes in by_name.items() if other != name))
+                for node in by_name[name]:
+                    against[node] |= others
         return {
-            node: (kinds[one.is_of_numbers] < kinds[not one.is_of_numbers])
-            + sum(
-                _outvoted(name, spellings[_form(name).casefold()])
-                or (number is not None and _outvoted(name, numbers[number]))
-                for number, name in one.entries
-            )
+            node: len(against[node] - {node}) + (kinds[one.is_of_numbers] < kinds[not one.is_of_numbers])
             for node, one in lists.items()
         }
 
 
-def _outvoted(name: str, votes: Counter[str]) -> bool:
-    return votes[name] < max(votes.values())
+def _difference(name: str, other: str) -> str:
+    """Return in what two names that look alike differ."""
+    letters = [one for one in name if not one.isascii() and one.lower().translate(_LOOK_ALIKES).isascii()]
+    letters += [one for one in other if not one.isascii() and one.lower().translate(_LOOK_ALIKES).isascii()]
+    if _form(name).casefold() == _form(other).casefold() or not letters:
+        return "only in letter case"
+    return f"in letters that look alike ({', '.join(dict.fromkeys(map(_letter_name, letters)))})"
+
+
+def _letter_name(letter: str) -> str:
+    return unicodedata.name(letter, f"U+{ord(letter):04X}")
 
 
 @functools.lru_cache(maxsize=200_000)
@@ -165,8 +197,14 @@ def _form(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", name).split())
 
 
+@functools.lru_cache(maxsize=200_000)
+def _key(name: str) -> str:
+    """Return what names have in common that may mean one class: letter case and look-alike letters made one."""
+    return _form(name).casefold().translate(_LOOK_ALIKES)
+
+
 def _forms(names: Sequence[str]) -> list[str]:
-    return [form.casefold() for form in {_form(name) for name in names}]
+    return [_key(form) for form in {_form(name) for name in names}]
 
 
 def _twice(values: Collection[str]) -> list[str]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
+import torch
 from flwr.app import Message
 
+from fedstats_app.grid.capped_statistics import CappedStatistics
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.privacy import RefusedByPolicy, says_much_about_samples
 from fedstats_app.rank_rule import OverBudget
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSpec, StatisticsSum, client_digest
+from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.wire import Limits, ReceivedStatistics, RejectedReply, StatisticsRequest, read_statistics_reply
 
 logger = logging.getLogger("fedstats_app")
@@ -32,11 +36,16 @@ class Collection:
         Of earlier runs, to which clients are added. The sums are changed in place.
     limits : Limits
         Replies beyond them are rejected.
+    caps : ShareCaps
+        Of what one client counts for. Where there are any, every client's statistics are kept in a temporary file, and
+        the sums are made of all of them when somebody asks.
 
     Attributes
     ----------
     outcomes : list of ClientOutcome
         In the order of folding.
+    capped : CappedStatistics or None
+        Every client's statistics as they count; None without caps.
 
     Raises
     ------
@@ -51,6 +60,7 @@ class Collection:
         feature_dim: int | None = None,
         earlier: CollectedStatistics | None = None,
         limits: Limits = Limits(),  # noqa: B008  # frozen
+        caps: ShareCaps = ShareCaps(),  # noqa: B008  # frozen
     ) -> None:
         self.request = request
         self.outcomes: list[ClientOutcome] = []
@@ -58,10 +68,17 @@ class Collection:
         self._feature_dim, self._limits = feature_dim, limits
         self._sums: list[StatisticsSum] = []
         self._merged: dict[int, str] = {}
+        self._names: dict[int, str] = {}
         self._earlier: tuple[MergedClient, ...] = ()
         if earlier is not None:
             _check_kind(earlier, request, self._keep_rows)
             self._sums, self._earlier = list(earlier.sums), earlier.clients
+        self._num_earlier = self._sums[0].num_examples if self._sums else 0
+        self.capped: CappedStatistics | None = None
+        if caps.bind:
+            nobody = torch.zeros(request.num_classes, dtype=torch.int64)
+            self.capped = CappedStatistics(caps, self._sums[0].summed().class_counts if self._sums else nobody)
+        self._base, self._is_stale = list(self._sums), False  # what clients are added to, where they are capped
         self._known = {one.digest: one for one in self._earlier if one.digest}
         self._sizes: list[ReceivedStatistics] = []  # of what was merged, without the statistics themselves
 
@@ -75,13 +92,16 @@ class Collection:
             digest = client_digest(received.statistics[0])
             if digest in self._known:
                 return self._note_known(client, server_round, received, self._known[digest]), None
-            self._add(received)
+            self._check_name(received.client_name)
+            self._add(client, received)
         except RejectedReply as error:
             outcome = ClientOutcome(client, server_round, _kind_of_failure(reply), str(error))
             logger.warning("client %d %s: %s", client, outcome.outcome, error)
             self.outcomes.append(outcome)
             return outcome, None
         self._merged[client] = digest
+        if received.client_name:
+            self._names[client] = received.client_name
         outcome = ClientOutcome(
             client,
             server_round,
@@ -96,6 +116,19 @@ class Collection:
         self.outcomes.append(outcome)
         return outcome, received
 
+    def _check_name(self, name: str) -> None:
+        """Refuse a client under the name of one that is in the sum with other statistics: it would count twice."""
+        if not name:
+            return
+        if name in self._names.values():
+            raise RejectedReply(f"client-name {name!r} is that of another client, which is in the sum already")
+        if before := next((one for one in self._earlier if one.name == name), None):
+            raise RejectedReply(
+                f"client-name {name!r} is that of client {before.client} of run {before.run}, which is in the "
+                f"statistics to extend with other data: `fedstats remove` it (--client {before.run}/{before.client}) "
+                "and extend the run without it"
+            )
+
     def _note_known(
         self, client: int, server_round: int, received: ReceivedStatistics, before: MergedClient
     ) -> ClientOutcome:
@@ -104,6 +137,37 @@ class Collection:
         logger.info("client %d not counted twice: %s", client, reason)
         self.outcomes.append(outcome)
         return outcome
+
+    def state(self) -> tuple[list[StatisticsSum], dict[str, Any]]:
+        """Return the sums so far and, as plain values, what else :meth:`take_up` needs to go on."""
+        return self._sums, {
+            "outcomes": [outcome.to_json() for outcome in self.outcomes],
+            "digests": {str(client): digest for client, digest in self._merged.items()},
+            "names": {str(client): name for client, name in self._names.items()},
+            "sizes": [asdict(one) for one in self._sizes],
+        }
+
+    def take_up(self, sums: Sequence[StatisticsSum], record: Mapping[str, Any], present: Container[int]) -> None:
+        """Go on from what :meth:`state` of a collection for the same request returned.
+
+        Parameters
+        ----------
+        sums, record
+            As returned.
+        present : container of int
+            The clients that can be asked now. The statistics of others are known, should they come under another id.
+        """
+        self._sums = list(sums)
+        self.outcomes[:] = [ClientOutcome(**outcome) for outcome in record["outcomes"]]
+        self._merged = {int(client): digest for client, digest in record["digests"].items()}
+        self._names = {int(client): name for client, name in record["names"].items()}
+        sizes: list[dict[str, Any]] = [
+            {key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}
+            for one in record["sizes"]
+        ]
+        self._sizes = [ReceivedStatistics(**one) for one in sizes]
+        absent = {client: digest for client, digest in self._merged.items() if client not in present and digest}
+        self._known |= {digest: MergedClient(digest, "this run", client) for client, digest in absent.items()}
 
     def collected(self, class_names: Sequence[str], run: str) -> CollectedStatistics:
         """Return all that was collected, for a later run to extend.
@@ -121,9 +185,16 @@ class Collection:
             If no client was merged yet.
         """
         sums = tuple(self.statistics(index) for index in range(len(self.request.specs)))
-        merged = tuple(MergedClient(digest, run, client) for client, digest in self._merged.items())
+        merged = tuple(
+            MergedClient(digest, run, client, self._names.get(client, "")) for client, digest in self._merged.items()
+        )
         fingerprint = self.request.backbone_fingerprint
         return CollectedStatistics(tuple(class_names), self.request.specs, sums, fingerprint, (*self._earlier, *merged))
+
+    @property
+    def digests(self) -> Mapping[int, str]:
+        """What identifies the statistics of each client that was merged in this run."""
+        return self._merged
 
     @property
     def num_merged(self) -> int:
@@ -132,8 +203,8 @@ class Collection:
 
     @property
     def num_examples(self) -> int:
-        """Number of samples in the sums, those of earlier runs included."""
-        return self._sums[0].num_examples if self._sums else 0
+        """Number of samples behind the sums, those of earlier runs included, and before any cap."""
+        return self._num_earlier + sum(one.num_examples for one in self._sizes)
 
     @property
     def total_wire_bytes(self) -> int:
@@ -159,9 +230,15 @@ class Collection:
         """
         if not self._sums:
             raise RejectedReply("no client's statistics were merged yet")
+        if self.capped is not None and self._is_stale:
+            self._sums = [total.copy() for total in self._base]
+            for _, statistics in self.capped:
+                for total, client in zip(self._sums, statistics, strict=True):
+                    total.add(client)
+            self._is_stale = False
         return self._sums[index]
 
-    def _add(self, received: ReceivedStatistics) -> None:
+    def _add(self, client_id: int, received: ReceivedStatistics) -> None:
         sums = self._sums or [
             StatisticsSum(
                 self.request.num_classes,
@@ -178,9 +255,13 @@ class Collection:
                     f"class-sums: feature dimension must be {total.feature_dim}, as the first client's, "
                     f"got {client.rows.feature_dim}"
                 )
-        for total, client in zip(sums, received.statistics, strict=True):
-            total.add(client)
-        self._sums = sums
+        self._sums, self._base = sums, self._base or sums
+        if self.capped is not None:
+            self.capped.add(client_id, received.statistics)
+            self._is_stale = True
+        else:
+            for total, client in zip(sums, received.statistics, strict=True):
+                total.add(client)
         self._sizes.append(replace(received, statistics=()))
 
 

@@ -117,6 +117,7 @@ def discover(
     settle_seconds: float,
     reply_timeout: float,
     known_classes: Sequence[str] = (),
+    max_classes: int | None = None,
     on_reply: Callable[[Message], None] | None = None,
     progress: Callable[[str], None] = logger.info,
 ) -> Federation:
@@ -137,6 +138,8 @@ def discover(
         See run-config.
     known_classes : sequence of str
         Classes of an earlier run, which nodes with data of their own must agree with.
+    max_classes : int, optional
+        Of all nodes with data of their own together.
     on_reply : callable, optional
         Sees every reply of a node, for whoever keeps account of what left it.
     progress : callable
@@ -165,7 +168,7 @@ def discover(
         poll = next_poll(poll, progressed=progressed)
         time.sleep(poll)
     roll.give_up(f"no reply within {wait_timeout:.0f} s (wait-timeout)")
-    federation = _federation(roll.infos, roll.refused, num_clients, known_classes)
+    federation = _federation(roll.infos, roll.refused, num_clients, known_classes, max_classes)
     federation.statistics_only = frozenset(
         client for client, node in federation.hosts.items() if not roll.infos[node].trains
     )
@@ -188,7 +191,11 @@ def discover(
 
 
 def _federation(
-    infos: dict[int, NodeInfo], refused: dict[int, str], num_clients: int, known_classes: Sequence[str]
+    infos: dict[int, NodeInfo],
+    refused: dict[int, str],
+    num_clients: int,
+    known_classes: Sequence[str],
+    max_classes: int | None,
 ) -> Federation:
     """Return the federation of the nodes that agree; the few that do not take no part, and are told why."""
     refused = dict(refused)
@@ -198,7 +205,7 @@ def _federation(
         for node in hosting:
             refused[node] = f"it hosts partitions, but {len(own_data)} nodes have data of their own (data-path)"
         lists = {node: ClassList(info.class_names, info.class_ids) for node, info in own_data.items()}
-        names, conflicts = align_class_lists(lists, known_classes)
+        names, conflicts = align_class_lists(lists, known_classes, max_classes=max_classes)
         hosts = {node: node for node in own_data if node not in conflicts}
         return Federation(hosts, False, names, refused | conflicts)
     for node in own_data:

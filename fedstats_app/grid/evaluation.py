@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,8 +13,15 @@ from fedstats_app.grid.asking import to_all, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.heads import HeadScores, LinearHead
 from fedstats_app.training.request import TrainingRequest
-from fedstats_app.wire import EVALUATE_HEADS, StatisticsRequest, evaluation_content, read_evaluation_reply
+from fedstats_app.wire import (
+    EVALUATE_HEADS,
+    RejectedReply,
+    StatisticsRequest,
+    evaluation_content,
+    read_evaluation_reply,
+)
 from fedstats_app.wire.arrays import to_record
+from fedstats_app.wire.reading import LARGEST_WHOLE
 from fedstats_app.wire.training import EVALUATE_MODEL, EvaluationCounts, read_model_evaluation_reply, training_content
 
 
@@ -41,7 +49,7 @@ def evaluate_on_clients(
     grid: ClientGrid,
     request: StatisticsRequest,
     heads: Mapping[str, tuple[int, LinearHead]],
-    clients: Iterable[int],
+    clients: Mapping[int, int],
 ) -> ScoresOfClients:
     """Send heads to clients and add up what they count.
 
@@ -53,14 +61,23 @@ def evaluate_on_clients(
         That for the statistics, with a holdout above 0.
     heads : mapping
         From a method's name to the index of its specification in the request, and its head.
-    clients : iterable of int
-        Whom to ask.
+    clients : mapping
+        Whom to ask, with the number of samples in its statistics: a client that claims to have kept many more for
+        evaluation than go with them is left out (:func:`most_held_out`).
     """
     total = ScoresOfClients(
         {name: HeadScores.zeros(request.num_classes) for name in heads}, {name: {} for name in heads}
     )
     replies = grid.send_and_receive(to_all(evaluation_content(request, heads), EVALUATE_HEADS, clients))
-    read = usable(replies, lambda reply: read_evaluation_reply(reply, request, tuple(heads)), total.failures)
+
+    def read_reply(reply: Message) -> dict[str, HeadScores]:
+        found = read_evaluation_reply(reply, request, tuple(heads))
+        claimed = max((scores.confusion.num_examples for scores in found.values()), default=0)
+        client = int(reply.metadata.src_node_id)
+        _check_number(claimed, most_held_out(clients.get(client, 0), request.holdout))
+        return found
+
+    read = usable(replies, read_reply, total.failures)
     for client, _, received in read:
         for name, scores in received.items():
             total.heads[name] += scores
@@ -69,21 +86,57 @@ def evaluate_on_clients(
     return total
 
 
+def most_held_out(num_examples: int, holdout: float) -> int:
+    """Return how many samples a client can have kept for evaluation, beside those in its statistics.
+
+    Half as many more than the share says, and 20: samples that cannot be read are in neither, classes under a floor
+    only in what is kept, and shares are rounded.
+
+    Parameters
+    ----------
+    num_examples : int
+        In its statistics.
+    holdout : float
+        Share that clients are asked to keep; at 0 there is no bound.
+    """
+    if holdout == 0.0:
+        return LARGEST_WHOLE
+    return math.ceil(1.5 * num_examples * holdout / (1.0 - holdout)) + 20
+
+
+def _check_number(claimed: int, most: int) -> None:
+    if claimed > most:
+        raise RejectedReply(f"it claims {claimed} samples to evaluate on, its statistics allow {most}")
+
+
 def evaluate_model_on_clients(
     grid: ClientGrid,
     request: TrainingRequest,
-    clients: Iterable[int],
+    clients: Mapping[int, int],
     arrays: ArrayRecord,
     fixed: Mapping[str, Tensor],
     server_round: int,
 ) -> tuple[EvaluationCounts, dict[int, str]]:
     """Score a model that is being trained; see :func:`sum_evaluations`."""
     content = training_content(request, arrays, to_record(fixed), server_round=server_round)
-    return sum_evaluations(grid, to_all(content, EVALUATE_MODEL, clients))
+    return sum_evaluations(grid, to_all(content, EVALUATE_MODEL, clients), clients, request.holdout)
 
 
-def sum_evaluations(grid: ClientGrid, messages: Iterable[Message]) -> tuple[EvaluationCounts, dict[int, str]]:
+def sum_evaluations(
+    grid: ClientGrid, messages: Iterable[Message], clients: Mapping[int, int], holdout: float
+) -> tuple[EvaluationCounts, dict[int, str]]:
     """Send requests to evaluate.
+
+    Parameters
+    ----------
+    grid : ClientGrid
+        The clients.
+    messages : iterable of Message
+        A request for each client that is asked.
+    clients : mapping
+        From client to the samples in its statistics: :func:`most_held_out` follows.
+    holdout : float
+        Share that clients keep for evaluation.
 
     Returns
     -------
@@ -92,6 +145,13 @@ def sum_evaluations(grid: ClientGrid, messages: Iterable[Message]) -> tuple[Eval
     failures : dict
         From client to the reason why it is not in there.
     """
+
+    def read(reply: Message) -> EvaluationCounts:
+        counts = read_model_evaluation_reply(reply)
+        client = int(reply.metadata.src_node_id)
+        _check_number(counts.num_examples, most_held_out(clients.get(client, 0), holdout))
+        return counts
+
     failures: dict[int, str] = {}
-    counted = usable(grid.send_and_receive(messages), read_model_evaluation_reply, failures)
+    counted = usable(grid.send_and_receive(messages), read, failures)
     return sum((counts for _, _, counts in counted), EvaluationCounts()), failures

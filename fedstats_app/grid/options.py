@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedstats_app.grid.class_memory import classes_that_fit, machine_bytes
 from fedstats_app.options import Options, number, one_of, option, run_folder, whole
 
 
@@ -19,8 +20,29 @@ class FederationOptions(Options):
     reply_timeout: float = option(600.0, number(0.0, 1e7, open_low=True))
     window_megabytes: int = option(128, whole(1, 100_000))
     min_class_count: int = option(0, whole(0, 1_000_000))
+    max_classes: int = option(0, whole(0, 1_000_000))
+    max_class_share: float = option(1.0, number(0.0, 1.0, open_low=True))
+    max_client_share: float = option(1.0, number(0.0, 1.0, open_low=True))
     max_client_samples: int = option(1_000_000, whole(1, 2**62))
     extend: str = option("", run_folder)
+
+    def classes_allowed(self, feature_dim: int, num_methods: int) -> int | None:
+        """Return the most classes of all clients together: as set, or as many as half of the memory takes.
+
+        Parameters
+        ----------
+        feature_dim : int
+            d of the backbone.
+        num_methods : int
+            Methods of the run.
+
+        Returns
+        -------
+        int or None
+            None where neither is known.
+        """
+        memory = machine_bytes()
+        return self.max_classes or (None if memory is None else classes_that_fit(feature_dim, num_methods, memory // 2))
 
     @property
     def window_bytes(self) -> int:

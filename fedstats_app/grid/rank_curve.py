@@ -53,6 +53,16 @@ class RankCurve:
             self._sums[spec].add(one)
             self._bytes[spec] += bytes_without + scatter_bytes_of(spec, one)
 
+    def state(self) -> tuple[list[StatisticsSum], list[int]]:
+        """Return the sums and bytes of the ranks, in their order, for :meth:`take_up`; none before the first client."""
+        return [self._sums[spec] for spec in self.specs if self._sums], [self._bytes[spec] for spec in self.specs]
+
+    def take_up(self, sums: Sequence[StatisticsSum], num_bytes: Sequence[int]) -> None:
+        """Go on from what :meth:`state` of a curve of the same ranks returned."""
+        if sums:
+            self._sums = dict(zip(self.specs, sums, strict=True))
+        self._bytes = dict(zip(self.specs, num_bytes, strict=True))
+
     def low_rank(self, spec: ScatterSpec) -> LowRankStatistics:
         """Return what the server would hold of one of the ranks, to be completed and solved.
 

@@ -94,7 +94,12 @@ class CalibrationSums:
 
     @classmethod
     def from_logits(
-        cls, logits: Tensor, labels: Tensor, temperatures: Sequence[float] = TEMPERATURES
+        cls,
+        logits: Tensor,
+        labels: Tensor,
+        temperatures: Sequence[float] = TEMPERATURES,
+        *,
+        bounds: tuple[float, float] = (math.inf, math.inf),
     ) -> CalibrationSums:
         """Measure (n, C) scores against (n,) integer labels at every temperature.
 
@@ -106,6 +111,8 @@ class CalibrationSums:
             (n,) int64 in [0, C).
         temperatures : sequence of float
             Positive, ascending.
+        bounds : tuple of float
+            Most that a sample adds to rows 0 and 2 of the losses, and to their slopes in size.
 
         Raises
         ------
@@ -128,9 +135,11 @@ class CalibrationSums:
             partition = likelihoods.sum(dim=1)
             log_partition = largest.squeeze(1) / temperature + partition.log()
             expected = (likelihoods * scores).sum(dim=1) / partition
-            for row, score in ((0, own), (2, mean)):
-                sums.losses[row, index] = (log_partition - score / temperature).sum()
-                sums.losses[row + 1, index] = (score - expected).sum() / temperature
+            for row, score, bound in ((0, own, bounds[0]), (2, mean, bounds[1])):
+                loss, steepest = log_partition - score / temperature, bound * temperature
+                slope = (score - expected).clamp(-steepest, steepest)
+                sums.losses[row, index] = loss.clamp(max=bound).sum()
+                sums.losses[row + 1, index] = torch.where(loss < bound, slope, 0.0).sum() / temperature
             confidence = 1.0 / partition
             bins = (confidence * NUM_BINS).long().clamp(max=NUM_BINS - 1)
             sums.gaps[index].index_add_(0, bins, confidence - correct)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,13 +19,21 @@ class ConfusionMatrix:
     pooled_examples, pooled_correct : int
         Samples counted without their class, and how many of them were predicted right: in the accuracy, but in no
         class's. A site pools classes of which it evaluated too few samples to name them.
+    elsewhere : Tensor
+        (C,) int64, by true class the samples taken for another class that is not said; by default none. They count as
+        wrong, but against no class's specificity or precision.
     """
 
     matrix: Tensor
     pooled_examples: int = 0
     pooled_correct: int = 0
+    elsewhere: Tensor = field(default=None)  # type: ignore[assignment]  # filled in by __post_init__
 
     def __post_init__(self) -> None:
+        if self.elsewhere is None:
+            object.__setattr__(self, "elsewhere", torch.zeros(len(self.matrix), dtype=torch.int64))
+        if self.elsewhere.shape != self.matrix.shape[:1] or self.elsewhere.dtype != torch.int64:
+            raise ValueError(f"elsewhere must be ({len(self.matrix)},) int64, got {tuple(self.elsewhere.shape)}")
         if not 0 <= self.pooled_correct <= self.pooled_examples:
             raise ValueError(
                 "pooled counts must be 0 <= pooled_correct <= pooled_examples, "
@@ -77,12 +85,18 @@ class ConfusionMatrix:
             self.matrix + other.matrix,
             self.pooled_examples + other.pooled_examples,
             self.pooled_correct + other.pooled_correct,
+            self.elsewhere + other.elsewhere,
         )
+
+    @property
+    def class_examples(self) -> Tensor:
+        """(C,) int64 samples counted of each class."""
+        return self.matrix.sum(dim=1) + self.elsewhere
 
     @property
     def num_examples(self) -> int:
         """Number of samples counted."""
-        return int(self.matrix.sum()) + self.pooled_examples
+        return int(self.class_examples.sum()) + self.pooled_examples
 
     @property
     def num_correct(self) -> int:
@@ -97,19 +111,19 @@ class ConfusionMatrix:
     @property
     def per_class_accuracy(self) -> Tensor:
         """(C,) float64 sensitivity (recall) of each class; NaN for a class without samples."""
-        return self.matrix.diagonal() / self.matrix.sum(dim=1).to(torch.float64)
+        return self.matrix.diagonal() / self.class_examples.to(torch.float64)
 
     @property
     def per_class_specificity(self) -> Tensor:
         """(C,) float64 share of the samples of other classes that are not taken for this one; NaN without any."""
-        true, predicted, right = self.matrix.sum(dim=1), self.matrix.sum(dim=0), self.matrix.diagonal()
-        others = (self.matrix.sum() - true).to(torch.float64)
+        true, predicted, right = self.class_examples, self.matrix.sum(dim=0), self.matrix.diagonal()
+        others = (true.sum() - true).to(torch.float64)
         return (others - (predicted - right)) / others
 
     @property
     def per_class_f1(self) -> Tensor:
         """(C,) float64 harmonic mean of precision and recall; NaN for a class neither true nor predicted anywhere."""
-        return 2.0 * self.matrix.diagonal() / (self.matrix.sum(dim=0) + self.matrix.sum(dim=1)).to(torch.float64)
+        return 2.0 * self.matrix.diagonal() / (self.matrix.sum(dim=0) + self.class_examples).to(torch.float64)
 
     @property
     def macro_accuracy(self) -> float:

@@ -5,17 +5,32 @@ and what stands below them.
 """
 
 from fedstats_app.privacy.cells import Cells
-from fedstats_app.privacy.evaluation import confusion_above_floor, margins_above_floor
+from fedstats_app.privacy.evaluation import (
+    LARGEST_LOSS,
+    calibration_above_floor,
+    calibration_terms,
+    confusion_above_floor,
+    loss_above_floor,
+    margins_above_floor,
+    mean_loss_above_floor,
+    named_samples,
+)
 from fedstats_app.privacy.node_policy import NodePolicy, RefusedByPolicy, says_much_about_samples
 from fedstats_app.privacy.suppression import StatisticsAboveFloor, statistics_above_floor
 
 __all__ = [
+    "LARGEST_LOSS",
     "Cells",
     "NodePolicy",
     "RefusedByPolicy",
     "StatisticsAboveFloor",
+    "calibration_above_floor",
+    "calibration_terms",
     "confusion_above_floor",
+    "loss_above_floor",
     "margins_above_floor",
+    "mean_loss_above_floor",
+    "named_samples",
     "says_much_about_samples",
     "statistics_above_floor",
 ]

@@ -1,13 +1,25 @@
-"""Counts of predictions and margins that do not speak of classes with few samples."""
+"""What an evaluation says with a floor: counts of classes with enough samples, and sums as coarse as counts.
+
+Whoever asks chooses the head, so every number here is an answer to a question of his. A sum over many samples can be
+made one over a single one, by a head for which all others have no loss; a class that nobody has can be made to catch
+one sample. So a sum is of bounded terms and is rounded, and a cell that is not of the node's own classes has as many
+samples as the floor.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from fedstats_app.heads import ConfusionMatrix, MarginHistograms
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix, MarginHistograms
+from fedstats_app.heads.margins import NUM_MARGIN_BINS, ZERO_BIN
 
 _ROWS_AT_ONCE = 1024
+# Nats that a sample adds to a sum of losses at most. A sum is told in steps of a sixteenth of what a sample can add.
+LARGEST_LOSS, STEPS = 16.0, 16
+# Most that a sample adds to each row of the losses of CalibrationSums. The third, and its slope, hold the temperature
+# away from 0 by the weight of one sample, and must not be flat where that matters.
+_BOUNDS = torch.tensor([LARGEST_LOSS, LARGEST_LOSS, 4 * LARGEST_LOSS, 4 * LARGEST_LOSS], dtype=torch.float64)
 
 
 def confusion_above_floor(
@@ -20,6 +32,9 @@ def confusion_above_floor(
     accuracy stays that of all samples; and where even these are fewer than the floor, they are left out
     (:meth:`~fedstats_app.privacy.NodePolicy.evaluable` leaves them out before they are read).
 
+    Which class a sample is taken for is told if that class is named too, or if as many samples as the floor are taken
+    for it. Otherwise it counts as taken for some other class: there may be any number of classes that nobody has.
+
     Parameters
     ----------
     labels, predictions : Tensor
@@ -29,13 +44,16 @@ def confusion_above_floor(
     min_class_count : int
         The floor; 0 gives the plain confusion matrix.
     """
-    named = _named(labels, num_classes, min_class_count)
-    matrix = ConfusionMatrix.from_predictions(labels[named], predictions[named], num_classes)
+    named = named_samples(labels, num_classes, min_class_count)
+    matrix = ConfusionMatrix.from_predictions(labels[named], predictions[named], num_classes).matrix
+    told = (matrix.sum(dim=1) > 0) | (matrix.sum(dim=0) >= min_class_count)
+    elsewhere = matrix[:, ~told].sum(dim=1)
+    matrix = matrix * told
     num_pooled = int((~named).sum())
     if num_pooled < max(min_class_count, 1):
-        return matrix
+        return ConfusionMatrix(matrix, elsewhere=elsewhere)
     num_right = int((labels[~named] == predictions[~named]).sum())
-    return ConfusionMatrix(matrix.matrix, pooled_examples=num_pooled, pooled_correct=num_right)
+    return ConfusionMatrix(matrix, num_pooled, num_right, elsewhere)
 
 
 def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> MarginHistograms:
@@ -45,8 +63,10 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> M
     either: the number of those would give theirs away. So a class under the floor looks like one that is not there, and
     the numbers in every histogram follow from the confusion matrix.
 
-    A histogram of few samples comes close to the list of their margins, to six parts in a hundred each, though not
-    which of them belong to one sample. So the floor is what protects a sample here: it hides among as many.
+    A histogram of few samples comes close to the list of their margins, so no bin is of fewer than the floor: fewer
+    share the bin in the middle of twice as many bins with what is left over there, and so on, each sign by itself.
+    What is left in the end is counted at a margin of 0, or if that is too few, in the fullest bin. So a margin may be
+    moved far for up to one less than the floor of a class's samples.
 
     Parameters
     ----------
@@ -58,13 +78,75 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> M
         The floor; 0 counts all samples.
     """
     total = MarginHistograms.zeros(bins.shape[1])
-    named = _named(labels, bins.shape[1], min_class_count).nonzero().squeeze(1)
+    named = named_samples(labels, bins.shape[1], min_class_count).nonzero().squeeze(1)
     for first in range(0, len(named), _ROWS_AT_ONCE):  # counting widens the integers of so many
         rows = named[first : first + _ROWS_AT_ONCE]
         total += MarginHistograms.from_bins(bins[rows], labels[rows])
-    return total
+    return total if min_class_count <= 1 or not len(named) else _in_full_bins(total, min_class_count)
 
 
-def _named(labels: Tensor, num_classes: int, min_class_count: int) -> Tensor:
-    """Return (n,) bool: whether so many of these samples are of the same class that it may be named."""
+def _in_full_bins(margins: MarginHistograms, floor: int) -> MarginHistograms:
+    """Return histograms with no bin of fewer samples than the floor, of as many samples at least."""
+    left = torch.stack([margins.positives, margins.negatives])  # (2, C, bins)
+    told = torch.zeros_like(left)
+    places = torch.arange(NUM_MARGIN_BINS) - ZERO_BIN
+    for level in range(ZERO_BIN.bit_length() + 1):
+        cells = (places >> level) - (places[0] >> level)  # (bins,) from 0
+        middles = ((places >> level << level) + (1 << level >> 1) + ZERO_BIN).clamp(0, NUM_MARGIN_BINS - 1)
+        sums = torch.zeros(*left.shape[:2], int(cells[-1]) + 1, dtype=torch.int64).index_add_(2, cells, left)
+        full = sums.sum(dim=0) >= floor  # (C, cells)
+        middle = torch.zeros(sums.shape[2], dtype=torch.int64).index_copy_(0, cells, middles)
+        told.index_add_(2, middle, sums * full)
+        left = left * ~full[:, cells]
+    rest = left.sum(dim=2)  # (2, C)
+    fullest = torch.where(rest.sum(dim=0) >= floor, ZERO_BIN, told.sum(dim=0).argmax(dim=1))
+    told.scatter_add_(2, fullest.expand(2, -1).unsqueeze(2), rest.unsqueeze(2))
+    return MarginHistograms(told[0], told[1])
+
+
+def calibration_terms(logits: Tensor, labels: Tensor, min_class_count: int) -> CalibrationSums:
+    """Return the sums of some samples, in which with a floor each has a bounded part.
+
+    Parameters
+    ----------
+    logits, labels : Tensor
+        (n, C) and (n,), as :meth:`fedstats_app.heads.CalibrationSums.from_logits` takes them, of classes that are
+        named.
+    min_class_count : int
+        The floor; up to 1 it bounds nothing.
+    """
+    if min_class_count <= 1:
+        return CalibrationSums.from_logits(logits, labels)
+    return CalibrationSums.from_logits(logits, labels, bounds=(float(_BOUNDS[0]), float(_BOUNDS[2])))
+
+
+def calibration_above_floor(sums: CalibrationSums, min_class_count: int) -> CalibrationSums:
+    """Return sums of :func:`calibration_terms` in steps of a sixteenth of what one sample can have added.
+
+    Losses go to the nearest step. Gaps go toward 0, so that they never say more than the samples there are.
+    """
+    if min_class_count <= 1:
+        return sums
+    step = (_BOUNDS / STEPS).unsqueeze(1)
+    gaps = (sums.gaps * (STEPS / 2)).trunc() / (STEPS / 2)  # from -1 to 1 each
+    return CalibrationSums((sums.losses / step).round() * step, gaps, sums.num_examples, sums.temperatures)
+
+
+def loss_above_floor(loss_sum: float, *, named: bool) -> float:
+    """Return a sum of losses of at most LARGEST_LOSS each, in nats, as coarsely as it may leave.
+
+    In steps of a sixteenth of that where all samples are of ``named`` classes. Else a class may have one sample alone,
+    whose loss a head can single out, and the step is all that a sample can add: a count.
+    """
+    step = LARGEST_LOSS / STEPS if named else LARGEST_LOSS
+    return float(torch.tensor(loss_sum / step, dtype=torch.float64).round()) * step
+
+
+def mean_loss_above_floor(mean: float, num_examples: int) -> float:
+    """Return a mean loss of samples of named classes, of which it says no more than :func:`loss_above_floor`."""
+    return loss_above_floor(min(mean, LARGEST_LOSS) * num_examples, named=True) / num_examples
+
+
+def named_samples(labels: Tensor, num_classes: int, min_class_count: int) -> Tensor:
+    """Return (n,) bool: whether so many of these samples (n,) are of the same class that it may be named."""
     return torch.bincount(labels, minlength=num_classes)[labels] >= min_class_count

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from fedstats_app.methods import Needs
 from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.training import LocalOptions
+from fedstats_app.training.limits import RequestLimits
 
 # A Gram matrix of fewer samples than this many times its dimension is warned of.
 SAMPLES_PER_DIMENSION = 2
@@ -39,6 +41,8 @@ class NodePolicy:
         A Gram matrix, or a factor of the scatter, of fewer samples is refused. 0 for no limit.
     allowed : mapping or None
         From what the node works for to the statistics that it may need, None where that is none; None for all.
+    limits : RequestLimits or None
+        Of single requests; None for none.
 
     Raises
     ------
@@ -49,6 +53,7 @@ class NodePolicy:
     min_class_count: int = 0
     min_gram_samples: int = 0
     allowed: Mapping[str, Needs | None] | None = None
+    limits: RequestLimits | None = None
 
     def __post_init__(self) -> None:
         for name in ("min_class_count", "min_gram_samples"):
@@ -106,6 +111,48 @@ class NodePolicy:
                 raise RefusedByPolicy(
                     f"{what}: this node has fewer than {self.min_gram_samples} samples for it (min-gram-samples)"
                 )
+
+    @property
+    def min_batch_size(self) -> int:
+        """Samples that a step of training is made from at least."""
+        return self.limits.min_batch_size if self.limits else 0
+
+    def check_training(self, options: LocalOptions, num_examples: int) -> None:
+        """Refuse training whose steps are too many, of too few samples, or that keeps the last of them alone.
+
+        Raises
+        ------
+        RefusedByPolicy
+            Saying what was asked for, and the owner's bound.
+        """
+        if self.limits and (reason := self.limits.refusal_of_training(options, num_examples)):
+            raise RefusedByPolicy(reason)
+
+    def check_mezo(self, num_directions: int, batch_size: int, num_examples: int = 0) -> None:
+        """Refuse FedMeZO along too many directions, or measured on too few samples.
+
+        Parameters
+        ----------
+        num_directions : int
+            Of a round.
+        batch_size : int
+            0 for all samples.
+        num_examples : int
+            Of the node, 0 where they are not known yet.
+
+        Raises
+        ------
+        RefusedByPolicy
+            Saying what was asked for, and the owner's bound.
+        """
+        if not self.limits:
+            return
+        batch = batch_size or self.limits.min_batch_size
+        reason = self.limits.refusal_of_directions(num_directions) or self.limits.refusal_of_batch(
+            "mezo-batch-size", batch, num_examples
+        )
+        if reason:
+            raise RefusedByPolicy(reason)
 
     @property
     def _in_words(self) -> str:

@@ -5,7 +5,8 @@ size`, `transform` (JSON), `sample-kind` ("image" or "text"), `text-pooling` and
 `batch-norm` (whether GroupNorm is in its place) and `tuned-backbone` (the file of weights that training changed). Of
 the head: `format`, `method`, `regulariser`, `feature-map` and `class-names` (JSON); where it was calibrated,
 `temperature`, which scores are divided by before the softmax, and `calibrated-on`, the samples that chose it. Of the
-run: `dataset`, `num-examples`, `num-clients`, `seed`, `versions` (JSON).
+run: `dataset`, `num-examples`, `num-clients`, `seed`, `versions` (JSON); and `superseded` where a client or a class was
+taken out of it later.
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from fedstats_app.storage.json_digest import note_without_digest
 
 HEAD_FORMAT = "fedstats-head-2"
 _WITHOUT_DIGEST = "fedstats-head-1"
+# In the header of a head that another one has taken the place of: why, and where that is.
+SUPERSEDED = "superseded"
 _DTYPES = {"weight": torch.float32, "bias": torch.float32, "present": torch.uint8}
 
 

@@ -49,6 +49,8 @@ class State:
     client_scores : mapping
         From method to accuracy and mean loss in nats of its head on what all of these clients hold out. Without methods
         whose head does not know a class, since a model in training knows all; empty if a client did not answer.
+    client_accuracies : mapping
+        From method to its head's accuracy on what each client holds out, by client; empty where the server evaluated.
     statistics : CollectedStatistics or None
         What the heads were solved from, where a later stage needs it.
     """
@@ -56,6 +58,7 @@ class State:
     heads: Mapping[str, SolvedHead] = field(default_factory=dict)
     clients: Mapping[int, int] = field(default_factory=dict)
     client_scores: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    client_accuracies: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     statistics: CollectedStatistics | None = None
 
 
@@ -85,7 +88,12 @@ def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> S
     outcomes = read_json_lines(folder / "clients.jsonl")
     merged = [outcome for outcome in outcomes if outcome["outcome"] in ("merged", "known")]
     clients = {int(outcome["client"]): int(outcome["num_examples"]) for outcome in merged}
-    return State(heads, clients, _client_scores(record, heads), statistics)
+    accuracies = {
+        name: {int(client): accuracy for client, accuracy in result["client_accuracy"]["by_client"].items()}
+        for name, result in record["methods"].items()
+        if result.get("client_accuracy")
+    }
+    return State(heads, clients, _client_scores(record, heads), accuracies, statistics)
 
 
 def _client_scores(record: Mapping[str, Any], heads: Mapping[str, SolvedHead]) -> dict[str, tuple[float, float]]:

@@ -11,6 +11,7 @@ Only its owner can read it, and its header says so.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ SENSITIVE = (
     "yes: class counts and sums of all clients' features, with rows those of single clients; features can be inverted. "
     "Keep it where only those may read it who may read the clients' replies, and delete it if no run is to extend it."
 )
-_READABLE_BY_OWNER = 0o600
+READABLE_BY_OWNER = 0o600
 
 
 def save_statistics(folder: Path, collected: CollectedStatistics) -> Path:
@@ -55,7 +56,7 @@ def save_statistics(folder: Path, collected: CollectedStatistics) -> Path:
     """
     tensors: dict[str, Tensor] = {}
     for index, total in enumerate(collected.sums):
-        tensors |= {f"{index}.{name}": tensor for name, tensor in _tensors(total).items()}
+        tensors |= {f"{index}.{name}": tensor for name, tensor in sum_to_tensors(total).items()}
     metadata = {
         "format": STATISTICS_FORMAT,
         "sensitive": SENSITIVE,
@@ -66,7 +67,7 @@ def save_statistics(folder: Path, collected: CollectedStatistics) -> Path:
         "clients": json.dumps([asdict(client) for client in collected.clients]),
     }
     path = folder / STATISTICS_FILE
-    write_atomically(path, tensors_to_bytes(tensors, metadata, digest=True), mode=_READABLE_BY_OWNER)
+    write_atomically(path, tensors_to_bytes(tensors, metadata, digest=True), mode=READABLE_BY_OWNER)
     return path
 
 
@@ -106,7 +107,8 @@ def load_statistics(run_folder: str | Path) -> CollectedStatistics:
         raise ValueError(f"{path} does not hold collected statistics: {type(error).__name__}: {error}") from error
 
 
-def _tensors(total: StatisticsSum) -> dict[str, Tensor]:
+def sum_to_tensors(total: StatisticsSum) -> dict[str, Tensor]:
+    """Return a sum as the tensors that the module's text names, without the number of the specification."""
     summed = total.summed()
     tensors = {"class-counts": summed.class_counts, "class-sums": summed.class_sums}
     if summed.gram is not None:
@@ -115,7 +117,7 @@ def _tensors(total: StatisticsSum) -> dict[str, Tensor]:
         rows = total.rows()
         tensors |= {"row-class-ids": rows.class_ids, "row-counts": rows.counts, "row-sums": rows.class_sums}
     if total.has_scatter:
-        low_rank = total.low_rank()
+        low_rank = total.low_rank(ClassMeanRows.zeros(total.num_classes, total.feature_dim))  # rows are there already
         tensors |= {"scatter": pack_upper(low_rank.scatter)}
         tensors |= {"left-out": torch.tensor(low_rank.left_out, dtype=torch.float64)}
     return tensors
@@ -128,14 +130,30 @@ def _collected(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Collecte
     return CollectedStatistics(
         tuple(json.loads(metadata["class-names"])),
         specs,
-        tuple(_sum(tensors, str(index), numbers[index]) for index in range(len(specs))),
+        tuple(sum_from_tensors(tensors, str(index), numbers[index]) for index in range(len(specs))),
         metadata["backbone-fingerprint"],
         tuple(MergedClient(**client) for client in clients),
     )
 
 
-def _sum(tensors: dict[str, Tensor], index: str, numbers: list[int]) -> StatisticsSum:
-    found = {name.removeprefix(f"{index}."): one for name, one in tensors.items() if name.startswith(f"{index}.")}
+def sum_from_tensors(tensors: Mapping[str, Tensor], prefix: str, numbers: Sequence[int]) -> StatisticsSum:
+    """Return the sum that :func:`sum_to_tensors` made tensors of.
+
+    Parameters
+    ----------
+    tensors : mapping
+        Those of the sum have names that begin with `prefix` and a dot; others may be there.
+    prefix : str
+        Of their names.
+    numbers : sequence of int
+        Rows and pairs that were folded.
+
+    Raises
+    ------
+    ValueError, KeyError
+        If they are none of a sum.
+    """
+    found = {name.removeprefix(f"{prefix}."): one for name, one in tensors.items() if name.startswith(f"{prefix}.")}
     counts, sums = found["class-counts"], found["class-sums"]
     if not all(bool(torch.isfinite(one).all()) for one in found.values()):
         raise ValueError("all numbers must be finite")

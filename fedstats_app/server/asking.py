@@ -3,46 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
 from fedstats_app.grid.kept_statistics import KeptStatistics
-from fedstats_app.grid.rank_curve import RankCurve
 from fedstats_app.heads import LinearHead
 from fedstats_app.outcomes.client_outcome import ClientOutcome
+from fedstats_app.results.client_statistics_file import save_client_statistics
+from fedstats_app.server.accumulator import Accumulator
+from fedstats_app.server.asked import Asked
 from fedstats_app.server.influence import MAX_KEPT_BYTES
 from fedstats_app.server.rank_curve import rank_curve
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import FeatureMap
+from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import Limits, ReceivedStatistics
 
 # A plot of the labels of every client needs a table of clients x classes; above this size none is kept.
 MAX_LABEL_CELLS = 5_000_000
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What was noted while clients answered.
-
-    Attributes
-    ----------
-    kept : KeptStatistics
-        Every client's rows.
-    label_counts : dict
-        From client to (C,) samples per class, where they may be shown.
-    rounds : list
-        An entry per round for results.json, where there are several.
-    curve : RankCurve or None
-        What FedRoot would have been sent at other ranks, where that follows from what was sent.
-    """
-
-    kept: KeptStatistics
-    label_counts: dict[int, np.ndarray] = field(default_factory=dict)
-    rounds: list[dict[str, object]] = field(default_factory=list)
-    curve: RankCurve | None = None
 
 
 def statistics_strategy(run: Run) -> StatisticsStrategy:
@@ -60,6 +39,7 @@ def statistics_strategy(run: Run) -> StatisticsStrategy:
         class_names=run.sent_names,
         holdout=run.holdout,
         limits=Limits(run.feature_norm.bound, config.federation.max_client_samples),
+        caps=ShareCaps(config.federation.max_class_share, config.federation.max_client_share),
     )
 
 
@@ -70,20 +50,28 @@ def solved_heads(strategy: StatisticsStrategy) -> dict[str, tuple[FeatureMap, Li
 
 
 def ask(run: Run, strategy: StatisticsStrategy) -> Asked:
-    """Ask every client, add what an earlier run has, and solve."""
+    """Ask every client that an interrupted run has not asked before, add what an earlier run has, and solve."""
     kept = KeptStatistics(len(run.class_names), rows_only=True, max_bytes=MAX_KEPT_BYTES)
     asked = Asked(kept, curve=rank_curve(run, strategy))
     run.extension.apply(strategy, run.class_names)
     run.folder.forget_clients()
-    run.progress.say(f"asking {len(run.federation.hosts)} clients for the statistics of their features")
-    strategy.on_reply = _on_reply(run, strategy, asked)
+    if run.config.run.save_client_statistics:
+        run.extension.take_over_clients(run.folder.path, run.progress.say)
+    accumulator = Accumulator(run, strategy, asked)
+    clients = run.federation.hosts
+    if run.config.run.resume and accumulator.take_up(clients):
+        for outcome in strategy.outcomes:
+            run.folder.append_client(outcome.to_json())
+        run.progress.say(f"going on after {len(strategy.outcomes)} of {len(clients)} clients")
+    run.progress.say(f"asking {len(clients.keys() - strategy.answered)} clients for the statistics of their features")
+    strategy.on_reply = _on_reply(run, strategy, asked, accumulator)
     run.grid.reply_bytes = strategy.expected_reply_bytes
     strategy.start(run.grid, evaluate_fn=_evaluate_fn(run, strategy, asked))
     return asked
 
 
 def _on_reply(
-    run: Run, strategy: StatisticsStrategy, asked: Asked
+    run: Run, strategy: StatisticsStrategy, asked: Asked, accumulator: Accumulator
 ) -> Callable[[ClientOutcome, ReceivedStatistics | None], None]:
     total, collection = len(run.federation.hosts), strategy.collection
     # Labels per client are what some sites would rather not show: the plot is for simulations only.
@@ -93,10 +81,14 @@ def _on_reply(
         run.folder.append_client(outcome.to_json())
         if received is not None and asked.curve is not None:
             asked.curve.add(received)
-        if received is not None:
+        if received is not None and strategy.collection.capped is None:
             asked.kept.add(outcome.client, received.statistics[:1])
         if received is not None and keep_labels:
             asked.label_counts[outcome.client] = received.statistics[0].rows.summed().class_counts.numpy()
+        if received is not None and run.config.run.save_client_statistics:
+            digest = collection.digests[outcome.client]
+            save_client_statistics(run.folder.path, outcome.client, digest, received.statistics, run.class_names)
+        accumulator.keep()
         answered, failed = len(strategy.outcomes), sum(not one.in_heads for one in strategy.outcomes)
         line = (
             f"{answered} of {total} clients answered, {collection.num_examples:,} samples, "
@@ -114,6 +106,8 @@ def _evaluate_fn(
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         if run.test_set is None or not strategy.heads or strategy.num_rounds == 1:
+            return None
+        if any(one["round"] == server_round for one in asked.rounds):  # before the run was interrupted
             return None
         confusion = run.test_set.evaluate(solved_heads(strategy), mask_absent=run.config.run.mask_absent)
         scores = {name: matrix.accuracy for name, matrix in confusion.items()}

@@ -9,6 +9,7 @@ import numpy as np
 from fedstats_app.outcomes.advice import Advice, advise
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.outcomes.method_result import MethodResult
+from fedstats_app.results.accumulator_file import forget_accumulated
 from fedstats_app.results.advice_text import advice_lines
 from fedstats_app.results.disclosure import policy_record
 from fedstats_app.results.model_card import write_model_card
@@ -16,7 +17,8 @@ from fedstats_app.results.record import head_metadata
 from fedstats_app.results.state import State, read_state
 from fedstats_app.results.statistics_file import STATISTICS_FILE, load_statistics, save_statistics
 from fedstats_app.results.table import results_table
-from fedstats_app.server.asking import Asked, ask, solved_heads, statistics_strategy
+from fedstats_app.server.asked import Asked
+from fedstats_app.server.asking import ask, solved_heads, statistics_strategy
 from fedstats_app.server.influence import influence_lines, measure, with_shares
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import Scores, method_result, score
@@ -31,17 +33,21 @@ class ClosedForm:
         """Do all of it, or take what the folder of an interrupted run has."""
         needed = bool(run.config.personal.approaches)
         if run.config.run.resume and run.folder.read_results():
+            forget_accumulated(run.folder.path)
             return read_state(run.folder.path, _kept_statistics(run) if needed else None)
         strategy = statistics_strategy(run)
         asked = ask(run, strategy)
         collected = strategy.collection.collected(run.class_names, run.folder.run_id)
         if run.config.run.save_statistics:
             save_statistics(run.folder.path, collected)
+        # Before anybody evaluates: what goes wrong then must not cost the heads.
+        _save_heads(run, strategy, [method_result(strategy, name, Scores("")) for name in strategy.heads], Scores(""))
         scores = score(run, strategy, asked)
         results = [method_result(strategy, name, scores) for name in strategy.heads]
         harm = _measure_clients(run, strategy, asked)
         advice = advise(results, scores.num_examples, chance=scores.chance)
         _write(run, strategy, asked, scores, results, advice, harm)
+        forget_accumulated(run.folder.path)
         run.progress.say(f"done after {run.progress.elapsed}")
         print(results_table(results, _num_merged(strategy.outcomes)), flush=True)
         for line in advice_lines(advice):
@@ -63,7 +69,7 @@ def _kept_statistics(run: Run) -> CollectedStatistics:
 
 def _measure_clients(run: Run, strategy: StatisticsStrategy, asked: Asked) -> list[str]:
     """Write down every client's shares and influence; return a line for each whose influence is large."""
-    kept, total = asked.kept, strategy.collection.statistics(0)
+    kept, total = strategy.collection.capped or asked.kept, strategy.collection.statistics(0)
     influences = measure(kept, total, strategy.request.specs[0].feature_map, run.test_set)
     outcomes = with_shares(strategy.outcomes, kept, total, influences, run.class_names)
     run.folder.write_clients(outcome.to_json() for outcome in outcomes)
@@ -84,11 +90,8 @@ def _write(
     harm: Sequence[str],
 ) -> None:
     """Fill the run folder."""
-    heads, folder, outcomes = solved_heads(strategy), run.folder, strategy.outcomes
-    for result in results:
-        feature_map, head = heads[result.method]
-        own = head_metadata(result, feature_map, evaluated_on=scores.evaluated_on)
-        folder.save_head(result.method, head, {**run.metadata, **own})
+    folder, outcomes = run.folder, strategy.outcomes
+    _save_heads(run, strategy, results, scores)
     folder.write_results(
         {
             "methods": {result.method: result.to_json() for result in results},
@@ -126,6 +129,14 @@ def _write(
             backbone=run.config.backbone.backbone,
             curves=scores.curves,
         )
+
+
+def _save_heads(run: Run, strategy: StatisticsStrategy, results: Sequence[MethodResult], scores: Scores) -> None:
+    heads = solved_heads(strategy)
+    for result in results:
+        feature_map, head = heads[result.method]
+        own = head_metadata(result, feature_map, evaluated_on=scores.evaluated_on)
+        run.folder.save_head(result.method, head, {**run.metadata, **own})
 
 
 def _what_failed(outcomes: Sequence[ClientOutcome], scores: Scores) -> list[str]:

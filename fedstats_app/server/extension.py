@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 from fedstats_app.grid.class_lists import ClassList, align_class_lists
 from fedstats_app.grid.options import FederationOptions
+from fedstats_app.results.client_statistics_file import take_over
 from fedstats_app.results.statistics_file import load_statistics
 from fedstats_app.statistics import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
@@ -35,7 +39,8 @@ class Extension:
         self._earlier: CollectedStatistics | None = earlier
         self._folder, self._min_clients = options.extend, options.min_clients
         self.class_names = earlier.class_names if earlier is not None else ()
-        self.num_clients = len(earlier.clients) if earlier is not None else 0
+        self._clients = earlier.clients if earlier is not None else ()
+        self.num_clients = len(self._clients)
         self.num_examples = earlier.num_examples if earlier is not None else 0
 
     @property
@@ -70,6 +75,26 @@ class Extension:
         if self._earlier is not None:
             strategy.extend(self._earlier.with_class_names(class_names))
             self._earlier = None  # the strategy has its own copy, and one can be large
+
+    def take_over_clients(self, folder: Path, say: Callable[[str], None]) -> None:
+        """Give a run folder what the earlier one kept of each client; say so where it lacks some.
+
+        Parameters
+        ----------
+        folder : Path
+            Of this run.
+        say : callable
+            Prints a line.
+        """
+        if not self._clients:
+            return
+        earlier = Path(self._folder).expanduser()
+        missing = take_over(earlier if earlier.is_dir() else earlier.parent, folder, self._clients)
+        if missing:
+            say(
+                f"{len(missing)} of {len(self._clients)} earlier clients were not kept one by one "
+                "(save-client-statistics): nobody can be removed from this run"
+            )
 
     def to_json(self) -> dict[str, object] | None:
         """Return what results.json says of it; None where there was nothing before."""

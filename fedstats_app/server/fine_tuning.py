@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from fedstats_app.outcomes.start_head import best_head
 from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.results.model_card import write_model_card
 from fedstats_app.results.record import trained_head_metadata
@@ -88,7 +89,7 @@ def _start_names(run: Run, state: State) -> tuple[str, ...]:
     if run.config.start_heads != ("best",):
         return run.config.start_heads
     scored = {name: start.accuracy for name, start in state.heads.items() if start.accuracy is not None}
-    best = max(scored, key=scored.__getitem__) if scored else next(iter(state.heads))
+    best = best_head(scored, state.client_accuracies, state.clients) if scored else next(iter(state.heads))
     run.progress.say(f"start-head: best is {best}")
     return (best,)
 

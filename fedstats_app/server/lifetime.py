@@ -13,6 +13,7 @@ from fedstats_app.grid.exchange import SERVER_SIDE_CODES
 from fedstats_app.grid.progress import say
 from fedstats_app.results.disclosure import append_disclosure
 from fedstats_app.results.run_folder import RunFolder
+from fedstats_app.storage.files import remove_unfinished
 from fedstats_app.storage.lock import FolderLock
 from fedstats_app.wire.disclosure import DisclosureLedger
 
@@ -64,6 +65,7 @@ def _folder_of(config: AppConfig, context: Context) -> RunFolder:
 def _locked(folder: RunFolder, held: ExitStack) -> RunFolder:
     """Return the folder, to which only this process writes from now on."""
     held.enter_context(FolderLock(folder.path))
+    remove_unfinished(folder.path)
     return folder
 
 

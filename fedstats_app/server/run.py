@@ -29,6 +29,8 @@ from fedstats_app.server.start_heads import label_word_head
 from fedstats_app.training.request import TrainingRequest
 
 OWN_DATA = "each node's own data"
+# With which it is judged how many classes nodes may bring, before the backbone is loaded.
+USUAL_FEATURE_DIM = 2048
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ def prepare(
         check_kind(training_set(config.data), backbone)
     own_names = training_set(config.data).class_names if simulated else federation.class_names
     class_names = extension.with_earlier_classes(own_names)
+    _check_classes(config, len(class_names), backbone.feature_dim)
     if config.trainer and "label-words" in config.start_heads:
         label_word_head(config.tuning.words, backbone, class_names)  # words that do not suit are an error now
     test_set = _test_set(config, federation, backbone, class_names)
@@ -196,6 +199,16 @@ def prepare(
     return run
 
 
+def _check_classes(config: AppConfig, num_classes: int, feature_dim: int) -> None:
+    """Refuse classes that the memory does not take, before any array of them is made."""
+    allowed = config.federation.classes_allowed(feature_dim, len(config.methods))
+    if allowed is not None and num_classes > allowed:
+        raise ValueError(
+            f"max-classes: the run has {num_classes} classes, this machine's memory takes {allowed} of {feature_dim} "
+            "features: fewer methods, or a larger max-classes if you know better"
+        )
+
+
 def _discover(
     config: AppConfig, grid: Grid, extension: Extension, progress: Progress, on_reply: Callable[[Message], None]
 ) -> Federation:
@@ -208,6 +221,7 @@ def _discover(
         settle_seconds=options.settle_seconds,
         reply_timeout=options.reply_timeout,
         known_classes=extension.class_names,
+        max_classes=options.classes_allowed(USUAL_FEATURE_DIM, len(config.methods)),
         on_reply=on_reply,
         progress=progress.say,
     )

@@ -17,7 +17,8 @@ from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.outcomes.intervals import wilson_interval
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results.communication import uplink_bytes
-from fedstats_app.server.asking import Asked, solved_heads
+from fedstats_app.server.asked import Asked
+from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.rank_curve import curve_points
 from fedstats_app.server.run import Run
 from fedstats_app.strategies import StatisticsStrategy
@@ -30,7 +31,7 @@ class Scores:
     Attributes
     ----------
     evaluated_on : str
-        "clients" or "server".
+        "clients" or "server"; "" before anybody evaluated.
     heads : mapping
         By method, on the same samples.
     accuracies : mapping
@@ -44,7 +45,7 @@ class Scores:
     """
 
     evaluated_on: str
-    heads: Mapping[str, HeadScores]
+    heads: Mapping[str, HeadScores] = field(default_factory=dict)
     accuracies: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     failures: Mapping[int, str] = field(default_factory=dict)
     num_unreadable: int = 0
@@ -63,7 +64,7 @@ class Scores:
     @property
     def chance(self) -> float:
         """Accuracy of always naming the most frequent class of these samples, of those whose class is known."""
-        most = max((int(matrix.matrix.sum(dim=1).max()) for matrix in self.confusion.values()), default=0)
+        most = max((int(matrix.class_examples.max()) for matrix in self.confusion.values()), default=0)
         return most / max(self.num_examples, 1)
 
 
@@ -73,7 +74,7 @@ def score(run: Run, strategy: StatisticsStrategy, asked: Asked) -> Scores:
     if test_set is None:
         share = f"{100 * run.holdout:.0f}%"
         progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
-        merged = [outcome.client for outcome in strategy.outcomes if outcome.in_heads]
+        merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
         found = evaluate_on_clients(run.grid, strategy.request, strategy.indexed_heads, merged)
         scores = Scores("clients", found.heads, found.accuracies, found.failures)
         if not scores.num_examples:
@@ -145,7 +146,7 @@ def _evaluated(scores: HeadScores | None) -> dict[str, Any]:
         "macro_f1": _number(confusion.macro_f1),
         "macro_auroc": _number(margins.macro_auroc),
         "macro_auroc_error": _number(margins.macro_auroc_error),
-        "per_class_examples": confusion.matrix.sum(dim=1).tolist(),
+        "per_class_examples": confusion.class_examples.tolist(),
         "per_class_accuracy": _numbers(confusion.per_class_accuracy),
         "per_class_specificity": _numbers(confusion.per_class_specificity),
         "per_class_f1": _numbers(confusion.per_class_f1),

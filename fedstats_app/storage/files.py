@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from io import FileIO
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _DIGEST = "sha256"
 _BLOCK = 4096
+_UNFINISHED = re.compile(r"\..+\.\d+-\d+\.tmp")
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
@@ -53,6 +55,16 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete what `write_atomically` left in a folder, at any depth, when its process was killed.
+
+    Only for whoever is the folder's only user.
+    """
+    for path in folder.rglob(".*.tmp"):
+        if _UNFINISHED.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def append_line(path: Path, line: str) -> None:

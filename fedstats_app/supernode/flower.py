@@ -109,7 +109,9 @@ def run_supernode(words: Sequence[str], command: Callable[[RuntimeAddress], list
 def _parsed(words: Sequence[str]) -> Any:
     from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 
-    return _parse_args_run_supernode().parse_args(list(words))
+    parser = _parse_args_run_supernode()
+    parser.prog = "fedstats node"
+    return parser.parse_args(list(words))
 
 
 def _read_bundles_within_bounds() -> None:

@@ -186,7 +186,7 @@ class MezoTraining(Training):
     def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
         """Return how the replicas do on what clients hold out, and why some did not say."""
         messages, _ = self.strategy.evaluation_messages(EVALUATE_MEZO)
-        return sum_evaluations(self.session.grid, messages)
+        return sum_evaluations(self.session.grid, messages, self.session.clients, self.request.holdout)
 
 
 def _together(asked: list[Asked]) -> Asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +43,13 @@ class Evaluation:
 
 
 def evaluate(
-    model: TunedModel, samples: Samples, num_classes: int, *, batch_size: int = 64, present: Tensor | None = None
+    model: TunedModel,
+    samples: Samples,
+    num_classes: int,
+    *,
+    batch_size: int = 64,
+    present: Tensor | None = None,
+    largest_loss: float = math.inf,
 ) -> Evaluation:
     """Score a model in evaluation mode; it comes back in the mode it was in.
 
@@ -59,6 +66,8 @@ def evaluate(
     present : Tensor, optional
         (C,) bool: classes that may be predicted, by default all. The loss is over all of them in any case: a sample of
         an absent class would make it infinite.
+    largest_loss : float
+        Most that a sample adds to the loss.
 
     Raises
     ------
@@ -79,16 +88,21 @@ def evaluate(
         with torch.no_grad(), reproducible_kernels(model.device):
             for first in range(0, len(samples.labels), batch_size):
                 indices = torch.arange(first, min(first + batch_size, len(samples.labels)))
-                total = total + _evaluate_batch(model, samples, indices, present)
+                total = total + _evaluate_batch(model, samples, indices, present, largest_loss)
     finally:
         model.train(was_training)
     return total
 
 
-def _evaluate_batch(model: TunedModel, samples: Samples, indices: Tensor, present: Tensor | None) -> Evaluation:
+def _evaluate_batch(
+    model: TunedModel, samples: Samples, indices: Tensor, present: Tensor | None, largest_loss: float
+) -> Evaluation:
     labels = samples.labels[indices]
     logits = model(samples.inputs(indices).to(model.device)).to("cpu", torch.float64)
-    loss_sum = float(F.cross_entropy(logits, labels, reduction="sum"))
+    if largest_loss < math.inf:
+        loss_sum = float(F.cross_entropy(logits, labels, reduction="none").clamp(max=largest_loss).sum())
+    else:
+        loss_sum = float(F.cross_entropy(logits, labels, reduction="sum"))
     if present is not None:
         logits = logits.masked_fill(~present.cpu(), -torch.inf)
     return Evaluation(ConfusionMatrix.from_predictions(labels, logits.argmax(dim=1), model.num_classes), loss_sum)

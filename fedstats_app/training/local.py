@@ -58,6 +58,7 @@ def train_locally(
     *,
     key: Sequence[int],
     extra_loss: ExtraLoss | None = None,
+    smallest_batch: int = 0,
 ) -> LocalReport:
     """Train a model in place, by SGD on cross-entropy.
 
@@ -73,6 +74,8 @@ def train_locally(
         Each at least 0; with the epoch it decides batches and flips: (seed, client, absolute round), say.
     extra_loss : callable, optional
         From features (b, D) and labels (b,), both on the model's device, to a scalar that is added to the loss.
+    smallest_batch : int
+        A last batch of fewer samples is joined to the one before.
 
     Raises
     ------
@@ -85,7 +88,7 @@ def train_locally(
     num_examples = len(samples.labels)
     if not num_examples:
         raise ValueError("training needs at least one sample, got none")
-    training = _Training(model, samples, options, key, extra_loss)
+    training = _Training(model, samples, options, key, extra_loss, smallest_batch)
     model.train()
     try:
         with reproducible_kernels(model.device):
@@ -112,9 +115,10 @@ class _Training:
         options: LocalOptions,
         key: Sequence[int],
         extra_loss: ExtraLoss | None,
+        smallest_batch: int,
     ) -> None:
         self._model, self._samples, self._options, self._key = model, samples, options, key
-        self._extra_loss = extra_loss
+        self._extra_loss, self._smallest_batch = extra_loss, smallest_batch
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # None without a proximal term: adding a zero would not change a bit, but cost a copy of the model.
         self._start = [parameter.detach().clone() for parameter in self._parameters] if options.proximal_mu else None
@@ -124,7 +128,7 @@ class _Training:
     def run_epoch(self, epoch: int) -> float:
         """Take a step on every batch; return the mean loss over the samples."""
         num_examples, loss_sum = len(self._samples.labels), 0.0
-        batches = batch_order(num_examples, self._options.batch_size, self._key, epoch)
+        batches = batch_order(num_examples, self._options.batch_size, self._key, epoch, smallest=self._smallest_batch)
         flips = self._draw_flips(num_examples, epoch)
         for number, indices in enumerate(batches, start=1):
             inputs = self._samples.inputs(indices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -69,7 +70,7 @@ class SelectedSamples:
         return self._samples.inputs(self._positions[indices])
 
 
-def batch_order(n: int, batch_size: int, key: Sequence[int], epoch: int) -> list[Tensor]:
+def batch_order(n: int, batch_size: int, key: Sequence[int], epoch: int, *, smallest: int = 0) -> list[Tensor]:
     """Return the batches of one epoch: every sample once, in an order drawn from (key, epoch).
 
     Parameters
@@ -82,11 +83,13 @@ def batch_order(n: int, batch_size: int, key: Sequence[int], epoch: int) -> list
         Each at least 0: what the draw depends on, say (seed, client, absolute round).
     epoch : int
         At least 0.
+    smallest : int
+        A last batch of fewer samples is joined to the one before, if there is one.
 
     Returns
     -------
     list of Tensor
-        ceil(n / batch_size) tensors of int64 positions on the CPU.
+        ceil(n / batch_size) tensors, or one less, of int64 positions on the CPU.
 
     Raises
     ------
@@ -98,7 +101,10 @@ def batch_order(n: int, batch_size: int, key: Sequence[int], epoch: int) -> list
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     order = torch.from_numpy(generator(key, epoch).permutation(n).astype(np.int64))
-    return [order[first : first + batch_size] for first in range(0, n, batch_size)]
+    firsts = list(range(0, n, batch_size))
+    if len(firsts) > 1 and n - firsts[-1] < smallest:
+        firsts.pop()
+    return [order[first:last] for first, last in itertools.pairwise([*firsts, n])]
 
 
 def generator(key: Sequence[int], *stream: int) -> np.random.Generator:

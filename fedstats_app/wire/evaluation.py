@@ -83,8 +83,9 @@ def evaluation_reply(msg: Message, scores: Mapping[str, HeadScores]) -> Message:
     scores : mapping
         By method. Of the confusion matrix the non-zero cells are sent, (true class, predicted class, count), (t, 3)
         int64, and where there are any, as ``pooled`` (2,) int64 the samples counted without their class and how many of
-        them were right. Of the histograms the bins that are not empty, (class, bin, samples of the class, samples of
-        others), (t, 4) int32. Sums at the usual temperatures are sent as they are, but the gaps in float32.
+        them were right, and as ``elsewhere`` (t, 2) int64 true class and number of those whose prediction is not said.
+        Of the histograms the bins that are not empty, (class, bin, samples of the class, samples of others), (t, 4)
+        int32. Sums at the usual temperatures are sent as they are, but the gaps in float32.
     """
     content = RecordDict()
     for name, found in scores.items():
@@ -94,6 +95,8 @@ def evaluation_reply(msg: Message, scores: Mapping[str, HeadScores]) -> Message:
         record = ArrayRecord({"cells": to_array(torch.cat([cells, counts], dim=1))})
         if confusion.pooled_examples:
             record["pooled"] = to_array(torch.tensor([confusion.pooled_examples, confusion.pooled_correct]))
+        if len(where := confusion.elsewhere.nonzero()):
+            record["elsewhere"] = to_array(torch.cat([where, confusion.elsewhere[where]], dim=1))
         content[f"confusion.{name}"] = record
         content[f"margins.{name}"] = ArrayRecord({"bins": to_array(_filled_bins(found.margins))})
         content[f"calibration.{name}"] = ArrayRecord(
@@ -131,7 +134,7 @@ def read_evaluation_reply(
     whole(record_of(reply.content, "metrics", MetricRecord, {"num-examples"}), "num-examples")
     received = {}
     for name in methods:
-        record = record_of(reply.content, f"confusion.{name}", ArrayRecord, {"cells"}, {"pooled"})
+        record = record_of(reply.content, f"confusion.{name}", ArrayRecord, {"cells"}, {"pooled", "elsewhere"})
         confusion = _read_cells(record, request.num_classes)
         margins = _read_bins(record_of(reply.content, f"margins.{name}", ArrayRecord, {"bins"}), confusion)
         record = record_of(reply.content, f"calibration.{name}", ArrayRecord, {"losses", "gaps", "num-examples"})
@@ -150,12 +153,20 @@ def _read_cells(record: ArrayRecord, num_classes: int) -> ConfusionMatrix:
         raise Malformed("cells: must differ in their classes, got one cell twice")
     matrix = torch.zeros(num_classes, num_classes, dtype=torch.int64)
     matrix[true, predicted] = counts
+    elsewhere = torch.zeros(num_classes, dtype=torch.int64)
+    if "elsewhere" in record:
+        true, counts = read_array(record, "elsewhere", torch.int64, (range(1, num_classes + 1), 2)).unbind(dim=1)
+        if _outside(true, num_classes) or len(torch.unique(true)) < len(true):
+            raise Malformed(f"elsewhere: classes must differ and lie in [0, {num_classes})")
+        if not 1 <= int(counts.min()) <= int(counts.max()) <= MAX_COUNT:
+            raise Malformed(f"elsewhere: counts must lie in [1, {MAX_COUNT}]")
+        elsewhere[true] = counts
     if "pooled" not in record:
-        return ConfusionMatrix(matrix)
+        return ConfusionMatrix(matrix, elsewhere=elsewhere)
     pooled, correct = read_array(record, "pooled", torch.int64, (2,)).tolist()
     if not 0 <= correct <= pooled <= MAX_COUNT:
         raise Malformed(f"pooled: must be 0 <= correct <= examples <= {MAX_COUNT}, got {correct} and {pooled}")
-    return ConfusionMatrix(matrix, pooled, correct)
+    return ConfusionMatrix(matrix, pooled, correct, elsewhere)
 
 
 def _read_bins(record: ArrayRecord, confusion: ConfusionMatrix) -> MarginHistograms:
@@ -171,7 +182,7 @@ def _read_bins(record: ArrayRecord, confusion: ConfusionMatrix) -> MarginHistogr
     margins = MarginHistograms.zeros(num_classes)
     margins.positives[classes, places] = positives
     margins.negatives[classes, places] = negatives
-    of_class = confusion.matrix.sum(dim=1)
+    of_class = confusion.class_examples
     sums = margins.positives.sum(dim=1), margins.negatives.sum(dim=1)
     if not torch.equal(sums[0], of_class) or not torch.equal(sums[1], of_class.sum() - of_class):
         raise Malformed("bins: must hold every sample of the confusion matrix once for each class")

@@ -22,7 +22,7 @@ def test_help_needs_no_library_and_names_the_commands() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
-    assert all(f"\n    {name} " in done.stdout for name in ("predict", "evaluate", "doctor"))
+    assert all(f"\n    {name} " in done.stdout for name in ("predict", "evaluate", "doctor", "node"))
 
 
 def test_it_works_where_ray_and_flower_are_missing(run_folder: Path, pictures: Path) -> None:
@@ -54,6 +54,9 @@ def test_the_entry_point_is_the_function_and_the_module_runs_it() -> None:
         ["evaluate", "folder", "pictures", "--batch-size", "-1"],
         ["doctor", "--timeout", "0"],
         ["doctor", "--timeout", "nan"],
+        ["doctor", "--node-config", "x=1"],
+        ["node", "--no-such-option"],
+        ["node", "--port", "0"],
     ],
 )
 def test_wrong_words_end_with_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from fedstats_app.data import DatasetError
 from fedstats_app.data.clients import listed_classes, own_dataset
 from fedstats_app.methods import METHODS
 from fedstats_app.privacy import NodePolicy
+from fedstats_app.training.limits import RequestLimits
 from tests.support.simulation import site_folder
 
 CONFIG = AppConfig()
@@ -37,11 +38,11 @@ def counts(split: object, part: str) -> dict[str, int]:
 
 
 def test_the_policy_is_the_nodes_with_its_floor_raised_by_the_run(node: NodeConfig) -> None:
-    assert Site(CONFIG, node).policy == NodePolicy(5)
+    assert Site(CONFIG, node).policy == NodePolicy(5, limits=RequestLimits())
     assert Site(AppConfig.of(min_class_count=8), node).policy.min_class_count == 8
     assert Site(CONFIG, NodeConfig("", 0, 1)).policy == NodePolicy(0)
     strict = NodeConfig(node.data_path, min_gram_samples=9, allowed_methods=("fedncm",))
-    assert Site(CONFIG, strict).policy == NodePolicy(5, 9, {"fedncm": METHODS["fedncm"].needs})
+    assert Site(CONFIG, strict).policy == NodePolicy(5, 9, {"fedncm": METHODS["fedncm"].needs}, RequestLimits())
 
 
 def told(node: NodeConfig, asked: int = 0) -> tuple[tuple[str, ...], tuple[int, ...] | None]:

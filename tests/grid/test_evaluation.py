@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 
+from fedstats_app.data.clients import split_holdout
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.grid.evaluation import ScoresOfClients, evaluate_on_clients
+from fedstats_app.grid.evaluation import ScoresOfClients, evaluate_on_clients, most_held_out
 from fedstats_app.heads import HeadScores
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.strategies.base import StatisticsStrategy
@@ -50,7 +52,7 @@ def grid(app: ClientApp) -> ClientGrid:
 
 
 def scores(clients: ClientGrid, strategy: StatisticsStrategy) -> ScoresOfClients:
-    asked = [outcome.client for outcome in strategy.outcomes if outcome.in_heads]
+    asked = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
     return evaluate_on_clients(clients, strategy.request, strategy.indexed_heads, asked)
 
 
@@ -106,3 +108,30 @@ def test_guarded_failures_are_left_out() -> None:
     found = scores(grid(failing), strategy)
     assert found.heads["fedncm"].confusion.num_examples == 0 and found.heads["fedncm"].calibration.fit() is None
     assert not found.accuracies["fedncm"] and len(found.failures) == strategy.collection.num_merged
+
+
+def test_who_claims_more_samples_than_its_statistics_allow_is_left_out() -> None:
+    clients = grid(scoring_app())
+    strategy = strategy_for("fedncm", holdout=0.01)
+    strategy.start(clients)
+    # Here clients evaluate on all their samples, where they may keep one in a hundred.
+    sizes = {outcome.client: outcome.num_examples for outcome in strategy.outcomes}
+    lying = {client for client, number in sizes.items() if number > most_held_out(number, 0.01)}
+
+    found = evaluate_on_clients(clients, strategy.request, strategy.indexed_heads, sizes)
+
+    assert 1 <= len(lying) < 9 and set(found.failures) == lying
+    for client, reason in found.failures.items():
+        assert reason == f"it claims {sizes[client]} samples to evaluate on, its statistics allow 21"
+    counted = sum(number for client, number in sizes.items() if client not in lying)
+    assert found.heads["fedncm"].confusion.num_examples == counted
+
+
+@pytest.mark.parametrize("holdout", [0.01, 0.2, 0.5, 0.9])
+@pytest.mark.parametrize("number", [1, 2, 3, 10, 101, 12_345])
+def test_no_honest_client_keeps_more_than_is_allowed(holdout: float, number: int) -> None:
+    kept, held_out = split_holdout(np.arange(number), holdout, 0, 3)
+
+    assert len(held_out) <= most_held_out(len(kept), holdout)
+    # Also where every tenth sample in the statistics cannot be read, or is of a class under a floor.
+    assert len(held_out) <= most_held_out(len(kept) - len(kept) // 10, holdout)

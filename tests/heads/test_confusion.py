@@ -94,3 +94,18 @@ def test_pooled_samples_count_in_the_accuracy_and_in_no_class() -> None:
 def test_pooled_counts_that_cannot_be_are_refused(examples: int, correct: int) -> None:
     with pytest.raises(ValueError, match="pooled_correct <= pooled_examples"):
         ConfusionMatrix(torch.zeros(2, 2, dtype=torch.int64), examples, correct)
+
+
+def test_samples_whose_prediction_is_not_said_are_wrong_and_count_for_their_class() -> None:
+    some = ConfusionMatrix(torch.tensor([[3, 1], [0, 4]]), elsewhere=torch.tensor([2, 0]))
+
+    assert (some.num_examples, some.num_correct) == (10, 7) and (some + some).num_examples == 20
+    assert some.class_examples.tolist() == [6, 4] and some.per_class_accuracy.tolist() == [0.5, 1.0]
+    assert some.per_class_specificity.tolist() == [1.0, 5 / 6]
+    assert some.per_class_f1.tolist() == [6 / 9, 8 / 9]
+
+
+@pytest.mark.parametrize("elsewhere", [torch.zeros(3, dtype=torch.int64), torch.zeros(2)])
+def test_as_many_unsaid_predictions_as_classes_are_taken(elsewhere: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"elsewhere must be \(2,\) int64"):
+        ConfusionMatrix(torch.zeros(2, 2, dtype=torch.int64), elsewhere=elsewhere)

@@ -230,9 +230,23 @@ def test_it_runs_under_a_plain_grid_of_nodes() -> None:
 
 def test_scores_of_clients_are_added_and_failures_named() -> None:
     grid = hosted(clients(4, faults={3: Fault(raises="disk full")}), 4)
-    counts, failures = evaluate_model_on_clients(grid, TrainingRequest(2), range(4), to_record(START), {}, 5)
+    counts, failures = evaluate_model_on_clients(
+        grid, TrainingRequest(2), dict.fromkeys(range(4), 10), to_record(START), {}, 5
+    )
     assert counts == EvaluationCounts(30, 0 + 1 + 2, 3.0)
     assert list(failures) == [3]
+
+
+def test_who_claims_to_evaluate_more_samples_than_its_statistics_allow_is_left_out() -> None:
+    def forge(reply: Message) -> Message:
+        reply.content["metrics"]["num-examples"] = 10_000_000  # type: ignore[index]
+        return reply
+
+    grid = clients(4, faults={2: Fault(tamper=forge)})
+    request, known = TrainingRequest(2, holdout=0.2), dict.fromkeys(grid.contexts, 40)
+    counts, failures = evaluate_model_on_clients(grid, request, known, to_record(START), {}, 5)  # type: ignore[arg-type]
+    assert counts.num_examples == 30
+    assert list(failures.values()) == ["it claims 10000000 samples to evaluate on, its statistics allow 35"]
 
 
 def test_options_that_make_no_sense_are_refused() -> None:

@@ -38,6 +38,14 @@ MARGINS = MarginHistograms.from_bins(
     margin_bins(LOGITS), torch.arange(C).repeat_interleave(CONFUSION.matrix.sum(dim=1))
 )
 SCORES = HeadScores(CONFUSION, SUMS, MARGINS)
+# The same with three samples of class 3 that are said to be taken for no class in particular.
+UNSAID = HeadScores(
+    ConfusionMatrix(
+        torch.tensor([[3, 0, 0, 1], [0, 0, 0, 0], [0, 0, 5, 0], [0, 0, 0, 8]]), 4, 2, torch.tensor([0, 0, 0, 3])
+    ),
+    SUMS,
+    MARGINS,
+)
 
 
 def question(head: LinearHead = HEAD, index: int = 0) -> Message:
@@ -53,13 +61,15 @@ def test_heads_arrive_bit_for_bit() -> None:
     assert all(same_bits(getattr(head, name), getattr(HEAD, name)) for name in ("weight", "bias", "present"))
 
 
-@pytest.mark.parametrize("scores", [SCORES, HeadScores.zeros(C)], ids=["some", "none"])
+@pytest.mark.parametrize("scores", [SCORES, UNSAID, HeadScores.zeros(C)], ids=["some", "unsaid", "none"])
 def test_counts_arrive(scores: HeadScores) -> None:
     reply = evaluation_reply(question(), {"fedncm": scores})
 
     found = read_evaluation_reply(reply, REQUEST, ("fedncm",))["fedncm"]
 
     assert torch.equal(found.confusion.matrix, scores.confusion.matrix)
+    assert torch.equal(found.confusion.elsewhere, scores.confusion.elsewhere)
+    assert found.confusion.num_examples == scores.confusion.num_examples
     assert torch.equal(found.margins.positives, scores.margins.positives)
     assert torch.equal(found.margins.negatives, scores.margins.negatives)
     assert same_bits(found.calibration.losses, scores.calibration.losses)
@@ -92,6 +102,11 @@ def cells(*rows: tuple[int, int, int], dtype: type = np.int64) -> Callable[[Reco
     return tamper
 
 
+def elsewhere(*rows: tuple[int, int]) -> Callable[[RecordDict], None]:
+    values = Array(np.array(rows, np.int64).reshape(-1, 2))
+    return lambda content: content["confusion.fedncm"].__setitem__("elsewhere", values)
+
+
 def bins(change: Callable[[np.ndarray], object], dtype: type = np.int32) -> Callable[[RecordDict], None]:
     def tamper(content: RecordDict) -> None:
         values = content["margins.fedncm"]["bins"].numpy().astype(dtype)
@@ -117,6 +132,11 @@ def put(row: int, column: int, value: int) -> Callable[[RecordDict], None]:
         (cells((0, 0, 1), dtype=np.float64), "cells: must be <i8"),
         (cells(*[(0, 0, 1)] * (C * C + 1)), "cells: must have shape"),
         (lambda content: content.update({"confusion.other": ArrayRecord()}), r"unexpected \['confusion.other'\]"),
+        (elsewhere((C, 1)), r"elsewhere: classes must differ and lie in \[0, 4\)"),
+        (elsewhere((0, 1), (0, 2)), "elsewhere: classes must differ"),
+        (elsewhere((0, 0)), r"elsewhere: counts must lie in \[1, 10000000\]"),
+        (elsewhere(), "elsewhere: must have shape"),
+        (elsewhere((0, 1)), "bins: must hold every sample of the confusion matrix"),
         (losses(0, -1e-9), "losses: must lie within 1e.30 and be at least 0 but for slopes"),
         (losses(2, -1.0), "losses: must lie within"),
         (losses(1, 1e31), "losses: must lie within"),

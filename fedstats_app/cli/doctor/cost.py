@@ -20,6 +20,7 @@ from fedstats_app.cli.sample_files import readable
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import partitions
+from fedstats_app.grid.class_memory import machine_bytes
 from fedstats_app.methods import METHODS, ConfiguredMethod
 from fedstats_app.results.run_folder import DEFAULT_OUTPUT_DIR
 from fedstats_app.statistics import ClientSize
@@ -188,16 +189,6 @@ def process_bytes() -> int:
 
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return largest if sys.platform == "darwin" else largest * 1024
-
-
-def machine_bytes() -> int | None:
-    """Return the memory of this machine; None where the system does not tell."""
-    if not hasattr(os, "sysconf"):
-        return None
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None
 
 
 def megabytes(number: float) -> str:

@@ -115,7 +115,7 @@ def _shown_certificate(host: str, port: int, timeout: float) -> x509.Certificate
 def _without_tls(address: str, *, speaks_tls: bool) -> Finding:
     if speaks_tls:
         message = f"{address} speaks TLS, and no root certificates were given"
-        advice = "give --root-certificates here and to flower-supernode: with --insecure it would wait for ever"
+        advice = "give --root-certificates here and to the node: with --insecure it would wait for ever"
         return Finding("SuperLink", "FAIL", message, advice)
     message = f"{address} answers, without TLS: whoever is on the way can read and change what nodes send"
     return Finding("SuperLink", "warning", message, "start SuperLink and SuperNodes with certificates")
@@ -202,7 +202,7 @@ def supernodes_finding(connection: str, output: str, errors: str) -> Finding:
     counts = ", ".join(f"{number} {state}" for state, number in sorted(states.items())) or "none"
     if not states["online"]:
         message = f"{counts}, so a run would wait for nodes in vain"
-        return Finding("SuperNodes", "warning", message, "start flower-supernode on the nodes, and see its log")
+        return Finding("SuperNodes", "warning", message, "start `fedstats node` on the nodes, and see its log")
     return Finding("SuperNodes", "ok", counts)
 
 

@@ -108,7 +108,9 @@ def curvatures(
     return tuple(found)
 
 
-def losses_by_temperature(model: TunedModel, samples: Samples, batch_size: int) -> tuple[float, ...]:
+def losses_by_temperature(
+    model: TunedModel, samples: Samples, batch_size: int, *, largest: float = math.inf
+) -> tuple[float, ...]:
     """Return the mean loss with the logits divided by each of ``TEMPERATURES``, by one forward pass.
 
     Parameters
@@ -119,6 +121,8 @@ def losses_by_temperature(model: TunedModel, samples: Samples, batch_size: int) 
         At least one, with labels in [0, C).
     batch_size : int
         Samples per forward pass.
+    largest : float
+        Most that a sample's loss counts.
 
     Returns
     -------
@@ -141,8 +145,14 @@ def losses_by_temperature(model: TunedModel, samples: Samples, batch_size: int) 
             indices = torch.arange(first, min(first + batch_size, num_examples))
             logits = model(samples.inputs(indices).to(model.device)).to("cpu", torch.float64)
             labels = samples.labels[indices]
-            losses.append([float(F.cross_entropy(logits / t, labels, reduction="sum")) for t in TEMPERATURES])
+            losses.append([_loss_sum(logits / t, labels, largest) for t in TEMPERATURES])
     return tuple(math.fsum(column) / num_examples for column in zip(*losses, strict=True))
+
+
+def _loss_sum(logits: Tensor, labels: Tensor, largest: float) -> float:
+    if largest == math.inf:
+        return float(F.cross_entropy(logits, labels, reduction="sum"))
+    return float(F.cross_entropy(logits, labels, reduction="none").clamp(max=largest).sum())
 
 
 def best_temperature(losses: Sequence[float]) -> float:

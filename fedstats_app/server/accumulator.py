@@ -1,0 +1,90 @@
+"""Stage 1 of a run that was interrupted goes on from what it had summed, and asks only who is missing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import torch
+
+from fedstats_app.results.accumulator_file import Accumulated, load_accumulated, save_accumulated
+from fedstats_app.server.asked import Asked
+from fedstats_app.server.run import Run
+from fedstats_app.statistics import StatisticsSum
+from fedstats_app.strategies import StatisticsStrategy
+
+_COLLECTION, _CURVE = "collection", "curve"
+
+
+class Accumulator:
+    """Keeps what stage 1 has summed in the run folder, now and then, where statistics may be kept there.
+
+    Parameters
+    ----------
+    run : Run
+        Prepared.
+    strategy : StatisticsStrategy
+        Which sums.
+    asked : Asked
+        What is noted beside.
+    """
+
+    def __init__(self, run: Run, strategy: StatisticsStrategy, asked: Asked) -> None:
+        self._folder, self._strategy, self._asked = run.folder.path, strategy, asked
+        # Under caps on shares the sums are made when all have answered.
+        self._wanted = run.config.run.save_statistics and strategy.collection.capped is None
+        self._every = run.config.run.checkpoint_seconds
+        self._last = time.monotonic()
+
+    def take_up(self, present: Iterable[int]) -> bool:
+        """Go on from what an interrupted run has, if there is something, and return whether there is.
+
+        Parameters
+        ----------
+        present : iterable of int
+            The clients that are there now. One that was merged and is not may have come back with another id: it is
+            then known by its statistics.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged.
+        """
+        kept = load_accumulated(self._folder)
+        if kept is None:
+            return False
+        self._strategy.collection.take_up(_of(kept, _COLLECTION), kept.record[_COLLECTION], set(present))
+        asked = self._asked
+        asked.rounds[:] = kept.record["rounds"]
+        clients = kept.record["labelled"]
+        asked.label_counts.update(zip(clients, kept.tensors["label-counts"].numpy(), strict=True))
+        if asked.curve is not None:
+            asked.curve.take_up(_of(kept, _CURVE), kept.record[_CURVE])
+        return True
+
+    def keep(self) -> None:
+        """Write down where stage 1 stands, unless that was done only a while ago."""
+        if not self._wanted or time.monotonic() - self._last < self._every:
+            return
+        asked = self._asked
+        sums, record = self._strategy.collection.state()
+        named = {f"{_COLLECTION}-{index}": total for index, total in enumerate(sums)}
+        curve: list[int] = []
+        if asked.curve is not None:
+            of_curve, curve = asked.curve.state()
+            named |= {f"{_CURVE}-{index}": total for index, total in enumerate(of_curve)}
+        labels = [torch.from_numpy(counts) for counts in asked.label_counts.values()]
+        save_accumulated(
+            self._folder,
+            Accumulated(
+                named,
+                {"label-counts": torch.stack(labels) if labels else torch.zeros(0, 0, dtype=torch.int64)},
+                {_COLLECTION: record, _CURVE: curve, "rounds": asked.rounds, "labelled": list(asked.label_counts)},
+            ),
+        )
+        self._last = time.monotonic()
+
+
+def _of(kept: Accumulated, prefix: str) -> list[StatisticsSum]:
+    names = [name for name in kept.sums if name.startswith(f"{prefix}-")]
+    return [kept.sums[name] for name in sorted(names, key=lambda name: int(name.rpartition("-")[2]))]

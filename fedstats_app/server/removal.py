@@ -1,0 +1,260 @@
+"""A run without some of its clients, or without a class: its heads solved again, in a folder of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedstats_app.config import AppConfig
+from fedstats_app.heads import LinearHead
+from fedstats_app.methods import ConfiguredMethod
+from fedstats_app.outcomes.method_result import MethodResult
+from fedstats_app.results.client_statistics_file import load_client_statistics, take_over
+from fedstats_app.results.head_file import SUPERSEDED, head_to_bytes, read_head
+from fedstats_app.results.record import head_metadata
+from fedstats_app.results.run_folder import RunFolder
+from fedstats_app.results.statistics_file import load_statistics, save_statistics
+from fedstats_app.results.tuned_backbone import SUFFIX
+from fedstats_app.statistics import ClassMeanRows, CollectedStatistics, FeatureStatistics, MergedClient, StatisticsSum
+from fedstats_app.storage.files import write_atomically
+from fedstats_app.storage.json_digest import read_json_file, read_json_lines
+from fedstats_app.storage.lock import FolderLock
+
+# What in a head's header is of the statistics that it was solved from.
+_OF_THE_SOLVE = ("format", "temperature", "calibrated-on", SUPERSEDED)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What became of it.
+
+    Attributes
+    ----------
+    folder : Path
+        The new run folder.
+    methods : tuple of str
+        Those whose heads were solved again.
+    masked : tuple of str
+        Those whose heads only never predict the removed classes any more.
+    not_made : tuple of str
+        Heads of the old folder that the new one lacks: those that were trained.
+    num_clients, num_examples : int
+        That are left.
+    """
+
+    folder: Path
+    methods: tuple[str, ...]
+    masked: tuple[str, ...]
+    not_made: tuple[str, ...]
+    num_clients: int
+    num_examples: int
+
+
+def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "") -> Removal:
+    """Solve a run's heads again without some of its clients: the same bits as if they had never been in it.
+
+    All that is left is folded anew, in the order of before, from what each client sent (save-client-statistics).
+
+    Parameters
+    ----------
+    run_folder : Path
+        It keeps what it has, but for a mark in the headers of its heads.
+    clients : sequence of str
+        Ids, or RUN/ID where runs that extend one another have the same id.
+    output_dir : str
+        Where the new folder goes; by default beside the old one.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the run kept no statistics, or not those of every client.
+    ValueError
+        If there is no such client, or nobody is left.
+    """
+    with FolderLock(run_folder):
+        collected = load_statistics(run_folder)
+        removed = [_client_named(name, collected.clients) for name in clients]
+        left = tuple(one for one in collected.clients if one not in removed)
+        if not left:
+            raise ValueError(f"{run_folder}: without {', '.join(clients)} nobody is left")
+        sums = _folded(run_folder, collected, left)
+        rest = replace(collected, sums=sums, clients=left)
+        what = "client " + ", ".join(f"{one.client} of run {one.run}" for one in removed)
+        return _written(run_folder, rest, what, removed, (), output_dir)
+
+
+def remove_classes(run_folder: Path, classes: Sequence[str], output_dir: str = "") -> Removal:
+    """Solve a run's heads again without the samples of some classes, whose names stay, as those of absent classes.
+
+    That is exact for methods that are solved from the rows alone. A Gram matrix or a factor of scatter has all classes
+    in one: such heads stay as they are and never predict the class any more.
+
+    Parameters
+    ----------
+    run_folder, output_dir
+        As for :func:`remove_clients`.
+    classes : sequence of str
+        Names.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the run kept no statistics.
+    ValueError
+        If there is no such class, or none is left.
+    """
+    with FolderLock(run_folder):
+        collected = load_statistics(run_folder)
+        unknown = [name for name in classes if name not in collected.class_names]
+        if unknown or set(classes) >= set(collected.class_names):
+            raise ValueError(
+                f"{run_folder}: must be some of {', '.join(collected.class_names)}, got {unknown or classes}"
+            )
+        ids = [collected.class_names.index(name) for name in classes]
+        rest = replace(collected, sums=tuple(_without_classes(total, ids) for total in collected.sums))
+        return _written(run_folder, rest, f"class {', '.join(classes)}", (), ids, output_dir)
+
+
+def _client_named(name: str, clients: Sequence[MergedClient]) -> MergedClient:
+    run, _, client = name.rpartition("/")
+    found = [one for one in clients if str(one.client) == client and run in ("", one.run)]
+    if len(found) != 1:
+        known = ", ".join(f"{one.run}/{one.client}" for one in (found or clients)[:20])
+        raise ValueError(f"client must be one of the run's, as ID or RUN/ID, such as {known}; got {name!r}")
+    return found[0]
+
+
+def _folded(folder: Path, collected: CollectedStatistics, clients: Iterable[MergedClient]) -> tuple[StatisticsSum, ...]:
+    sums = [
+        StatisticsSum(
+            total.num_classes,
+            total.feature_dim,
+            gram=total.has_gram,
+            keep_rows=total.keeps_rows,
+            scatter=total.has_scatter,
+        )
+        for total in collected.sums
+    ]
+    for client in clients:
+        for total, one in zip(sums, load_client_statistics(folder, client, collected.class_names), strict=True):
+            total.add(one)
+    return tuple(sums)
+
+
+def _without_classes(total: StatisticsSum, ids: Sequence[int]) -> StatisticsSum:
+    summed = total.summed()
+    summed.class_counts[ids], summed.class_sums[ids] = 0, 0.0
+    rows = None
+    if total.keeps_rows:
+        kept = total.rows()
+        stay = ~torch.isin(kept.class_ids, torch.tensor(ids))
+        rows = ClassMeanRows(
+            kept.class_ids[stay],
+            kept.counts[stay],
+            num_classes=kept.num_classes,
+            class_sums=kept.class_sums[stay],
+        )
+    scatter = total.low_rank(rows) if total.has_scatter else None
+    return StatisticsSum.resumed(
+        FeatureStatistics(summed.class_counts, summed.class_sums, summed.gram),
+        rows,
+        num_rows=total.num_rows if rows is None else len(rows),
+        num_pairs=total.num_pairs,
+        scatter=None if scatter is None else scatter.scatter,
+        left_out=0.0 if scatter is None else scatter.left_out,
+    )
+
+
+def _written(
+    old: Path,
+    rest: CollectedStatistics,
+    what: str,
+    removed: Sequence[MergedClient],
+    classes: Sequence[int],
+    output_dir: str,
+) -> Removal:
+    """Solve, write the new folder, and mark the heads of the old one."""
+    record = read_json_file(old / "config.json")
+    methods = AppConfig.from_run_config(record["run_config"]).configured_methods
+    before = read_json_file(old / "results.json")["methods"]
+    run_id = json.loads((old / "status.json").read_text(encoding="utf-8"))["run_id"]
+    folder = RunFolder.create(output_dir or str(old.resolve().parent), run_id)
+    masked = tuple(name for name, one in methods.items() if classes and _needs_matrix(one))
+    with FolderLock(folder.path):
+        folder.write_status("running")
+        entries: dict[str, object] = {}
+        for name, method in methods.items():
+            head, header = read_head(old / "heads" / f"{name}.safetensors")
+            head = _masked(head, classes) if name in masked else method.solve(_sum_for(method, rest))
+            result = _result(name, head, rest, before[name], what)
+            common = {key: value for key, value in header.items() if key not in _OF_THE_SOLVE}
+            feature_map = method.specification.feature_map
+            folder.save_head(name, head, {**common, **head_metadata(result, feature_map, evaluated_on="")})
+            entries[name] = result.to_json()
+        folder.write_config({**record, "removed": what, "removed_from": str(old)})
+        for line in _clients(old, removed):
+            folder.append_client(line)
+        folder.write_results({"methods": entries, "removed": what, "removed_from": str(old), "evaluated_on": ""})
+        if not classes:
+            take_over(old, folder.path, rest.clients)
+            save_statistics(folder.path, rest)
+        not_made = _mark_superseded(old, methods, f"{what} removed: {folder.path}")
+        folder.write_status("completed", f"{what} removed from {old}")
+    return Removal(folder.path, tuple(methods), masked, not_made, len(rest.clients), rest.num_examples)
+
+
+def _needs_matrix(method: ConfiguredMethod) -> bool:
+    return method.specification.gram or method.specification.scatter is not None
+
+
+def _sum_for(method: ConfiguredMethod, collected: CollectedStatistics) -> StatisticsSum:
+    return next(
+        total for spec, total in zip(collected.specs, collected.sums, strict=True) if spec.covers(method.specification)
+    )
+
+
+def _masked(head: LinearHead, classes: Sequence[int]) -> LinearHead:
+    present, weight, bias = head.present.clone(), head.weight.clone(), head.bias.clone()
+    present[list(classes)], weight[list(classes)], bias[list(classes)] = False, 0.0, -torch.inf
+    return replace(head, present=present, weight=weight, bias=bias)
+
+
+def _result(
+    name: str, head: LinearHead, rest: CollectedStatistics, before: Mapping[str, Any], what: str
+) -> MethodResult:
+    """Return the entry of a head that nobody has evaluated yet; its bytes are those of all that had sent any."""
+    return MethodResult(
+        method=name,
+        accuracy=None,
+        macro_accuracy=None,
+        per_class_accuracy=[],
+        num_examples=rest.num_examples,
+        num_clients=len(rest.clients),
+        uplink_bytes=before["uplink_bytes"],
+        wire_bytes=before["wire_bytes"],
+        solve_seconds=0.0,
+        regulariser=head.report.regulariser or before["regulariser"],
+        ridge_effective=head.report.ridge_effective,
+        condition_number=head.report.condition_number,
+        notes=[*head.report.notes, f"{what} was removed; the bytes are those of before"],
+        parameters=dict(head.report.parameters),
+    )
+
+
+def _clients(old: Path, removed: Sequence[MergedClient]) -> list[dict[str, Any]]:
+    gone = {one.client for one in removed}
+    return [line for line in read_json_lines(old / "clients.jsonl") if line["client"] not in gone]
+
+
+def _mark_superseded(old: Path, methods: Iterable[str], by: str) -> tuple[str, ...]:
+    """Say in the header of every head of a folder what took its place; return those that nothing did."""
+    paths = [path for path in sorted((old / "heads").glob("*.safetensors")) if not path.name.endswith(SUFFIX)]
+    for path in paths:
+        head, header = read_head(path)
+        write_atomically(path, head_to_bytes(head, {**header, SUPERSEDED: by}))
+    return tuple(path.stem for path in paths if path.stem not in set(methods))

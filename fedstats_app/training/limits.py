@@ -1,0 +1,72 @@
+"""What one request may ask of a node: the bounds that its owner sets. No torch is imported here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fedstats_app.options import Options, number, option, whole
+from fedstats_app.training.options import LocalOptions
+
+# A step multiplies the parameters by one less the learning rate times what pulls them to zero or to the start. Where
+# that is 0 a client sends the gradient of its last batch, and where it is small that of its last few.
+LARGEST_DECAY = 0.1
+_ANY = 1_000_000_000
+# Characters of the name that an owner gives a node.
+MAX_CLIENT_NAME = 100
+
+
+@dataclass(frozen=True)
+class RequestLimits(Options):
+    """Bounds of single requests, by default those of a node with data of its own; every preset keeps to them.
+
+    Attributes
+    ----------
+    min_batch_size : int
+        Samples that a step of training, or a difference quotient, is made from at least.
+    max_local_epochs, max_local_steps : int
+        Of one call.
+    max_learning_rate : float
+        Of the client's SGD.
+    max_directions : int
+        Of a round of FedMeZO: numbers that one message gives.
+    """
+
+    min_batch_size: int = option(5, whole(0, _ANY))
+    max_local_epochs: int = option(100, whole(1, _ANY))
+    max_local_steps: int = option(100_000, whole(1, _ANY))
+    max_learning_rate: float = option(1.0, number(0.0, open_low=True))
+    max_directions: int = option(16, whole(1, _ANY))
+
+    def refusal_of_training(self, options: LocalOptions, num_examples: int) -> str:
+        """Return why a node with so many samples does not train so, or ""."""
+        pull = options.weight_decay + options.proximal_mu
+        steps = options.epochs * math.ceil(num_examples / options.batch_size)
+        return (
+            self.refusal_of_batch("train-batch-size", options.batch_size, num_examples)
+            or _above("local-epochs", options.epochs, "max-local-epochs", self.max_local_epochs)
+            or _above("steps of one call", steps, "max-local-steps", self.max_local_steps)
+            or _above("learning-rate", options.learning_rate, "max-learning-rate", self.max_learning_rate)
+            or _above(
+                "learning-rate times weight-decay", options.learning_rate * pull, "with proximal-mu", LARGEST_DECAY
+            )
+        )
+
+    def refusal_of_batch(self, key: str, batch_size: int, num_examples: int) -> str:
+        """Return why a node with so many samples makes no batches of this size, or "".
+
+        How many samples it has is not said.
+        """
+        if batch_size < self.min_batch_size:
+            return f"{key}: must be at least {self.min_batch_size} (min-batch-size), got {batch_size}"
+        if 0 < num_examples < self.min_batch_size:
+            return f"this node has fewer than {self.min_batch_size} samples to train on (min-batch-size)"
+        return ""
+
+    def refusal_of_directions(self, num_directions: int) -> str:
+        """Return why a node does not measure along so many directions, or ""."""
+        return _above("directions", num_directions, "max-directions", self.max_directions)
+
+
+def _above(what: str, value: float, key: str, bound: float) -> str:
+    return f"{what}: must be at most {bound:g} ({key}), got {value:g}" if value > bound else ""

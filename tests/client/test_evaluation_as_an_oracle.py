@@ -1,0 +1,120 @@
+"""A server that chooses the heads to be scored learns of single samples no more than counts of many say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.client.evaluation import evaluate_heads
+from fedstats_app.client.site import ClientSplit
+from fedstats_app.client.training import scored
+from fedstats_app.heads import HeadScores, LinearHead
+from fedstats_app.heads.calibration import TEMPERATURES
+from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.request import TrainingRequest
+from fedstats_app.wire import StatisticsRequest
+from tests.support.compare import relative_difference
+from tests.support.hostile_server import CLASSES, Victim
+
+DIM, FLOOR, FAR = 32, 5, 1e3
+THREE = (*CLASSES, "forged")
+FORGED = tuple(f"forged {number}" for number in range(64))
+UNIT = torch.eye(DIM, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Victim:
+    return Victim.of(tmp_path_factory.mktemp("victim"), few=20)
+
+
+def scores(
+    victim: Victim, split: ClientSplit, heads: dict[str, LinearHead], *, floor: int = FLOOR
+) -> dict[str, HeadScores]:
+    request = StatisticsRequest(len(split.dataset.class_names), (StatisticsSpec(),))
+    questions = {name: (0, head) for name, head in heads.items()}
+    reader = FeatureReader(victim.backbone)
+    return evaluate_heads(reader, split, request, questions, min_class_count=floor, mask_absent=True)
+
+
+def line(direction: Tensor, offset: float) -> LinearHead:
+    """Return a head that knows bees and a forged class: where that is far ahead, a bee's loss is linear."""
+    weight = torch.stack([torch.zeros_like(direction), torch.zeros_like(direction), direction])
+    return LinearHead(weight, torch.tensor([0.0, 0.0, offset]).double(), torch.tensor([False, True, True]))
+
+
+def losses(found: dict[str, HeadScores]) -> Tensor:
+    """Return the sums at temperature 1, one per head."""
+    at = TEMPERATURES.index(1.0)
+    return torch.stack([one.calibration.losses[0, at] for one in found.values()])
+
+
+@pytest.mark.parametrize("few", [1, 4])
+def test_no_sum_leaves_of_a_class_with_few_samples(victim: Victim, few: int) -> None:
+    """Thirty-two heads in one message: the exact feature of the one bee, but for the last digits."""
+    split = victim.hold_out(10, few, THREE)
+    heads = {f"h{k}": line(UNIT[k], FAR) for k in range(DIM)}
+    bees = victim.features(split)[0][10:].double()
+
+    unprotected = losses(scores(victim, split, heads, floor=0)) - few * FAR
+    found = scores(victim, split, heads)
+
+    assert relative_difference(unprotected, bees.sum(dim=0)) < 1e-9
+    assert {one.calibration.num_examples for one in found.values()} == {0}
+    assert not any(bool(one.calibration.losses.any() or one.calibration.gaps.any()) for one in found.values())
+
+
+def test_of_many_samples_no_sum_is_that_of_one(victim: Victim) -> None:
+    """A head so steep that one sample alone has a loss to speak of: the sum over all of them was its feature."""
+    split = victim.hold_out(10, 10, THREE)
+    bees = victim.features(split)[0][10:].double()
+    direction = bees[0] - bees[1:].mean(dim=0)
+    along = (bees @ direction).sort().values
+    steep = 1e4 / float(along[-1] - along[-2])
+    offset = -steep * float(along[-1] + along[-2]) / 2
+    heads = {f"h{k}": line(steep * direction + unit, offset) for k, unit in enumerate([*UNIT, 0 * UNIT[0]])}
+    outlier = bees[(bees @ direction).argmax()]
+
+    def guess(floor: int) -> Tensor:
+        sums = losses(scores(victim, split, heads, floor=floor))
+        return sums[:-1] - sums[-1]
+
+    assert relative_difference(guess(0), outlier) < 1e-6
+    assert not guess(FLOOR).any()
+
+
+def test_what_forged_classes_are_taken_for_does_not_list_single_samples(victim: Victim) -> None:
+    """Sixty-four of them cut a line into pieces: nearly each sample was in one of its own."""
+    split = victim.hold_out(10, 10, (*CLASSES, *FORGED))
+    features, _ = victim.features(split)
+    place = features[:, 3].double()
+    points = torch.linspace(float(place.min()), float(place.max()), len(FORGED), dtype=torch.float64)
+    weight = torch.cat([torch.zeros(2, DIM, dtype=torch.float64), 2.0 * points[:, None] * UNIT[3]])
+    bias = torch.cat([torch.full((2,), -1e6, dtype=torch.float64), -points.square()])
+    head = {"nearest": LinearHead(weight, bias)}
+
+    unprotected, found = (scores(victim, split, head, floor=floor)["nearest"] for floor in (0, FLOOR))
+
+    assert int((unprotected.confusion.matrix.sum(dim=0) == 1).sum()) >= 5
+    named = found.confusion.matrix.sum(dim=0)[len(CLASSES) :]
+    assert all(count == 0 or count >= FLOOR for count in named.tolist())
+    assert (found.confusion.num_examples, found.confusion.num_correct) == (20, 0)
+    cells = found.margins.positives + found.margins.negatives
+    assert int((cells > 0).sum()) and bool((cells[cells > 0] >= FLOOR).all())
+
+
+@pytest.mark.parametrize(("ants", "bees", "step"), [(4, 4, 16.0), (16, 10, 1.0)])
+def test_a_model_that_is_scored_says_no_more(victim: Victim, ants: int, bees: int, step: float) -> None:
+    """All ants are sure, so the loss was that of bees: with few of them in steps so large that it is a count."""
+    samples, request = victim.samples(victim.hold_out(ants, bees)), TrainingRequest(2)
+
+    def loss(scale: float, floor: int) -> float:
+        weight = torch.stack([scale * UNIT[0], 0 * UNIT[0]]).float()
+        model = TunedModel.of(request, (weight, torch.tensor([3.0, 0.0])), victim.backbone.module)
+        return scored(model, samples, floor=floor).loss_sum
+
+    assert len({loss(scale, 0) % step for scale in (0.1, 0.3, 0.7)}) == 3
+    assert {loss(scale, FLOOR) % step for scale in (0.1, 0.3, 0.7)} == {0.0}
+    assert loss(-1e6, FLOOR) <= 16.0 * (ants + bees) < loss(-1e6, 0)

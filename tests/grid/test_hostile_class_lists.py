@@ -1,0 +1,87 @@
+"""One node's class list against many: it evicts nobody, cannot fill the memory, and look-alike letters are named."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedstats_app.grid.class_lists import ClassList, align_class_lists
+from fedstats_app.grid.class_memory import bytes_for_classes, classes_that_fit
+
+TEN = {node: ClassList((f"class {node}", f"class {node % 10 + 1}")) for node in range(1, 11)}
+ALONE = {node: ClassList((f"class {node}",)) for node in range(1, 11)}
+
+
+@pytest.mark.parametrize("honest", [TEN, ALONE], ids=["held by two", "held by one"])
+@pytest.mark.parametrize("node", [0, 99])
+def test_one_node_with_upper_case_names_evicts_nobody(honest: dict[int, ClassList], node: int) -> None:
+    """Each of its names has as many votes as the right one where every class is on one node."""
+    hostile = ClassList(tuple(f"CLASS {number}" for number in range(1, 11)))
+
+    class_names, refused = align_class_lists({**honest, node: hostile})
+
+    assert list(refused) == [node]
+    assert set(class_names) == {name for one in honest.values() for name in one.names}
+
+
+def test_one_node_with_all_numbers_evicts_nobody() -> None:
+    honest = {node: ClassList((f"class {node}",), (node,)) for node in range(1, 11)}
+    hostile = ClassList(tuple(f"a{number}" for number in range(1, 11)), tuple(range(1, 11)))
+
+    assert list(align_class_lists({**honest, 0: hostile})[1]) == [0]
+
+
+def test_a_node_with_too_many_names_is_refused() -> None:
+    hostile = ClassList(tuple(f"a{number}" for number in range(20_000)))
+
+    class_names, refused = align_class_lists({**TEN, 0: hostile}, max_classes=100)
+
+    assert len(class_names) == 10 and list(refused) == [0]
+    assert refused[0].startswith("it names 20000 classes, at most 100 are allowed (max-classes)")
+    assert len(refused[0]) < 1500
+
+
+def test_many_nodes_with_classes_of_their_own_do_not_crowd_others_out() -> None:
+    hostile = {100 + node: ClassList(tuple(f"a{node} {number}" for number in range(60))) for node in range(5)}
+
+    class_names, refused = align_class_lists({**hostile, **TEN}, max_classes=100)
+
+    assert len(refused) == 4 and refused.keys() <= hostile.keys()
+    assert len(class_names) == 70
+    assert all("there would be more than 100 classes (max-classes)" in reason for reason in refused.values())
+
+
+def test_classes_of_an_earlier_run_count_too() -> None:
+    known = tuple(f"old {number}" for number in range(95))
+
+    assert align_class_lists({1: ClassList(("a", "b", "old 3"))}, known, max_classes=100)[1] == {}
+    assert list(align_class_lists({1: ClassList(tuple("abcdef"))}, known, max_classes=100)[1]) == [1]
+
+
+@pytest.mark.parametrize(
+    ("odd", "letter"),
+    [
+        ("c\u0430t", "CYRILLIC SMALL LETTER A"),
+        ("\u0441at", "CYRILLIC SMALL LETTER ES"),
+        ("C\u0391T", "GREEK CAPITAL LETTER ALPHA"),
+    ],
+)
+def test_letters_that_look_alike_are_named(odd: str, letter: str) -> None:
+    reasons = align_class_lists({1: ClassList(("cat",)), 2: ClassList(("cat", "dog")), 3: ClassList((odd,))})[1]
+
+    assert list(reasons) == [3]
+    assert f"differs from 'cat' in letters that look alike ({letter})" in reasons[3]
+
+
+def test_words_of_another_alphabet_are_fine_and_both_on_one_node_are_two_classes() -> None:
+    words = {1: ClassList(("кот", "собака")), 2: ClassList(("cat", "кот"))}
+    both = {1: ClassList(("A", "\u0391")), 2: ClassList(("A",)), 3: ClassList(("\u0391",))}
+
+    assert align_class_lists(words)[1] == {} and align_class_lists(both)[1] == {}
+
+
+def test_what_classes_take_is_known_before_they_take_it() -> None:
+    for memory in (2**30, 2**34):
+        fit = classes_that_fit(1280, 5, memory)
+        assert bytes_for_classes(fit, 1280, 5) <= memory < bytes_for_classes(fit + 1, 1280, 5)
+    assert bytes_for_classes(20_000, 1280, 5) > 16e9 and bytes_for_classes(1000, 1280, 5) < 1e9
+    assert classes_that_fit(1280, 5, 0) == 1

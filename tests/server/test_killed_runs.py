@@ -1,0 +1,66 @@
+"""Real processes, killed for real, in all stages: what goes on ends in the same bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstats_app.results.accumulator_file import ACCUMULATOR_FILE
+from tests.support.killed_run import run_killed
+from tests.support.simulation import clients, head_bytes, read_json, simulate
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
+
+SETTINGS: dict[str, Any] = {
+    "method": "fedncm,fed3r,fedcof,fedroot",
+    "num_clients": 6,
+    "min_clients": 1,
+    "fraction_train": 0.5,
+    "checkpoint_seconds": 0.0,
+    "fine_tune": "probe",
+    "start_head": "fedncm",
+    "num_server_rounds": 3,
+    "checkpoint_every": 1,
+    "optimizer": "fedavgm",
+    "personalise": "global,one-shot",
+    "holdout_fraction": 0.25,
+    "feature_cache": "off",  # a later run would find it filled, and write less
+}
+# More than a few take minutes: FEDSTATS_KILLS=20 before a release.
+KILLS = int(os.environ.get("FEDSTATS_KILLS", "3"))
+
+
+def left(folder: Path) -> dict[str, Any]:
+    """Return all that a run leaves, apart from times."""
+    results = read_json(folder, "results.json")
+    for entry in results["methods"].values():
+        del entry["solve_seconds"]
+    return {
+        "heads": head_bytes(folder),
+        "statistics": (folder / "statistics.safetensors").read_bytes(),
+        "clients": [{**one, "seconds": 0.0} for one in clients(folder)],
+        "results": {key: results[key] for key in ("methods", "curve", "rounds", "wire_bytes_received")},
+        "personal": {name: one["accuracies"] for name, one in results["personal"].items()},
+    }
+
+
+def test_runs_killed_at_random_points_go_on_to_the_same_bytes(tmp_path: Path) -> None:
+    code, said = run_killed(tmp_path / "whole", 0, SETTINGS)
+    assert code == 0
+    (whole,) = (tmp_path / "whole" / "runs").iterdir()
+    expected, events = left(whole), int(said.split()[-1])
+    points = sorted(random.Random(13).sample(range(3, events), KILLS))
+    for point in points:
+        code, _ = run_killed(tmp_path / str(point), point, SETTINGS)
+        assert code == -signal.SIGKILL
+        (folder,) = (tmp_path / str(point) / "runs").iterdir()
+        if not (folder / "config.json").is_file():
+            continue  # it had not begun
+        simulate(tmp_path / str(point), resume=str(folder), **SETTINGS)
+        assert left(folder) == expected, f"killed at event {point} of {events}"
+        assert not (folder / ACCUMULATOR_FILE).exists()

@@ -1,0 +1,171 @@
+"""A run without a client is the run that never had it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedstats_app
+from fedstats_app.cli import main
+from fedstats_app.client.site import Site
+from fedstats_app.results.head_file import SUPERSEDED, read_head
+from fedstats_app.results.statistics_file import load_statistics
+from fedstats_app.server.removal import remove_classes, remove_clients
+from fedstats_app.statistics import CollectedStatistics
+from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
+
+SETTINGS: dict[str, Any] = {"num_clients": 5, "min_clients": 1, "fedcof_means_per_class": 2, "nodes": 1}
+METHODS = ("fedncm", "fed3r", "fedcof", "fedcgs", "fedroot")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulate(tmp_path_factory.mktemp("whole"), save_client_statistics=True, **SETTINGS)
+
+
+def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int, **settings: Any) -> Path:
+    """Return a run in which one client failed, and so never was."""
+    split = Site.split
+
+    def failing(site: Site, *args: Any, **how: Any) -> Any:
+        if site.client_id == missing:
+            raise OSError("gone")
+        return split(site, *args, **how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Site, "split", failing)
+        return simulate(tmp_path, **{**SETTINGS, **settings})
+
+
+def assert_same_heads(one: Path, other: Path) -> None:
+    for name in METHODS:
+        found, expected = (read_head(run / "heads" / f"{name}.safetensors")[0] for run in (one, other))
+        assert torch.equal(found.weight, expected.weight) and torch.equal(found.bias, expected.bias), name
+        assert torch.equal(found.present, expected.present), name
+
+
+def same_sums(one: CollectedStatistics, other: CollectedStatistics) -> bool:
+    pairs = [(a.summed(), b.summed()) for a, b in zip(one.sums, other.sums, strict=True)]
+    return all(
+        torch.equal(a.class_sums, b.class_sums)
+        and torch.equal(a.class_counts, b.class_counts)
+        and (a.gram is None) == (b.gram is None)
+        and (a.gram is None or b.gram is None or torch.equal(a.gram, b.gram))
+        for a, b in pairs
+    )
+
+
+def test_heads_and_statistics_are_those_of_a_run_that_never_had_it(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = without(tmp_path, monkeypatch, 2)
+    removal = remove_clients(whole, ["2"], str(tmp_path / "removed"))
+
+    assert_same_heads(removal.folder, expected)
+    assert same_sums(load_statistics(removal.folder), load_statistics(expected))
+    assert removal.num_clients == 4 and removal.methods == METHODS and not removal.masked and not removal.not_made
+    assert [one["client"] for one in clients(removal.folder)] == [0, 1, 3, 4]
+    assert read_json(removal.folder, "status.json")["state"] == "completed"
+    # The old heads are the same heads, and say what took their place; whoever loads one is told.
+    head, header = read_head(whole / "heads" / "fed3r.safetensors")
+    assert header[SUPERSEDED] == f"client 2 of run 7 removed: {removal.folder}"
+    assert not torch.equal(head.weight, read_head(removal.folder / "heads" / "fed3r.safetensors")[0].weight)
+    assert SUPERSEDED not in read_head(removal.folder / "heads" / "fed3r.safetensors")[1]
+    with caplog.at_level(logging.WARNING, logger="fedstats_app"):
+        fedstats_app.load(whole, "fed3r")
+    assert "is superseded: client 2 of run 7 removed" in caplog.text
+    assert len(fedstats_app.load(removal.folder, "fed3r").class_names) == 10
+
+    # Once more, from the new folder; nobody is left in the end.
+    again = remove_clients(removal.folder, ["7/0", "4"], str(tmp_path / "again"))
+    assert [one.client for one in load_statistics(again.folder).clients] == [1, 3]
+    with pytest.raises(ValueError, match="without 1, 3 nobody is left"):
+        remove_clients(again.folder, ["1", "3"])
+
+
+def test_a_client_of_the_extending_or_of_the_extended_run_can_go(tmp_path: Path) -> None:
+    early, late = nodes_of(tmp_path / "x", "abc", ("ant", "bee")), nodes_of(tmp_path / "y", "d", ("ant", "cat", "bee"))
+    kept: dict[str, Any] = {"save_client_statistics": True, "min_clients": 1}
+    first = simulate(tmp_path / "1", node_configs=early, **kept)
+    second = simulate(tmp_path / "2", node_configs=late, extend=str(first), **kept)
+    merged = load_statistics(second).clients
+    assert len(merged) == 4
+
+    fewer = simulate(tmp_path / "3", node_configs=early[:2], **kept)
+    expected = simulate(tmp_path / "4", node_configs=late, extend=str(fewer), **kept)
+    third = merged[2]
+    removal = remove_clients(second, [str(third.client)])
+    assert_same_heads(removal.folder, expected)
+
+    assert merged[0].client == merged[3].client  # both runs have the id 7 here, and number their nodes from 1000
+    with pytest.raises(ValueError, match="such as 7/1000, 7/1000; got '7/1000'"):
+        remove_clients(second, ["7/1000"])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+def test_what_is_kept_takes_as_much_as_was_sent_and_is_its_owners(whole: Path) -> None:
+    files = {int(path.stem.split("-")[0]): path for path in (whole / "clients").iterdir()}
+    sent = {one["client"]: one["wire_bytes"] for one in clients(whole)}
+    assert files.keys() == sent.keys()
+    for client, path in files.items():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        # A factor of scatter that the server makes of a Gram matrix did not travel; headers take a few kilobytes.
+        assert path.stat().st_size < 1.5 * sent[client] + 8192
+
+
+def test_what_cannot_be_removed_is_a_clear_error(tmp_path: Path, whole: Path) -> None:
+    sums_only = simulate(tmp_path, method="fedncm", num_clients=2, min_clients=1)
+    with pytest.raises(FileNotFoundError, match=r"client 1 of run 7 sent was not kept .*save-client-statistics"):
+        remove_clients(sums_only, ["0"])
+    assert read_head(sums_only / "heads" / "fedncm.safetensors")[1].get(SUPERSEDED) is None
+    with pytest.raises(ValueError, match=r"client must be one of the run's.*7/0, 7/1.*got '9'"):
+        remove_clients(whole, ["9"])
+    with pytest.raises(FileNotFoundError, match="no statistics"):
+        remove_clients(tmp_path, ["0"])
+
+
+def test_a_class_goes_exactly_from_rows_and_is_masked_elsewhere(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = load_statistics(whole).class_names
+    assert main(["remove", str(whole), "--class", names[3], "--output-dir", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "solved again: fedncm, fedcof" in said
+    assert "only masked, since samples of all classes are in one matrix: fed3r, fedcgs, fedroot" in said
+    folder = Path(said.splitlines()[-1])
+    for name in METHODS:
+        before, after = (read_head(run / "heads" / f"{name}.safetensors")[0] for run in (whole, folder))
+        others = [index for index in range(10) if index != 3]
+        assert after.present.tolist() == [index != 3 for index in range(10)]
+        if name in ("fedncm", "fed3r", "fedcgs", "fedroot"):  # another class does not move its own row
+            assert torch.equal(after.weight[others], before.weight[others])
+    assert not (folder / "statistics.safetensors").exists()
+    with pytest.raises(ValueError, match=r"must be some of .* got \['unicorn'\]"):
+        remove_classes(whole, ["unicorn"])
+
+
+def test_a_class_removed_from_rows_is_as_if_it_had_never_been(tmp_path: Path) -> None:
+    two, three = ("ant", "cat"), ("ant", "bee", "cat")
+    site_folder(tmp_path / "data" / "train", two, seed=8)
+    site_folder(tmp_path / "data" / "test", two, seed=9)
+    data = f"folder:{tmp_path / 'data'}"  # with it nobody holds samples out
+    options: dict[str, Any] = {"method": "fedncm,fedcof", "min_clients": 1, "test_dataset": data}
+    full = simulate(tmp_path / "1", node_configs=nodes_of(tmp_path / "x", "abc", three), **options)
+    # The same pictures of the other classes: those of a class are drawn after those before it.
+    for site in "abc":
+        for path in (tmp_path / "x" / site / "bee").iterdir():
+            path.unlink()
+        (tmp_path / "x" / site / "bee").rmdir()
+    configs = [{"data-path": str(tmp_path / "x" / site)} for site in "abc"]
+    never = simulate(tmp_path / "2", node_configs=configs, **options)  # type: ignore[arg-type]
+    removal = remove_classes(full, ["bee"])
+    rows = [three.index(name) for name in two]
+    for name in ("fedncm", "fedcof"):
+        found, expected = (read_head(run / "heads" / f"{name}.safetensors")[0] for run in (removal.folder, never))
+        assert torch.equal(found.weight[rows], expected.weight) and torch.equal(found.bias[rows], expected.bias), name

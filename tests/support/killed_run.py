@@ -1,0 +1,66 @@
+"""A run of the whole app in a process of its own that kills itself at the n-th thing that it writes or is asked.
+
+`python -m tests.support.killed_run FOLDER EVENT SETTINGS`, with settings as JSON; without a kill it prints the number
+of events. A kill is SIGKILL: nothing that comes after it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Events:
+    """Counts what happens, and kills the process at one of them."""
+
+    def __init__(self, deadly: int) -> None:
+        self.number, self._deadly = 0, deadly
+        for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink")):
+            setattr(owner, name, self._counted(getattr(owner, name)))
+
+    def _counted(self, real: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            self.happens()
+            return real(*args, **options)
+
+        return call
+
+    def happens(self) -> None:
+        self.number += 1
+        if self.number == self._deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_killed(folder: Path, event: int, settings: dict[str, Any]) -> tuple[int, str]:
+    """Run a process of this module and return its exit code and what it printed."""
+    command = [sys.executable, "-m", __name__, str(folder), str(event), json.dumps(settings)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600)
+    return done.returncode, done.stdout
+
+
+def main() -> None:
+    folder, event, settings = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+    from flwr.app import Context, Message
+
+    from fedstats_app import client_app
+    from tests.support.simulation import simulate
+
+    events = Events(event)
+
+    def app(msg: Message, context: Context) -> Message:
+        events.happens()
+        return client_app.app(msg, context)
+
+    simulate(folder, app=app, **settings)
+    print(events.number)
+
+
+if __name__ == "__main__":
+    main()
