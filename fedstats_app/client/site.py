@@ -197,6 +197,7 @@ class Site:
         RejectedRequest
             If this node has another number of classes.
         """
+        self.policy.check_size(request.num_classes, request.feature_map.output_dim(1))
         split = self.split(request.class_names, holdout=request.holdout, seed=request.seed)
         if (found := len(split.dataset.class_names)) != request.num_classes:
             raise RejectedRequest(f"this node's data has {found} classes, the server's model {request.num_classes}")
