@@ -136,6 +136,7 @@ ATTACKS: dict[str, Attack] = {
 PROTECTIONS: dict[str, dict[str, object]] = {
     "none": {},
     "max-class-share = 0.1": {"max-class-share": 0.1},
+    "center = median": {"fedncm-center": "median", "fedcof-center": "median"},
 }
 
 
