@@ -19,7 +19,6 @@ REFUSED = {
     "1e7 a class, swapped",
     "10 a class, means times -1e4",
     "Gram plus 1e6 I",
-    "Gram plus 1e3 I",
 }
 NAMED = {"1,000 a class, swapped", "10,000 a class, swapped"}
 
