@@ -16,6 +16,7 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedstats_app.client.budget import is_within_budget
 from fedstats_app.client.ledger import ledger_of, note
 from fedstats_app.config import node_of, run_of
 from fedstats_app.config.choices import REFUSED, refused_choice
@@ -32,14 +33,13 @@ EVALUATIONS_OF_TRAINING = ("evaluate.model", "evaluate.mezo", "evaluate.personal
 def owners_choices(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Mod: load nothing that only a node's owner may name, and be the one client that such a node is."""
     node = node_of(context.node_config)
-    if node.data_path:
-        if clients_in(msg) > 1:
-            raise RejectedRequest("this node is one client, it cannot be asked for several")
-        if reason := refused_choice(run_of(context.run_config), node):
-            from fedstats_app.privacy import RefusedByPolicy
+    if node.data_path and clients_in(msg) > 1:
+        raise RejectedRequest("this node is one client, it cannot be asked for several")
+    if reason := refused_choice(run_of(context.run_config), node):
+        from fedstats_app.privacy import RefusedByPolicy
 
-            logger.error("refused: %s", reason)
-            raise RefusedByPolicy(REFUSED)
+        logger.error("refused: %s", reason)
+        raise RefusedByPolicy(REFUSED)
     return call_next(msg, context)
 
 
@@ -63,7 +63,17 @@ def owners_ledger(msg: Message, context: Context, call_next: Callable[[Message, 
     return call_next(msg, context)
 
 
-app = ClientApp(mods=[guard, owners_choices, owners_policy, owners_ledger])
+def owners_budget(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Mod: send a run no more from data of a node's own than its owner allows."""
+    reply = call_next(msg, context)
+    if is_within_budget(reply, run_of(context.run_config), node_of(context.node_config), context.run_id):
+        return reply
+    from fedstats_app.privacy import RefusedByPolicy
+
+    raise RefusedByPolicy("this node has sent as much in this run as it sends in one (max-run-megabytes)")
+
+
+app = ClientApp(mods=[guard, owners_choices, owners_policy, owners_ledger, owners_budget])
 
 
 @app.query("clients")

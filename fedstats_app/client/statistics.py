@@ -12,6 +12,7 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.site import Site
 from fedstats_app.privacy import statistics_above_floor
 from fedstats_app.wire import StatisticsRequest, read_statistics_request, statistics_reply
+from fedstats_app.wire.client_name import with_client_name
 
 logger = logging.getLogger("fedstats_app")
 
@@ -24,6 +25,7 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
     request = read_statistics_request(msg)
     site = Site.of(context, client_id)
     site.policy.check_specifications(request.specs)
+    site.policy.check_size(request.num_classes, request.num_mapped_features)
     reader = site.reader(request.backbone_fingerprint)
     if (ledger := site.ledger) is None:
         return _answer(msg, request, site, reader)
@@ -31,7 +33,7 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
     content = ledger.answered(
         request, reader.backbone.fingerprint, rules, lambda: _answer(msg, request, site, reader).content
     )
-    return Message(content, reply_to=msg)
+    return Message(with_client_name(content, site.node.client_name), reply_to=msg)  # such a node is one client
 
 
 def _answer(msg: Message, request: StatisticsRequest, site: Site, reader: FeatureReader) -> Message:

@@ -68,6 +68,7 @@ class Collection:
         self._feature_dim, self._limits = feature_dim, limits
         self._sums: list[StatisticsSum] = []
         self._merged: dict[int, str] = {}
+        self._names: dict[int, str] = {}
         self._earlier: tuple[MergedClient, ...] = ()
         if earlier is not None:
             _check_kind(earlier, request, self._keep_rows)
@@ -91,6 +92,7 @@ class Collection:
             digest = client_digest(received.statistics[0])
             if digest in self._known:
                 return self._note_known(client, server_round, received, self._known[digest]), None
+            self._check_name(received.client_name)
             self._add(client, received)
         except RejectedReply as error:
             outcome = ClientOutcome(client, server_round, _kind_of_failure(reply), str(error))
@@ -98,6 +100,8 @@ class Collection:
             self.outcomes.append(outcome)
             return outcome, None
         self._merged[client] = digest
+        if received.client_name:
+            self._names[client] = received.client_name
         outcome = ClientOutcome(
             client,
             server_round,
@@ -111,6 +115,19 @@ class Collection:
         )
         self.outcomes.append(outcome)
         return outcome, received
+
+    def _check_name(self, name: str) -> None:
+        """Refuse a client under the name of one that is in the sum with other statistics: it would count twice."""
+        if not name:
+            return
+        if name in self._names.values():
+            raise RejectedReply(f"client-name {name!r} is that of another client, which is in the sum already")
+        if before := next((one for one in self._earlier if one.name == name), None):
+            raise RejectedReply(
+                f"client-name {name!r} is that of client {before.client} of run {before.run}, which is in the "
+                f"statistics to extend with other data: `fedstats remove` it (--client {before.run}/{before.client}) "
+                "and extend the run without it"
+            )
 
     def _note_known(
         self, client: int, server_round: int, received: ReceivedStatistics, before: MergedClient
@@ -126,6 +143,7 @@ class Collection:
         return self._sums, {
             "outcomes": [outcome.to_json() for outcome in self.outcomes],
             "digests": {str(client): digest for client, digest in self._merged.items()},
+            "names": {str(client): name for client, name in self._names.items()},
             "sizes": [asdict(one) for one in self._sizes],
         }
 
@@ -142,6 +160,7 @@ class Collection:
         self._sums = list(sums)
         self.outcomes[:] = [ClientOutcome(**outcome) for outcome in record["outcomes"]]
         self._merged = {int(client): digest for client, digest in record["digests"].items()}
+        self._names = {int(client): name for client, name in record["names"].items()}
         sizes: list[dict[str, Any]] = [
             {key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}
             for one in record["sizes"]
@@ -166,7 +185,9 @@ class Collection:
             If no client was merged yet.
         """
         sums = tuple(self.statistics(index) for index in range(len(self.request.specs)))
-        merged = tuple(MergedClient(digest, run, client) for client, digest in self._merged.items())
+        merged = tuple(
+            MergedClient(digest, run, client, self._names.get(client, "")) for client, digest in self._merged.items()
+        )
         fingerprint = self.request.backbone_fingerprint
         return CollectedStatistics(tuple(class_names), self.request.specs, sums, fingerprint, (*self._earlier, *merged))
 

@@ -30,6 +30,7 @@ _README = """# A run of fedstats-app
 | clients.jsonl | one line per client: what it sent, how long it took, and why it failed if it did |
 | disclosure.jsonl | what left each site: one line per client and kind of message, fields with shapes and bytes |
 | statistics.safetensors | SENSITIVE, readable by you only: the statistics of all clients, for a later run (`extend`) |
+| clients/ | SENSITIVE, if it was asked for: what each client sent, so that one can be removed (`fedstats remove`) |
 | rounds.jsonl | one line per round of training: accuracy, loss, bytes, forward passes, clients |
 | heads/ | classifier heads, and backbones that training changed (safetensors; a head's header says how it was made) |
 | checkpoints/ | where a run that was interrupted goes on from |

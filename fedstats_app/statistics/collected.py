@@ -40,11 +40,14 @@ class MergedClient:
         The run in which it was merged.
     client : int
         Its id in that run.
+    name : str
+        That its owner gave it, by which it is known when its data have changed; "" for none.
     """
 
     digest: str
     run: str
     client: int
+    name: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,9 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics
+from fedstats_app.training.limits import MAX_CLIENT_NAME
 from fedstats_app.wire.arrays import WIRE_DTYPES
+from fedstats_app.wire.client_name import ABOUT, CLIENT_NAME
 from fedstats_app.wire.reading import Malformed, check_keys, number, reads_replies, record_of, typed, whole
 from fedstats_app.wire.statistics_checks import Limits
 from fedstats_app.wire.statistics_records import (
@@ -64,6 +66,8 @@ class ReceivedStatistics:
         Bytes of the other records.
     wire_bytes : int
         Bytes of the whole reply.
+    client_name : str
+        By which the client is known again when its data have changed; "" for none.
     """
 
     statistics: tuple[ClientStatistics, ...]
@@ -77,6 +81,7 @@ class ReceivedStatistics:
     single_row_bytes: tuple[int, ...]
     other_bytes: int
     wire_bytes: int
+    client_name: str = ""
 
 
 def statistics_reply(
@@ -173,7 +178,9 @@ def read_statistics_reply(
     check_keys("reply", content, {*names, "metrics"}, {"about"})
     metrics = record_of(content, "metrics", MetricRecord, {"num-examples", "num-unreadable", "seconds"}, {SUPPRESSED})
     num_examples = whole(metrics, "num-examples")
-    other_bytes = 8 * len(metrics) + _check_fingerprint(content, request)
+    fingerprint, client_name = _about(content)
+    _check_fingerprint(fingerprint, request)
+    other_bytes = 8 * len(metrics) + len(fingerprint) + len(client_name.encode())
     statistics, row_bytes, single_row_bytes, gram_bytes, scatter_bytes = [], [], [], [], []
     wire_bytes = other_bytes
     for name, spec in zip(names, request.specs, strict=True):
@@ -203,6 +210,7 @@ def read_statistics_reply(
         tuple(single_row_bytes),
         other_bytes,
         wire_bytes,
+        client_name,
     )
 
 
@@ -221,19 +229,25 @@ def _as_client_statistics(statistics: LocalStatistics) -> ClientStatistics:
     return ClientStatistics(rows, statistics.gram)
 
 
-def _check_fingerprint(content: RecordDict, request: StatisticsRequest) -> int:
-    """Refuse features of another backbone; return the bytes of the fingerprint."""
-    fingerprint = ""
-    if "about" in content:
-        about = record_of(content, "about", ConfigRecord, {"backbone-fingerprint"})
-        fingerprint = typed(about, "backbone-fingerprint", str)
-        if len(fingerprint) > MAX_FINGERPRINT_LENGTH:
-            raise Malformed(
-                f"backbone-fingerprint: must be at most {MAX_FINGERPRINT_LENGTH} characters, got {fingerprint[:40]!r}"
-            )
+def _about(content: RecordDict) -> tuple[str, str]:
+    """Return the fingerprint of the backbone and the client's name, each "" where there is none."""
+    if ABOUT not in content:
+        return "", ""
+    about = record_of(content, ABOUT, ConfigRecord, set(), {"backbone-fingerprint", CLIENT_NAME})
+    fingerprint, name = (typed({key: "", **about}, key, str) for key in ("backbone-fingerprint", CLIENT_NAME))
+    if len(fingerprint) > MAX_FINGERPRINT_LENGTH:
+        raise Malformed(
+            f"backbone-fingerprint: must be at most {MAX_FINGERPRINT_LENGTH} characters, got {fingerprint[:40]!r}"
+        )
+    if len(name) > MAX_CLIENT_NAME or not name.isprintable():
+        raise Malformed(f"{CLIENT_NAME}: must be at most {MAX_CLIENT_NAME} printable characters, got {name[:40]!r}")
+    return fingerprint, name
+
+
+def _check_fingerprint(fingerprint: str, request: StatisticsRequest) -> None:
+    """Refuse features of another backbone."""
     if request.backbone_fingerprint and fingerprint != request.backbone_fingerprint:
         raise Malformed(
             f"backbone: must be the server's, fingerprint {request.backbone_fingerprint[:16]}, "
             f"got {fingerprint[:16] or 'none'}"
         )
-    return len(fingerprint)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedstats_app.config import ConfigError
+from fedstats_app.config import ConfigError, NodeConfig
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.methods import METHODS
 from fedstats_app.results.head_file import read_head
 from fedstats_app.results.statistics_file import load_statistics
+from fedstats_app.server.removal import remove_clients
 from tests.support.compare import relative_difference
 from tests.support.simulation import clients, read_json, simulate, site_folder
 
@@ -183,3 +184,39 @@ def test_a_run_that_adds_nobody_fails(tmp_path: Path, nodes: Nodes) -> None:
 
     with pytest.raises(TooFewClients, match="RefusedByPolicy"):
         simulate(tmp_path, node_configs=[refusing], extend=str(first))
+
+
+def test_a_client_whose_data_changed_is_replaced_and_not_counted_twice(tmp_path: Path, nodes: Nodes) -> None:
+    """By a name that its owner gives: refused beside what it sent before, and merged where that was removed."""
+    options: dict[str, object] = {"save_client_statistics": True, "min_clients": 1}
+    named = [{**node, "client-name": f"site {letter}"} for letter, node in zip("abc", nodes, strict=True)]
+    first = simulate(tmp_path, node_configs=named[:2], **options)
+    changed = {"data-path": site_folder(tmp_path / "changed", SITES["a"], seed=5, images=20), "client-name": "site a"}
+    assert [one.name for one in load_statistics(first).clients] == ["site a", "site b"]
+
+    beside = simulate(tmp_path, node_configs=[changed, named[2]], extend=str(first), **options)
+    outcomes = {one["client"]: one for one in clients(beside)}
+    assert outcomes[1001]["outcome"] == "merged" and outcomes[1000]["outcome"] == "rejected"
+    assert "client-name 'site a' is that of client 1000 of run 7" in outcomes[1000]["reason"]
+    assert "--client 7/1000" in outcomes[1000]["reason"]
+
+    removal = remove_clients(first, ["7/1000"])
+    replaced = simulate(tmp_path, node_configs=[changed, named[2]], extend=str(removal.folder), **options)
+    assert [one.name for one in load_statistics(replaced).clients] == ["site b", "site a", "site c"]
+    never = simulate(tmp_path, node_configs=named[1:2], **options)
+    expected = simulate(tmp_path, node_configs=[changed, named[2]], extend=str(never), **options)
+    for name in METHODS:
+        one, other = (read_head(run / "heads" / f"{name}.safetensors")[0] for run in (replaced, expected))
+        assert torch.equal(one.weight, other.weight), name
+
+
+def test_two_clients_of_one_name_are_not_both_counted(tmp_path: Path, nodes: Nodes) -> None:
+    folder = simulate(tmp_path, node_configs=[{**node, "client-name": "x"} for node in nodes[:2]], min_clients=1)
+    assert [one["outcome"] for one in clients(folder)] == ["merged", "rejected"]
+    assert "client-name 'x' is that of another client" in clients(folder)[1]["reason"]
+
+
+@pytest.mark.parametrize("name", ["a" * 101, "two\nlines", 3])
+def test_a_name_that_cannot_be_shown_is_refused(name: object) -> None:
+    with pytest.raises(ConfigError, match="node-config: client-name: must be text of at most 100 printable"):
+        NodeConfig.from_node_config({"data-path": "/data", "client-name": name})

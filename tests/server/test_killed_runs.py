@@ -29,6 +29,7 @@ SETTINGS: dict[str, Any] = {
     "optimizer": "fedavgm",
     "personalise": "global,one-shot",
     "holdout_fraction": 0.25,
+    "feature_cache": "off",  # a later run would find it filled, and write less
 }
 # More than a few take minutes: FEDSTATS_KILLS=20 before a release.
 KILLS = int(os.environ.get("FEDSTATS_KILLS", "3"))
