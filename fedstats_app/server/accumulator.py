@@ -6,14 +6,18 @@ import time
 from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 
 from fedstats_app.results.accumulator_file import Accumulated, load_accumulated, save_accumulated
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.run import Run
-from fedstats_app.statistics import StatisticsSum
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy
 
 _COLLECTION, _CURVE = "collection", "curve"
+# Rows of single clients, by which their influence is measured in the end, are written down up to so many bytes: above
+# that, it is measured of those that answer after an interruption only. No head depends on it.
+MAX_ROW_BYTES = 64 * 2**20
 
 
 class Accumulator:
@@ -60,6 +64,7 @@ class Accumulator:
         asked.label_counts.update(zip(clients, kept.tensors["label-counts"].numpy(), strict=True))
         if asked.curve is not None:
             asked.curve.take_up(_of(kept, _CURVE), kept.record[_CURVE])
+        self._take_up_rows(kept)
         return True
 
     def keep(self) -> None:
@@ -73,16 +78,48 @@ class Accumulator:
         if asked.curve is not None:
             of_curve, curve = asked.curve.state()
             named |= {f"{_CURVE}-{index}": total for index, total in enumerate(of_curve)}
+        rows, owners = self._rows()
         labels = [torch.from_numpy(counts) for counts in asked.label_counts.values()]
         save_accumulated(
             self._folder,
             Accumulated(
                 named,
-                {"label-counts": torch.stack(labels) if labels else torch.zeros(0, 0, dtype=torch.int64)},
-                {_COLLECTION: record, _CURVE: curve, "rounds": asked.rounds, "labelled": list(asked.label_counts)},
+                {"label-counts": torch.stack(labels) if labels else torch.zeros(0, 0, dtype=torch.int64), **rows},
+                {
+                    _COLLECTION: record,
+                    _CURVE: curve,
+                    "rounds": asked.rounds,
+                    "labelled": list(asked.label_counts),
+                    "owners": owners,
+                },
             ),
         )
         self._last = time.monotonic()
+
+    def _rows(self) -> tuple[dict[str, Tensor], list[list[int]]]:
+        """Return the rows of all clients together, and of each client in turn its id and how many are its."""
+        parts: list[ClassMeanRows] = []
+        owners: list[list[int]] = []
+        num_bytes = 0
+        for client, (one, *_) in self._asked.kept:
+            parts.append(one.rows)
+            owners.append([client, len(one.rows)])
+            num_bytes += one.rows.class_sums.nbytes
+            if num_bytes > MAX_ROW_BYTES:
+                return {}, []
+        if not parts:
+            return {}, []
+        rows = ClassMeanRows.concatenate(parts)
+        return {"row-class-ids": rows.class_ids, "row-counts": rows.counts, "row-sums": rows.class_sums}, owners
+
+    def _take_up_rows(self, kept: Accumulated) -> None:
+        start, num_classes = 0, self._strategy.num_classes
+        for client, number in kept.record["owners"]:
+            part = slice(start, start + number)
+            ids, counts, sums = (kept.tensors[name][part] for name in ("row-class-ids", "row-counts", "row-sums"))
+            rows = ClassMeanRows(ids, counts, num_classes=num_classes, class_sums=sums)
+            self._asked.kept.add(client, [ClientStatistics(rows)])
+            start += number
 
 
 def _of(kept: Accumulated, prefix: str) -> list[StatisticsSum]:
