@@ -28,6 +28,7 @@ from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.influence import measure
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics
+from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import (
     Limits,
@@ -133,7 +134,8 @@ ATTACKS: dict[str, Attack] = {
 }
 # What a user may switch on, as run-config.
 PROTECTIONS: dict[str, dict[str, object]] = {
-    "": {},
+    "none": {},
+    "max-class-share = 0.1": {"max-class-share": 0.1},
 }
 
 
@@ -187,6 +189,7 @@ def run(
         feature_dim=data.train.shape[1],
         seed=config.run.seed,
         limits=limits,
+        caps=ShareCaps(config.federation.max_class_share, config.federation.max_client_share),
     )
     kept = KeptStatistics(data.num_classes, rows_only=True)
 
@@ -197,7 +200,8 @@ def run(
     strategy.on_reply = keep
     clients = dict.fromkeys(range(len(parts)), FIRST_NODE_ID)
     strategy.start(ClientGrid(LocalGrid(answer, [{}]), clients, expected_reply_bytes=strategy.expected_reply_bytes))
-    named = measure(kept, strategy.collection.statistics(0), strategy.request.specs[0].feature_map, None).named
+    counted = strategy.collection.capped or kept
+    named = measure(counted, strategy.collection.statistics(0), strategy.request.specs[0].feature_map, None).named
     accuracy = {
         name: float((head.predict(feature_map(data.test)) == data.test_labels).double().mean())
         for name, (feature_map, head) in solved_heads(strategy).items()
@@ -260,7 +264,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _line(one: Measurement) -> str:
     scores = ", ".join(f"{name} {100 * accuracy:.1f}" for name, accuracy in one.accuracy.items())
     what = "refused" if one.outcome == "refused" else f"named {list(one.named)}" if one.named else "merged"
-    return f"{one.partitioner}, seed {one.seed}, {one.protection or 'default'}; {one.attack}: {what}; {scores}"
+    return f"{one.partitioner}, seed {one.seed}, protection {one.protection}; {one.attack}: {what}; {scores}"
 
 
 if __name__ == "__main__":

@@ -32,14 +32,13 @@ EVALUATIONS_OF_TRAINING = ("evaluate.model", "evaluate.mezo", "evaluate.personal
 def owners_choices(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Mod: load nothing that only a node's owner may name, and be the one client that such a node is."""
     node = node_of(context.node_config)
-    if node.data_path:
-        if clients_in(msg) > 1:
-            raise RejectedRequest("this node is one client, it cannot be asked for several")
-        if reason := refused_choice(run_of(context.run_config), node):
-            from fedstats_app.privacy import RefusedByPolicy
+    if node.data_path and clients_in(msg) > 1:
+        raise RejectedRequest("this node is one client, it cannot be asked for several")
+    if reason := refused_choice(run_of(context.run_config), node):
+        from fedstats_app.privacy import RefusedByPolicy
 
-            logger.error("refused: %s", reason)
-            raise RefusedByPolicy(REFUSED)
+        logger.error("refused: %s", reason)
+        raise RefusedByPolicy(REFUSED)
     return call_next(msg, context)
 
 

@@ -1,6 +1,7 @@
 """Real SuperNodes that get a hostile app: the same name, code that reads what it can, on import and when it is asked.
 
-One node runs what is installed, one what its owner approved, one anything: there the attack works, so it is one.
+One node runs what is installed, one what its owner approved, one what is signed by whom its owner trusts (Flower's own
+check), and one anything: there the attack works, so it is one.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.support.deployment import PATIENCE, Deployment
 from tests.support.flower import COMPLETED, REAL_RUNS, REPOSITORY
 from tests.support.simulation import read_json, site_folder
 
 pytestmark = REAL_RUNS
-NODES = ("installed", "approved", "any")
+NODES = ("installed", "approved", "signed", "any")
 # Reads the node's secrets and sends them.
 CLIENT_APP = """
 from pathlib import Path
@@ -88,6 +91,13 @@ def hostile_app(root: Path, marker: Path, loot: Path) -> Path:
     return root
 
 
+def trusted_entities(folder: Path) -> Path:
+    """Write a file with one key, of somebody who has signed nothing."""
+    key = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    (folder / "trusted.yaml").write_text(f"fpk_somebody: '{key}'\n")
+    return folder / "trusted.yaml"
+
+
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     home = tmp_path_factory.mktemp("home")
@@ -101,8 +111,9 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
         assert build.wait(PATIENCE) == 0
         (bundle,) = home.glob("*.fab")
         configs["approved"] += f' approved-apps="{hashlib.sha256(bundle.read_bytes()).hexdigest()}"'
+        more = {"any": ["--any-app"], "signed": ["--trusted-entities", str(trusted_entities(home))]}
         for name, config in configs.items():
-            federation.supernode(name, config, *(["--any-app"] if name == "any" else []))
+            federation.supernode(name, config, *more.get(name, []))
         marker, loot = home / "marker", home / "loot"
         app = hostile_app(home / "hostile", marker, loot)
         ids = {name: federation.node_id(name) for name in NODES}
@@ -127,7 +138,7 @@ def test_a_node_that_runs_any_app_gives_everything(attacked: Attacked) -> None:
     assert "any/" in loot and "PNG" in loot and "root:" in loot
 
 
-@pytest.mark.parametrize("name", ["installed", "approved"])
+@pytest.mark.parametrize("name", ["installed", "approved", "signed"])
 def test_others_give_nothing(name: str, attacked: Attacked) -> None:
     loot = attacked.loot[attacked.ids[name]]
     assert not any(secret in loot for secret in ("PNG", "root:", ".png", "/home", str(attacked.folder.parents[1])))
@@ -146,9 +157,12 @@ def test_the_installed_app_answers_the_hostile_server_as_it_would_its_own(attack
     assert attacked.loot[attacked.ids["installed"]] == str({"node": {"class-names": ["ant", "bee"]}})
 
 
-def test_the_honest_app_works_on_all_of_them(attacked: Attacked) -> None:
+def test_the_honest_app_works_on_all_but_where_it_is_not_signed(attacked: Attacked) -> None:
     clients = [json.loads(line) for line in (attacked.folder / "clients.jsonl").read_text().splitlines()]
-    assert {str(one["client"]): one["outcome"] for one in clients} == dict.fromkeys(attacked.ids.values(), "merged")
+    ids = [node for name, node in attacked.ids.items() if name != "signed"]
+    assert {str(one["client"]): one["outcome"] for one in clients} == dict.fromkeys(ids, "merged")
+    refused = {attacked.ids["signed"]: "The FAB could not be verified."}
+    assert attacked.json("results.json")["refused_nodes"] == refused
 
 
 def test_a_node_that_runs_any_app_is_named_in_the_results_and_in_both_logs(attacked: Attacked) -> None:

@@ -191,6 +191,14 @@ class AppConfig:
         problems, tuning = [], self.tuning
         if self.run.save_client_statistics and not self.run.save_statistics:
             problems.append("save-client-statistics: needs save-statistics, got false")
+        if (
+            self.run.save_client_statistics
+            and min(self.federation.max_class_share, self.federation.max_client_share) < 1
+        ):
+            problems.append(
+                "save-client-statistics: must be false with a max-class-share or max-client-share below 1: what a "
+                "client counts for then depends on all others, and nobody could be removed"
+            )
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, "best")]
         if self.trainer and unsolved:
             problems.append(f"start-head: method must name {', '.join(unsolved)} too, got method {self.run.method!r}")

@@ -1,4 +1,4 @@
-"""What a run may not choose on a node with data of its own: columns, files, names of a hub.
+"""What a run may not choose on a node that is not the server's: data sets, columns, files, names of a hub.
 
 Whoever chooses the label's column learns another attribute of the same people. Whoever names a file learns from the
 error whether it is there and what it holds, and a name of the hub is downloaded.
@@ -18,11 +18,15 @@ _ROLES = ("image", "text", "label")
 def refused_choice(run: AppConfig, node: NodeConfig) -> str:
     """Return what a run chooses that only the node's owner may choose, in words for the node's log; "" if nothing.
 
-    Nodes that host partitions of the run's data set are not asked: in a simulation all is the same user's.
+    In a simulation all is the same user's.
     """
-    if not node.data_path:
+    if not node.is_owners:
         return ""
-    if is_table(data_spec(node.data_path)):
+    if not node.data_path:
+        dataset = run.data.dataset
+        if dataset != "builtin" and dataset not in node.allowed_datasets:
+            return f"dataset: the run names {dataset!r}, which must be among allowed-datasets of the node-config"
+    elif is_table(data_spec(node.data_path)):
         for role in _ROLES:
             asked, own = getattr(run.data, f"{role}_column"), getattr(node, f"{role}_column")
             if asked and asked != own:

@@ -66,6 +66,10 @@ class NodeConfig:
         Where a personal model, or a replica, lasts from round to round; "" for a folder beside the feature cache.
     any_app : bool
         Whether code of anybody's runs here: what `fedstats node --any-app` says.
+    deployed : bool
+        Whether the node may be another's than the server: what `fedstats node` says. Always so on data of its own.
+    allowed_datasets : tuple of str
+        Besides the built-in one, the data sets that a run may name on a deployed node that hosts partitions.
     image_column, text_column, label_column : str
         Of tables at ``data_path``; "" for the only one with a usual name. A run cannot choose others.
     allowed_backbones : tuple of str or None
@@ -92,6 +96,8 @@ class NodeConfig:
     allowed_methods: tuple[str, ...] | None = None
     state_dir: str = ""
     any_app: bool = False
+    deployed: bool = False
+    allowed_datasets: tuple[str, ...] = ()
     image_column: str = ""
     text_column: str = ""
     label_column: str = ""
@@ -101,13 +107,12 @@ class NodeConfig:
     max_heads: int = 1_000
     max_rounds: int = 10_000
     client_name: str = ""
+    limits: RequestLimits | None = None
 
     def data_options(self, run: DataOptions) -> DataOptions:
         """Return a run's options with this node's columns."""
         own = {f"{role}_column": getattr(self, f"{role}_column") for role in ("image", "text", "label")}
         return replace(run, **own)
-
-    limits: RequestLimits | None = None
 
     @property
     def request_limits(self) -> RequestLimits | None:
@@ -116,6 +121,11 @@ class NodeConfig:
             return self.limits
         # A batch is as large as a class must be, unless its owner says otherwise.
         return RequestLimits(DEFAULT_MIN_CLASS_COUNT if self.min_class_count is None else self.min_class_count)
+
+    @property
+    def is_owners(self) -> bool:
+        """Whether an owner decides what is read and written on the node, and not the run."""
+        return bool(self.data_path) or self.deployed
 
     def class_floor(self, asked: int) -> int:
         """Return how many samples a class must have to leave: the node's own floor, which a run can only raise.
@@ -146,7 +156,7 @@ class NodeConfig:
 
     def _cache_folder(self, options: CacheOptions) -> Path:
         # Nor does a run say where files go on a machine that is not its own.
-        folder = self.cache_dir or ("" if self.data_path else options.cache_dir)
+        folder = self.cache_dir or ("" if self.is_owners else options.cache_dir)
         return Path(folder).expanduser() if folder else default_cache_root()
 
     def without_partition(self) -> NodeConfig:
@@ -180,6 +190,7 @@ class NodeConfig:
             raise ConfigError("node-config: approved-apps is for `fedstats node`: flower-supernode runs any app")
         any_app = node_config.get("any-app", False) is True
         more = {**_node_policy(node_config), "state_dir": paths["state-dir"], "any_app": any_app}
+        more["deployed"] = node_config.get("deployed", False) is True
         if data_path:
             return cls(data_path, None, None, paths["backbone-weights"], paths["cache-dir"], trains, **more)
         if partition_id is None or num_partitions is None:
@@ -203,6 +214,7 @@ def _node_policy(node_config: Mapping[str, object]) -> dict[str, Any]:
         "min-gram-samples": ("min_gram_samples", many),
         "allowed-methods": ("allowed_methods", allowed_method_list),
         "allowed-backbones": ("allowed_backbones", backbone_list),
+        "allowed-datasets": ("allowed_datasets", lambda value: tuple(str(value).split(","))),
         "image-column": ("image_column", text),
         "text-column": ("text_column", text),
         "label-column": ("label_column", text),

@@ -7,12 +7,15 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
 from flwr.app import Message
 
+from fedstats_app.grid.capped_statistics import CappedStatistics
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.privacy import RefusedByPolicy, says_much_about_samples
 from fedstats_app.rank_rule import OverBudget
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSpec, StatisticsSum, client_digest
+from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.wire import Limits, ReceivedStatistics, RejectedReply, StatisticsRequest, read_statistics_reply
 
 logger = logging.getLogger("fedstats_app")
@@ -33,11 +36,16 @@ class Collection:
         Of earlier runs, to which clients are added. The sums are changed in place.
     limits : Limits
         Replies beyond them are rejected.
+    caps : ShareCaps
+        Of what one client counts for. Where there are any, every client's statistics are kept in a temporary file, and
+        the sums are made of all of them when somebody asks.
 
     Attributes
     ----------
     outcomes : list of ClientOutcome
         In the order of folding.
+    capped : CappedStatistics or None
+        Every client's statistics as they count; None without caps.
 
     Raises
     ------
@@ -52,6 +60,7 @@ class Collection:
         feature_dim: int | None = None,
         earlier: CollectedStatistics | None = None,
         limits: Limits = Limits(),  # noqa: B008  # frozen
+        caps: ShareCaps = ShareCaps(),  # noqa: B008  # frozen
     ) -> None:
         self.request = request
         self.outcomes: list[ClientOutcome] = []
@@ -64,6 +73,12 @@ class Collection:
         if earlier is not None:
             _check_kind(earlier, request, self._keep_rows)
             self._sums, self._earlier = list(earlier.sums), earlier.clients
+        self._num_earlier = self._sums[0].num_examples if self._sums else 0
+        self.capped: CappedStatistics | None = None
+        if caps.bind:
+            nobody = torch.zeros(request.num_classes, dtype=torch.int64)
+            self.capped = CappedStatistics(caps, self._sums[0].summed().class_counts if self._sums else nobody)
+        self._base, self._is_stale = list(self._sums), False  # what clients are added to, where they are capped
         self._known = {one.digest: one for one in self._earlier if one.digest}
         self._sizes: list[ReceivedStatistics] = []  # of what was merged, without the statistics themselves
 
@@ -78,7 +93,7 @@ class Collection:
             if digest in self._known:
                 return self._note_known(client, server_round, received, self._known[digest]), None
             self._check_name(received.client_name)
-            self._add(received)
+            self._add(client, received)
         except RejectedReply as error:
             outcome = ClientOutcome(client, server_round, _kind_of_failure(reply), str(error))
             logger.warning("client %d %s: %s", client, outcome.outcome, error)
@@ -188,8 +203,8 @@ class Collection:
 
     @property
     def num_examples(self) -> int:
-        """Number of samples in the sums, those of earlier runs included."""
-        return self._sums[0].num_examples if self._sums else 0
+        """Number of samples behind the sums, those of earlier runs included, and before any cap."""
+        return self._num_earlier + sum(one.num_examples for one in self._sizes)
 
     @property
     def total_wire_bytes(self) -> int:
@@ -215,9 +230,15 @@ class Collection:
         """
         if not self._sums:
             raise RejectedReply("no client's statistics were merged yet")
+        if self.capped is not None and self._is_stale:
+            self._sums = [total.copy() for total in self._base]
+            for _, statistics in self.capped:
+                for total, client in zip(self._sums, statistics, strict=True):
+                    total.add(client)
+            self._is_stale = False
         return self._sums[index]
 
-    def _add(self, received: ReceivedStatistics) -> None:
+    def _add(self, client_id: int, received: ReceivedStatistics) -> None:
         sums = self._sums or [
             StatisticsSum(
                 self.request.num_classes,
@@ -234,9 +255,13 @@ class Collection:
                     f"class-sums: feature dimension must be {total.feature_dim}, as the first client's, "
                     f"got {client.rows.feature_dim}"
                 )
-        for total, client in zip(sums, received.statistics, strict=True):
-            total.add(client)
-        self._sums = sums
+        self._sums, self._base = sums, self._base or sums
+        if self.capped is not None:
+            self.capped.add(client_id, received.statistics)
+            self._is_stale = True
+        else:
+            for total, client in zip(sums, received.statistics, strict=True):
+                total.add(client)
         self._sizes.append(replace(received, statistics=()))
 
 

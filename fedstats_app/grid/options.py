@@ -21,6 +21,8 @@ class FederationOptions(Options):
     window_megabytes: int = option(128, whole(1, 100_000))
     min_class_count: int = option(0, whole(0, 1_000_000))
     max_classes: int = option(0, whole(0, 1_000_000))
+    max_class_share: float = option(1.0, number(0.0, 1.0, open_low=True))
+    max_client_share: float = option(1.0, number(0.0, 1.0, open_low=True))
     max_client_samples: int = option(1_000_000, whole(1, 2**62))
     extend: str = option("", run_folder)
 

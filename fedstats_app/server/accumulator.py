@@ -35,7 +35,9 @@ class Accumulator:
 
     def __init__(self, run: Run, strategy: StatisticsStrategy, asked: Asked) -> None:
         self._folder, self._strategy, self._asked = run.folder.path, strategy, asked
-        self._wanted, self._every = run.config.run.save_statistics, run.config.run.checkpoint_seconds
+        # Under caps on shares the sums are made when all have answered.
+        self._wanted = run.config.run.save_statistics and strategy.collection.capped is None
+        self._every = run.config.run.checkpoint_seconds
         self._last = time.monotonic()
 
     def take_up(self, present: Iterable[int]) -> bool:
@@ -67,7 +69,9 @@ class Accumulator:
 
     def keep(self) -> None:
         """Write down where stage 1 stands, unless that was done only a while ago."""
-        if not self._wanted or time.monotonic() - self._last < self._every:
+        # Where shares are capped there is no sum yet: what one client counts for depends on all.
+        capped = self._strategy.collection.capped is not None
+        if not self._wanted or capped or time.monotonic() - self._last < self._every:
             return
         asked = self._asked
         sums, record = self._strategy.collection.state()

@@ -17,7 +17,7 @@ class Asked:
     Attributes
     ----------
     kept : KeptStatistics
-        The rows of every client that answered.
+        The rows of every client that answered; none where shares are capped.
     label_counts : dict
         From client to (C,) samples per class, where they may be shown.
     rounds : list

@@ -16,6 +16,7 @@ from fedstats_app.server.influence import MAX_KEPT_BYTES
 from fedstats_app.server.rank_curve import rank_curve
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import FeatureMap
+from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import Limits, ReceivedStatistics
 
@@ -38,6 +39,7 @@ def statistics_strategy(run: Run) -> StatisticsStrategy:
         class_names=run.sent_names,
         holdout=run.holdout,
         limits=Limits(run.feature_norm.bound, config.federation.max_client_samples),
+        caps=ShareCaps(config.federation.max_class_share, config.federation.max_client_share),
     )
 
 
@@ -79,7 +81,7 @@ def _on_reply(
         run.folder.append_client(outcome.to_json())
         if received is not None and asked.curve is not None:
             asked.curve.add(received)
-        if received is not None:
+        if received is not None and strategy.collection.capped is None:
             asked.kept.add(outcome.client, received.statistics[:1])
         if received is not None and keep_labels:
             asked.label_counts[outcome.client] = received.statistics[0].rows.summed().class_counts.numpy()

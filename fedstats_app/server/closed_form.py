@@ -69,7 +69,7 @@ def _kept_statistics(run: Run) -> CollectedStatistics:
 
 def _measure_clients(run: Run, strategy: StatisticsStrategy, asked: Asked) -> list[str]:
     """Write down every client's shares and influence; return a line for each whose influence is large."""
-    kept, total = asked.kept, strategy.collection.statistics(0)
+    kept, total = strategy.collection.capped or asked.kept, strategy.collection.statistics(0)
     influences = measure(kept, total, strategy.request.specs[0].feature_map, run.test_set)
     outcomes = with_shares(strategy.outcomes, kept, total, influences, run.class_names)
     run.folder.write_clients(outcome.to_json() for outcome in outcomes)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 
-from fedstats_app.grid.kept_statistics import KeptStatistics
 from fedstats_app.heads.influence import Influence, Judges, LeaveOneOut
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.server.evaluation_data import ServerTestSet
-from fedstats_app.statistics import ClassMeanRows, FeatureMap, StatisticsSum
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, StatisticsSum
+
+Clients: TypeAlias = Iterable[tuple[int, tuple[ClientStatistics, ...]]]
 
 # More judges than this, or than so many multiplications allow for all clients together, are thinned out evenly.
 MAX_JUDGES, MIN_JUDGES, MAX_PRODUCTS = 1000, 200, 40_000_000_000
@@ -41,15 +43,13 @@ class Influences:
     judges: str
 
 
-def measure(
-    kept: KeptStatistics, total: StatisticsSum, feature_map: FeatureMap, test_set: ServerTestSet | None
-) -> Influences:
+def measure(kept: Clients, total: StatisticsSum, feature_map: FeatureMap, test_set: ServerTestSet | None) -> Influences:
     """Measure what leaving each client out does to FedNCM's head.
 
     Parameters
     ----------
-    kept : KeptStatistics
-        The clients' rows.
+    kept : iterable
+        The clients with their statistics, as often as they are asked for.
     total : StatisticsSum
         Of these clients, and perhaps more.
     feature_map : FeatureMap
@@ -82,7 +82,7 @@ def measure(
 
 def with_shares(
     outcomes: list[ClientOutcome],
-    kept: KeptStatistics,
+    kept: Clients,
     total: StatisticsSum,
     influences: Influences,
     class_names: tuple[str, ...],
@@ -119,11 +119,11 @@ def influence_lines(influences: Influences, outcomes: list[ClientOutcome], class
     return lines
 
 
-def _rows(kept: KeptStatistics) -> Iterator[tuple[int, ClassMeanRows]]:
+def _rows(kept: Clients) -> Iterator[tuple[int, ClassMeanRows]]:
     return ((client, statistics[0].rows) for client, statistics in kept)
 
 
-def _of_clients(kept: KeptStatistics, number: int) -> Judges:
+def _of_clients(kept: Clients, number: int) -> Judges:
     """Return one mean of every client and class, or so many of them, evenly spaced."""
     pairs = sum(len(torch.unique(rows.class_ids)) for _, rows in _rows(kept))
     step, seen = max(math.ceil(pairs / number), 1), 0

@@ -20,7 +20,7 @@ def rank_curve(run: Run, strategy: StatisticsStrategy) -> RankCurve | None:
     """Return what every client is to be added to for the ranks beside the run's own; None where there is no curve.
 
     There is one where clients send Gram matrices of FedRoot's features, the server has test data, the features are not
-    too many, and no clients of an earlier run are missing.
+    too many, nobody's share is capped, and no clients of an earlier run are missing.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def rank_curve(run: Run, strategy: StatisticsStrategy) -> RankCurve | None:
         Not started.
     """
     method = strategy.methods().get(FEDROOT.name)
-    if method is None or run.test_set is None or run.config.federation.extend:
+    if method is None or run.test_set is None or run.config.federation.extend or strategy.collection.capped is not None:
         return None
     index, own = strategy.spec_index(FEDROOT.name), method.specification.scatter
     if own is None or not strategy.request.specs[index].gram or run.backbone.feature_dim > MAX_FEATURE_DIM:

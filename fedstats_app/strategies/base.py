@@ -17,6 +17,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.statistics import merge_specs
+from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.strategies.rounds import WithoutEvaluation
 from fedstats_app.strategies.served import ServedMethods
 from fedstats_app.wire import QUERY_STATISTICS, Limits, StatisticsRequest
@@ -58,6 +59,8 @@ class StatisticsStrategy(ServedMethods, WithoutEvaluation):
     limits : Limits
         Beyond which no honest client's statistics are: the norm of the backbone's features and samples of a client.
         Replies beyond them are rejected. By default hardly anything is.
+    caps : ShareCaps
+        Of a client's share of a class and of all samples; by default there are none.
     wait_timeout, settle_seconds, reply_timeout : float
         Seconds to wait for nodes, for no new one to come, and for a reply.
     window_bytes : int
@@ -84,6 +87,7 @@ class StatisticsStrategy(ServedMethods, WithoutEvaluation):
         class_names: tuple[str, ...] = (),
         holdout: float = 0.0,
         limits: Limits = Limits(),  # noqa: B008  # frozen
+        caps: ShareCaps = ShareCaps(),  # noqa: B008  # frozen
         wait_timeout: float = 120.0,
         settle_seconds: float = 3.0,
         reply_timeout: float = 600.0,
@@ -107,7 +111,7 @@ class StatisticsStrategy(ServedMethods, WithoutEvaluation):
             class_names=tuple(class_names),
             holdout=holdout,
         )
-        super().__init__(methods, request, feature_dim, limits)
+        super().__init__(methods, request, feature_dim, limits, caps)
         self.num_clients, self.min_clients, self.fraction_train = num_clients, min_clients, fraction_train
         self.seed, self.window_bytes = seed, window_bytes
         self.wait_timeout, self.settle_seconds, self.reply_timeout = wait_timeout, settle_seconds, reply_timeout

@@ -14,6 +14,7 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.statistics import ClientSize, CollectedStatistics, StatisticsSum
+from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.wire import Limits, ReceivedStatistics, StatisticsRequest
 from fedstats_app.wire.arrays import WIRE_DTYPES, to_array
 from fedstats_app.wire.reading import MAX_COUNT
@@ -32,6 +33,8 @@ class ServedMethods:
         d of the backbone, None where the first valid reply says it.
     limits : Limits
         Replies beyond them are rejected.
+    caps : ShareCaps
+        Of what one client counts for.
 
     Attributes
     ----------
@@ -51,11 +54,12 @@ class ServedMethods:
         request: StatisticsRequest,
         feature_dim: int | None = None,
         limits: Limits = Limits(),  # noqa: B008  # frozen
+        caps: ShareCaps = ShareCaps(),  # noqa: B008  # frozen
     ) -> None:
         self._methods = {method.name: method for method in methods}
         self.request, self.num_classes, self.feature_dim = request, request.num_classes, feature_dim
-        self._limits = limits
-        self.collection = Collection(request, self._keep_rows, feature_dim, limits=limits)
+        self._limits, self._caps = limits, caps
+        self.collection = Collection(request, self._keep_rows, feature_dim, limits=limits, caps=caps)
         self.heads: dict[str, LinearHead] = {}
         self.solve_seconds: dict[str, float] = {}
         self.on_reply: Callable[[ClientOutcome, ReceivedStatistics | None], None] | None = None
@@ -79,7 +83,7 @@ class ServedMethods:
         ValueError
             If they are of another kind; the message says what was and what is.
         """
-        self.collection = Collection(self.request, self._keep_rows, self.feature_dim, earlier, self._limits)
+        self.collection = Collection(self.request, self._keep_rows, self.feature_dim, earlier, self._limits, self._caps)
 
     @property
     def _keep_rows(self) -> list[bool]:

@@ -78,6 +78,8 @@ def answer(
         logger.warning("%s was refused: %s", message.metadata.message_type, reason)
         return Message(Error(code=GUARD_ERROR_CODE, reason=reason), reply_to=message)
     node = {key: value for key, value in context.node_config.items() if key != "approved-apps"}
+    # In a simulation nodes and server are one user's, here they are not.
+    node["deployed"] = True
     if policy.any_app:
         logger.warning("--any-app: CODE THAT THE SERVER SENT runs on this node, and can read whatever this user can")
         node["any-app"] = True

@@ -114,10 +114,11 @@ def reason_of(error: BaseException) -> str:
 def reason_to_send(error: BaseException, context: Context) -> str:
     """Return what a server is told of an error.
 
-    Texts of most errors can name files, columns or people. So from a node with data of its own only those leave whose
-    class says that they are written for the server (``for_server``); of others the type, and where the rest stands.
+    Texts of most errors can name files, columns or people. So from a node that is not the server's only those leave
+    whose class says that they are written for the server (``for_server``); of others the type, and where the rest is.
     """
-    if "data-path" not in context.node_config or getattr(error, "for_server", False):
+    theirs = context.node_config.keys() & {"data-path", "deployed"}
+    if not theirs or getattr(error, "for_server", False):
         return reason_of(error)
     return f"{type(error).__name__}: {WITHHELD}"
 

@@ -51,9 +51,17 @@ def forget() -> None:
     client_site._split.cache_clear()
 
 
-def ask(node: Mapping[str, object], content: RecordDict, kind: str = "query.statistics", run: int = 1) -> Message:
+def ask(
+    node: Mapping[str, object],
+    content: RecordDict,
+    kind: str = "query.statistics",
+    *,
+    run: int = 1,
+    min_class_count: int = 0,
+) -> Message:
     forget()
-    return client_app.app(instruction(content, kind), Context(run, 4, dict(node), RecordDict(), CONFIG.to_run_config()))
+    config = {**CONFIG.to_run_config(), "min-class-count": min_class_count}
+    return client_app.app(instruction(content, kind), Context(run, 4, dict(node), RecordDict(), config))
 
 
 def question(*specs: StatisticsSpec, **options: Any) -> StatisticsRequest:
@@ -61,9 +69,9 @@ def question(*specs: StatisticsSpec, **options: Any) -> StatisticsRequest:
     return StatisticsRequest(2, specs or (StatisticsSpec(),), **asked)
 
 
-def rows_of(node: Mapping[str, object], request: StatisticsRequest) -> list[tuple[int, torch.Tensor]]:
-    """Return (class, sum) of all rows in an answer."""
-    received = read_statistics_reply(ask(node, request.to_content()), request)
+def rows_of(node: Mapping[str, object], request: StatisticsRequest, floor: int = 0) -> list[tuple[int, torch.Tensor]]:
+    """Return (class, sum) of all rows in an answer to a run with a floor of its own."""
+    received = read_statistics_reply(ask(node, request.to_content(), min_class_count=floor), request)
     return [
         (label, total)
         for client in received.statistics
@@ -94,6 +102,16 @@ def test_hold_outs_and_means_over_seeds_give_no_single_feature(node: Node) -> No
                 spec = StatisticsSpec(means_per_class=means)
                 request = question(spec, seed=seed, holdout=holdout)
                 sums += [total for label, total in rows_of(node, request) if label == 0]
+
+    assert num_learned(features_of(node, 0), sums) == 0
+
+
+def test_floors_that_a_run_raises_give_no_single_feature(node: Node) -> None:
+    generous, sums = {**node, "max-statistics-questions": 1000}, []
+    for floor in range(12):
+        for means in (2, 3, 4):
+            request = question(StatisticsSpec(means_per_class=means))
+            sums += [total for label, total in rows_of(generous, request, floor) if label == 0]
 
     assert num_learned(features_of(node, 0), sums) == 0
 

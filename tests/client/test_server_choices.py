@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from fedstats_app import client_app
 from fedstats_app.config import AppConfig, ConfigError, NodeConfig
 from fedstats_app.config.choices import REFUSED
+from fedstats_app.data.feature_cache_files import default_cache_root
 from fedstats_app.wire import StatisticsRequest, read_node_info
 from fedstats_app.wire.serving import pack_requests
 from tests.support.local_grid import instruction
@@ -159,6 +160,18 @@ def test_errors_of_one_client_in_a_list_say_no_more(tmp_path: Path) -> None:
     reply = ask(node, "query.statistics", pack_requests(statistics_of("ant", "bee"), [4]))
 
     assert dict(reply.content["failed"]) == {"4": "DatasetError: the reason is in the log of this node"}
+
+
+def test_a_deployed_node_of_partitions_reads_and_writes_what_its_owner_names(patients: Path, tmp_path: Path) -> None:
+    node: dict[str, object] = {"partition-id": 0, "num-partitions": 1, "deployed": True}
+    theirs = f"csv:{patients}"
+
+    assert ask(node, dataset=theirs).error.reason == f"RefusedByPolicy: {REFUSED}"
+    assert not ask(node).has_error()
+    assert not ask({**node, "allowed-datasets": f"hub:x/y,{theirs}"}, dataset=theirs).has_error()
+    assert ask(node, backbone_weights="/etc/passwd").error.reason == f"RefusedByPolicy: {REFUSED}"
+    options = AppConfig.of(cache_dir=str(tmp_path / "theirs")).cache
+    assert NodeConfig.from_node_config(node).cache_root(options) == default_cache_root()
 
 
 def test_a_simulation_runs_what_its_user_says(patients: Path) -> None:
