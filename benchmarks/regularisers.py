@@ -93,7 +93,7 @@ def measure(
     for per_class in sizes:
         tried: dict[tuple[str, int], _Tried] = {}
         for seed in range(seeds):
-            index = _subset(data, per_class, seed)
+            index = balanced_subset(data, per_class, seed)
             sample = FeatureStatistics.from_features(features[index], data.train_labels[index], data.num_classes)
             if per_class or seed == 0:  # all samples are the same in every seed
                 for name, result in _of_sums(sample, test, data).items():
@@ -101,7 +101,7 @@ def measure(
             for clients in num_clients:
                 if clients > len(index):
                     continue
-                parts = _parts(train.subset(index.numpy()), config, clients, seed)
+                parts = parts_of(train.subset(index.numpy()), config, clients, seed)
                 results = _of_clients(features[index], data.train_labels[index], parts, sample, test, data, config)
                 for name, result in results.items():
                     _note(tried, (name, clients), *result, _accuracy(solve_ncm(sample), test, data))
@@ -234,7 +234,7 @@ def curves(
     return found
 
 
-def _parts(dataset: Dataset, config: AppConfig, clients: int, seed: int) -> list[np.ndarray]:
+def parts_of(dataset: Dataset, config: AppConfig, clients: int, seed: int) -> list[np.ndarray]:
     own = config.partition
     return partition(dataset, partitioner=own.partitioner, num_clients=clients, alpha=own.dirichlet_alpha, seed=seed)
 
@@ -243,7 +243,7 @@ def _accuracy(head: LinearHead, test: Tensor, data: Features) -> float:
     return 100 * float((head.predict(test) == data.test_labels).double().mean())
 
 
-def _subset(data: Features, per_class: int, seed: int) -> Tensor:
+def balanced_subset(data: Features, per_class: int, seed: int) -> Tensor:
     """Return so many samples of every class, in their order."""
     if not per_class:
         return torch.arange(len(data.train_labels))

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedstats_app.client.budget import is_within_budget
 from fedstats_app.client.ledger import ledger_of, note
 from fedstats_app.config import node_of, run_of
 from fedstats_app.config.choices import REFUSED, refused_choice
@@ -62,7 +63,17 @@ def owners_ledger(msg: Message, context: Context, call_next: Callable[[Message, 
     return call_next(msg, context)
 
 
-app = ClientApp(mods=[guard, owners_choices, owners_policy, owners_ledger])
+def owners_budget(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Mod: send a run no more from data of a node's own than its owner allows."""
+    reply = call_next(msg, context)
+    if is_within_budget(reply, run_of(context.run_config), node_of(context.node_config), context.run_id):
+        return reply
+    from fedstats_app.privacy import RefusedByPolicy
+
+    raise RefusedByPolicy("this node has sent as much in this run as it sends in one (max-run-megabytes)")
+
+
+app = ClientApp(mods=[guard, owners_choices, owners_policy, owners_ledger, owners_budget])
 
 
 @app.query("clients")

@@ -251,6 +251,7 @@ def test_features_are_cached_where_the_node_s_owner_says(federation: Script) -> 
 
     for site in SITES:
         images = sum(1 for _ in (federation.folder / "images" / site).rglob("*.png"))
-        assert 0.9 * images * 1280 * 4 < cached(federation.folder / "cache" / site) < 1.3 * images * 1280 * 4
+        features = federation.folder / "cache" / site / "features"
+        assert 0.9 * images * 1280 * 4 < cached(features) < 1.3 * images * 1280 * 4
     # Where the owner says nothing there is nothing but what servers keep of their own test images.
     assert cached(Path(federation.environment["HOME"]) / ".cache" / "fedstats") < 2 * 1.3 * 200 * 1280 * 4

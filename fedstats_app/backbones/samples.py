@@ -62,21 +62,22 @@ class _TransformedSamples:
         self._dataset, self._backbone = dataset, backbone
         largest = max(int(np.prod(shape)) for shape in backbone.transform.shapes) * backbone.transform.dtype.itemsize
         keep = len(indices) * largest <= MEMORY_FOR_SAMPLES
-        readable: list[int] = []
+        positions: list[int] = []
         inputs: list[Tensor] = []
-        for index in indices.tolist():
+        for position, index in enumerate(indices.tolist()):
             try:
                 one = self._read(index)
             except UnreadableSampleError as error:
                 logger.warning("left out: %s", error)
                 continue
-            readable.append(index)
+            positions.append(position)
             if keep:
                 inputs.append(one)
-        self._indices = np.array(readable, dtype=np.int64)
+        self.positions = torch.tensor(positions, dtype=torch.int64)
+        self._indices = indices[self.positions.numpy()]
         self._inputs = inputs if keep else None
         self.labels = torch.from_numpy(np.array(dataset.labels[self._indices], dtype=np.int64))
-        self.num_unreadable = len(indices) - len(readable)
+        self.num_unreadable = len(indices) - len(positions)
 
     def _stacked(self, indices: Tensor) -> Tensor:
         if self._inputs is not None:
@@ -107,6 +108,8 @@ class ImageSamples(_TransformedSamples):
     ----------
     labels : Tensor
         (m,) int64, of the readable ones, in their order.
+    positions : Tensor
+        (m,) int64 in [0, n), which those are.
     num_unreadable : int
         n - m.
     """

@@ -7,13 +7,14 @@ new one begins from a snapshot. On a real SuperNode every message is a new proce
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from torch import Tensor
 from fedstats_app.client.site import Site
 from fedstats_app.client.training import scored
 from fedstats_app.config import AppConfig, NodeConfig, node_of, run_of
-from fedstats_app.privacy import LARGEST_LOSS, mean_loss_above_floor
+from fedstats_app.privacy import LARGEST_LOSS, NodePolicy, mean_loss_above_floor
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, SelectedSamples, batch_order
 from fedstats_app.training.zeroth_order.directions import Probe
@@ -48,6 +49,8 @@ SAMPLES_IN_MEMORY = 2**30
 SNAPSHOT_EVERY = 20
 # What simulated clients share stays behind when a run ends (no client knows which of them is the last), for so long.
 KEPT_SECONDS = 7 * 24 * 3600.0
+# A node with data of its own keeps those that it was last asked for.
+KEPT_TRAININGS = 8
 _PREFIX, _HOW = "mezo-", "perturbed"
 
 
@@ -55,20 +58,31 @@ def mezo(msg: Message, context: Context, client_id: int | None) -> Message:
     """Follow the log to the round that is asked for and measure the loss's difference quotients there."""
     request = read_mezo_request(msg)
     if request.setup is not None:
-        Site.of(context, client_id).policy.check_mezo(request.setup.num_directions, request.setup.batch_size)
+        _check(Site.of(context, client_id).policy, request.setup)
     node_replica = _node_replica(context, request.training)
-    return mezo_reply(msg, node_replica.follow(request) or node_replica.answer(request, client_id))
+    with node_replica.nothing_kept_if_refused():
+        return mezo_reply(msg, node_replica.follow(request) or node_replica.answer(request, client_id))
 
 
 def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Message:
     """Follow the log and score the replica on the samples that the client kept for evaluation."""
     request = read_mezo_request(msg)
     node_replica = _node_replica(context, request.training)
-    if behind := node_replica.follow(request):
+    if request.setup is not None:
+        _check(Site.of(context, client_id).policy, request.setup)
+    with node_replica.nothing_kept_if_refused():
+        behind = node_replica.follow(request)
+    if behind:
         raise RejectedRequest(f"this node's replica is behind: it knows round {behind.round}")
     samples, batch_size = node_replica.held_out(client_id), node_replica.batch_size
     floor = Site.of(context, client_id).floor
     return model_evaluation_reply(msg, scored(node_replica.model, samples, floor=floor, batch_size=batch_size))
+
+
+def _check(policy: NodePolicy, setup: MezoSetup) -> None:
+    """Refuse a setup that the owner does not allow, before anything of it is kept."""
+    policy.check_mezo(setup.num_directions, setup.batch_size)
+    policy.check_size(setup.request.num_classes, setup.request.feature_map.output_dim(1))
 
 
 def _node_replica(context: Context, training: int) -> NodeReplica:
@@ -104,6 +118,18 @@ class NodeReplica:
         self._digest = (-1, b"")
         # From client to its samples, its number and the samples' bytes; the one asked last at the end.
         self._samples: OrderedDict[int | None, tuple[Samples, int, int]] = OrderedDict()
+
+    @contextlib.contextmanager
+    def nothing_kept_if_refused(self) -> Iterator[None]:
+        """Delete what a node with data of its own has kept of a training that begins in this block and fails."""
+        known = self.files.folder.exists()
+        try:
+            yield
+        except Exception:
+            if self._node.data_path and not known:
+                shutil.rmtree(self.files.folder, ignore_errors=True)
+                replica_of.cache_clear()
+            raise
 
     def follow(self, request: MezoRequest) -> Behind | None:
         """Bring the replica to the round before the one that is asked for; if it cannot be, return what is known."""
@@ -156,15 +182,15 @@ class NodeReplica:
         """Build the replica from what the request brings or from what is kept; return whether either is there."""
         if request.setup is not None:
             setup, start = request.setup, dict(request.start)
-            if fresh or not self._is_kept(setup, start):
-                self.files.save_start(to_values(setup), start)
         elif (kept := self.files.load_start()) is not None:
             setup, start = from_values(MezoSetup, kept[0]), kept[1]
         else:
             return False
-        if not self._node.data_path:
-            _forget_old(self.files.folder.parent)
         self._build(setup, start)
+        # Only what fits is kept, and only then what was kept before is given up for it.
+        if request.setup is not None and (fresh or not self._is_kept(setup, start)):
+            self.files.save_start(to_values(setup), start)
+        _forget_old(self.files.folder.parent, most=KEPT_TRAININGS if self._node.data_path else None)
         if not fresh and not self._load(before=request.round) and self.replica.round:
             self._build(setup, start)
         self._begun = True
@@ -260,11 +286,13 @@ class NodeReplica:
         return kept[client_id][:2]
 
 
-def _forget_old(root: Path) -> None:
-    """Delete what simulations of long ago have left under a folder."""
+def _forget_old(root: Path, *, most: int | None) -> None:
+    """Delete what trainings of long ago have left under a folder, or all but the newest."""
+    found: list[tuple[float, Path]] = []
     for folder in root.glob(f"{_PREFIX}*"):
-        try:
-            if time.time() - folder.stat().st_mtime > KEPT_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            found.append((folder.stat().st_mtime, folder))
+    found.sort(reverse=True)
+    for place, (changed, folder) in enumerate(found):
+        if time.time() - changed > KEPT_SECONDS if most is None else place >= most:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from flwr.app import Context
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
@@ -49,6 +50,15 @@ class ClientSplit:
     held_out: NDArray[np.int64]
     suppressed: tuple[str, ...] = ()
     cells: Cells | None = None
+
+    def usable(self, read: Tensor) -> Tensor:
+        """Return which of the kept samples that could be read, by position (m,), may be used with their cells: (m,)."""
+        if self.cells is None:
+            return torch.ones(len(read), dtype=torch.bool)
+        labels = torch.from_numpy(np.array(self.dataset.labels[self.kept]))
+        readable = torch.zeros(len(labels), dtype=torch.bool)
+        readable[read] = True
+        return self.cells.units(labels, readable)[read] >= 0
 
 
 @dataclass(frozen=True)
@@ -187,6 +197,7 @@ class Site:
         RejectedRequest
             If this node has another number of classes.
         """
+        self.policy.check_size(request.num_classes, request.feature_map.output_dim(1))
         split = self.split(request.class_names, holdout=request.holdout, seed=request.seed)
         if (found := len(split.dataset.class_names)) != request.num_classes:
             raise RejectedRequest(f"this node's data has {found} classes, the server's model {request.num_classes}")
@@ -202,14 +213,17 @@ class Site:
         """
         split, reader = self.split_for(request), self.reader(request.backbone_fingerprint)
         indices = split.held_out if held_out else split.kept
-        samples = samples_of(request, reader, split.dataset, indices)
+        samples, read = samples_of(request, reader, split.dataset, indices)
         if len(samples.labels) < len(indices) and self.floor > 1:
             # Images that cannot be read may have left a class under its owner's floor, or a handful to evaluate: then
             # it does not train either, and they are not evaluated.
             policy, labels, num_classes = self.policy, samples.labels, request.num_classes
-            allowed = policy.allowed_classes(labels, num_classes)[labels]
             if held_out:
                 allowed = policy.evaluable(labels, num_classes)
+            else:
+                # As in the statistics: the server compares their numbers.
+                usable = split.usable(read)
+                allowed = usable & policy.allowed_classes(labels[usable], num_classes)[labels]
             samples = SelectedSamples(samples, allowed.nonzero().squeeze(1))
         return reader, samples
 
@@ -228,15 +242,20 @@ def head_dim(request: TrainingRequest, backbone: Backbone) -> int:
 
 def samples_of(
     request: TrainingRequest, reader: FeatureReader, dataset: Dataset, indices: NDArray[np.int64]
-) -> Samples:
-    """Return samples as the model takes them: images or tokens, or for a probe the frozen backbone's features."""
+) -> tuple[Samples, Tensor]:
+    """Return samples as the model takes them: images or tokens, or for a probe the frozen backbone's features.
+
+    And (m,) int64, the positions in ``indices`` of those that could be read.
+    """
     if request.tune != "probe":
-        return samples_for(dataset, indices, reader.backbone)
+        found_samples = samples_for(dataset, indices, reader.backbone)
+        return found_samples, found_samples.positions
     dim = head_dim(request, reader.backbone)
     features, positions = [torch.empty(0, dim)], [torch.empty(0, dtype=torch.int64)]
     for block, found in reader.blocks(dataset, indices):
         mapped = block if isinstance(request.feature_map, IdentityMap) else request.feature_map(block)
         features.append(mapped.float().cpu())
         positions.append(found)
-    chosen = indices[torch.cat(positions).numpy()]
-    return TensorSamples(torch.cat(features), torch.from_numpy(np.array(dataset.labels[chosen], dtype=np.int64)))
+    read = torch.cat(positions)
+    labels = np.array(dataset.labels[indices[read.numpy()]], dtype=np.int64)
+    return TensorSamples(torch.cat(features), torch.from_numpy(labels)), read

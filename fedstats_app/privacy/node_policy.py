@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.methods import Needs
-from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.statistics import IdentityMap, StatisticsSpec
 from fedstats_app.training import LocalOptions
 from fedstats_app.training.limits import RequestLimits
 
@@ -38,7 +38,8 @@ class NodePolicy:
         A class of which the node has fewer readable samples for statistics than this leaves in no form: neither count,
         nor sum, nor mean, nor as a part of the Gram matrix. 0 for no floor; 1 suppresses nothing either.
     min_gram_samples : int
-        A Gram matrix, or a factor of the scatter, of fewer samples is refused. 0 for no limit.
+        Of fewer samples no Gram matrix leaves, and nothing that says as much: a factor of the scatter, several means
+        per class, or anything of mapped features. 0 for no limit.
     allowed : mapping or None
         From what the node works for to the statistics that it may need, None where that is none; None for all.
     limits : RequestLimits or None
@@ -96,7 +97,10 @@ class NodePolicy:
                     raise RefusedByPolicy(f"{what}: needed by none of this node's {self._in_words}")
 
     def check_gram(self, specs: Iterable[StatisticsSpec], num_examples: int) -> None:
-        """Refuse a Gram matrix or a factor of the scatter of too few samples; of none it is zero and says nothing.
+        """Refuse a Gram matrix, or what says as much, of too few samples; of none it is zero and says nothing.
+
+        Sums of a class's mapped features are as many equations for its samples as there are mapped features, and
+        several means per class are a Gram matrix of groups.
 
         Raises
         ------
@@ -106,11 +110,21 @@ class NodePolicy:
         if not 0 < num_examples < self.min_gram_samples:
             return
         for spec in specs:
-            if spec.gram or spec.sends_scatter:
-                what = "a Gram matrix" if spec.gram else "a factor of the scatter"
+            if what := _more_than_means(spec):
                 raise RefusedByPolicy(
                     f"{what}: this node has fewer than {self.min_gram_samples} samples for it (min-gram-samples)"
                 )
+
+    def check_size(self, num_classes: int, num_features: int) -> None:
+        """Refuse a request about more classes, or features of all its specifications, than the owner allows.
+
+        Raises
+        ------
+        RefusedByPolicy
+            Saying what was asked for, and the owner's bound.
+        """
+        if self.limits and (reason := self.limits.refusal_of_size(num_classes, num_features)):
+            raise RefusedByPolicy(reason)
 
     @property
     def min_batch_size(self) -> int:
@@ -157,6 +171,17 @@ class NodePolicy:
     @property
     def _in_words(self) -> str:
         return f"allowed-methods ({', '.join(self.allowed or ()) or 'none'})"
+
+
+def _more_than_means(spec: StatisticsSpec) -> str:
+    """Return what in some statistics says more of samples than one mean per class, in words, or ""."""
+    if spec.gram:
+        return "a Gram matrix"
+    if spec.sends_scatter:
+        return "a factor of the scatter"
+    if not isinstance(spec.feature_map, IdentityMap):
+        return "statistics of mapped features"
+    return "several means per class" if spec.means_per_class > 1 else ""
 
 
 def says_much_about_samples(num_examples: int, dim: int) -> bool:

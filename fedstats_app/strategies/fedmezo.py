@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import logging
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -24,20 +23,15 @@ from torch import Tensor
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import Asked, MezoExchange
-from fedstats_app.strategies.rounds import SampledTraining
-from fedstats_app.training.zeroth_order.average import (
-    RateGuard,
-    ScalarAverage,
-    TrainingDiverged,
-    UpdateLog,
-    Weighting,
-)
+from fedstats_app.strategies.mezo_questions import MezoQuestions
+from fedstats_app.training.proportion import capped
+from fedstats_app.training.zeroth_order.average import Averaged, ScalarAverage, TrainingDiverged, UpdateLog, Weighting
 from fedstats_app.training.zeroth_order.log import Update
-from fedstats_app.training.zeroth_order.measures import TEMPERATURES, best_temperature
+from fedstats_app.training.zeroth_order.rate_guard import RateGuard
 from fedstats_app.training.zeroth_order.replica import Replica
 from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.arrays import to_record
-from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, Wanted
+from fedstats_app.wire.mezo import MezoReply
 
 logger = logging.getLogger("fedstats_app")
 
@@ -45,9 +39,6 @@ logger = logging.getLogger("fedstats_app")
 MAX_VOID_ROUNDS = 10
 # Rounds, one after another, in which every scalar is 0 (a network without active units, a loss of 0): it ends there.
 STALLED_ROUNDS = 5
-# Of 1 / (trace of the Hessian): a quadratic loss falls for steps up to 2 / (tr H + 2 lambda_max), which is less than
-# that wherever one direction bends much more than the others.
-CURVATURE_SAFETY = 0.5
 
 
 @dataclass(frozen=True)
@@ -64,6 +55,8 @@ class MezoRound:
         From every client whose scalars were averaged to its number of samples.
     clipped : tuple of int
         Clients of which some were cut.
+    left_out : dict
+        From every client that is out of proportion to how many times the usual size its scalars are.
     asked : Asked
         Failures, replays and bytes.
     seconds : float
@@ -74,11 +67,12 @@ class MezoRound:
     update: Update
     num_examples: Mapping[int, int]
     clipped: tuple[int, ...]
+    left_out: Mapping[int, float]
     asked: Asked
     seconds: float
 
 
-class FedMeZO(SampledTraining):
+class FedMeZO(MezoQuestions):
     """Zeroth-order tuning in which no weights travel after the start.
 
     Parameters
@@ -106,9 +100,13 @@ class FedMeZO(SampledTraining):
         row end the training.
     weighting : {"examples", "uniform"}
         Weights n_k, with which the average does not depend on the partition, or the plain average of algorithm 2.
-    clip : float
-        A scalar larger than this times the median size of the last thousand is cut to that; 0 for never. Honest scalars
-        do not come near the default.
+    clip, outlier : float
+        A scalar larger than ``clip`` times the median size of the last thousand is cut to that, and a client whose
+        gradient is longer than ``outlier`` times the usual one is left out; 0 for never. See :class:`ScalarAverage`.
+    max_share : float
+        Of the weights of a round, the most that one client has.
+    guarded : bool, optional
+        Whether the rate is lowered where steps turn out too long; by default if no rate is given.
     training : int
         Number of the training in the run, which nodes keep their state under.
 
@@ -119,9 +117,9 @@ class FedMeZO(SampledTraining):
     on_round : callable or None
         Called after every round with a :class:`MezoRound`; training ends early if it returns True.
     learning_rate : float or None
-        As it is now: it is halved when the averaged scalars suddenly grow.
+        As it is now: one that was measured is halved where steps turn out too long, and doubled again later.
     rates : dict
-        From every round in which it was halved to what it was from there on.
+        From every round in which it was changed to what it was from there on.
     stalled_rounds : int
         Rounds up to now in which every scalar was 0; after five, training ends.
 
@@ -147,20 +145,31 @@ class FedMeZO(SampledTraining):
         min_clients: int = 1,
         weighting: Weighting = "examples",
         clip: float = 100.0,
+        outlier: float = 3.0,
+        max_share: float = 1.0,
+        guarded: bool | None = None,
         training: int = 0,
     ) -> None:
-        super().__init__(clients, fraction, min_clients, setup.request.seed)
+        self.log = UpdateLog(setup.num_directions) if log is None else log
+        super().__init__(
+            clients,
+            fraction,
+            min_clients,
+            setup.request.seed,
+            exchange=MezoExchange(setup, start, clients, self.log, replica, training),
+            average=ScalarAverage(weighting, clip, outlier),
+        )
         if learning_rate is not None and not 0.0 < learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
         self.setup, self.learning_rate, self.replica = setup, learning_rate, replica
-        self.log = UpdateLog(setup.num_directions) if log is None else log
+        self.max_share = max_share
         self.on_round: Callable[[MezoRound], bool | None] | None = None
         if replica is not None and replica.round != len(self.log):
             replica.apply(self.log[replica.round :])
-        self._average, self._guard = ScalarAverage(weighting, clip), RateGuard()
+        guarded = learning_rate is None if guarded is None else guarded
+        self._guard = RateGuard() if guarded else None
         self.rates = dict(rates or {})
         self._recall()
-        self._exchange = MezoExchange(setup, start, clients, self.log, replica, training)
         self._asked, self._void = Asked(), 0
         self._grid: Grid | None = None
         self.stalled_rounds = 0
@@ -249,19 +258,14 @@ class FedMeZO(SampledTraining):
         asked = self._asked
         self._exchange.collect(asked, replies, self._grid, "", self.setup.num_directions)
         usable, number_asked = asked.with_samples, len(self.participants(server_round))
-        enough = len(usable) >= self.needed(number_asked)
+        needed = self.needed(number_asked)
+        averaged = self._average.take(self._weighed(usable)) if len(usable) >= needed else Averaged((), (), {}, {})
+        for client, times in averaged.left_out.items():
+            asked.failures[client] = f"its scalars are {times:.3g} times as large as is usual (fedmezo-outlier)"
+            del usable[client]
+        enough = len(usable) >= needed
         self._count_void(enough, len(usable), number_asked)
-        steps: tuple[float, ...] = (0.0,) * self.setup.num_directions
-        clipped: tuple[int, ...] = ()
-        if enough:
-            means, clipped = self._average.take(usable)
-            means, grown = self._guard.take(means)
-            if grown:
-                self.learning_rate = self._rate() / 2
-                self.rates[server_round] = self.learning_rate
-            moved = any(value for answer in usable.values() for value in answer.scalars)
-            self.stalled_rounds = 0 if moved else self.stalled_rounds + 1
-            steps = tuple(self._rate() / self.setup.num_directions * mean for mean in means)
+        steps = self._steps(server_round, averaged.means) if enough else (0.0,) * self.setup.num_directions
         update = Update(self._exchange.seed(server_round), steps)
         self.log.append(update)
         if self.replica is not None:
@@ -269,73 +273,27 @@ class FedMeZO(SampledTraining):
             if not self.replica.is_finite:
                 raise TrainingDiverged(f"round {server_round}: the parameters are not finite; choose a smaller rate")
         merged = {client: answer.num_examples for client, answer in usable.items()} if enough else {}
-        self._last = MezoRound(server_round, update, merged, clipped, asked, time.perf_counter() - asked.started)
+        seconds = time.perf_counter() - asked.started
+        self._last = MezoRound(server_round, update, merged, averaged.clipped, averaged.left_out, asked, seconds)
         return None, MetricRecord({"num-clients": len(merged), "num-failed": len(asked.failures)})
+
+    def _weighed(self, usable: Mapping[int, MezoReply]) -> dict[int, MezoReply]:
+        """Return the answers, with the counts that they weigh as."""
+        weights = capped({client: answer.num_examples for client, answer in usable.items()}, self.max_share)
+        return {client: replace(answer, num_examples=weights[client]) for client, answer in usable.items()}
+
+    def _steps(self, server_round: int, means: tuple[float, ...]) -> tuple[float, ...]:
+        """Return how far to go along each direction, and change the learning rate where that is due."""
+        self.stalled_rounds = 0 if any(means) else self.stalled_rounds + 1
+        if self._guard is not None and any(means):
+            means, change = self._guard.take(means)
+            if change != 1.0:
+                self.learning_rate = self.rates[server_round] = change * self._rate()
+        return tuple(self._rate() / self.setup.num_directions * mean for mean in means)
 
     def summary(self) -> None:
         """Log what is done."""
         logger.info("FedMeZO on %d clients: %s", len(self.clients), self.setup)
-
-    # Questions beside the rounds
-
-    def measure_learning_rate(self, grid: Grid, timeout: float | None = None) -> Asked:
-        """Ask every client for the loss's curvature along a few directions, and set the learning rate.
-
-        It is half of 1 / (mean curvature): directions of independent signs or standard normal numbers see the trace of
-        the Hessian.
-
-        Raises
-        ------
-        TooFewClients
-            If too few answer.
-        TrainingDiverged
-            If the loss is flat, or falls away, along all of them.
-        """
-        asked = self._ask(grid, "curvature", CURVATURE_DIRECTIONS, timeout)
-        self._require_enough(asked, "the loss's curvature")
-        curvature = statistics.fmean(self._average.mean(asked.with_samples))
-        if not curvature > 0.0:
-            raise TrainingDiverged(
-                f"the loss's curvature along {CURVATURE_DIRECTIONS} directions is {curvature:g}, from which no "
-                "learning rate follows: choose one"
-            )
-        self.learning_rate = CURVATURE_SAFETY / curvature
-        return asked
-
-    def measure_temperature(self, grid: Grid, timeout: float | None = None) -> tuple[float, Asked]:
-        """Ask every client for its loss with the start's logits divided by some temperatures, and return the best.
-
-        Raises
-        ------
-        TooFewClients
-            If too few answer.
-        """
-        asked = self._ask(grid, "temperature", len(TEMPERATURES), timeout)
-        self._require_enough(asked, "losses by temperature")
-        return best_temperature(self._average.mean(asked.with_samples)), asked
-
-    def synchronise(self, grid: Grid, timeout: float | None = None) -> Asked:
-        """Bring the replica of every client to the end of the log; those in ``answers`` have the right digest."""
-        return self._ask(grid, "sync", 0, timeout)
-
-    def evaluation_messages(self, message_type: str) -> tuple[list[Message], Asked]:
-        """Return a message of a type to every client, which brings it to the end of the log, and what that costs."""
-        asked = Asked()
-        messages = self._exchange.messages(asked, sorted(self.clients), message_type=message_type)
-        self._exchange.note_following(self.clients)
-        return messages, asked
-
-    def _ask(self, grid: Grid, wanted: Wanted, num_scalars: int, timeout: float | None) -> Asked:
-        grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)
-        return self._exchange.ask(grid, sorted(self.clients), wanted, num_scalars, timeout)
-
-    def _require_enough(self, asked: Asked, what: str) -> None:
-        needed = self.needed(len(self.clients))
-        if len(asked.with_samples) < needed:
-            raise TooFewClients(
-                f"{len(asked.with_samples)} of {len(self.clients)} clients measured {what}, {needed} are needed "
-                f"(min-clients); {asked.reasons()}"
-            )
 
     def _arrays(self) -> ArrayRecord:
         """Return the tuned parameters of the server's replica; numpy, and so Flower, has no bfloat16."""
@@ -346,7 +304,7 @@ class FedMeZO(SampledTraining):
 
     def _recall(self) -> None:
         """Take the rounds of a log up into what the learning rate is judged by."""
-        if self.learning_rate is None:
+        if self.learning_rate is None or self._guard is None:
             return
         for number, update in enumerate(self.log, start=1):
             self.learning_rate = self.rates.get(number, self.learning_rate)

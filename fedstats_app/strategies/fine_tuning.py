@@ -16,6 +16,7 @@ from fedstats_app.grid.asking import Answers, array_bytes, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.strategies.rounds import SampledTraining
+from fedstats_app.strategies.update_limits import Update, UpdateLimits, update_length
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.reading import to_values
@@ -38,6 +39,10 @@ class TrainingRound:
         From every client whose update was averaged to its number of samples.
     failures : dict
         From every client that was dropped to the reason.
+    left_out : dict
+        From every client that was dropped for being out of proportion to how many times the usual length its update is.
+    clipped : dict
+        The same of clients whose update was shortened.
     train_loss : float
         Mean over samples of the clients' losses in their last local epoch.
     bytes_down, bytes_up : int
@@ -50,6 +55,8 @@ class TrainingRound:
     arrays: ArrayRecord
     num_examples: Mapping[int, int]
     failures: Mapping[int, str]
+    left_out: Mapping[int, float]
+    clipped: Mapping[int, float]
     train_loss: float
     bytes_down: int
     bytes_up: int
@@ -61,6 +68,8 @@ class _Progress(Answers[TrainingMetrics]):
     """What is counted while a round goes on."""
 
     started: float = field(default_factory=time.perf_counter)
+    left_out: Mapping[int, float] = field(default_factory=dict)
+    clipped: Mapping[int, float] = field(default_factory=dict)
 
 
 class FineTuning(SampledTraining):
@@ -86,6 +95,8 @@ class FineTuning(SampledTraining):
         A round with fewer usable updates (or than it asked clients, if that is less) ends the training.
     first_round : int
         Absolute number of the first round.
+    limits : UpdateLimits, optional
+        On what one client can do to a round; by default clients whose update is out of all proportion are left out.
 
     Attributes
     ----------
@@ -103,14 +114,16 @@ class FineTuning(SampledTraining):
         fraction: float = 1.0,
         min_clients: int = 1,
         first_round: int = 1,
+        limits: UpdateLimits | None = None,
     ) -> None:
         super().__init__(clients, fraction, min_clients, request.seed)
         if first_round < 1:
             raise ValueError(f"first_round must be at least 1, got {first_round}")
         self.inner, self.request, self.fixed, self.first_round = inner, request, to_record(fixed or {}), first_round
         self.on_round: Callable[[TrainingRound], bool | None] | None = None
+        self.limits = limits or UpdateLimits()
         self._progress = _Progress()
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._current: dict[str, Tensor] = {}
 
     def start(
         self,
@@ -171,7 +184,7 @@ class FineTuning(SampledTraining):
         """Return the inner strategy's messages to this round's clients, with what is fixed beside what is trained."""
         absolute = self._absolute(server_round)
         self._progress = _Progress()
-        self._shapes = {name: array.numpy().shape for name, array in arrays.items()}
+        self._current = to_tensors(arrays)
         # The inner strategy samples from all nodes it sees, with a generator of its own: it sees the participants only.
         participants = ClientGrid(grid, {client: client for client in self.begin_round(grid, absolute)})
         messages = list(self.inner.configure_train(absolute, arrays, config, participants))
@@ -199,18 +212,25 @@ class FineTuning(SampledTraining):
             If there are too few of them.
         """
         progress, asked = self._progress, len(self.participants(self._absolute(server_round)))
-        updates = []
+        taken = dict[int, Update]()
         for client, reply, metrics in usable(replies, self._read, progress.failures, self.clients):
             if metrics.num_examples:
-                updates.append(reply)
+                length = update_length(self._current, reply)
+                taken[client] = Update(reply, metrics.num_examples, length)
                 progress.of[client] = metrics
                 progress.bytes_up += array_bytes(reply.content)
-        if len(updates) < self.needed(asked):
+        limited = self.limits.apply(taken, self._current)
+        progress.left_out, progress.clipped = limited.left_out, limited.clipped
+        for client, times in limited.left_out.items():
+            progress.failures[client] = f"its update is {times:.3g} times as long as is usual (update-outlier)"
+            del progress.of[client]
+        number = len(limited.replies)
+        if number < self.needed(asked):
             raise TooFewClients(
-                f"round {self._absolute(server_round)}: {len(updates)} of {asked} clients sent a usable update, "
+                f"round {self._absolute(server_round)}: {number} of {asked} clients sent a usable update, "
                 f"{self.needed(asked)} are needed (min-clients); {progress.reasons()}"
             )
-        arrays, averaged = self.inner.aggregate_train(self._absolute(server_round), updates)
+        arrays, averaged = self.inner.aggregate_train(self._absolute(server_round), limited.replies)
         if arrays is None:
             return None, averaged
         # Flower's adaptive strategies return float64 where numpy promotes; a round's model is float32, always.
@@ -224,7 +244,8 @@ class FineTuning(SampledTraining):
         return self.first_round + server_round - 1
 
     def _read(self, reply: Message) -> TrainingMetrics:
-        return check_training_reply(reply, self._shapes, self.clients[int(reply.metadata.src_node_id)])
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._current.items()}
+        return check_training_reply(reply, shapes, self.clients[int(reply.metadata.src_node_id)])
 
     def _round(self, absolute: int, arrays: ArrayRecord) -> TrainingRound:
         progress = self._progress
@@ -235,6 +256,8 @@ class FineTuning(SampledTraining):
             arrays,
             {client: one.num_examples for client, one in progress.of.items()},
             progress.failures,
+            progress.left_out,
+            progress.clipped,
             weighted / total,
             progress.bytes_down,
             progress.bytes_up,

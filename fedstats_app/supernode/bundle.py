@@ -20,6 +20,8 @@ from fedstats_app.wire import PROTOCOL_VERSION
 PROJECT_FILE = "pyproject.toml"
 # Bytes once decompressed; this app's own has about 17,000.
 MAX_PROJECT_SIZE = 200_000
+# In a line. A key of n parts, which a line with as many dots may be, takes n^2 memory to read: 40 GB in this size.
+MAX_DOTS = 50
 # Others decompress without a bound on what one read gives.
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
@@ -118,6 +120,8 @@ def project_of(content: bytes) -> dict[str, Any]:
                 text = file.read(MAX_PROJECT_SIZE + 1)
         if len(text) > MAX_PROJECT_SIZE:
             raise RefusedApp(f"{PROJECT_FILE} of its bundle must have at most {MAX_PROJECT_SIZE:,} bytes, got more")
+        if any(line.count(b".") > MAX_DOTS for line in text.split(b"\n")):
+            raise RefusedApp(f"{PROJECT_FILE} of its bundle must have no line with more than {MAX_DOTS} dots, got one")
         return tomllib.loads(text.decode())
     except RefusedApp:
         raise

@@ -12,6 +12,7 @@ from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
+from fedstats_app.strategies.update_limits import UpdateLimits
 from fedstats_app.trainers.trainer import Session
 from fedstats_app.trainers.training import Training
 from fedstats_app.training.model import TunedModel
@@ -42,7 +43,8 @@ class GradientTraining(Training):
             if name not in trained
         }
         self._arrays = to_record(trained)
-        self._inner = make_optimizer(session.options(OptimizerOptions), buffers=self.model.buffer_names)
+        optimizer = session.options(OptimizerOptions)
+        self._inner = make_optimizer(optimizer, buffers=self.model.buffer_names)
         self._strategy = FineTuning(
             self._inner,
             request,
@@ -50,6 +52,7 @@ class GradientTraining(Training):
             fixed=self._fixed,
             fraction=session.tuning.fraction_tune,
             min_clients=session.min_clients,
+            limits=UpdateLimits(optimizer.update_clip, optimizer.update_outlier, session.tuning.max_tuning_share),
         )
         self._checkpoints: Path = session.folder.path / "checkpoints" / session.name
 
@@ -89,6 +92,12 @@ class GradientTraining(Training):
         """Evaluate, record, write a checkpoint; return whether to stop."""
         number, tuning = outcome.server_round, self.session.tuning
         self._take(outcome.arrays)
+        self.name_left_out(outcome.left_out)
+        for client, times in outcome.clipped.items():
+            line = (
+                f"round {number}: the update of client {client}, {times:.3g} times as long as is usual, was shortened"
+            )
+            self.session.progress.say(f"{line} (update-clip)")
         self.record(
             number,
             outcome.failures,

@@ -96,6 +96,9 @@ class MezoTraining(Training):
             min_clients=session.min_clients,
             weighting=options.weighting,
             clip=options.clip,
+            outlier=options.outlier,
+            max_share=session.tuning.max_tuning_share,
+            guarded=options.learning_rate == "auto",
             training=session.number,
         )
 
@@ -157,7 +160,8 @@ class MezoTraining(Training):
             rates = {str(changed): rate for changed, rate in self.strategy.rates.items()}
             self.files.write(RATES, to_json_with_digest(rates, indent=None).encode())
             rate = self.strategy.rates[number]
-            say(f"round {number}: the slope has suddenly grown; the learning rate is now {rate:.4g}")
+            say(f"round {number}: by the slopes of the last rounds the learning rate is now {rate:.4g}")
+        self.name_left_out(outcome.left_out)
         used = sum(min(self.setup.batch_size or n, n) for n in outcome.num_examples.values())
         passes = self.session.trainer.passes * self.setup.num_directions * used
         self._record(number, outcome.asked, passes, num_clients=len(outcome.num_examples), seconds=outcome.seconds)

@@ -21,6 +21,7 @@ class TuningOptions(Options):
     label_words: str = option("", word_list)
     num_server_rounds: int = option(20, whole(1, 1_000_000))
     fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True))
+    max_tuning_share: float = option(1.0, number(0.0, 1.0, open_low=True))
     temperature: float = option(1.0, number(0.0, open_low=True))
     tune_bias: bool = option(True, flag)
     batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(

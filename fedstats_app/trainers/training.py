@@ -57,6 +57,7 @@ class Training(ABC):
         self.rounds: list[RoundRecord] = []
         self.notes: list[str] = []
         self.stopped = ""
+        self._left_out: dict[int, list[float]] = {}
         self._test = None if session.test_samples is None else session.test_samples(self.on_features)
 
     @abstractmethod
@@ -131,6 +132,11 @@ class Training(ABC):
         line = f"{session.name} round {number} of {total}: {told}{megabytes:,.1f} MB"
         session.progress.now_and_then(line, in_any_case=number in (0, total))
 
+    def name_left_out(self, left_out: Mapping[int, float]) -> None:
+        """Note the clients that are out of proportion in a round, by how many times the usual size."""
+        for client, times in left_out.items():
+            self._left_out.setdefault(client, []).append(times)
+
     def stop_at_plateau(self) -> bool:
         """Return whether training is to end here, for want of a better accuracy or because it was to before."""
         patience = self.session.tuning.patience
@@ -159,10 +165,17 @@ class Training(ABC):
                 num_rounds=num_rounds,
                 repeats=self.repeats,
             ),
-            notes=self.notes,
+            notes=[*self.notes, *self._notes_on_left_out()],
             display_name=trainer.display_name,
             sent=trainer.sent,
         )
+
+    def _notes_on_left_out(self) -> list[str]:
+        return [
+            f"client {client} was left out of {len(times)} round(s): "
+            f"what it sent was up to {max(times):.3g} times as large as is usual"
+            for client, times in sorted(self._left_out.items())
+        ]
 
 
 def plateau(rounds: list[RoundRecord], patience: int) -> bool:

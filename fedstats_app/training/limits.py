@@ -30,6 +30,12 @@ class RequestLimits(Options):
         Of the client's SGD.
     max_directions : int
         Of a round of FedMeZO: numbers that one message gives.
+    max_features : int
+        Of all specifications of a request together, after their feature maps.
+    max_classes : int
+        That a request names, whoever has them: an evaluation counts in a matrix of as many rows and columns.
+    max_run_megabytes : int
+        That one run gets in all.
     """
 
     min_batch_size: int = option(5, whole(0, _ANY))
@@ -37,6 +43,9 @@ class RequestLimits(Options):
     max_local_steps: int = option(100_000, whole(1, _ANY))
     max_learning_rate: float = option(1.0, number(0.0, open_low=True))
     max_directions: int = option(16, whole(1, _ANY))
+    max_features: int = option(10_000, whole(1, _ANY))
+    max_classes: int = option(10_000, whole(1, _ANY))
+    max_run_megabytes: int = option(20_000, whole(1, _ANY))
 
     def refusal_of_training(self, options: LocalOptions, num_examples: int) -> str:
         """Return why a node with so many samples does not train so, or ""."""
@@ -62,6 +71,12 @@ class RequestLimits(Options):
         if 0 < num_examples < self.min_batch_size:
             return f"this node has fewer than {self.min_batch_size} samples to train on (min-batch-size)"
         return ""
+
+    def refusal_of_size(self, num_classes: int, num_features: int) -> str:
+        """Return why a node does not work with so many classes and features, or ""."""
+        return _above("classes", num_classes, "max-classes", self.max_classes) or _above(
+            "features of all specifications", num_features, "max-features", self.max_features
+        )
 
     def refusal_of_directions(self, num_directions: int) -> str:
         """Return why a node does not measure along so many directions, or ""."""

@@ -69,6 +69,8 @@ class OptimizerOptions(Options):
     server_learning_rate: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
     server_momentum: float = option(0.9, number(0.0, 1.0))
     proximal_mu: float = option(0.01, number(0.0))
+    update_clip: float = option(0.0, number(0.0))
+    update_outlier: float = option(6.0, number(0.0))
 
     @property
     def server_rate(self) -> float:

@@ -19,6 +19,8 @@ from fedstats_app.wire.reading import MAX_COUNT, Malformed, check_keys, reads_re
 from fedstats_app.wire.statistics_request import StatisticsRequest, read_statistics_request
 
 EVALUATE_HEADS = "evaluate.heads"
+# More than there are methods. A node keeps an integer for each of them, its samples and the classes.
+MAX_HEADS = 16
 # No sum of losses over a site's samples comes near it, and no sum over sites overflows.
 MAX_LOSS = 1e30
 # Gaps are rounded to float32 for the wire.
@@ -59,6 +61,8 @@ def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, 
     """
     request = read_statistics_request(msg)
     names = [name for name in msg.content if name.startswith("head.")]
+    if len(names) > MAX_HEADS:
+        raise Malformed(f"a message brings at most {MAX_HEADS} heads, got {len(names)}")
     return request, {name.removeprefix("head."): _read_head(msg.content, name, request) for name in names}
 
 

@@ -23,6 +23,10 @@ def content_to_bytes(content: Mapping[str, object]) -> bytes:
     TypeError
         If something is no record of Flower's, or a value has no JSON form.
     """
+    return b"".join(_parts(content))
+
+
+def _parts(content: Mapping[str, object]) -> list[bytes]:
     header: dict[str, object] = {}
     data: list[bytes] = []
     for name, record in content.items():
@@ -37,7 +41,7 @@ def content_to_bytes(content: Mapping[str, object]) -> bytes:
         else:
             raise TypeError(f"{name}: must be a record, got {type(record).__name__}")
     text = json.dumps(header).encode()
-    return b"".join([len(text).to_bytes(_LENGTH, "little"), text, *data])
+    return [len(text).to_bytes(_LENGTH, "little"), text, *data]
 
 
 def content_from_bytes(data: bytes) -> RecordDict:
@@ -58,5 +62,8 @@ def content_from_bytes(data: bytes) -> RecordDict:
 
 
 def content_digest(content: Mapping[str, object]) -> str:
-    """Return the SHA-256 of records, 64 hex digits."""
-    return hashlib.sha256(content_to_bytes(content)).hexdigest()
+    """Return the SHA-256 of :func:`content_to_bytes`, 64 hex digits, without a copy of the arrays."""
+    digest = hashlib.sha256()
+    for part in _parts(content):
+        digest.update(part)
+    return digest.hexdigest()

@@ -11,7 +11,6 @@ do the one that it is asked for.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -44,6 +43,8 @@ EVALUATE_MEZO = "evaluate.mezo"
 RECORD = "m"
 # Directions along which the curvature is measured, before the first round.
 CURVATURE_DIRECTIONS = 8
+# What is larger is no slope, and its square or sum could overflow.
+MAX_SCALAR = 1e30
 
 # Difference quotients; losses by temperature; second differences; the digest alone, once all is done.
 Wanted = Literal["", "temperature", "curvature", "sync"]
@@ -227,8 +228,8 @@ def read_mezo_reply(reply: Message, num_scalars: int, num_examples: int | None =
     count = whole(record, "n", low, high)
     digest = _bytes(record, "d", DIGEST_BYTES)
     values = tuple(np.frombuffer(_bytes(record, "g", 8 * num_scalars if count else 0), dtype="<f8").tolist())
-    if not all(math.isfinite(value) for value in values):
-        raise Malformed(f"g: must be finite, got {values}")
+    if not all(abs(value) <= MAX_SCALAR for value in values):
+        raise Malformed(f"g: must be finite and at most {MAX_SCALAR:g} in size, got {values}")
     return MezoReply(values, count, digest)
 
 

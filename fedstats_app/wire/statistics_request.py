@@ -69,6 +69,11 @@ class StatisticsRequest(SampleRequest):
         if self.wire_dtype not in WIRE_DTYPES:
             raise ValueError(f"wire_dtype must be one of {sorted(WIRE_DTYPES)}, got {self.wire_dtype!r}")
 
+    @property
+    def num_mapped_features(self) -> int:
+        """Features of all specifications together; those of the backbone itself are not known here, and count once."""
+        return sum(spec.feature_map.output_dim(1) for spec in self.specs)
+
     def statistics(self, features: Tensor, labels: Tensor) -> tuple[ClientStatistics, ...]:
         """Return what the request asks for, from all of a client's features.
 

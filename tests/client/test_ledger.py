@@ -17,7 +17,9 @@ from fedstats_app import client_app
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.client import site as client_site
 from fedstats_app.client import statistics as client_statistics
-from fedstats_app.config import AppConfig
+from fedstats_app.client.site import Site
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.data.cells import draw_cells, sample_identities
 from fedstats_app.data.clients import own_dataset
 from fedstats_app.heads import LinearHead
 from fedstats_app.statistics import StatisticsSpec
@@ -165,6 +167,30 @@ def test_unreadable_images_leave_no_difference_under_the_floor(node: Node, holdo
         counts.append(received.summed().class_counts)
     differences = counts[0] - counts[1]
     assert all(count == 0 or count >= FLOOR for count in differences.tolist())
+
+
+@pytest.mark.parametrize("tune", ["probe", "full"])
+def test_what_is_trained_on_is_what_the_statistics_are_of(node: Node, tune: str) -> None:
+    """Or the server drops the training. Of 12 ants 5 are held out; where one of them is damaged, all are in no sum."""
+    place, config = Path(str(node["data-path"])) / "ant", NodeConfig.from_node_config(node)
+    for number in range(12, 22):
+        (place / f"{number}.png").unlink()
+    for image in sorted(place.iterdir()):
+        sound = image.read_bytes()
+        image.write_bytes(sound[:-40])
+        forget()
+        dataset = own_dataset(config.data_path, CONFIG.data)
+        ants = sample_identities(dataset)[:12]
+        [held_out, _] = [members for _, members in draw_cells(ants, FLOOR, 0.2)]
+        if ants[[dataset.sample_name(index) for index in range(12)].index(f"ant/{image.name}")] in held_out:
+            break
+        image.write_bytes(sound)
+    request = question()
+    trained = Site(CONFIG, config).samples(TrainingRequest(2, tune, class_names=CLASSES), held_out=False)[1]  # type: ignore[arg-type]
+
+    received = read_statistics_reply(ask(node, request.to_content()), request)
+
+    assert received.num_examples == len(trained.labels) == 22 + 12 - FLOOR
 
 
 def test_the_same_question_gets_the_same_bytes_also_after_a_crash(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,8 +97,8 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[RecordDict,
     return send
 
 
-# Up to six of them are the owner's policy and what the node remembers.
-@pytest.mark.parametrize(("message_type", "content", "most"), [(MEZO, mezo, 18), (TRAIN, train, 16)])
+# Up to eight of them are the owner's policy and what the node remembers.
+@pytest.mark.parametrize(("message_type", "content", "most"), [(MEZO, mezo, 19), (TRAIN, train, 19)])
 @pytest.mark.parametrize("tuned", ["head", "full"])
 def test_a_message_runs_through_few_modules(
     ask: Callable[[RecordDict, str], Message],

@@ -19,6 +19,7 @@ import fedstats_app
 from fedstats_app.backbones.registry import available_backbones
 from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import PARTITIONERS
+from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire import StatisticsRequest
@@ -97,6 +98,15 @@ def test_defaults_in_tables_of_keys_are_the_defaults() -> None:
     assert checked
 
 
+def test_bounds_of_a_request_are_listed_with_their_defaults() -> None:
+    listed = {}
+    for row in rows(DOCS / "node-policy.md", "node-config"):
+        keys = re.findall(r"`([^`]+)`", row[0])
+        listed.update(zip(keys, row[1].split(", "), strict=len(keys) > 1 and ", " in row[1]))
+    bounds = {key: str(one.default).removesuffix(".0") for key, one in RequestLimits.keys().items()}
+    assert {key: listed[key] for key in bounds} == bounds | {"min-batch-size": "as `min-class-count`"}
+
+
 def test_partitioners_in_the_guide_are_all_there_are() -> None:
     described = rows(DOCS / "guide.md", "`partitioner`")
     assert {row[0].strip("`") for row in described} == set(PARTITIONERS)
@@ -115,7 +125,7 @@ def test_hyphenated_words_in_code_are_names_that_exist(path: Path) -> None:
     sources = "\n".join(file.read_text() for file in (REPOSITORY / "fedstats_app").rglob("*.py"))
     # Keys of requests are made of the names of fields.
     requests = to_values(MezoSetup(TrainingRequest(2))) | to_values(StatisticsRequest(2))
-    known = {*DEFAULTS, *requests, *simulation_options(), "flower-superlink"}
+    known = {*DEFAULTS, *requests, *RequestLimits.keys(), *simulation_options(), "flower-superlink"}
     words = {code for code in inline_code(path) if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", code)}
     unknown = {word for word in words - known if f'"{word}"' not in sources}
     assert unknown == set()

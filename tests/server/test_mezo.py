@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -348,7 +349,10 @@ def tampered(change: Callable[[ConfigRecord], None]) -> Fault:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda record: record.update({"g": np.array([np.nan]).tobytes()}), "g: must be finite, got (nan,)"),
+        (
+            lambda record: record.update({"g": np.array([np.nan]).tobytes()}),
+            "g: must be finite and at most 1e+30 in size, got (nan,)",
+        ),
         (lambda record: record.update({"g": b"1234"}), "g: must be 8 bytes, got 4"),
         (lambda record: record.update({"n": 10**9}), "n: must be 21, got 1000000000"),
         (lambda record: record.update({"d": b""}), "d: must be 16 bytes"),
@@ -373,17 +377,45 @@ def test_a_bad_answer_is_named_and_left_out(
     assert without.update == outcome.update
 
 
-def test_a_forged_scalar_is_cut(tmp_path: Path) -> None:
+def test_a_forged_scalar_is_left_out_and_named(tmp_path: Path) -> None:
     federation = Federation(tmp_path, 4, tuned="head")
-    honest = federation.strategy()
-    steps = [abs(outcome.update.steps[0]) for outcome in federation.run(honest, 5)]
     federation.faults[2] = tampered(lambda record: record.update({"g": np.array([1e9]).tobytes()}))
-    strategy = federation.strategy()
-    outcomes = federation.run(strategy, 5)
-    assert all(outcome.clipped == (FIRST_NODE_ID + 2,) for outcome in outcomes)
-    assert max(abs(outcome.update.steps[0]) for outcome in outcomes) < 200 * max(steps)
-    strategy = federation.strategy(clip=0.0)
-    assert abs(federation.run(strategy, 1)[0].update.steps[0]) > 1e5
+    outcomes = federation.run(federation.strategy(), 5)
+    liar = FIRST_NODE_ID + 2
+    assert all(set(outcome.left_out) == {liar} and liar not in outcome.num_examples for outcome in outcomes)
+    assert re.match(
+        r"its scalars are .* times as large as is usual \(fedmezo-outlier\)", outcomes[0].asked.failures[liar]
+    )
+    federation.faults.clear()
+    others = federation.strategy()
+    del others.clients[liar]
+    assert [one.update for one in federation.run(others, 5)] == [one.update for one in outcomes]
+    federation.faults[2] = tampered(lambda record: record.update({"g": np.array([1e9]).tobytes()}))
+    assert abs(federation.run(federation.strategy(outlier=0.0, clip=0.0), 1)[0].update.steps[0]) > 1e5
+    cut = federation.run(federation.strategy(outlier=0.0), 1)[0]
+    assert cut.clipped == (liar,) and abs(cut.update.steps[0]) < 10.0
+
+
+def test_one_client_cannot_choose_temperature_or_learning_rate(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 4, tuned="head")
+    grid = ClientGrid(federation.grid)
+    honest = federation.strategy(learning_rate=None)
+    temperature, _ = honest.measure_temperature(grid)
+    honest.measure_learning_rate(grid)
+    assert honest.learning_rate is not None
+
+    def lie(record: ConfigRecord) -> None:
+        record["g"] = (-1e9 * np.frombuffer(record["g"], "<f8")).tobytes()  # type: ignore[call-overload]
+
+    federation.faults[2] = tampered(lie)
+    strategy = federation.strategy(learning_rate=None)
+    said, asked = strategy.measure_temperature(grid)
+    assert said == pytest.approx(temperature, rel=0.5)
+    asked_rate = strategy.measure_learning_rate(grid)
+    assert strategy.learning_rate == pytest.approx(honest.learning_rate, rel=0.5)
+    assert list(asked_rate.failures) == [FIRST_NODE_ID + 2] and set(asked.failures) <= {FIRST_NODE_ID + 2}
+    with pytest.raises(TrainingDiverged):
+        federation.strategy(learning_rate=None, outlier=0.0).measure_learning_rate(grid)
 
 
 def test_a_damaged_replica_is_brought_back_by_the_log(tmp_path: Path) -> None:
@@ -466,12 +498,14 @@ def test_a_server_that_goes_on_from_an_earlier_round_takes_its_nodes_along(tmp_p
 
 def test_a_training_that_goes_on_remembers_its_rates(tmp_path: Path) -> None:
     federation = Federation(tmp_path, 2)
-    strategy = federation.strategy(learning_rate=0.5)  # too large, but not so that all is lost
+    strategy = federation.strategy(guarded=True, learning_rate=0.5)  # too large, but not so that all is lost
     federation.run(strategy, 30)
     assert strategy.rates
     assert strategy.learning_rate == 0.5 / 2 ** len(strategy.rates)
     last = max(strategy.rates)
-    again = federation.strategy(learning_rate=0.5, rates=strategy.rates, log=UpdateLog(1, list(strategy.log)[:last]))
+    again = federation.strategy(
+        guarded=True, learning_rate=0.5, rates=strategy.rates, log=UpdateLog(1, list(strategy.log)[:last])
+    )
     assert again.learning_rate == strategy.learning_rate
     federation.run(again, 30 - last)
     assert (list(again.log), again.rates) == (list(strategy.log), strategy.rates)

@@ -90,11 +90,21 @@ def test_what_is_no_bundle_is_refused_and_nothing_of_it_is_unpacked(
         policy.runs_bundle(content)
 
 
-def test_a_bomb_takes_no_memory() -> None:
-    bomb = archive({"pyproject.toml": OURS + " " * 50_000_000})
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (" " * 50_000_000, "at most 200,000 bytes"),
+        # TOML readers take the square of a key's parts.
+        ("a" + ".a" * 3_000 + " = 1", "no line with more than 50 dots"),
+        ("a" + "\t. a" * 3_000 + " = 1", "no line with more than 50 dots"),
+    ],
+    ids=["zip", "key", "key in spaces"],
+)
+def test_a_bomb_takes_no_memory(text: str, reason: str) -> None:
+    bomb = archive({"pyproject.toml": OURS + text})
     tracemalloc.start()
     try:
-        with pytest.raises(RefusedApp, match="at most 200,000 bytes"):
+        with pytest.raises(RefusedApp, match=reason):
             OWN.runs_bundle(bomb)
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:

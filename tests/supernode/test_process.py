@@ -14,6 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.run import Run
 
 from fedstats_app.config import AppConfig, ConfigError, NodeConfig
+from fedstats_app.config.choices import REFUSED
 from fedstats_app.supernode import flower
 from fedstats_app.supernode.bundle import CodePolicy, RefusedApp
 from fedstats_app.supernode.process import answer
@@ -101,6 +102,14 @@ def test_code_that_the_owner_allows_runs_and_changes_nothing_for_the_next_messag
     record = ask(CodePolicy(approved, any_app)).content["stolen"]
     assert isinstance(record, ConfigRecord) and record["files"] and record["any-app"] is any_app
     assert marker.exists()
+
+
+def test_a_folder_that_the_server_names_is_not_read(bundle: bytes, tmp_path: Path) -> None:
+    data = site_folder(tmp_path / "data", ("ant", "bee"), seed=1)
+    context = Context(1, 4, {"partition-id": 0, "num-partitions": 1}, RecordDict(), {})
+    run_config = AppConfig.of(dataset=f"folder:{data}").to_run_config
+    reply = answer(CodePolicy(), instruction(RecordDict(), QUERY_CLIENTS, 4), context, bundle, run_config)
+    assert reply.error.reason == f"RefusedByPolicy: {REFUSED}"
 
 
 def test_what_is_no_bundle_is_an_error_reply(ask: Any) -> None:

@@ -37,6 +37,7 @@ class FedMeZOOptions(Options):
     batch_size: int = option(0, whole(0, 1_000_000))
     pool: int = option(0, whole(0, 2**20))
     clip: float = option(100.0, number(0.0))
+    outlier: float = option(3.0, number(0.0))
     lora_rank: int = option(8, whole(1, 4096))
     lora_alpha: float = option(16.0, number(0.0, open_low=True))
 

@@ -1,0 +1,112 @@
+"""What is usual among the clients of a round, what is out of all proportion, and how much one client may weigh."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, TypeVar
+
+# Below this nobody can say who is out of proportion: of two, either could be.
+FEWEST_TO_COMPARE = 3
+# A client decides an estimate alone if without it the others' is so many times larger or smaller.
+DECIDES = 8.0
+# Honest clients differ, and those whose data the model knows already send next to nothing. The upper quartile is one
+# of the sizes of those that have something to say, for as long as fewer than a quarter lie.
+QUARTILE = 0.75
+
+
+def usual_size(sizes: Iterable[float]) -> float:
+    """Return the upper quartile of some sizes, the lower of two neighbours; infinity where too few can be compared.
+
+    Parameters
+    ----------
+    sizes : iterable of float
+        One per client, not negative.
+    """
+    ordered = sorted(sizes)
+    return ordered[int(QUARTILE * (len(ordered) - 1))] if len(ordered) >= FEWEST_TO_COMPARE else math.inf
+
+
+def allowances(num_examples: Mapping[int, int], *, larger: bool) -> dict[int, float]:
+    """Return how many times the usual size is as usual for each client, from its number of samples.
+
+    Parameters
+    ----------
+    num_examples : mapping
+        From client to its samples, n_k.
+    larger : bool
+        Whether more samples mean more steps.
+
+    Returns
+    -------
+    dict
+        From client to n / n_k, for n the mean of all, where it has fewer: the mean over few samples varies more, and
+        then weighs no more than an average client's. With ``larger`` to n_k / n where it has more. Else 1.
+    """
+    mean = math.fsum(num_examples.values()) / max(1, len(num_examples))
+    return {
+        client: max(1.0, mean / max(1, number), number / mean if larger else 0.0)
+        for client, number in num_examples.items()
+    }
+
+
+def capped(num_examples: Mapping[int, int], share: float) -> dict[int, int]:
+    """Return weights of which none is more than a share of all: the largest counts are lowered to one number.
+
+    Parameters
+    ----------
+    num_examples : mapping
+        From client to its samples, at least 1.
+    share : float
+        In (0, 1]. Below 1 / K for K clients all weigh the same.
+    """
+    ordered = sorted(num_examples.values(), reverse=True)
+    rest = sum(ordered)
+    for above, number in enumerate(ordered):
+        # With the `above` largest lowered to t, t = share (above t + rest).
+        limit = share * rest / (1.0 - share * above) if share * above < 1.0 else 0.0
+        if number <= limit or limit == 0.0:
+            break
+        rest -= number
+    else:
+        limit = 0.0
+    most = max(int(limit), min(ordered, default=1))
+    return {client: min(number, most) for client, number in num_examples.items()}
+
+
+class _WithSamples(Protocol):
+    @property
+    def num_examples(self) -> int:
+        """Samples that an answer is over."""
+
+
+Answer = TypeVar("Answer", bound=_WithSamples)
+
+
+def deciding(answers: Mapping[int, Answer], estimate: Callable[[Mapping[int, Answer]], float]) -> list[int]:
+    """Return the clients that alone decide an estimate: without them it is far from what it is without anybody else.
+
+    Parameters
+    ----------
+    answers : mapping
+        From client to answer.
+    estimate : callable
+        From answers to a number that must be positive.
+
+    Returns
+    -------
+    list of int
+        None among fewer than three, and nobody who has half of all samples: that may rightly decide.
+    """
+    if len(answers) < FEWEST_TO_COMPARE:
+        return []
+    total = sum(answer.num_examples for answer in answers.values())
+    without = {one: estimate({other: answers[other] for other in answers if other != one}) for one in answers}
+    usual = statistics.median(without.values())
+
+    def decides(client: int) -> bool:
+        ratio = without[client] / usual if usual else math.inf
+        return not 1.0 / DECIDES <= ratio <= DECIDES and 2 * answers[client].num_examples < total
+
+    return [client for client in answers if decides(client)]

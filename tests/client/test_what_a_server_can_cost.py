@@ -1,0 +1,165 @@
+"""What a request can make a node compute, keep and send is bounded, and a refused one leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Message
+
+from fedstats_app.heads import LinearHead
+from fedstats_app.rank_rule import RankRule
+from fedstats_app.statistics import (
+    FeatureMap,
+    IdentityMap,
+    RandomFourierFeatures,
+    RandomProjection,
+    ScatterSpec,
+    StatisticsSpec,
+)
+from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.zeroth_order.setup import MezoSetup
+from fedstats_app.wire import StatisticsRequest, evaluation_content
+from fedstats_app.wire.evaluation import MAX_HEADS
+from fedstats_app.wire.mezo import MezoRequest
+from tests.support.hostile_server import CLASSES, Victim
+
+DIM, IDENTITY = 32, IdentityMap()
+START = {"head.weight": torch.zeros(2, DIM), "head.bias": torch.zeros(2)}
+WIDE = RandomFourierFeatures(400, 1.0, 0)
+FORMS = {
+    "a Gram matrix": StatisticsSpec(gram=True),
+    "a factor of the scatter": StatisticsSpec(scatter=ScatterSpec(RankRule("full"))),
+    "several means per class": StatisticsSpec(means_per_class=2),
+    "statistics of mapped features": StatisticsSpec(feature_map=WIDE),
+}
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Victim:
+    return Victim.of(tmp_path_factory.mktemp("victim"), images=20, min_gram_samples=41)
+
+
+def kept(victim: Victim) -> list[str]:
+    """Return what lies in the node's state-dir, but for its ledger."""
+    paths = (path.relative_to(victim.state).as_posix() for path in victim.state.rglob("*"))
+    return sorted(path for path in paths if not path.startswith(("ledger", "sent.json")))
+
+
+def statistics(victim: Victim, *specs: StatisticsSpec, num_classes: int = 2) -> Message:
+    names = CLASSES if num_classes == 2 else ()
+    return victim.ask(StatisticsRequest(num_classes, specs, class_names=names).to_content(), "query.statistics")
+
+
+def mezo(
+    victim: Victim, start: dict[str, torch.Tensor], training: int = 0, *, batch: int = 0, mapped: FeatureMap = IDENTITY
+) -> Message:
+    setup = MezoSetup(TrainingRequest(2, class_names=CLASSES, feature_map=mapped), batch_size=batch)
+    return victim.ask(MezoRequest(training, 1, 7, setup=setup, start=start).to_content(), "train.mezo")
+
+
+@pytest.mark.parametrize("what", FORMS)
+def test_few_samples_are_too_few_in_every_form(victim: Victim, what: str) -> None:
+    """The sum of a class's 400 random features says as much of its 20 samples as 400 numbers can."""
+    reply = statistics(victim, FORMS[what])
+
+    assert reply.error.reason == (
+        f"RefusedByPolicy: {what}: this node has fewer than 41 samples for it (min-gram-samples)"
+    )
+    assert not statistics(victim, StatisticsSpec()).has_error()
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        [StatisticsSpec(gram=True, feature_map=RandomProjection(10_001, 0))],
+        [StatisticsSpec(feature_map=RandomProjection(100_000, 0))],
+        [StatisticsSpec(feature_map=RandomProjection(2_000, seed)) for seed in range(6)],
+    ],
+)
+def test_more_features_than_the_bound_are_refused_before_any_map_is_drawn(
+    tmp_path: Path, specs: list[StatisticsSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RandomProjection, "__call__", lambda *_: pytest.fail("the map was drawn"))
+
+    reply = statistics(Victim.of(tmp_path, images=12), *specs)
+
+    assert "features of all specifications: must be at most 10000 (max-features)" in reply.error.reason
+
+
+def test_more_classes_than_the_bound_are_refused(victim: Victim) -> None:
+    """A confusion matrix of a million classes takes eight terabytes."""
+    for reply in (
+        statistics(victim, StatisticsSpec(), num_classes=1_000_000),
+        victim.ask(StatisticsRequest(1_000_000, (StatisticsSpec(),)).to_content(), "evaluate.heads"),
+    ):
+        assert reply.error.reason == "RefusedByPolicy: classes: must be at most 10000 (max-classes), got 1e+06"
+
+
+def test_a_message_brings_so_many_heads(victim: Victim) -> None:
+    request = StatisticsRequest(2, (StatisticsSpec(),), class_names=CLASSES)
+    head = LinearHead(torch.zeros(2, DIM), torch.zeros(2))
+
+    def ask(number: int) -> Message:
+        content = evaluation_content(request, {f"h{one}": (0, head) for one in range(number)})
+        return victim.ask(content, "evaluate.heads")
+
+    assert not ask(MAX_HEADS).has_error()
+    assert f"at most {MAX_HEADS} heads" in ask(MAX_HEADS + 1).error.reason
+
+
+@pytest.mark.parametrize(
+    ("start", "batch", "mapped", "reason"),
+    [
+        ({**START, "head.weight": torch.zeros(2, 7)}, 0, IDENTITY, "RejectedRequest: the model does not fit"),
+        (START, 64, IDENTITY, "RefusedByPolicy: this node has fewer than 41 samples"),
+        (START, 0, RandomProjection(20_000, 0), "RefusedByPolicy: features of all specifications"),
+    ],
+)
+def test_a_refused_start_is_not_kept(
+    tmp_path: Path, start: dict[str, torch.Tensor], batch: int, mapped: FeatureMap, reason: str
+) -> None:
+    victim = Victim.of(tmp_path, images=20, min_batch_size=41)
+
+    reply = mezo(victim, start, batch=batch, mapped=mapped)
+
+    assert reply.has_error() and reply.error.reason.startswith(reason)
+    assert kept(victim) == []
+
+
+def test_a_refused_start_does_not_replace_the_one_that_is_kept(tmp_path: Path) -> None:
+    victim = Victim.of(tmp_path, images=20)
+    assert not mezo(victim, START).has_error()
+    before = {name: (victim.state / name).read_bytes() for name in kept(victim) if (victim.state / name).is_file()}
+
+    assert mezo(victim, {**START, "head.weight": torch.zeros(2, 7)}).has_error()
+
+    assert before
+    assert {name: (victim.state / name).read_bytes() for name in before} == before
+
+
+def test_a_node_keeps_the_replicas_of_few_trainings(tmp_path: Path) -> None:
+    victim = Victim.of(tmp_path, images=20)
+
+    for training in range(12):
+        assert not mezo(victim, START, training).has_error()
+
+    assert len(list(victim.state.glob("mezo-*"))) == 8
+
+
+def test_a_run_gets_so_many_bytes(tmp_path: Path) -> None:
+    """The factor of a Gram matrix of 40 samples and 2,000 features is 0.6 megabytes."""
+    victim = Victim.of(tmp_path, images=20, max_run_megabytes=1)
+    specs = [StatisticsSpec(gram=True, feature_map=RandomProjection(2_000, seed)) for seed in range(2)]
+
+    def ask(spec: StatisticsSpec) -> Message:
+        request = StatisticsRequest(2, (spec,), class_names=CLASSES, wire_dtype="float64")
+        return victim.ask(request.to_content(), "query.statistics")
+
+    first, second = map(ask, specs)
+
+    assert not first.has_error()
+    assert second.error.reason == (
+        "RefusedByPolicy: this node has sent as much in this run as it sends in one (max-run-megabytes)"
+    )
