@@ -135,7 +135,8 @@ ATTACKS: dict[str, Attack] = {
 # What a user may switch on, as run-config.
 PROTECTIONS: dict[str, dict[str, object]] = {
     "none": {},
-    "max-class-share = 0.1": {"max-class-share": 0.1},
+    "max-class-share = 0.2": {"max-class-share": 0.2},
+    "center = median": {"fedncm-center": "median", "fedcof-center": "median"},
 }
 
 
@@ -173,7 +174,7 @@ class Measurement:
 
 
 def run(
-    data: Features, parts: Sequence[np.ndarray], config: AppConfig, attack: Attack, *, limits: Limits
+    data: Features, parts: Sequence[np.ndarray], config: AppConfig, attack: Attack, limits: Limits
 ) -> tuple[dict[str, float], ClientOutcome, tuple[int, ...]]:
     """Return every method's accuracy, what became of the hostile client, and who is named."""
 
@@ -227,7 +228,7 @@ def measurements(
                 parts = partitions(config.data, config.partition, seed)
                 limits = Limits(FEATURE_NORM, config.federation.max_client_samples)
                 for attack in attacks:
-                    accuracy, outcome, named = run(data, parts, config, ATTACKS[attack], limits=limits)
+                    accuracy, outcome, named = run(data, parts, config, ATTACKS[attack], limits)
                     yield Measurement(
                         attack,
                         protection,

@@ -199,6 +199,9 @@ class AppConfig:
                 "save-client-statistics: must be false with a max-class-share or max-client-share below 1: what a "
                 "client counts for then depends on all others, and nobody could be removed"
             )
+        several = max((getattr(self.options_of(name), "means_per_class", 1) for name in self.methods), default=1)
+        if "fedncm" in self.methods and self.options_of("fedncm").center == "median" and several > 1:
+            problems.append(f"fedncm-center: median needs one mean per class of all methods, got {several}")
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, "best")]
         if self.trainer and unsolved:
             problems.append(f"start-head: method must name {', '.join(unsolved)} too, got method {self.run.method!r}")

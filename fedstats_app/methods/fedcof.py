@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.methods.method import Method, Needs
-from fedstats_app.options import Options, flag, number, option, whole
+from fedstats_app.options import Options, flag, number, one_of, option, whole
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
@@ -22,13 +22,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedCOFOptions(Options):
-    """As :func:`fedstats_app.heads.solve_fedcof`, and how many disjoint means a client sends per class."""
+    """As :func:`fedstats_app.heads.solve_fedcof`, disjoint means of a client per class, and what is their middle."""
 
     prefix: ClassVar[str] = "fedcof-"
 
     shrinkage: float | Literal["auto"] = option("auto", number(0.0, word="auto", infinite=True))
     between_class: bool = option(False, flag)
     means_per_class: int = option(1, whole(1, 10_000))
+    center: Literal["mean", "median"] = option("mean", one_of("mean", "median"))
+
+    def problems(self) -> list[str]:
+        """Refuse a median of several means per client: who sends more of them would weigh more."""
+        if self.center == "median" and self.means_per_class > 1:
+            return [f"fedcof-center: median needs fedcof-means-per-class 1, got {self.means_per_class}"]
+        return []
 
 
 def _specify(options: FedCOFOptions, seed: int) -> StatisticsSpec:
@@ -39,7 +46,9 @@ def _specify(options: FedCOFOptions, seed: int) -> StatisticsSpec:
 
 def _solve(rows: ClassMeanRows, options: FedCOFOptions) -> LinearHead:
     from fedstats_app.heads import solve_fedcof
+    from fedstats_app.heads.robust_rows import robust_rows
 
+    rows = robust_rows(rows) if options.center == "median" else rows
     return solve_fedcof(rows, shrinkage=options.shrinkage, between_class=options.between_class)
 
 

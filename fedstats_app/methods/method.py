@@ -105,9 +105,9 @@ class Method(Generic[OptionsType]):
         With the run-config keys; by default there are none.
     specify : callable
         From options and the run's seed to what clients are asked for; by default the Gram matrix where it is needed.
-    keeps_rows : bool
-        Every client's rows are kept, and ``solve`` takes them, :class:`ClassMeanRows`, instead of their sum,
-        :class:`FeatureStatistics`.
+    keeps_rows : bool or callable
+        Every client's rows are kept, always or with some options, and ``solve`` takes them,
+        :class:`ClassMeanRows`, instead of their sum, :class:`FeatureStatistics`.
     complete : callable or None
         From rows that are kept and the factors' sums to the :class:`FeatureStatistics` that ``solve`` takes then.
     personal : Personal, callable or None
@@ -125,7 +125,7 @@ class Method(Generic[OptionsType]):
     needs: Needs = field(default_factory=Needs)
     options: type[OptionsType] = Options  # type: ignore[assignment]  # an empty group
     specify: Callable[[OptionsType, int], StatisticsSpec] | None = None
-    keeps_rows: bool = False
+    keeps_rows: bool | Callable[[OptionsType], bool] = False
     complete: Callable[[LowRankStatistics], FeatureStatistics] | None = None
     personal: Personal | Callable[[OptionsType], Personal] | None = None
     measure: Callable[[OptionsType, Callable[[], Tensor] | None, Callable[[str], None]], OptionsType] = _as_they_are
@@ -133,7 +133,7 @@ class Method(Generic[OptionsType]):
     @property
     def solves_matrix(self) -> bool:
         """Whether the solve takes matrices of d x d: from the clients' Gram matrices, or made of their rows."""
-        return self.needs.gram or self.keeps_rows
+        return self.needs.gram or self.keeps_rows is True
 
     def personal_with(self, options: OptionsType) -> Personal | None:
         """Return how a head for one client is made with these options; None where there are no such heads."""
@@ -187,9 +187,15 @@ class ConfiguredMethod:
         spec = StatisticsSpec(gram=self.method.needs.gram) if specify is None else specify(self.options, self.seed)
         return spec if self.feature_map is None else replace(spec, feature_map=self.feature_map)
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether every client's rows are kept."""
+        keeps = self.method.keeps_rows
+        return keeps(self.options) if callable(keeps) else keeps
+
     def solve(self, statistics: StatisticsSum) -> LinearHead:
         """Return the head, from statistics that cover the specification."""
-        takes_rows = self.method.keeps_rows and self.method.complete is None
+        takes_rows = self.keeps_rows and self.method.complete is None
         return self.method.solve(statistics.rows() if takes_rows else self.sums(statistics), self.options)
 
     def sums(self, statistics: StatisticsSum) -> FeatureStatistics:

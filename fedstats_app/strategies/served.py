@@ -88,7 +88,7 @@ class ServedMethods:
     @property
     def _keep_rows(self) -> list[bool]:
         return [
-            any(one.method.keeps_rows and spec.covers(one.specification) for one in self._methods.values())
+            any(one.keeps_rows and spec.covers(one.specification) for one in self._methods.values())
             for spec in self.request.specs
         ]
 

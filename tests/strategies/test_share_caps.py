@@ -17,13 +17,13 @@ CLIENTS = Clients(30)
 
 
 def grid(hostile: int | None = None) -> ClientGrid:
-    """Return clients, of whom one may claim 300 times all samples of every class, as the next one's."""
+    """Return clients, of whom one may claim 50 times all samples of every class, as the next one's."""
 
     @per_client
     def answer(msg: Message, context: Context, client_id: int | None) -> Message:
         request = read_statistics_request(msg)
         if client_id == hostile:
-            features, labels = CLIENTS.features.repeat(300, 1), (CLIENTS.labels.repeat(300) + 1) % 6
+            features, labels = CLIENTS.features.repeat(50, 1), (CLIENTS.labels.repeat(50) + 1) % 6
             return statistics_reply(msg, request.statistics(features, labels))
         return statistics_reply(msg, request.statistics(*CLIENTS.part(client_id or 0)))
 
