@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedstats_app.config import AppConfig
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
@@ -20,7 +18,8 @@ from fedstats_app.results.record import head_metadata
 from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.results.statistics_file import load_statistics, save_statistics
 from fedstats_app.results.tuned_backbone import SUFFIX
-from fedstats_app.statistics import ClassMeanRows, CollectedStatistics, FeatureStatistics, MergedClient, StatisticsSum
+from fedstats_app.server.without_classes import masked_head, sum_without_classes
+from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSum
 from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
@@ -117,7 +116,7 @@ def remove_classes(run_folder: Path, classes: Sequence[str], output_dir: str = "
                 f"{run_folder}: must be some of {', '.join(collected.class_names)}, got {unknown or classes}"
             )
         ids = [collected.class_names.index(name) for name in classes]
-        rest = replace(collected, sums=tuple(_without_classes(total, ids) for total in collected.sums))
+        rest = replace(collected, sums=tuple(sum_without_classes(total, ids) for total in collected.sums))
         return _written(run_folder, rest, f"class {', '.join(classes)}", (), ids, output_dir)
 
 
@@ -147,30 +146,6 @@ def _folded(folder: Path, collected: CollectedStatistics, clients: Iterable[Merg
     return tuple(sums)
 
 
-def _without_classes(total: StatisticsSum, ids: Sequence[int]) -> StatisticsSum:
-    summed = total.summed()
-    summed.class_counts[ids], summed.class_sums[ids] = 0, 0.0
-    rows = None
-    if total.keeps_rows:
-        kept = total.rows()
-        stay = ~torch.isin(kept.class_ids, torch.tensor(ids))
-        rows = ClassMeanRows(
-            kept.class_ids[stay],
-            kept.counts[stay],
-            num_classes=kept.num_classes,
-            class_sums=kept.class_sums[stay],
-        )
-    scatter = total.low_rank(rows) if total.has_scatter else None
-    return StatisticsSum.resumed(
-        FeatureStatistics(summed.class_counts, summed.class_sums, summed.gram),
-        rows,
-        num_rows=total.num_rows if rows is None else len(rows),
-        num_pairs=total.num_pairs,
-        scatter=None if scatter is None else scatter.scatter,
-        left_out=0.0 if scatter is None else scatter.left_out,
-    )
-
-
 def _written(
     old: Path,
     rest: CollectedStatistics,
@@ -197,7 +172,7 @@ def _written(
         entries: dict[str, object] = {}
         for name, method in methods.items():
             head, header = read_head(old / "heads" / f"{name}.safetensors")
-            head = _masked(head, classes) if name in masked else method.solve(_sum_for(method, rest))
+            head = masked_head(head, classes) if name in masked else method.solve(_sum_for(method, rest))
             result = _result(name, head, rest, before[name], what)
             common = {key: value for key, value in header.items() if key not in _OF_THE_SOLVE}
             feature_map = method.specification.feature_map
@@ -223,12 +198,6 @@ def _sum_for(method: ConfiguredMethod, collected: CollectedStatistics) -> Statis
     return next(
         total for spec, total in zip(collected.specs, collected.sums, strict=True) if spec.covers(method.specification)
     )
-
-
-def _masked(head: LinearHead, classes: Sequence[int]) -> LinearHead:
-    present, weight, bias = head.present.clone(), head.weight.clone(), head.bias.clone()
-    present[list(classes)], weight[list(classes)], bias[list(classes)] = False, 0.0, -torch.inf
-    return replace(head, present=present, weight=weight, bias=bias)
 
 
 def _result(

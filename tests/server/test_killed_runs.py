@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "feature_cache": "off",  # a later run would find it filled, and write less
 }
 # More than a few take minutes: FEDSTATS_KILLS=20 before a release.
-KILLS = int(os.environ.get("FEDSTATS_KILLS", "3"))
+KILLS = int(os.environ.get("FEDSTATS_KILLS", "2"))
 
 
 def left(folder: Path) -> dict[str, Any]:
