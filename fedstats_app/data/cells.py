@@ -43,8 +43,8 @@ def draw_cells(identities: Sequence[bytes], floor: int, fraction: float) -> list
     floor : int
         The fewest samples of a cell; at least 1 in any case.
     fraction : float
-        Share to hold out, in [0, 1). It is at least the floor where that is above 1, and leaves at least the floor;
-        where both is impossible nothing is held out.
+        Share to hold out, in [0, 1). Where it is a sample or more, it is at least the floor, and leaves at least the
+        floor; where both is impossible nothing is held out.
 
     Returns
     -------
@@ -55,9 +55,8 @@ def draw_cells(identities: Sequence[bytes], floor: int, fraction: float) -> list
     if number < floor:
         return []
     held_out = round(fraction * number)
-    if floor > 1 and fraction:
-        held_out = max(held_out, floor)
-    held_out = min(held_out, number - floor)
+    if held_out:
+        held_out = min(max(held_out, floor), number - floor)
     if held_out < floor:
         held_out = 0
     drawn = sorted(identities)

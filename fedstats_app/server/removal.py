@@ -21,6 +21,7 @@ from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.results.statistics_file import load_statistics, save_statistics
 from fedstats_app.results.tuned_backbone import SUFFIX
 from fedstats_app.statistics import ClassMeanRows, CollectedStatistics, FeatureStatistics, MergedClient, StatisticsSum
+from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
 from fedstats_app.storage.lock import FolderLock
@@ -180,7 +181,13 @@ def _written(
 ) -> Removal:
     """Solve, write the new folder, and mark the heads of the old one."""
     record = read_json_file(old / "config.json")
-    methods = AppConfig.from_run_config(record["run_config"]).configured_methods
+    config = AppConfig.from_run_config(record["run_config"])
+    methods = config.configured_methods
+    if ShareCaps(config.federation.max_class_share, config.federation.max_client_share).bind:
+        raise ValueError(
+            f"{old}: shares were capped (max-class-share, max-client-share), and what one client counts for depends on "
+            "all: only a new run without it is a run that never had it"
+        )
     before = read_json_file(old / "results.json")["methods"]
     run_id = json.loads((old / "status.json").read_text(encoding="utf-8"))["run_id"]
     folder = RunFolder.create(output_dir or str(old.resolve().parent), run_id)

@@ -68,7 +68,7 @@ class UpdateLimits:
     """
 
     clip: float = 0.0
-    outlier: float = 6.0
+    outlier: float = 4.0
     max_share: float = 1.0
 
     def apply(self, updates: Mapping[int, Update], current: Mapping[str, Tensor]) -> Limited:
@@ -105,7 +105,7 @@ def times_usual(lengths: Mapping[int, float], num_examples: Mapping[int, int]) -
     lengths, num_examples : mapping
         From client to the length of its update and to its samples.
     """
-    usual, allowed = usual_size(lengths.values()), allowances(num_examples, larger=True)
+    usual, allowed = usual_size(lengths.values()), allowances(num_examples, steps=True)
     return {client: length / (usual * allowed[client]) if usual else 0.0 for client, length in lengths.items()}
 
 

@@ -70,7 +70,7 @@ class OptimizerOptions(Options):
     server_momentum: float = option(0.9, number(0.0, 1.0))
     proximal_mu: float = option(0.01, number(0.0))
     update_clip: float = option(0.0, number(0.0))
-    update_outlier: float = option(6.0, number(0.0))
+    update_outlier: float = option(4.0, number(0.0))
 
     @property
     def server_rate(self) -> float:

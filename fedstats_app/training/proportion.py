@@ -28,25 +28,28 @@ def usual_size(sizes: Iterable[float]) -> float:
     return ordered[int(QUARTILE * (len(ordered) - 1))] if len(ordered) >= FEWEST_TO_COMPARE else math.inf
 
 
-def allowances(num_examples: Mapping[int, int], *, larger: bool) -> dict[int, float]:
+def allowances(num_examples: Mapping[int, int], *, steps: bool) -> dict[int, float]:
     """Return how many times the usual size is as usual for each client, from its number of samples.
 
     Parameters
     ----------
     num_examples : mapping
-        From client to its samples, n_k.
-    larger : bool
-        Whether more samples mean more steps.
+        From client to its samples, n_k, at least 1.
+    steps : bool
+        Whether sizes are of whole epochs of steps, and not of slopes at one place.
 
     Returns
     -------
     dict
         From client to n / n_k, for n the mean of all, where it has fewer: the mean over few samples varies more, and
-        then weighs no more than an average client's. With ``larger`` to n_k / n where it has more. Else 1.
+        then weighs no more than an average client's. Else 1; with ``steps`` n_k / n where it has more, for it takes
+        more of them, and in all cases times 1 + 2 / sqrt(n_k).
     """
     mean = math.fsum(num_examples.values()) / max(1, len(num_examples))
     return {
-        client: max(1.0, mean / max(1, number), number / mean if larger else 0.0)
+        client: max(1.0, mean / number, number / mean) * (1.0 + 2.0 / math.sqrt(number))
+        if steps
+        else max(1.0, mean / number)
         for client, number in num_examples.items()
     }
 

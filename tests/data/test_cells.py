@@ -32,7 +32,7 @@ def test_every_cell_is_above_the_floor_and_every_sample_in_one(
     assert all(len(cell) >= max(floor, 1) for _, cell in cells)
     assert all(len(cell) < 2 * max(floor, 1) for _, cell in cells)
     held_out = sum(len(cell) for held, cell in cells if held)
-    if number >= 2 * max(floor, 1) and floor > 1 and fraction:
+    if number >= 2 * max(floor, 1) and round(fraction * number):
         assert held_out >= floor
     if held_out > max(floor, 1):
         assert held_out <= round(fraction * number)

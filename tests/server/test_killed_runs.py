@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import Context, Message
 
+from fedstats_app import client_app
 from fedstats_app.results.accumulator_file import ACCUMULATOR_FILE
 from tests.support.killed_run import run_killed
-from tests.support.simulation import clients, head_bytes, read_json, simulate
+from tests.support.local_grid import clients_in
+from tests.support.simulation import Killed, clients, head_bytes, killed, read_json, simulate
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
 
@@ -64,3 +67,27 @@ def test_runs_killed_at_random_points_go_on_to_the_same_bytes(tmp_path: Path) ->
         simulate(tmp_path / str(point), resume=str(folder), **SETTINGS)
         assert left(folder) == expected, f"killed at event {point} of {events}"
         assert not (folder / ACCUMULATOR_FILE).exists()
+
+
+def test_a_stage_1_with_capped_shares_begins_anew(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "method": "fedncm",
+        "num_clients": 4,
+        "max_client_share": 0.5,
+        "checkpoint_seconds": 0.0,
+        "fraction_train": 0.5,
+    }
+    whole = simulate(tmp_path / "whole", **settings)
+    answered = 0
+
+    def app(msg: Message, context: Context) -> Message:
+        nonlocal answered
+        answered += clients_in(msg) if msg.metadata.message_type == "query.statistics" else 0
+        if answered > 2:  # in the second round
+            raise Killed
+        return client_app.app(msg, context)
+
+    folder = killed(tmp_path / "cut", app=app, **settings)
+    assert not (folder / ACCUMULATOR_FILE).exists()
+    simulate(tmp_path / "cut", resume=str(folder), **settings)
+    assert head_bytes(folder) == head_bytes(whole)

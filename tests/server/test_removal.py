@@ -169,3 +169,11 @@ def test_a_class_removed_from_rows_is_as_if_it_had_never_been(tmp_path: Path) ->
     for name in ("fedncm", "fedcof"):
         found, expected = (read_head(run / "heads" / f"{name}.safetensors")[0] for run in (removal.folder, never))
         assert torch.equal(found.weight[rows], expected.weight) and torch.equal(found.bias[rows], expected.bias), name
+
+
+def test_where_shares_are_capped_nothing_can_be_taken_out(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"method": "fedncm", "num_clients": 3, "min_clients": 1, "max_client_share": 0.5}
+    folder = simulate(tmp_path, **options)
+    with pytest.raises(ValueError, match=r"shares were capped \(max-class-share, max-client-share\)"):
+        remove_classes(folder, ["Bag"])
+    assert len(list((tmp_path / "runs").iterdir())) == 1

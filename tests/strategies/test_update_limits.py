@@ -92,7 +92,7 @@ def test_honest_clients_are_untouched_a_large_one_too() -> None:
 
 def test_updates_can_be_shortened_to_a_multiple_of_the_usual_length() -> None:
     attacked, rounds = train("fedavg", times=-100.0, outlier=0.0, clip=1.0, rounds=1)
-    assert LIAR in rounds[0].clipped and rounds[0].clipped[LIAR] > 50
+    assert LIAR in rounds[0].clipped and rounds[0].clipped[LIAR] > 40
     honest, _ = train("fedavg", rounds=1)
     assert distance(attacked, honest) < 0.2 * distance(honest, START)
     free, _ = train("fedavg", times=-100.0, outlier=0.0, rounds=1)

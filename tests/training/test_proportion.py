@@ -30,8 +30,9 @@ def test_one_liar_cannot_exceed_the_largest_honest_size(sizes: list[float], lie:
 
 def test_few_samples_and_where_it_matters_many_allow_more() -> None:
     counts = {1: 10, 2: 100, 3: 190}
-    assert allowances(counts, larger=False) == {1: 10.0, 2: 1.0, 3: 1.0}
-    assert allowances(counts, larger=True) == {1: 10.0, 2: 1.0, 3: 1.9}
+    assert allowances(counts, steps=False) == {1: 10.0, 2: 1.0, 3: 1.0}
+    expected = {1: 10.0 * (1 + 2 / math.sqrt(10)), 2: 1.2, 3: 1.9 * (1 + 2 / math.sqrt(190))}
+    assert allowances(counts, steps=True) == pytest.approx(expected)
 
 
 @given(COUNTS, st.floats(0.01, 1.0))

@@ -161,7 +161,7 @@ class ScalarAverage:
             If they have been far larger than in the first rounds for some rounds now.
         """
         counts = {client: one.num_examples if self.weighting == "examples" else 1 for client, one in answers.items()}
-        allowed = allowances(counts, larger=False)
+        allowed = allowances(counts, steps=False)
         excesses = self._compare(answers, allowed)
         left_out = {client: times for client, times in excesses.items() if times > self.outlier > 0.0}
         answers = {client: answer for client, answer in answers.items() if client not in left_out}
