@@ -136,6 +136,7 @@ ATTACKS: dict[str, Attack] = {
 PROTECTIONS: dict[str, dict[str, object]] = {
     "none": {},
     "max-class-share = 0.2": {"max-class-share": 0.2},
+    "max-client-share = 0.05": {"max-client-share": 0.05},
     "center = median": {"fedncm-center": "median", "fedcof-center": "median"},
 }
 
