@@ -75,6 +75,6 @@ def test_parts_are_those_of_a_run() -> None:
     config = AppConfig.from_run_config({"dataset": "builtin"})
     from fedstats_app.data.clients import partitions, training_set
 
-    parts = regularisers._parts(training_set(config.data), config, config.partition.num_clients, config.run.seed)
+    parts = regularisers.parts_of(training_set(config.data), config, config.partition.num_clients, config.run.seed)
     for one, other in zip(parts, partitions(config.data, config.partition, config.run.seed), strict=True):
         assert one.tolist() == other.tolist()

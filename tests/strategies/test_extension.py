@@ -151,7 +151,7 @@ def test_a_chain_of_runs_knows_all_its_clients(tmp_path: Path) -> None:
     [
         ("fedncm", {"backbone_fingerprint": "other"}, r"backbone \(fingerprint\) was f, is other"),
         ("fed3r", {}, "statistics"),
-        ("fedcof, other options", {}, "statistics .*means_per_class=1.*means_per_class=3"),
+        ("fedcof, several means", {}, "statistics .*means_per_class=1.*means_per_class=3"),
         ("fedcof", {}, r"rows kept was \[False\], is \[True\]"),
         ("fed3r, other options", {}, "RandomFourierFeatures"),
     ],

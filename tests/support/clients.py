@@ -33,6 +33,7 @@ STRATEGIES: dict[str, Make] = {
     **{name: functools.partial(StatisticsStrategy, methods=methods) for name, methods in (DEFAULT | OTHER).items()},
     "one pass": functools.partial(StatisticsStrategy, methods=[one for [one] in DEFAULT.values()]),
     "papers in one pass": lambda c, **options: OnePass(c, [FedNCM(c), Fed3R(c), FedCOF(c), FedCGS(c)], **options),
+    "fedcof, several means": lambda c, **options: FedCOF(c, means_per_class=3, **options),
     "one pass, two maps": lambda c, **options: OnePass(
         c, [FedCOF(c, means_per_class=2), FedCGS(c, feature_map=RandomProjection(12, seed=5)), FedNCM(c)], **options
     ),

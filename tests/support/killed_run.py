@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -41,7 +43,9 @@ class Events:
 def run_killed(folder: Path, event: int, settings: dict[str, Any]) -> tuple[int, str]:
     """Run a process of this module and return its exit code and what it printed."""
     command = [sys.executable, "-m", __name__, str(folder), str(event), json.dumps(settings)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600)
+    # Sums round differently on another number of threads.
+    env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False, timeout=600)
     return done.returncode, done.stdout
 
 

@@ -118,17 +118,22 @@ KINDS: dict[str, Kind] = {
         "class-ids",
     ),
     "statistics reply": _reply(
-        lambda: honest_reply(request_for()), lambda reply: wire.read_statistics_reply(reply, request_for()), "about"
+        lambda: honest_reply(request_for()),
+        lambda reply: wire.read_statistics_reply(reply, request_for()),
+        "about",
+        "backbone-fingerprint",
     ),
     "statistics reply of few samples": _reply(
         lambda: honest_reply(request_for(), n=FEW),
         lambda reply: wire.read_statistics_reply(reply, request_for()),
         "about",
+        "backbone-fingerprint",
     ),
     "statistics reply with a factor": _reply(
         lambda: honest_reply(request_for(SCATTER)),
         lambda reply: wire.read_statistics_reply(reply, request_for(SCATTER)),
         "about",
+        "backbone-fingerprint",
     ),
     "heads reply": _reply(
         scored_reply,

@@ -15,7 +15,16 @@ from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.zeroth_order.log import Update
 from fedstats_app.training.zeroth_order.replica import SeedPool
 from fedstats_app.training.zeroth_order.setup import MezoSetup
-from fedstats_app.wire.mezo import MEZO, Behind, MezoReply, MezoRequest, mezo_reply, read_mezo_reply, read_mezo_request
+from fedstats_app.wire.mezo import (
+    MAX_SCALAR,
+    MEZO,
+    Behind,
+    MezoReply,
+    MezoRequest,
+    mezo_reply,
+    read_mezo_reply,
+    read_mezo_request,
+)
 from fedstats_app.wire.reading import MAX_COUNT, from_values, to_values
 from tests.support.local_grid import instruction
 
@@ -70,7 +79,7 @@ def reply(answer: MezoReply | Behind) -> Message:
     return mezo_reply(instruction(RecordDict(), MEZO), answer)
 
 
-@given(st.lists(FINITE, min_size=1, max_size=5), st.integers(1, MAX_COUNT))
+@given(st.lists(st.floats(-MAX_SCALAR, MAX_SCALAR), min_size=1, max_size=5), st.integers(1, MAX_COUNT))
 def test_an_answer_comes_back(scalars: list[float], number: int) -> None:
     answer = MezoReply(tuple(scalars), number, bytes(range(16)))
     assert read_mezo_reply(reply(answer), len(scalars)) == answer

@@ -63,7 +63,7 @@ def trajectory(golden: dict[str, Tensor], weighting: Weighting, groups: list[Ten
             samples, probes = Exact(golden["X"][mine], golden["labels"][mine]), tuned.probes(number)
             made = projected_gradients(Perturbation(model, ["weight", "bias"]), samples, 4, probes)
             answers[client] = MezoReply(made, len(mine), b"")
-        means = average.take(answers)[0]
+        means = average.take(answers).means
         tuned.apply([Update(number, tuple(float(golden["lr"]) / 2 * mean for mean in means))])
         thetas.append(torch.cat([model.weight.detach().reshape(-1), model.bias.detach()]).clone())
     return thetas
