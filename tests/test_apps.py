@@ -356,7 +356,7 @@ def test_what_was_not_evaluated_stands_in_the_results(
     reads = client_evaluation.read_evaluation_request
 
     def failing(msg: Any) -> Any:
-        if msg.metadata.dst_node_id == 1001:
+        if msg.metadata.dst_node_id == FIRST_NODE_ID + 1:
             raise OSError("no disk")
         return reads(msg)
 
@@ -364,9 +364,9 @@ def test_what_was_not_evaluated_stands_in_the_results(
     nodes = nodes_of(tmp_path, "abc", ("ant", "bee"), min_class_count=0)
     folder = simulate(tmp_path, node_configs=nodes, method="fedncm")
     results = read_json(folder, "results.json")
-    assert results["evaluation_failures"] == {"1001": "OSError: the reason is in the log of this node"}
+    assert results["evaluation_failures"] == {str(FIRST_NODE_ID + 1): "OSError: the reason is in the log of this node"}
     assert results["num_test_examples"] == 8  # a fifth of 8 images, rounded, of each class, on two of three nodes
-    assert "client 1001 did not evaluate: OSError: the reason is in the log" in capsys.readouterr().out
+    assert f"client {FIRST_NODE_ID + 1} did not evaluate: OSError: the reason is in the log" in capsys.readouterr().out
     assert read_json(folder, "config.json")["data"] == "each node's own data"
 
 

@@ -25,7 +25,7 @@ class Judges:
     labels : Tensor
         (n,) int64 in [0, C).
     owners : Tensor
-        (n,) int64, the client whose feature it is; nobody judges itself. -1 for the server's own.
+        (n,) int64, the client whose feature it is, by its place; nobody judges itself. -1 for the server's own.
     """
 
     features: Tensor
@@ -87,8 +87,8 @@ class LeaveOneOut:
         self._counts.index_add_(0, rows.class_ids, -rows.counts)
         self._refresh()
 
-    def influence(self, client: int, rows: ClassMeanRows) -> Influence:
-        """Return what leaving out a client with these rows does to the judges that are not its own.
+    def influence(self, owner: int, rows: ClassMeanRows) -> Influence:
+        """Return what leaving out the client at this place, with these rows, does to the judges that are not its own.
 
         Judges of a class that only this client has are left out too: nothing can be said of them.
         """
@@ -101,7 +101,7 @@ class LeaveOneOut:
         known = self._counts > 0
         known[classes] = counts > 0
         labels = self._judges.labels
-        asked = (self._judges.owners != client) & known[labels]
+        asked = (self._judges.owners != owner) & known[labels]
         if not bool(asked.any()):
             return Influence()
         gained = (scores.argmax(dim=1) == labels).to(torch.int64) - self._correct

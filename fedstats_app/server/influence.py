@@ -68,7 +68,11 @@ def measure(kept: Clients, total: StatisticsSum, feature_map: FeatureMap, test_s
     found: dict[int, Influence] = {}
     named: list[int] = []
     while True:
-        found |= {client: left.influence(client, rows) for client, rows in _rows(kept) if client not in named}
+        found |= {
+            client: left.influence(place, rows)
+            for place, (client, rows) in enumerate(_rows(kept))
+            if client not in named
+        }
         worst = max(
             (client for client in found if client not in named and found[client].is_large),
             key=lambda client: (found[client].gain, found[client].class_gain),
@@ -124,19 +128,22 @@ def _rows(kept: Clients) -> Iterator[tuple[int, ClassMeanRows]]:
 
 
 def _of_clients(kept: Clients, number: int) -> Judges:
-    """Return one mean of every client and class, or so many of them, evenly spaced."""
+    """Return one mean of every client and class, or so many of them, evenly spaced.
+
+    Their owners are places among the clients: Flower's node ids are larger than any tensor holds.
+    """
     pairs = sum(len(torch.unique(rows.class_ids)) for _, rows in _rows(kept))
     step, seen = max(math.ceil(pairs / number), 1), 0
     empty = torch.zeros(0, dtype=torch.int64)
     features, labels, owners = [], [empty], [empty]
-    for client, rows in _rows(kept):
+    for place, (_, rows) in enumerate(_rows(kept)):
         first = torch.cat([torch.ones(min(len(rows), 1), dtype=torch.bool), rows.class_ids.diff() > 0]).nonzero()[:, 0]
         chosen = first[(seen + torch.arange(len(first))) % step == 0]
         seen += len(first)
         if len(chosen):
             features.append((rows.class_sums[chosen] / rows.counts[chosen].unsqueeze(1)).to(torch.float32))
             labels.append(rows.class_ids[chosen])
-            owners.append(torch.full_like(chosen, client))
+            owners.append(torch.full_like(chosen, place))
     return Judges(torch.cat(features) if features else torch.zeros(0, 0), torch.cat(labels), torch.cat(owners))
 
 

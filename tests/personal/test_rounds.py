@@ -22,6 +22,7 @@ from fedstats_app.training.start_heads import random_head
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.personal import PersonalMetrics
 from fedstats_app.wire.prototypes import LocalPrototypes
+from tests.support.local_grid import FIRST_NODE_ID
 from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, federation
 from tests.support.personal_federation import personal_app as app_with
 
@@ -83,7 +84,7 @@ def test_prototypes_on_the_wire_are_means_of_the_round_before(data: Path, tmp_pa
 
     one = federation(data, tmp_path, app=app_with(prototypes=watched), personalise="fedproto")
     one.run()
-    requests = [msg for msg in one.local.received[1000] if msg.metadata.message_type == "train.prototypes"]
+    requests = [msg for msg in one.local.received[FIRST_NODE_ID] if msg.metadata.message_type == "train.prototypes"]
     rounds = {int(msg.content["config"]["server-round"]): msg.content for msg in requests}
     assert "prototypes" not in rounds[1]
     of_first = {client: reply for (server_round, client), reply in replies.items() if server_round == 1}

@@ -16,6 +16,7 @@ from fedstats_app.results.head_file import read_head
 from fedstats_app.results.statistics_file import load_statistics
 from fedstats_app.server.removal import remove_clients
 from tests.support.compare import relative_difference
+from tests.support.local_grid import FIRST_NODE_ID
 from tests.support.simulation import clients, read_json, simulate, site_folder
 
 Nodes = list[dict[str, object]]
@@ -94,7 +95,7 @@ def test_nodes_that_come_again_are_counted_once_and_evaluate(
 
     outcomes = clients(second)
     assert [one["outcome"] for one in outcomes] == ["known", "known", "merged"]
-    assert outcomes[1]["reason"].endswith("as client 1001 of run 7")
+    assert outcomes[1]["reason"].endswith(f"as client {FIRST_NODE_ID + 1} of run 7")
     assert "2 clients were in the statistics to extend already" in capsys.readouterr().out
     whole = simulate(tmp_path, node_configs=nodes)
     assert_same(second, whole)
@@ -196,11 +197,11 @@ def test_a_client_whose_data_changed_is_replaced_and_not_counted_twice(tmp_path:
 
     beside = simulate(tmp_path, node_configs=[changed, named[2]], extend=str(first), **options)
     outcomes = {one["client"]: one for one in clients(beside)}
-    assert outcomes[1001]["outcome"] == "merged" and outcomes[1000]["outcome"] == "rejected"
-    assert "client-name 'site a' is that of client 1000 of run 7" in outcomes[1000]["reason"]
-    assert "--client 7/1000" in outcomes[1000]["reason"]
+    assert outcomes[FIRST_NODE_ID + 1]["outcome"] == "merged" and outcomes[FIRST_NODE_ID]["outcome"] == "rejected"
+    assert f"client-name 'site a' is that of client {FIRST_NODE_ID} of run 7" in outcomes[FIRST_NODE_ID]["reason"]
+    assert f"--client 7/{FIRST_NODE_ID}" in outcomes[FIRST_NODE_ID]["reason"]
 
-    removal = remove_clients(first, ["7/1000"])
+    removal = remove_clients(first, [f"7/{FIRST_NODE_ID}"])
     replaced = simulate(tmp_path, node_configs=[changed, named[2]], extend=str(removal.folder), **options)
     assert [one.name for one in load_statistics(replaced).clients] == ["site b", "site a", "site c"]
     never = simulate(tmp_path, node_configs=named[1:2], **options)

@@ -18,6 +18,7 @@ from fedstats_app.results.head_file import SUPERSEDED, read_head
 from fedstats_app.results.statistics_file import load_statistics
 from fedstats_app.server.removal import remove_classes, remove_clients
 from fedstats_app.statistics import CollectedStatistics
+from tests.support.local_grid import FIRST_NODE_ID
 from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
 
 SETTINGS: dict[str, Any] = {"num_clients": 5, "min_clients": 1, "fedcof_means_per_class": 2, "nodes": 1}
@@ -103,9 +104,10 @@ def test_a_client_of_the_extending_or_of_the_extended_run_can_go(tmp_path: Path)
     removal = remove_clients(second, [str(third.client)])
     assert_same_heads(removal.folder, expected)
 
-    assert merged[0].client == merged[3].client  # both runs have the id 7 here, and number their nodes from 1000
-    with pytest.raises(ValueError, match="such as 7/1000, 7/1000; got '7/1000'"):
-        remove_clients(second, ["7/1000"])
+    assert merged[0].client == merged[3].client  # both runs have the id 7 here, and number their nodes alike
+    twice = f"7/{FIRST_NODE_ID}"
+    with pytest.raises(ValueError, match=f"such as {twice}, {twice}; got '{twice}'"):
+        remove_clients(second, [twice])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")

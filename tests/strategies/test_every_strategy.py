@@ -15,7 +15,7 @@ from fedstats_app.statistics import RandomProjection, StatisticsSpec
 from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass
 from tests.support.clients import DIM, NUM_CLASSES, STRATEGIES, Clients, run, strategy_for
 from tests.support.compare import relative_difference
-from tests.support.local_grid import Fault
+from tests.support.local_grid import FIRST_NODE_ID, Fault
 
 CLIENTS = Clients()
 GRAM = StatisticsSpec(gram=True)
@@ -167,7 +167,7 @@ def test_every_fault_of_a_node_is_named_and_costs_nobody_else(drops_refused: boo
 
     strategy.start(grid)
 
-    told = {outcome.client - 1000: (outcome.outcome, outcome.reason) for outcome in strategy.outcomes}
+    told = {outcome.client - FIRST_NODE_ID: (outcome.outcome, outcome.reason) for outcome in strategy.outcomes}
     assert set(told) == set(range(CLIENTS.num_clients))
     for node, (outcome, reason) in told.items():
         _, expected, why = FAULTS.get(node, (None, "merged", ""))

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from fedstats_app.wire import read_statistics_request, statistics_reply
 from tests.support.clients import NUM_CLASSES, STRATEGIES, Clients, strategy_for
-from tests.support.local_grid import LocalGrid
+from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
 CLIENTS = Clients(5)
 own_app = ClientApp()
@@ -75,5 +75,5 @@ def test_one_of_them_that_answers_nothing_we_know_is_refused_by_name() -> None:
     strategy.start(own_grid(app))
 
     refused = [outcome for outcome in strategy.outcomes if outcome.outcome != "merged"]
-    assert [(outcome.client, outcome.outcome) for outcome in refused] == [(1003, "rejected")]
+    assert [(outcome.client, outcome.outcome) for outcome in refused] == [(FIRST_NODE_ID + 3, "rejected")]
     assert "missing ['metrics', 'statistics-0'], unexpected ['request']" in refused[0].reason

@@ -14,7 +14,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 App = Callable[[Message, Context], Message]
-FIRST_NODE_ID = 1000
+# As large as Flower's: beyond int64.
+FIRST_NODE_ID = 2**63 + 1000
 # What Flower answers for a function that raised, and the sender it gives errors of the SuperLink itself.
 CLIENT_APP_RAISED, NODE_UNAVAILABLE, SUPERLINK_NODE_ID = 2, 5, 1
 
