@@ -9,18 +9,16 @@ best accuracy on a grid of ridges, of the means over seeds of the split. All rul
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.features import Features, features_of, settings_of
+from benchmarks.features import Features, features_of
+from benchmarks.lines import parser_of, run
 from benchmarks.regularisers import curves
 from fedstats_app.config import AppConfig
 from fedstats_app.data import partition
@@ -193,26 +191,13 @@ def table(lines: Sequence[Compared]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiments", nargs="*", metavar="FILE.toml or 'key=value ...'")
-    parser.add_argument("--clients", type=int, nargs="+", default=[5, 10, 100])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--lines", type=Path, help="append the lines of JSON to this file too")
-    parser.add_argument("--table", type=Path, help="only print the table of the lines in this file")
-    options = parser.parse_args(arguments)
-    if options.table is not None:
-        print(table([Compared(**json.loads(line)) for line in options.table.read_text(encoding="utf-8").splitlines()]))
-        return
-    lines = []
-    for experiment in options.experiments or [""]:
-        config = AppConfig.from_run_config(settings_of(experiment))
-        for found in measure(experiment, config, options.clients, options.seeds):
-            lines.append(found)
-            print(line := json.dumps(asdict(found)), flush=True)
-            if options.lines is not None:
-                with options.lines.open("a", encoding="utf-8") as file:
-                    file.write(line + "\n")
-    print(table(lines))
+    options = parser_of(__doc__).parse_args(arguments)
+    run(
+        options,
+        Compared,
+        lambda experiment, config: measure(experiment, config, options.clients, options.seeds),
+        table,
+    )
 
 
 if __name__ == "__main__":

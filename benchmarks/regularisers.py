@@ -12,18 +12,16 @@ configuration and method is printed, and at the end a table of what the automati
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.features import Features, features_of, settings_of
+from benchmarks.features import Features, features_of
+from benchmarks.lines import parser_of, run
 from fedstats_app.config import AppConfig
 from fedstats_app.data import Dataset, partition
 from fedstats_app.data.clients import training_set
@@ -272,28 +270,15 @@ def table(losses: Sequence[Loss]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiments", nargs="*", metavar="FILE.toml or 'key=value ...'")
-    parser.add_argument("--clients", type=int, nargs="+", default=[5, 10, 100])
+    parser = parser_of(__doc__)
     parser.add_argument("--per-class", type=int, nargs="+", default=[0, 5, 20, 50])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--lines", type=Path, help="append the lines of JSON to this file too")
-    parser.add_argument("--table", type=Path, help="only print the table of the lines in this file")
     options = parser.parse_args(arguments)
-    if options.table is not None:
-        print(table([Loss(**json.loads(line)) for line in options.table.read_text(encoding="utf-8").splitlines()]))
-        return
-    losses = []
-    for experiment in options.experiments or [""]:
-        config = AppConfig.from_run_config(settings_of(experiment))
-        for loss in measure(experiment, config, options.per_class, options.clients, options.seeds):
-            losses.append(loss)
-            line = json.dumps(asdict(loss))
-            print(line, flush=True)
-            if options.lines is not None:
-                with options.lines.open("a", encoding="utf-8") as file:
-                    file.write(line + "\n")
-    print(table(losses))
+    run(
+        options,
+        Loss,
+        lambda experiment, config: measure(experiment, config, options.per_class, options.clients, options.seeds),
+        table,
+    )
 
 
 if __name__ == "__main__":
