@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedstats_app.training.zeroth_order.log import Update, pack_updates, unpack_updates
 from fedstats_app.training.zeroth_order.replica import DIGEST_BYTES
-from fedstats_app.training.zeroth_order.setup import MezoSetup
+from fedstats_app.training.zeroth_order.setup import MAX_DIRECTIONS, MezoSetup
 from fedstats_app.wire.arrays import read_tensors, to_record
 from fedstats_app.wire.reading import (
     MAX_COUNT,
@@ -143,7 +143,8 @@ def read_mezo_request(msg: Message) -> MezoRequest:
     """
     record, content = record_of(msg.content, RECORD, ConfigRecord), msg.content
     values = {"p": 1, "w": "", "x": False, "k": b"", **record}
-    directions, wanted, packed = whole(values, "p", 1), typed(values, "w", str), typed(values, "k", bytes)
+    directions = whole(values, "p", 1, MAX_DIRECTIONS)
+    wanted, packed = typed(values, "w", str), typed(values, "k", bytes)
     if wanted not in get_args(Wanted):
         raise Malformed(f"w: must be one of {get_args(Wanted)}, got {wanted!r:.40}")
     setup = from_values(MezoSetup, record_of(content, "setup", ConfigRecord)) if "setup" in content else None
