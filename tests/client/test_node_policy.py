@@ -25,7 +25,7 @@ from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import StatisticsRequest, evaluation_content
 from tests.support.compare import relative_difference
-from tests.support.local_grid import LocalGrid
+from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 from tests.support.simulation import clients, read_json, simulate, site_folder
 
 SIZES = {"a": {"ant": 12, "bee": 12, "zzyzx": 3}, "b": {"ant": 10, "bee": 11}, "c": {"bee": 9, "cat": 13}}
@@ -198,7 +198,7 @@ def test_nothing_is_trained_on_a_node_that_does_not_train(tmp_path: Path, kind: 
 def answer(node: Mapping[str, object], kind: str) -> Message:
     """Return what a node says to an empty message of a type."""
     grid = LocalGrid(client_app.app, [node], AppConfig().to_run_config())
-    [reply] = grid.send_and_receive([Message(RecordDict(), dst_node_id=1000, message_type=kind)])
+    [reply] = grid.send_and_receive([Message(RecordDict(), dst_node_id=FIRST_NODE_ID, message_type=kind)])
     return reply
 
 
@@ -210,7 +210,7 @@ def test_heads_of_other_methods_are_not_scored_either(tmp_path: Path) -> None:
         request = StatisticsRequest(2, (StatisticsSpec(gram=gram),), holdout=0.3, class_names=("ant", "bee"))
         content = evaluation_content(request, {"x": (0, head)})
         grid = LocalGrid(client_app.app, [site(tmp_path / str(gram), "b", allowed_methods="fedncm")], settings)
-        [reply] = grid.send_and_receive([Message(content, dst_node_id=1000, message_type="evaluate.heads")])
+        [reply] = grid.send_and_receive([Message(content, dst_node_id=FIRST_NODE_ID, message_type="evaluate.heads")])
         assert reply.has_error() == refused
         assert not refused or reply.error.reason.startswith("RefusedByPolicy")
 
@@ -244,11 +244,12 @@ def test_training_is_allowed_by_name_and_refused_in_words() -> None:
 def test_who_does_not_allow_training_says_so(tmp_path: Path) -> None:
     nodes = [site(tmp_path, "a", allowed_methods="fedncm"), site(tmp_path, "b")]
     grid = LocalGrid(client_app.app, nodes, AppConfig().to_run_config())
-    messages = [Message(RecordDict(), dst_node_id=1000 + n, message_type="query.clients") for n in range(2)]
+    messages = [Message(RecordDict(), dst_node_id=FIRST_NODE_ID + n, message_type="query.clients") for n in range(2)]
 
     replies = {reply.metadata.src_node_id: reply.content["node"] for reply in grid.send_and_receive(messages)}
 
-    assert {node: record.get("trains", True) for node, record in replies.items()} == {1000: False, 1001: True}  # type: ignore[union-attr]
+    told = {node: record.get("trains", True) for node, record in replies.items()}  # type: ignore[union-attr]
+    assert told == {FIRST_NODE_ID: False, FIRST_NODE_ID + 1: True}
 
 
 def test_an_evaluation_names_no_class_of_few_samples(tmp_path: Path) -> None:
@@ -263,7 +264,7 @@ def test_an_evaluation_names_no_class_of_few_samples(tmp_path: Path) -> None:
     assert 20 <= results["num_test_examples"] <= 24 and result["accuracy"] is not None
     # Of one class alone there are no other samples to rank it against.
     assert result["macro_auroc"] is None and result["per_class_specificity"][0] is None
-    assert set(result["client_accuracy"]["by_client"]) == {"1000", "1001"}
+    assert set(result["client_accuracy"]["by_client"]) == {str(FIRST_NODE_ID), str(FIRST_NODE_ID + 1)}
     for left in disclosed(folder, "evaluate.heads"):
         cells = [one for one in left["fields"] if one["field"] == "confusion.fedncm.cells"]
         assert cells[0]["shape"][0] <= 2  # true class ant only
@@ -320,7 +321,7 @@ def test_a_node_with_another_spelling_is_refused_with_both_lists(tmp_path: Path)
     folder = simulate(tmp_path, node_configs=nodes, method="fedncm")
 
     [(node, reason)] = read_json(folder, "results.json")["refused_nodes"].items()
-    assert node == "1001" and "'Cat' differs from 'cat' only in letter case" in reason
+    assert node == str(FIRST_NODE_ID + 1) and "'Cat' differs from 'cat' only in letter case" in reason
     assert "['Cat', 'dog']" in reason and "'cat'" in reason
     assert read_json(folder, "config.json")["class_names"] == ["ant", "cat", "dog"]
     with pytest.raises(TooFewClients, match=r"letter case; node 100\d has \['[Cc]at', 'dog'\].*\['[Cc]at', 'dog'\]"):
@@ -353,7 +354,8 @@ def test_one_number_with_two_names_is_refused(tmp_path: Path, monkeypatch: pytes
 
     refused = read_json(folder, "results.json")["refused_nodes"]
     assert read_json(folder, "config.json")["class_names"] == ["cat", "dog"]
-    assert list(refused) == ["1002", "1003"]
-    assert "class 1 is 'wolf', but elsewhere 'dog'" in refused["1002"]
-    assert "[0: 'cat', 1: 'dog']" in refused["1002"] and "[0: 'cat', 1: 'wolf']" in refused["1002"]
-    assert "class 0 is '0', but elsewhere 'cat'" in refused["1003"]
+    third, fourth = (str(FIRST_NODE_ID + number) for number in (2, 3))
+    assert list(refused) == [third, fourth]
+    assert "class 1 is 'wolf', but elsewhere 'dog'" in refused[third]
+    assert "[0: 'cat', 1: 'dog']" in refused[third] and "[0: 'cat', 1: 'wolf']" in refused[third]
+    assert "class 0 is '0', but elsewhere 'cat'" in refused[fourth]
