@@ -132,12 +132,14 @@ ATTACKS: dict[str, Attack] = {
     "Gram plus 1e6 I": poisoned_gram(1e6),
     "Gram plus 1e3 I": poisoned_gram(1e3),
 }
+MEDIANS: dict[str, object] = {"fedncm-center": "median", "fedcof-center": "median"}
 # What a user may switch on, as run-config.
 PROTECTIONS: dict[str, dict[str, object]] = {
     "none": {},
     "max-class-share = 0.2": {"max-class-share": 0.2},
     "max-client-share = 0.05": {"max-client-share": 0.05},
-    "center = median": {"fedncm-center": "median", "fedcof-center": "median"},
+    "center = median": MEDIANS,
+    "max-client-share = 0.05, center = median": {"max-client-share": 0.05, **MEDIANS},
 }
 
 
