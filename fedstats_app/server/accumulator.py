@@ -69,9 +69,7 @@ class Accumulator:
 
     def keep(self) -> None:
         """Write down where stage 1 stands, unless that was done only a while ago."""
-        # Where shares are capped there is no sum yet: what one client counts for depends on all.
-        capped = self._strategy.collection.capped is not None
-        if not self._wanted or capped or time.monotonic() - self._last < self._every:
+        if not self._wanted or time.monotonic() - self._last < self._every:
             return
         asked = self._asked
         sums, record = self._strategy.collection.state()

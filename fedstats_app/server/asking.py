@@ -79,15 +79,16 @@ def _on_reply(
 
     def on_reply(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
         run.folder.append_client(outcome.to_json())
-        if received is not None and asked.curve is not None:
-            asked.curve.add(received)
-        if received is not None and strategy.collection.capped is None:
-            asked.kept.add(outcome.client, received.statistics[:1])
-        if received is not None and keep_labels:
-            asked.label_counts[outcome.client] = received.statistics[0].rows.summed().class_counts.numpy()
-        if received is not None and run.config.run.save_client_statistics:
-            digest = collection.digests[outcome.client]
-            save_client_statistics(run.folder.path, outcome.client, digest, received.statistics, run.class_names)
+        if received is not None:
+            if asked.curve is not None:
+                asked.curve.add(received)
+            if collection.capped is None:
+                asked.kept.add(outcome.client, received.statistics[:1])
+            if keep_labels:
+                asked.label_counts[outcome.client] = received.statistics[0].rows.summed().class_counts.numpy()
+            if run.config.run.save_client_statistics:
+                digest = collection.digests[outcome.client]
+                save_client_statistics(run.folder.path, outcome.client, digest, received.statistics, run.class_names)
         accumulator.keep()
         answered, failed = len(strategy.outcomes), sum(not one.in_heads for one in strategy.outcomes)
         line = (
