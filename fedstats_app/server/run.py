@@ -165,6 +165,8 @@ def prepare(
         partitions(config.data, config.partition, config.run.seed)
     options = config.backbone_for(own_data=not simulated)
     backbone = loaded_backbone(options)
+    for warning in backbone.licence.warnings:
+        progress.say(warning)
     if simulated:
         check_kind(training_set(config.data), backbone)
     own_names = training_set(config.data).class_names if simulated else federation.class_names
