@@ -53,7 +53,7 @@ def with_module(base: Backbone, module: nn.Module, weights_source: str) -> Backb
         device=str(base.device),
         autocast=base.autocast,
         channels_last=base.channels_last,
-        identity=base.identity,
+        identity=base.identity.removeprefix("random:"),
         language_head=base.language_head,
         licence=base.licence,
         features=base.features,
