@@ -193,7 +193,8 @@ def _written(
             f"{old}: shares were capped (max-class-share, max-client-share), and what one client counts for depends on "
             "all: only a new run without it is a run that never had it"
         )
-    before = read_json_file(old / "results.json")["methods"]
+    results = read_json_file(old / "results.json")
+    before = results["methods"]
     run_id = json.loads((old / "status.json").read_text(encoding="utf-8"))["run_id"]
     folder = RunFolder.create(output_dir or str(old.resolve().parent), run_id)
     masked = tuple(name for name, one in methods.items() if classes and _needs_matrix(one))
@@ -211,7 +212,17 @@ def _written(
         folder.write_config({**record, "removed": what, "removed_from": str(old)})
         for line in _clients(old, removed):
             folder.append_client(line)
-        folder.write_results({"methods": entries, "removed": what, "removed_from": str(old), "evaluated_on": ""})
+        folder.write_results(
+            {
+                "methods": entries,
+                "num_clients_asked": results["num_clients_asked"],
+                "num_clients_merged": len(rest.clients),
+                "num_unreadable": results["num_unreadable"],
+                "removed": what,
+                "removed_from": str(old),
+                "evaluated_on": "",
+            }
+        )
         write_model_card(folder.path)
         if not classes:
             take_over(old, folder.path, rest.clients)
