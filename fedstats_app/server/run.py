@@ -155,16 +155,19 @@ def prepare(
     """
     progress.say(f"methods {', '.join(config.methods)}; backbone {config.backbone.backbone}")
     extension = Extension(config.federation)
-    federation = _discover(config, grid, extension, progress, on_reply)
+    with progress.doing("waiting for SuperNodes and their answers"):
+        federation = _discover(config, grid, extension, progress, on_reply)
     simulated, supernodes = federation.simulated, len(set(federation.hosts.values()))
     data_name = config.data.dataset if simulated else OWN_DATA
     found = f"{len(federation.hosts)} clients on {supernodes} SuperNodes after {progress.elapsed}"
     progress.say(f"{found}; {data_name}")
     if simulated:
         # A split that cannot be made is one error here, not one on every client.
-        partitions(config.data, config.partition, config.run.seed)
+        with progress.doing("loading the data and splitting it"):
+            partitions(config.data, config.partition, config.run.seed)
     options = config.backbone_for(own_data=not simulated)
-    backbone = loaded_backbone(options)
+    with progress.doing(f"loading backbone {options.backbone}"):
+        backbone = loaded_backbone(options)
     if simulated:
         check_kind(training_set(config.data), backbone)
     own_names = training_set(config.data).class_names if simulated else federation.class_names
@@ -172,14 +175,15 @@ def prepare(
     _check_classes(config, len(class_names), backbone.feature_dim)
     if config.trainer and "label-words" in config.start_heads:
         label_word_head(config.tuning.words, backbone, class_names)  # words that do not suit are an error now
-    test_set = _test_set(config, federation, backbone, class_names)
+    with progress.doing("loading the server's test data"):
+        test_set = _test_set(config, federation, backbone, class_names, progress)
     clients = ClientGrid(
         grid,
         federation.hosts,
         reply_timeout=config.federation.reply_timeout,
         window_bytes=config.federation.window_bytes,
     )
-    clients.on_reply = on_reply
+    clients.on_reply, clients.progress = on_reply, progress
     run = Run(
         config=config.measured(None if test_set is None else test_set.features, progress.say),
         folder=folder,
@@ -228,7 +232,7 @@ def _discover(
 
 
 def _test_set(
-    config: AppConfig, federation: Federation, backbone: Backbone, class_names: tuple[str, ...]
+    config: AppConfig, federation: Federation, backbone: Backbone, class_names: tuple[str, ...], progress: Progress
 ) -> ServerTestSet | None:
     spec = config.data.test_dataset or (config.data.dataset if federation.simulated else "")
     dataset = test_split(spec, config.data) if spec else None
@@ -237,7 +241,7 @@ def _test_set(
     if dataset is None:
         return None
     reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
-    return ServerTestSet(dataset.with_class_names(class_names), reader)
+    return ServerTestSet(dataset.with_class_names(class_names), reader, progress)
 
 
 def _write_config(run: Run) -> None:
