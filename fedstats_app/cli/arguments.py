@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
             "evaluate", help="score a head on labelled images or texts", description=_EVALUATE, epilog=_EXIT
         )
     )
+    _check(commands.add_parser("check", help="check settings before a run", description=_CHECK, epilog=_EXIT))
     _doctor(commands.add_parser("doctor", help="check a machine before a run", description=_DOCTOR, epilog=_EXIT))
     _remove(
         commands.add_parser("remove", help="take a site or a class out of a run", description=_REMOVE, epilog=_EXIT)
@@ -56,6 +57,10 @@ _EVALUATE = (
     "Accuracy, accuracy per class, confusion matrix and calibration of a head on a folder that holds one folder of "
     "images, or of text files, per class (of its part `test`, where it has folders train and test), or on parquet or "
     "CSV files (test-*.parquet, where there are such)."
+)
+_CHECK = (
+    "Check every key and value of a run, the paths and libraries that they need, and who has the port of Flower's "
+    "local SuperLink, in about a second and without starting anything; then print the command that starts the run."
 )
 _DOCTOR = (
     "Check versions, weights, data, certificates, SuperLink and disk, and say what a run would send, hold in memory "
@@ -114,8 +119,25 @@ def _add_head(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
 
 
+def _check(command: argparse.ArgumentParser) -> None:
+    command.add_argument("settings", nargs="*", metavar="SETTINGS", help="the same, without the option's name")
+    _add_settings(command)
+    command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+
+
+def _add_settings(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "-c",
+        "--run-config",
+        action="append",
+        default=[],
+        metavar="SETTINGS",
+        help="as of `flwr run . --run-config SETTINGS`: a TOML file, or KEY=VALUE words; may be given several times",
+    )
+
+
 def _doctor(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--run-config", metavar="FILE", help="TOML file as for `flwr run . --run-config FILE`")
+    _add_settings(command)
     command.add_argument("--data-path", metavar="PATH", help="this node's own data, as data-path of its node-config")
     command.add_argument(
         "--backbone-weights", default="", metavar="FILE", help="as backbone-weights of the node-config"
