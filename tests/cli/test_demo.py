@@ -79,5 +79,5 @@ def test_a_command_s_last_line_and_log_are_kept_and_its_code_counts(
 def test_a_run_that_failed_is_told_by_its_last_line(tmp_path: Path) -> None:
     assert run_folder(str(tmp_path)) == str(tmp_path)
     why = "[fedstats] FAILED: " + "no node answered; " * 100
-    with pytest.raises(CommandError, match="the run failed: .*no node answered"):
+    with pytest.raises(CommandError, match=r"the run failed: .*no node answered"):
         run_folder(why)
