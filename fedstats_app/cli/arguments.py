@@ -39,6 +39,8 @@ def parser() -> argparse.ArgumentParser:
     )
     _check(commands.add_parser("check", help="check settings before a run", description=_CHECK, epilog=_EXIT))
     _doctor(commands.add_parser("doctor", help="check a machine before a run", description=_DOCTOR, epilog=_EXIT))
+    _new(commands.add_parser("new", help="make a folder for `flwr run`", description=_NEW, epilog=_EXIT))
+    _demo(commands.add_parser("demo", help="a federation on this machine, and a run", description=_DEMO, epilog=_EXIT))
     _remove(
         commands.add_parser("remove", help="take a site or a class out of a run", description=_REMOVE, epilog=_EXIT)
     )
@@ -65,6 +67,14 @@ _CHECK = (
 _DOCTOR = (
     "Check versions, weights, data, certificates, SuperLink and disk, and say what a run would send, hold in memory "
     "and take. Nothing is downloaded and every wait is bounded."
+)
+_NEW = (
+    "Make a folder with all settings and examples of them, in which `flwr run .` runs the installed fedstats-app. Who "
+    "has a clone of its repository needs none."
+)
+_DEMO = (
+    "Start a SuperLink and a SuperNode per site on this machine, with TLS and keys, run the app on them, and end them. "
+    "Nothing leaves the machine."
 )
 _REMOVE = (
     "Solve the heads of a run again without some of its clients, from what it kept of each (save-client-statistics) or "
@@ -156,6 +166,29 @@ def _doctor(command: argparse.ArgumentParser) -> None:
         "--timeout", type=_positive, default=5.0, metavar="SECONDS", help="for each connection (default: 5)"
     )
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+
+
+def _new(command: argparse.ArgumentParser) -> None:
+    command.add_argument("folder", metavar="FOLDER", help="must not be there, or be empty")
+
+
+def _demo(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--images",
+        default="",
+        metavar="FOLDER",
+        help="a folder per site, in it a folder of images per class (default: three sites of the built-in sample)",
+    )
+    command.add_argument(
+        "--dir",
+        default="",
+        metavar="FOLDER",
+        help="for certificates, keys and logs; must not be there, and is deleted after a run that went well",
+    )
+    command.add_argument(
+        "--port", type=_at_least_one, default=8000, help="of the SuperLink; SuperNodes take those after it"
+    )
+    command.add_argument("--keep", action="store_true", help="leave the federation up after the run, until Ctrl-C")
 
 
 def _remove(command: argparse.ArgumentParser) -> None:
