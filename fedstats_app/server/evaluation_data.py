@@ -30,6 +30,7 @@ class ServerTestSet:
     def __init__(self, dataset: Dataset, reader: FeatureReader) -> None:
         self.dataset, self._reader = dataset, reader
         self._blocks: list[tuple[Tensor, Tensor]] | None = None
+        self._positions: list[int] = []  # in the data set, of the samples that can be read
 
     @property
     def blocks(self) -> list[tuple[Tensor, Tensor]]:
@@ -37,10 +38,10 @@ class ServerTestSet:
         if self._blocks is None:
             labels = torch.from_numpy(np.array(self.dataset.labels))
             everything = np.arange(len(self.dataset))
-            self._blocks = [
-                (features.cpu(), labels[positions])
-                for features, positions in self._reader.blocks(self.dataset, everything)
-            ]
+            self._blocks, self._positions = [], []
+            for features, positions in self._reader.blocks(self.dataset, everything):
+                self._blocks.append((features.cpu(), labels[positions]))
+                self._positions.extend(positions.tolist())
         return self._blocks
 
     @property
@@ -76,6 +77,11 @@ class ServerTestSet:
                 predictions = head.predict(mapped, mask_absent=mask_absent)
                 total[name] += HeadScores.from_logits(head.logits(mapped), labels, predictions)
         return total
+
+    def predictions(self, feature_map: FeatureMap, head: LinearHead, *, mask_absent: bool) -> list[tuple[int, int]]:
+        """Return of every sample that can be read its position in the data set and the class a head predicts."""
+        predicted = [head.predict(feature_map(block), mask_absent=mask_absent) for block, _ in self.blocks]
+        return list(zip(self._positions, torch.cat(predicted).tolist(), strict=True))
 
     def features(self) -> Tensor:
         """Return (n, d) the features of all samples that can be read."""
