@@ -79,8 +79,8 @@ def _result(run: RunRecord) -> Iterator[str]:
     if run.best != run.advised:
         best = run.methods[run.best]
         yield (
-            f"{display_name(run.best)} is right on {percent(best['accuracy'])}, which so few test {run.kind}s cannot "
-            f"tell from chance, and takes {_times(best['wire_bytes'], entry['wire_bytes'])}."
+            f"{display_name(run.best)} is right on {percent(best['accuracy'])}, a difference that so many test "
+            f"{run.kind}s cannot confirm, and takes {_times(best['wire_bytes'], entry['wire_bytes'])}."
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedstats_app.data.paths import without_folders
 from fedstats_app.outcomes.advice import Advice, advise
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.outcomes.method_result import MethodResult
@@ -145,8 +146,8 @@ def _write(
             class_names=run.class_names,
             label_counts=np.stack(labels) if labels else None,
             confusion_matrices={name: matrix.matrix.numpy() for name, matrix in scores.confusion.items()},
-            dataset=run.data_name,
-            backbone=run.config.backbone.backbone,
+            dataset=without_folders(run.data_name),
+            backbone=without_folders(run.config.backbone.backbone),
             curves=scores.curves,
         )
 

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score
 
 import fedstats_app
 from fedstats_app.cli import main
 from fedstats_app.cli.evaluate import MATRIX_CLASSES
-from fedstats_app.heads import ConfusionMatrix
 from tests.cli.conftest import picture
 
 Capture = pytest.CaptureFixture[str]

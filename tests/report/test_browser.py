@@ -73,7 +73,8 @@ def test_a_chart_is_there_in_the_size_of_the_screen_alone(chromium: Browser, ser
 def test_the_checks_see_what_is_wrong(chromium: Browser, tmp_path: Path) -> None:
     """A page that is too wide, asks for a file and logs an error: else the other tests would look at nothing."""
     bad = tmp_path / "bad.html"
-    bad.write_text("<p style='width:900px'>x<img src='nothing.png'><script>console.error('oh')</script>")
+    viewport = "<meta name=viewport content=width=device-width>"
+    bad.write_text(f"{viewport}<p style='width:900px'>x<img src='nothing.png'><script>console.error('oh')</script>")
     opened = chromium.open(bad, width=390, height=844, scroll=WIDTH, wide=TOO_WIDE)
     assert opened.problems and len(opened.requests) == 2
     assert opened.values["wide"] and opened.values["scroll"] >= 900

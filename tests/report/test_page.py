@@ -186,12 +186,12 @@ def test_runs_of_earlier_versions_have_a_page(copied: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no run folder: it has no status.json"):
+    with pytest.raises(FileNotFoundError, match=r"no run folder: it has no status\.json"):
         write_report(tmp_path)
 
 
 def test_damage_is_an_error_that_names_the_file(copied: Path) -> None:
     content = (copied / "results.json").read_text()
     (copied / "results.json").write_text(content.replace('"num_clients_merged": 10', '"num_clients_merged": 11'))
-    with pytest.raises(ValueError, match="results.json is damaged"):
+    with pytest.raises(ValueError, match=r"results\.json is damaged"):
         write_report(copied)

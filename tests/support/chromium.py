@@ -1,4 +1,7 @@
-"""Pages in Debian's headless Chromium, by its DevTools protocol over a pipe: no driver and no network needed."""
+"""Pages in Debian's headless Chromium, by its DevTools protocol over a pipe: no driver and no network needed.
+
+`python -m tests.support.chromium PAGE PICTURE` takes a picture of the top of a page.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -143,3 +147,9 @@ def browser() -> Iterator[Browser]:
             yield running
         finally:
             running.close()
+
+
+if __name__ == "__main__":
+    with browser() as running:
+        running.open(Path(sys.argv[1]).expanduser().resolve(), width=1040, height=1330)
+        Path(sys.argv[2]).write_bytes(running.screenshot(whole=False))
