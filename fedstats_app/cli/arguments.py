@@ -44,6 +44,8 @@ def parser() -> argparse.ArgumentParser:
     _remove(
         commands.add_parser("remove", help="take a site or a class out of a run", description=_REMOVE, epilog=_EXIT)
     )
+    _report(commands.add_parser("report", help="make a run's page, or compare runs", description=_REPORT, epilog=_EXIT))
+    _runs(commands.add_parser("runs", help="list runs", description=_RUNS, epilog=_EXIT))
     # Its options are not abbreviated: what is not one of them is Flower's.
     _node(commands.add_parser("node", help="run a SuperNode", description=_NODE, epilog=_FLOWER, allow_abbrev=False))
     _ledger(
@@ -81,6 +83,8 @@ _REMOVE = (
     "from what they sent once more, or without a class. The new heads are in a folder of their own; those of the old "
     "one are marked as superseded."
 )
+_REPORT = "Make report.html of a run folder again, from its other files; of several runs, one page that compares them."
+_RUNS = "List the runs in a folder: date, status, data, backbone, methods, best accuracy and what sites sent for it."
 _NODE = (
     "Run a SuperNode that answers with fedstats-app as it is installed here, whatever app the server sends; or with "
     "the apps whose SHA-256 are approved-apps in its node-config."
@@ -211,6 +215,22 @@ def _remove(command: argparse.ArgumentParser) -> None:
         help="a later run that keeps what these clients sent it, to be subtracted (save-client-statistics)",
     )
     command.add_argument("--output-dir", default="", metavar="DIR", help="of the new folder (default: the old one's)")
+    command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+
+
+def _report(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "run_folders", nargs="+", metavar="RUN_FOLDER", help="the folder whose path a run printed last"
+    )
+    command.add_argument(
+        "--output",
+        metavar="FILE",
+        help="page to write (default: report.html in the run folder; of several runs comparison.html here)",
+    )
+
+
+def _runs(command: argparse.ArgumentParser) -> None:
+    command.add_argument("folder", nargs="?", metavar="FOLDER", help="folder of runs (default: ~/fedstats-runs)")
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
 
 
