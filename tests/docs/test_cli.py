@@ -49,7 +49,7 @@ def test_commands_run(
 
 
 def test_all_commands_are_shown() -> None:
-    assert {command.split()[1] for command in COMMANDS} == {"predict", "evaluate", "doctor", "remove", "node"}
+    assert {command.split()[1] for command in COMMANDS} == {"predict", "evaluate", "export", "doctor", "remove", "node"}
 
 
 def test_options_in_the_text_exist() -> None:
