@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from fedstats_app.config.app_config import AppConfig
 from fedstats_app.config.node_config import NodeConfig
-from fedstats_app.data.clients import data_spec, is_table
+from fedstats_app.data.clients import data_spec
+from fedstats_app.data.options import is_table
 
 # All that the server is told; what was asked for stands in the node's log.
 REFUSED = "refused by this node's owner (the reason is in the log of this node)"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstats_app.data.dataset import Dataset
-from fedstats_app.data.loading import load_dataset
+from fedstats_app.data.loading import load_dataset, resolved
 from fedstats_app.data.options import DataOptions, PartitionOptions
 from fedstats_app.data.partition import partition
 
@@ -21,12 +21,13 @@ from fedstats_app.data.partition import partition
 @functools.lru_cache(maxsize=2)
 def training_set(options: DataOptions) -> Dataset:
     """Return the data set that clients are partitions of, loaded once per process."""
-    return load_dataset(options.dataset, "train", **options.columns)
+    dataset: Dataset = load_dataset(options.dataset, "train", **options.reading)
+    return dataset
 
 
 def test_split(spec: str, options: DataOptions) -> Dataset | None:
     """Return the test split of a data set, or None if it has none; of tables, with the columns that are named."""
-    return load_dataset(spec, "test", **(options.columns if is_table(spec) else {}))
+    return load_dataset(spec, "test", **options.reading_of(resolved(spec)))
 
 
 @functools.lru_cache(maxsize=2)
@@ -48,22 +49,17 @@ def partitions(data: DataOptions, options: PartitionOptions, seed: int) -> list[
 def own_dataset(path: str, options: DataOptions) -> Dataset:
     """Return the data of a node with data of its own, all of it training data."""
     spec = data_spec(path)
-    return load_dataset(spec, "train", **(options.columns if is_table(spec) else {}))
+    return load_dataset(spec, "train", **options.reading_of(spec), confined=True)
 
 
 def data_spec(path: str) -> str:
-    """Return the spec of data at a path: parquet or CSV files where there are any, else a folder per class."""
+    """Return the spec of data at a path: parquet or CSV files where there are any, saved data sets, else folders."""
     place = Path(path).expanduser()
     for suffix in ("parquet", "csv"):
         folders = (place, place / "data")
         if place.suffix == f".{suffix}" or any(any(folder.glob(f"*.{suffix}")) for folder in folders):
             return f"{suffix}:{path}"
-    return f"folder:{path}"
-
-
-def is_table(spec: str) -> bool:
-    """Return whether a data set has columns to choose from."""
-    return spec.startswith(("hub:", "parquet:", "csv:"))
+    return resolved(f"folder:{path}")
 
 
 def hidden_classes(dataset: Dataset, floor: int) -> NDArray[np.int64]:

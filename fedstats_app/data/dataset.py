@@ -104,6 +104,8 @@ class Dataset:
         data should give a number the same meaning. Folders and columns of strings have names only.
     kind : {"image", "text"}
         What the samples are.
+    notes : tuple of str
+        What a person should know of how the data were read, a sentence each.
 
     Raises
     ------
@@ -122,6 +124,7 @@ class Dataset:
     )
     numbered: bool = False
     kind: Kind = "image"
+    notes: tuple[str, ...] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         """Check the labels against the classes, and make them read-only."""

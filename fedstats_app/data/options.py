@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from fedstats_app.data.folder_layout import FOLDER_LEVELS
 from fedstats_app.data.partition import PARTITIONERS
 from fedstats_app.options import Options, empty_or, is_absolute, number, one_of, option, text, whole
+
+
+def is_table(spec: str) -> bool:
+    """Return whether a data set has columns to choose from."""
+    return spec.startswith(("hub:", "parquet:", "csv:", "arrow:"))
 
 
 def dataset_spec(value: object) -> object:
     """Check for where a data set is."""
     kind, _, where = str(value).partition(":")
-    if not (value == "builtin" or (kind in ("hub", "folder", "parquet", "csv") and where)):
-        raise ValueError("must be builtin, hub:NAME, folder:/PATH, parquet:/PATH or csv:/PATH")
-    if kind in ("folder", "parquet", "csv") and not is_absolute(where):
+    if not (value == "builtin" or (kind in ("hub", "folder", "parquet", "csv", "arrow") and where)):
+        raise ValueError("must be builtin, hub:NAME, folder:/PATH, parquet:/PATH, csv:/PATH or arrow:/PATH")
+    if kind in ("folder", "parquet", "csv", "arrow") and not is_absolute(where):
         # The app does not run in the user's folder, so a relative path would lead somewhere else.
         raise ValueError("must name an absolute path (or one that starts with ~)")
     return value
@@ -28,6 +35,7 @@ class DataOptions(Options):
     image_column: str = option("", text)
     text_column: str = option("", text)
     label_column: str = option("", text)
+    folder_levels: str = option("auto", one_of(*FOLDER_LEVELS))
     holdout_fraction: float = option(0.2, number(0.0, 0.9, open_low=True))
 
     @property
@@ -35,6 +43,15 @@ class DataOptions(Options):
         """The columns that are named, as arguments of :func:`fedstats_app.data.load_dataset`."""
         named = {name: getattr(self, name) for name in ("image_column", "text_column", "label_column")}
         return {name: column for name, column in named.items() if column}
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the data set is read, as arguments of :func:`fedstats_app.data.load_dataset`."""
+        return {**self.columns, "folder_levels": self.folder_levels}
+
+    def reading_of(self, spec: str) -> dict[str, Any]:
+        """Return how another data set is read, which has these columns only if it is a table."""
+        return self.reading if is_table(spec) else {"folder_levels": self.folder_levels}
 
 
 @dataclass(frozen=True)

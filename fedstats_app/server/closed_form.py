@@ -39,14 +39,18 @@ class ClosedForm:
         asked = ask(run, strategy)
         collected = strategy.collection.collected(run.class_names, run.folder.run_id)
         if run.config.run.save_statistics:
-            save_statistics(run.folder.path, collected)
+            with run.progress.doing("writing the statistics"):
+                save_statistics(run.folder.path, collected)
         # Before anybody evaluates: what goes wrong then must not cost the heads.
         _save_heads(run, strategy, [method_result(strategy, name, Scores("")) for name in strategy.heads], Scores(""))
-        scores = score(run, strategy, asked)
-        results = [method_result(strategy, name, scores) for name in strategy.heads]
-        harm = _measure_clients(run, strategy, asked)
+        with run.progress.doing("evaluating"):
+            scores = score(run, strategy, asked)
+            results = [method_result(strategy, name, scores) for name in strategy.heads]
+        with run.progress.doing("measuring what each client changes"):
+            harm = _measure_clients(run, strategy, asked)
         advice = advise(results, scores.num_examples, chance=scores.chance)
-        _write(run, strategy, asked, scores, results, advice, harm)
+        with run.progress.doing("writing results and plots"):
+            _write(run, strategy, asked, scores, results, advice, harm)
         forget_accumulated(run.folder.path)
         run.progress.say(f"done after {run.progress.elapsed}")
         print(results_table(results, _num_merged(strategy.outcomes)), flush=True)
@@ -69,11 +73,12 @@ def _kept_statistics(run: Run) -> CollectedStatistics:
 
 def _measure_clients(run: Run, strategy: StatisticsStrategy, asked: Asked) -> list[str]:
     """Write down every client's shares and influence; return a line for each whose influence is large."""
+    test = None if run.test_set is None else (run.test_set.features(), run.test_set.labels())
+    measured = measure(strategy, asked.kept, asked.largest, test)
     kept, total = strategy.collection.capped or asked.kept, strategy.collection.statistics(0)
-    influences = measure(kept, total, strategy.request.specs[0].feature_map, run.test_set)
-    outcomes = with_shares(strategy.outcomes, kept, total, influences, run.class_names)
+    outcomes = with_shares(strategy.outcomes, kept, total, measured, run.class_names)
     run.folder.write_clients(outcome.to_json() for outcome in outcomes)
-    return influence_lines(influences, outcomes, run.class_names)
+    return influence_lines(measured, outcomes, run.class_names)
 
 
 def _num_merged(outcomes: Sequence[ClientOutcome]) -> int:

@@ -53,7 +53,8 @@ def test_text_is_a_line_per_check_with_what_to_do(
     assert "\nwarning  class counts: 3 of 3 classes have fewer than 5 images" in out
     assert "\n         -> add images, or set min-class-count" in out
     assert "from this node, each method alone" in out and "memory:" not in out
-    assert out.splitlines()[-1].endswith("0 failed, 1 with a warning")
+    assert "pixels on a side" in " ".join(out.split())
+    assert out.splitlines()[-1].endswith("0 failed, 2 with a warning")
     words = [line for line in out.splitlines() if str(pictures.parent) not in line]
     assert max(map(len, words)) <= 100
 
