@@ -62,8 +62,9 @@ _DOCTOR = (
     "and take. Nothing is downloaded and every wait is bounded."
 )
 _REMOVE = (
-    "Solve the heads of a run again without some of its clients, from what it kept of each (save-client-statistics), "
-    "or without a class. The new heads are in a folder of their own; those of the old one are marked as superseded."
+    "Solve the heads of a run again without some of its clients, from what it kept of each (save-client-statistics) or "
+    "from what they sent once more, or without a class. The new heads are in a folder of their own; those of the old "
+    "one are marked as superseded."
 )
 _NODE = (
     "Run a SuperNode that answers with fedstats-app as it is installed here, whatever app the server sends; or with "
@@ -147,6 +148,12 @@ def _remove(command: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--class", action="append", default=[], dest="classes", metavar="NAME", help="may be given several times"
+    )
+    command.add_argument(
+        "--asked-again",
+        default="",
+        metavar="RUN_FOLDER",
+        help="a later run that keeps what these clients sent it, to be subtracted (save-client-statistics)",
     )
     command.add_argument("--output-dir", default="", metavar="DIR", help="of the new folder (default: the old one's)")
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")

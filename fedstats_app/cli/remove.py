@@ -21,7 +21,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.run_folder).expanduser()
     output = str(Path(arguments.output_dir).expanduser().resolve()) if arguments.output_dir else ""
     if arguments.client:
-        removal = remove_clients(folder, arguments.client, output)
+        again = Path(arguments.asked_again).expanduser() if arguments.asked_again else None
+        removal = remove_clients(folder, arguments.client, output, asked_again=again)
     else:
         removal = remove_classes(folder, arguments.classes, output)
     print(to_json(asdict(removal)) if arguments.json else "\n".join(_lines(removal, folder)))

@@ -190,9 +190,10 @@ network's weights are not in it; their fingerprint is, and other weights are ref
         merged = self.results.get("num_clients_merged", self.first.get("num-clients", "?"))
         asked = self.results.get("num_clients_asked", "?")
         data, samples = _text(self.first.get("dataset", "?")), self.first.get("num-examples", "?")
+        removed = f" Then {_text(self.results['removed'])} was removed." if "removed" in self.results else ""
         return f"""## Data
 
-`{data}`: {samples} labelled {self.kind}s for training, of {merged} clients; {asked} were asked.{left_out}
+`{data}`: {samples} labelled {self.kind}s for training, of {merged} clients; {asked} were asked.{left_out}{removed}
 """
 
     def training(self) -> str:

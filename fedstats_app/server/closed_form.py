@@ -69,11 +69,12 @@ def _kept_statistics(run: Run) -> CollectedStatistics:
 
 def _measure_clients(run: Run, strategy: StatisticsStrategy, asked: Asked) -> list[str]:
     """Write down every client's shares and influence; return a line for each whose influence is large."""
+    test = None if run.test_set is None else (run.test_set.features(), run.test_set.labels())
+    measured = measure(strategy, asked.kept, asked.largest, test)
     kept, total = strategy.collection.capped or asked.kept, strategy.collection.statistics(0)
-    influences = measure(kept, total, strategy.request.specs[0].feature_map, run.test_set)
-    outcomes = with_shares(strategy.outcomes, kept, total, influences, run.class_names)
+    outcomes = with_shares(strategy.outcomes, kept, total, measured, run.class_names)
     run.folder.write_clients(outcome.to_json() for outcome in outcomes)
-    return influence_lines(influences, outcomes, run.class_names)
+    return influence_lines(measured, outcomes, run.class_names)
 
 
 def _num_merged(outcomes: Sequence[ClientOutcome]) -> int:

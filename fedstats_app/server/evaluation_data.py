@@ -53,7 +53,7 @@ class ServerTestSet:
         if feature_map is None:
             return samples_for(self.dataset, np.arange(len(self.dataset)), self._reader.backbone)
         features = torch.cat([feature_map(block).float() for block, _ in self.blocks])
-        return TensorSamples(features, torch.cat([labels for _, labels in self.blocks]))
+        return TensorSamples(features, self.labels())
 
     def evaluate(
         self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool
@@ -80,3 +80,7 @@ class ServerTestSet:
     def features(self) -> Tensor:
         """Return (n, d) the features of all samples that can be read."""
         return torch.cat([features for features, _ in self.blocks])
+
+    def labels(self) -> Tensor:
+        """Return (n,) int64 labels of the same samples."""
+        return torch.cat([labels for _, labels in self.blocks])
