@@ -141,6 +141,14 @@ class LastWord(logging.Handler):
                 print(self.line, flush=True)
 
 
+def how_to_stop(folder: RunFolder) -> str:
+    """Return in words how to stop a run, which Ctrl-C does not, and how to go on with it afterwards."""
+    return (
+        f"Ctrl-C leaves this log only: `flwr stop {folder.run_id}` stops the run, and the same command with "
+        f"resume='{folder.path}' in its --run-config goes on with it"
+    )
+
+
 @contextmanager
 def quiet_flower() -> Iterator[None]:
     """Keep Flower's own round-by-round log, which repeats what is said here, to warnings."""

@@ -157,15 +157,18 @@ def prepare(
     """
     progress.say(f"methods {', '.join(config.methods)}; backbone {config.backbone.backbone}")
     extension = Extension(config.federation)
-    federation = _discover(config, grid, extension, progress, on_reply)
+    with progress.doing("waiting for SuperNodes and their answers"):
+        federation = _discover(config, grid, extension, progress, on_reply)
     simulated, supernodes = federation.simulated, len(set(federation.hosts.values()))
     data_name = config.data.dataset if simulated else OWN_DATA
     found = f"{len(federation.hosts)} clients on {supernodes} SuperNodes after {progress.elapsed}"
     progress.say(f"{found}; {data_name}")
-    test_data = _test_data(config, federation)
-    _say_data(config, federation, test_data, progress)
+    with progress.doing("loading the data and splitting it"):
+        test_data = _test_data(config, federation)
+        _say_data(config, federation, test_data, progress)
     options = config.backbone_for(own_data=not simulated)
-    backbone = loaded_backbone(options)
+    with progress.doing(f"loading backbone {options.backbone}"):
+        backbone = loaded_backbone(options)
     if simulated:
         check_kind(training_set(config.data), backbone)
     own_names = training_set(config.data).class_names if simulated else federation.class_names
@@ -174,14 +177,14 @@ def prepare(
     if config.trainer and "label-words" in config.start_heads:
         label_word_head(config.tuning.words, backbone, class_names)  # words that do not suit are an error now
     reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
-    test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader)
+    test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader, progress)
     clients = ClientGrid(
         grid,
         federation.hosts,
         reply_timeout=config.federation.reply_timeout,
         window_bytes=config.federation.window_bytes,
     )
-    clients.on_reply = on_reply
+    clients.on_reply, clients.progress = on_reply, progress
     run = Run(
         config=config.measured(None if test_set is None else test_set.features, progress.say),
         folder=folder,
