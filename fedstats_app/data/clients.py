@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstats_app.data.dataset import Dataset
-from fedstats_app.data.loading import load_dataset, resolved
+from fedstats_app.data.loading import is_undivided, load_dataset, resolved
 from fedstats_app.data.options import DataOptions, PartitionOptions
 from fedstats_app.data.partition import partition
 from fedstats_app.data.subset import at_most, at_most_per_class, of_classes, only_classes, without_domain
@@ -34,11 +34,15 @@ def _whole(options: DataOptions) -> tuple[Dataset, Dataset | None]:
 def test_split(spec: str, options: DataOptions) -> Dataset | None:
     """Return the test split of a data set, or None if it has none; of tables, with the columns that are named.
 
-    Of the run's own data set that is the domain left out, if there is one. Only the run's classes are in it.
+    Of the run's own data set that is the domain left out, if there is one. Of a data set that is named for testing and
+    has no splits at all, it is everything. Only the run's classes are in it.
     """
     if options.left_out_domain and spec == options.dataset:
         return _whole(options)[1]
-    test = load_dataset(spec, "test", **options.reading_of(resolved(spec)))
+    reading = options.reading_of(resolved(spec))
+    test = load_dataset(spec, "test", **reading)
+    if test is None and spec == options.test_dataset != options.dataset and is_undivided(spec, options.folder_levels):
+        test = load_dataset(spec, "train", **reading)
     return of_classes(test, training_set(options).class_names) if test is not None and options.classes else test
 
 

@@ -114,3 +114,17 @@ def test_as_many_clients_as_there_are(domains: str, partitioner: str) -> None:
     )
     parts = partitions(config.data, config.partition, 0)
     assert [len(part) for part in parts] == [12, 12, 12]
+
+
+def test_test_data_may_be_a_folder_of_classes(tmp_path: Path) -> None:
+    tree(tmp_path, "Training/cat", "Training/dog", "Other/cat", "Other/dog", "split/train/cat", images=3)
+    paths = {name: f"folder:{tmp_path / name}" for name in ("Training", "Other", "split")}
+
+    def found(test: str) -> int | None:
+        data = AppConfig.of(dataset=paths["Training"], test_dataset=test).data
+        split = client_data.test_split(test, data)
+        return None if split is None else len(split)
+
+    assert found(paths["Other"]) == 6
+    # Never the training data, whether of this run or of a data set that is divided.
+    assert found(paths["Training"]) is None and found(paths["split"]) is None
