@@ -18,6 +18,7 @@ from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import partitions, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
+from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import Federation, discover
 from fedstats_app.grid.progress import Progress
@@ -98,7 +99,7 @@ class Run:
     @property
     def title(self) -> str:
         """Heading of plots, which goes on with the number of clients."""
-        return f"{self.data_name}, {self.config.backbone.backbone}"
+        return f"{without_folders(self.data_name)}, {without_folders(self.config.backbone.backbone)}"
 
     def trainable(self, state: State) -> dict[int, int]:
         """Return the clients that are in the heads and can train, with their number of samples."""
