@@ -36,7 +36,7 @@ def test_all_problems_are_reported_together() -> None:
     wrong = {
         "methd": ("fed3r", "methd: no such key; did you mean method?"),
         "ridge-lambda": (-1, 'ridge-lambda: must be a number in [0, inf) or "auto", got -1'),
-        "num-clients": (2.5, "num-clients: must be a whole number from 1 to 1000000, got 2.5"),
+        "num-clients": (2.5, "num-clients: must be a whole number from 0 to 1000000, got 2.5"),
         "partitioner": ("dirichlett", "did you mean dirichlet?"),
         "plots": ("yes", "plots: must be true or false, got 'yes'"),
         "fedcof-shrinkage": ("0.1x", "fedcof-shrinkage: must be"),

@@ -117,9 +117,9 @@ class NodeConfig:
     limits: RequestLimits | None = None
 
     def data_options(self, run: DataOptions) -> DataOptions:
-        """Return a run's options with this node's columns."""
+        """Return a run's options with this node's columns, and all of its data."""
         own = {name: getattr(self, name) for name in ("image_column", "text_column", "label_column", "folder_levels")}
-        return replace(run, **own)
+        return replace(run, **own, classes="", left_out_domain="")
 
     @property
     def request_limits(self) -> RequestLimits | None:

@@ -31,7 +31,7 @@ EXPERIMENTS = sorted((REPOSITORY / "conf").glob("*.toml"))
 DEFAULTS: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 METHOD_PAGES = [path for path in DOCUMENTS if path.parent.name == "methods"]
 # These pages' blocks are files of an app or of the package; tests beside this one run them as such.
-RUN_ELSEWHERE = ("own-client-app.md", "add-a-method.md")
+RUN_ELSEWHERE = ("own-client-app.md", "add-a-method.md", "export.md")
 
 
 def name(path: Path) -> str:

@@ -78,7 +78,7 @@ def test_front_matter_is_yaml_with_what_the_hub_looks_for(card: str) -> None:
 
 def test_numbers_are_those_of_the_run(card: str) -> None:
     assert "8000 labelled images for training, of 20 clients; 22 were asked. 7 more could not" in section(card, "Data")
-    assert "| `fed3r` | Fed3R | lambda 12 (auto) | 20 | 12.35 MB |" in section(card, "Training")
+    assert "| `fed3r` | Fed3R | lambda 12 (auto) | 20 | 12.3 MB |" in section(card, "Training")
     assert "Papers: Fed3R, Fani et al. 2024; FedNCM, Legate et al. 2023." in section(card, "Training")
     assert "torch 2.6.0" in section(card, "Training") and "ray" not in section(card, "Training")
     assert "On 2000 test images of the server." in section(card, "Evaluation")

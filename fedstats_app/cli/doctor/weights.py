@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.weights import WeightsError
-from fedstats_app.cli.doctor.finding import Finding
+from fedstats_app.cli.finding import Finding
 from fedstats_app.config import AppConfig
 
 
