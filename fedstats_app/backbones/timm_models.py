@@ -107,7 +107,8 @@ def timm_architecture(
         describe=lambda network: _described(network, pooling),
         identity=identity if pooling in ("auto", "pooled") else f"{identity} {pooling}",
         licence=given.licence,
-        other_sizes="networks that have it take backbone-arguments img_size={size} or dynamic_img_size=true",
+        other_sizes=f"input-size={height} is its own; networks that have it take backbone-arguments "
+        "img_size={size} or dynamic_img_size=true",
     )
 
 

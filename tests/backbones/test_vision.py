@@ -200,5 +200,5 @@ def test_mistakes_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(WeightsError, match="a model of timm is `timm:hf-hub:NAME`"):
         loaded(folder)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs transformers: pip install 'fedstats-app\[text\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"needs transformers: pip install 'fedstats-app\[vision\]'"):
         loaded(folder)
