@@ -1,5 +1,6 @@
 """Paths that a user gives in a configuration."""
 
+import re
 from pathlib import Path, PurePath
 
 from fedstats_app.data.dataset import DatasetError
@@ -44,12 +45,9 @@ def without_folders(spec: str) -> str:
     spec : str
         Such as ``hub:NAME``, ``folder:/PATH``, ``/PATH``, or any other text, which comes back unchanged.
     """
-    kind, colon, rest = spec.partition(":")
-    if not (colon and rest.startswith(_BEGINNINGS)):
-        kind, colon, rest = "", "", spec
-    if not rest.startswith(_BEGINNINGS):
-        return spec
-    return f"{kind}{colon}{PurePath(rest).name or rest}"
+    # One prefix or several (``timm:local-dir:/PATH``); a drive's letter is none.
+    rest = re.sub(r"^(?:[A-Za-z][\w-]+:)+", "", spec)
+    return f"{spec.removesuffix(rest)}{PurePath(rest).name or rest}" if rest.startswith(_BEGINNINGS) else spec
 
 
 def existing_path(text: str, *, owner: str) -> Path:

@@ -161,9 +161,13 @@ class _Card:
         kind, size, clients = self.kind, self.first.get("input-size", "?"), self.first.get("num-clients", "?")
         network = _text(without_folders(self.first.get("backbone", "?")))
         seen = f"at {size} x {size} pixels" if kind == "image" else f"which reads up to {size} tokens of a text"
+        features = self.first.get("backbone-features", "")
+        taken = f" The features are {_text(features)}." if features else ""
+        if arguments := self.first.get("backbone-arguments", ""):
+            taken += f" The network was built with `{_text(arguments)}`."
         return f"""# {kind.capitalize()} classifier of {len(self.classes)} classes, from federated statistics
 
-Linear heads on the features of a pre-trained network, `{network}`, {seen}.
+Linear heads on the features of a pre-trained network, `{network}`, {seen}.{taken}
 {clients} clients sent statistics of the features of their {kind}s, and no {kind}; the server solved for the heads in
 closed form.
 
@@ -321,7 +325,7 @@ These are exact statistics, without noise: no differential privacy is claimed. T
         licence = Licence(said["name"], said["source"], tuple(said["terms"]))
         source = f" (according to {_text(licence.source)})" if licence.source else ""
         warnings = "".join(f"- **{_text(warning)}**\n" for warning in licence.warnings)
-        weights = f"The weights of `{_text(self.first.get('backbone', '?'))}`"
+        weights = f"The weights of `{_text(without_folders(self.first.get('backbone', '?')))}`"
         return f"""## Licence of the backbone
 
 {weights}, without which a head is of no use: {_text(licence.name)}{source}.

@@ -11,6 +11,7 @@ from fedstats_app.data.paths import without_folders
         ("builtin", "builtin"),
         ("hub:ylecun/mnist", "hub:ylecun/mnist"),
         ("timm:hf-hub:owner/model", "timm:hf-hub:owner/model"),
+        ("timm:local-dir:/home/ann/uni", "timm:local-dir:uni"),
         ("folder:/home/ann/patients/flowers", "folder:flowers"),
         ("folder:/home/ann/flowers/", "folder:flowers"),
         ("parquet:~/secret/data", "parquet:data"),

@@ -54,6 +54,10 @@ def test_a_run_says_what_its_features_are_and_what_their_licence_forbids(
     assert (recorded["input_size"], recorded["licence"]["name"]) == (32, "cc-by-nc-nd-4.0")
     assert "cc-by-nc-nd-4.0, forbids to share what is derived from it" in (run / "heads" / "README.md").read_text()
     assert "cc-by-nc-nd-4.0, forbids to share what is derived from it" in capsys.readouterr().out
+    card = " ".join((run / "heads" / "README.md").read_text().split())
+    assert "The features are the class token, then the mean of the patch tokens." in card
+    assert "built with `depth=2,init_values=1e-05`" in card
+    assert str(folder.parent) not in card  # where it lies is nobody's business
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (28, 28, 3), dtype=np.uint8))
     expected = fedstats_app.load(run, "fedncm", device="cpu").scores(picture)
     moved = folder.rename(tmp_path / "elsewhere")
