@@ -10,7 +10,8 @@ from pathlib import Path
 from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
-from fedstats_app.cli.sample_files import as_dataset, find_files, readable, tell_unreadable
+from fedstats_app.cli.progress import counted, told
+from fedstats_app.cli.sample_files import find_samples, readable, tell_unreadable
 from fedstats_app.data import Sample, load_dataset
 from fedstats_app.export.onnx_check import TOLERANCE, Agreement, compare
 from fedstats_app.export.onnx_file import ExportError, OnnxModel, to_onnx
@@ -42,13 +43,14 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.onnx is None:
         raise CommandError("say what to write: --onnx")
-    classifier = load_classifier(arguments)
-    try:
-        model = to_onnx(classifier)
-    except ExportError as error:
-        raise CommandError(str(error)) from error
     unreadable: dict[str, str] = {}
-    agreement = compare(classifier, model, _samples(arguments.check, classifier, unreadable))
+    with told("export") as progress:
+        with progress.doing("loading the network and the head"):
+            classifier = load_classifier(arguments)
+        with progress.doing("exporting"):
+            model = _exported(classifier)
+        with progress.doing("comparing with torch, {done} samples") as step:
+            agreement = compare(classifier, model, counted(_samples(arguments, classifier, unreadable), step))
     _refuse_disagreement(agreement, unreadable)
     path = _path(arguments, classifier)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +72,13 @@ def run(arguments: argparse.Namespace) -> int:
     return tell_unreadable("export", unreadable)
 
 
+def _exported(classifier: Classifier) -> OnnxModel:
+    try:
+        return to_onnx(classifier)
+    except ExportError as error:
+        raise CommandError(str(error)) from error
+
+
 def _path(arguments: argparse.Namespace, classifier: Classifier) -> Path:
     if arguments.onnx:
         path = Path(arguments.onnx).expanduser()
@@ -77,7 +86,8 @@ def _path(arguments: argparse.Namespace, classifier: Classifier) -> Path:
     return Path(arguments.run_folder).expanduser() / "export" / f"{classifier.method}.onnx"
 
 
-def _samples(named: str, classifier: Classifier, unreadable: dict[str, str]) -> Iterator[Sample]:
+def _samples(arguments: argparse.Namespace, classifier: Classifier, unreadable: dict[str, str]) -> Iterator[Sample]:
+    named = arguments.check
     if classifier.kind == "text" and not named:
         yield from _TEXTS
         return
@@ -88,10 +98,10 @@ def _samples(named: str, classifier: Classifier, unreadable: dict[str, str]) -> 
         for index, image in enumerate(itertools.islice(images, None if named else _FEW)):
             yield image.resize(_LARGE) if index % 2 and not isinstance(image, str) else image
         return
-    paths, problems = find_files([named], classifier.kind)
+    datasets, problems = find_samples([named], classifier.kind, arguments)
     unreadable.update(problems)
-    files = as_dataset(paths, classifier.kind)
-    yield from readable(files, range(len(files)), [], unreadable)
+    for dataset in datasets:
+        yield from readable(dataset, range(len(dataset)), [], unreadable)
 
 
 def _refuse_disagreement(agreement: Agreement, unreadable: dict[str, str]) -> None:
