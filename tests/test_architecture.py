@@ -21,7 +21,7 @@ LEVELS = (
     {"methods", "outcomes"},
     {"wire", "privacy"},
     {"grid", "results"},
-    {"strategies"},
+    {"strategies", "report"},
     {"trainers", "personal"},
     {"config", "classifier"},
     {"client", "server", "export"},

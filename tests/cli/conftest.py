@@ -12,6 +12,7 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.heads import CalibrationSums, solve_ncm
 from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.statistics import FeatureStatistics
+from tests.support.flower import free_ports
 from tests.support.heads import head_metadata
 
 COLOURS = {"blue": (25, 30, 220), "green": (20, 200, 30), "red": (230, 20, 20)}
@@ -67,3 +68,10 @@ def text_run(tmp_path: Path) -> Path:
     run.save_head("fedncm", head, head_metadata(backbone, ["bad", "good"], sample_kind="text"))
     run.write_results({"methods": {"fedncm": {"accuracy": 1.0}}})
     return run.path
+
+
+@pytest.fixture
+def unused_ports() -> tuple[int, int]:
+    """Two ports that nobody listens on."""
+    one, other = free_ports(2)
+    return one, other

@@ -118,7 +118,7 @@ def test_backbones_in_the_guide_are_all_there_are() -> None:
     [row] = [row for row in rows(DOCS / "guide.md", "key") if row[0] == "`backbone`"]
     named = set(re.findall(r"`([^`]+)`", row[1]))
     built_in = {backbone for backbone in available_backbones() if ":" not in backbone}
-    assert named == built_in | {"timm:NAME", "random:NAME", "sentence:NAME", "transformers:NAME"}
+    assert named == built_in | {"timm:NAME", "vision:NAME", "random:NAME", "sentence:NAME", "transformers:NAME"}
 
 
 @pytest.mark.parametrize("path", [README, *DOCUMENTS], ids=name)
