@@ -69,7 +69,8 @@ _CHECK = (
 )
 _EXPORT = (
     "Write backbone and calibrated head as one ONNX file, which predicts without torch. It is compared with torch on "
-    "real images or texts at once, and not written where a probability differs by more than 0.0001."
+    "real images or texts at once, and not written where a probability differs by more than 0.0001. Or write a folder "
+    "for the Hugging Face hub."
 )
 _DOCTOR = (
     "Check versions, weights, data, certificates, SuperLink and disk, and say what a run would send, hold in memory "
@@ -131,6 +132,15 @@ def _export(command: argparse.ArgumentParser) -> None:
         const="",
         metavar="FILE",
         help="write an ONNX file (default: export/METHOD.onnx in the run folder)",
+    )
+    command.add_argument(
+        "--hub",
+        default="",
+        metavar="FOLDER",
+        help="write a new folder for the Hugging Face hub: card, head, preprocessing and, with --onnx, that file",
+    )
+    command.add_argument(
+        "--licence", default="", metavar="ID", help="of the head, for the card, such as apache-2.0 (default: other)"
     )
     command.add_argument(
         "--check",
