@@ -43,16 +43,20 @@ class ClosedForm:
         asked = ask(run, strategy)
         collected = strategy.collection.collected(run.class_names, run.folder.run_id)
         if run.config.run.save_statistics:
-            save_statistics(run.folder.path, collected)
+            with run.progress.doing("writing the statistics"):
+                save_statistics(run.folder.path, collected)
         phases.end("statistics and solving")
         # Before anybody evaluates: what goes wrong then must not cost the heads.
         _save_heads(run, strategy, [method_result(strategy, name, Scores("")) for name in strategy.heads], Scores(""))
-        scores = score(run, strategy, asked)
-        results = [method_result(strategy, name, scores) for name in strategy.heads]
-        harm = _measure_clients(run, strategy, asked)
+        with run.progress.doing("evaluating"):
+            scores = score(run, strategy, asked)
+            results = [method_result(strategy, name, scores) for name in strategy.heads]
+        with run.progress.doing("measuring what each client changes"):
+            harm = _measure_clients(run, strategy, asked)
         phases.end("evaluation")
         advice = advise(results, scores.num_examples, chance=scores.chance)
-        _write(run, strategy, asked, scores, results, advice, harm, phases)
+        with run.progress.doing("writing results and plots"):
+            _write(run, strategy, asked, scores, results, advice, harm, phases)
         forget_accumulated(run.folder.path)
         run.progress.say(f"done after {run.progress.elapsed}")
         print(results_table(results, _num_merged(strategy.outcomes)), flush=True)

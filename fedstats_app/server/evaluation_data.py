@@ -11,6 +11,7 @@ from torch import Tensor
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.samples import samples_for
 from fedstats_app.data import Dataset
+from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.training.samples import Samples, TensorSamples
@@ -25,10 +26,12 @@ class ServerTestSet:
         With the federation's classes.
     reader : FeatureReader
         With the run's backbone.
+    progress : Progress, optional
+        Is told how many samples were read.
     """
 
-    def __init__(self, dataset: Dataset, reader: FeatureReader) -> None:
-        self.dataset, self._reader = dataset, reader
+    def __init__(self, dataset: Dataset, reader: FeatureReader, progress: Progress | None = None) -> None:
+        self.dataset, self._reader, self._progress = dataset, reader, progress or Progress()
         self._blocks: list[tuple[Tensor, Tensor]] | None = None
         self._positions: list[int] = []  # in the data set, of the samples that can be read
 
@@ -39,9 +42,11 @@ class ServerTestSet:
             labels = torch.from_numpy(np.array(self.dataset.labels))
             everything = np.arange(len(self.dataset))
             self._blocks, self._positions = [], []
-            for features, positions in self._reader.blocks(self.dataset, everything):
-                self._blocks.append((features.cpu(), labels[positions]))
-                self._positions.extend(positions.tolist())
+            with self._progress.doing("features of {done} of {total} test samples", len(self.dataset)) as step:
+                for features, positions in self._reader.blocks(self.dataset, everything):
+                    self._blocks.append((features.cpu(), labels[positions]))
+                    self._positions.extend(positions.tolist())
+                    step.at(int(positions[-1]) + 1)
         return self._blocks
 
     @property

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -198,9 +200,9 @@ def _written(
     run_id = json.loads((old / "status.json").read_text(encoding="utf-8"))["run_id"]
     folder = RunFolder.create(output_dir or str(old.resolve().parent), run_id)
     masked = tuple(name for name, one in methods.items() if classes and _needs_matrix(one))
-    with FolderLock(folder.path):
+    entries: dict[str, object] = {}
+    with FolderLock(folder.path), _whole_or_gone(folder.path):
         folder.write_status("running")
-        entries: dict[str, object] = {}
         for name, method in methods.items():
             head, header = read_head(old / "heads" / f"{name}.safetensors")
             head = masked_head(head, classes) if name in masked else method.solve(_sum_for(method, rest))
@@ -227,9 +229,19 @@ def _written(
         if not classes:
             take_over(old, folder.path, rest.clients)
             save_statistics(folder.path, rest)
-        not_made = _mark_superseded(old, methods, f"{what} removed: {folder.path}")
-        folder.write_status("completed", f"{what} removed from {old}")
+    not_made = _mark_superseded(old, methods, f"{what} removed: {folder.path}")
+    folder.write_status("completed", f"{what} removed from {old}")
     return Removal(folder.path, tuple(methods), masked, not_made, len(rest.clients), rest.num_examples)
+
+
+@contextmanager
+def _whole_or_gone(folder: Path) -> Iterator[None]:
+    """Delete a new folder that is not finished, because of a mistake or Ctrl-C."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
 
 
 def _needs_matrix(method: ConfiguredMethod) -> bool:

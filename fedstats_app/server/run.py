@@ -158,15 +158,20 @@ def prepare(
     """
     progress.say(f"methods {', '.join(config.methods)}; backbone {config.backbone.backbone}")
     extension = Extension(config.federation)
-    federation = _discover(config, grid, extension, progress, on_reply)
+    with progress.doing("waiting for SuperNodes and their answers"):
+        federation = _discover(config, grid, extension, progress, on_reply)
     simulated, supernodes = federation.simulated, len(set(federation.hosts.values()))
     data_name = config.data.dataset if simulated else OWN_DATA
     found = f"{len(federation.hosts)} clients on {supernodes} SuperNodes after {progress.elapsed}"
     progress.say(f"{found}; {data_name}")
-    test_data = _test_data(config, federation)
-    _say_data(config, federation, test_data, progress)
+    with progress.doing("loading the data and splitting it"):
+        test_data = _test_data(config, federation)
+        _say_data(config, federation, test_data, progress)
     options = config.backbone_for(own_data=not simulated)
-    backbone = loaded_backbone(options)
+    with progress.doing(f"loading backbone {options.backbone}"):
+        backbone = loaded_backbone(options)
+    for warning in backbone.licence.warnings:
+        progress.say(warning)
     if simulated:
         check_kind(training_set(config.data), backbone)
     own_names = training_set(config.data).class_names if simulated else federation.class_names
@@ -175,14 +180,14 @@ def prepare(
     if config.trainer and "label-words" in config.start_heads:
         label_word_head(config.tuning.words, backbone, class_names)  # words that do not suit are an error now
     reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
-    test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader)
+    test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader, progress)
     clients = ClientGrid(
         grid,
         federation.hosts,
         reply_timeout=config.federation.reply_timeout,
         window_bytes=config.federation.window_bytes,
     )
-    clients.on_reply = on_reply
+    clients.on_reply, clients.progress = on_reply, progress
     run = Run(
         config=config.measured(None if test_set is None else test_set.features, progress.say),
         folder=folder,
@@ -218,7 +223,7 @@ def _discover(
     options = config.federation
     return discover(
         grid,
-        config.partition.num_clients,
+        config.partition.num_clients or (lambda: len(partitions(config.data, config.partition, config.run.seed))),
         min_clients=extension.min_clients,
         wait_timeout=options.wait_timeout,
         settle_seconds=options.settle_seconds,
@@ -231,6 +236,11 @@ def _discover(
 
 
 def _test_data(config: AppConfig, federation: Federation) -> Dataset | None:
+    subset = config.data.subset_keys + config.partition.subset_keys
+    if subset and not federation.simulated:
+        raise ValueError(
+            f"{', '.join(subset)}: for simulations only; SuperNodes with data of their own use all of them"
+        )
     spec = config.data.test_dataset or (config.data.dataset if federation.simulated else "")
     dataset = test_split(spec, config.data) if spec else None
     if dataset is None and config.data.test_dataset:
@@ -254,7 +264,9 @@ def _say_data(config: AppConfig, federation: Federation, test: Dataset | None, p
     check_classes(train)
     # A split that cannot be made is one error here, not one on every client.
     parts = partitions(config.data, config.partition, config.run.seed)
-    progress.say(f"data: {config.partition.partitioner} makes {clients_in_words(parts, train.kind)}")
+    values = train.columns.get(config.partition.partition_column, ()) if config.partition.by_column else ()
+    of = f" of {listed(sorted({str(value) for value in values}))}" if len(values) else ""
+    progress.say(f"data: {config.partition.partitioner}{of} makes {clients_in_words(parts, train.kind)}")
 
 
 def _write_config(run: Run) -> None:

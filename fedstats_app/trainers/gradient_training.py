@@ -59,6 +59,7 @@ class GradientTraining(Training):
     def run(self) -> tuple[TrainingResult, TunedModel]:
         """Train, from the newest checkpoint if there is one."""
         session, strategy = self.session, self._strategy
+        self.announce(self.size)
         checkpoint = latest_checkpoint(self._checkpoints) if session.resume else None
         done = 0 if checkpoint is None else checkpoint.round
         if checkpoint is None:

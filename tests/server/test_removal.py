@@ -16,6 +16,7 @@ from fedstats_app.cli import main
 from fedstats_app.client.site import Site
 from fedstats_app.results.head_file import SUPERSEDED, read_head
 from fedstats_app.results.statistics_file import load_statistics
+from fedstats_app.server import removal
 from fedstats_app.server.removal import remove_classes, remove_clients
 from fedstats_app.statistics import CollectedStatistics
 from tests.support.local_grid import FIRST_NODE_ID
@@ -224,3 +225,19 @@ def test_where_shares_are_capped_nothing_can_be_taken_out(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=r"shares were capped \(max-class-share, max-client-share\)"):
         remove_classes(folder, ["Bag"])
     assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_ctrl_c_leaves_nothing_half_written(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def there() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in whole.parent.rglob("*") if path.is_file()}
+
+    before = there()
+    monkeypatch.setattr(removal, "take_over", interrupted)
+    assert main(["remove", str(whole), "--client", "1"]) == 130
+    assert capsys.readouterr().err == "fedstats remove: stopped by Ctrl-C\n"
+    assert there() == before

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.cli.doctor.finding import Finding
 from fedstats_app.cli.doctor.weights import offline
+from fedstats_app.cli.finding import Finding
 from fedstats_app.cli.sample_files import readable
 from fedstats_app.cli.text import printable
 from fedstats_app.config import AppConfig, NodeConfig
