@@ -24,7 +24,7 @@ LEVELS = (
     {"strategies", "report"},
     {"trainers", "personal"},
     {"config", "classifier"},
-    {"client", "server"},
+    {"client", "server", "export"},
     {"client_app", "server_app", "__init__"},
     {"supernode"},
     {"cli"},

@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
         )
     )
     _check(commands.add_parser("check", help="check settings before a run", description=_CHECK, epilog=_EXIT))
+    _export(commands.add_parser("export", help="write a head for other programs", description=_EXPORT, epilog=_EXIT))
     _doctor(commands.add_parser("doctor", help="check a machine before a run", description=_DOCTOR, epilog=_EXIT))
     _new(commands.add_parser("new", help="make a folder for `flwr run`", description=_NEW, epilog=_EXIT))
     _demo(commands.add_parser("demo", help="a federation on this machine, and a run", description=_DEMO, epilog=_EXIT))
@@ -65,6 +66,10 @@ _EVALUATE = (
 _CHECK = (
     "Check every key and value of a run, the paths and libraries that they need, and who has the port of Flower's "
     "local SuperLink, in about a second and without starting anything; then print the command that starts the run."
+)
+_EXPORT = (
+    "Write backbone and calibrated head as one ONNX file, which predicts without torch. It is compared with torch on "
+    "real images or texts at once, and not written where a probability differs by more than 0.0001."
 )
 _DOCTOR = (
     "Check versions, weights, data, certificates, SuperLink and disk, and say what a run would send, hold in memory "
@@ -121,8 +126,35 @@ def _evaluate(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _export(command: argparse.ArgumentParser) -> None:
+    _name_head(command)
+    command.add_argument(
+        "--onnx",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="write an ONNX file (default: export/METHOD.onnx in the run folder)",
+    )
+    command.add_argument(
+        "--check",
+        default="",
+        metavar="PATH",
+        help="compare on these images or texts, named as for predict; `builtin` is all 2,000 images of the sample "
+        "(default: 32 of them, or a few texts)",
+    )
+    command.set_defaults(device="cpu", batch_size=8)
+
+
 def _add_head(command: argparse.ArgumentParser) -> None:
-    """Add what both commands that load a head take."""
+    """Add what both commands that predict take."""
+    _name_head(command)
+    command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    command.add_argument(
+        "--batch-size", type=_at_least_one, default=8, metavar="N", help="samples per forward pass (default: 8)"
+    )
+
+
+def _name_head(command: argparse.ArgumentParser) -> None:
     command.add_argument("run_folder", metavar="RUN_FOLDER", help="the folder whose path the run printed last")
     command.add_argument(
         "--method", metavar="NAME", help="whose head, such as fed3r (default: the most accurate one's)"
@@ -131,10 +163,6 @@ def _add_head(command: argparse.ArgumentParser) -> None:
         "--weights",
         metavar="PATH",
         help="the network's weights, or a language model's folder, where they are not where the run had them",
-    )
-    command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
-    command.add_argument(
-        "--batch-size", type=_at_least_one, default=8, metavar="N", help="samples per forward pass (default: 8)"
     )
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
 

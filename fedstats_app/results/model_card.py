@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.backbones.licences import Licence
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import METHODS, Needs, display_name
 from fedstats_app.results.head_file import read_head
@@ -80,6 +81,7 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         card.choice(),
         card.calibration(),
         card.privacy(),
+        card.licence(),
         card.limits(),
     ]
     return "\n".join(part for part in parts if part)
@@ -310,6 +312,20 @@ These are exact statistics, without noise: no differential privacy is claimed. T
 {kind}'s features, so they say most about classes with few {kind}s at a site. How many bytes each client sent stands in
 `clients.jsonl` of the run folder.
 """
+
+    def licence(self) -> str:
+        """Return the licence of the backbone's weights, and what to heed; nothing where the head does not say."""
+        if "backbone-licence" not in self.first:
+            return ""
+        said = json.loads(self.first["backbone-licence"])
+        licence = Licence(said["name"], said["source"], tuple(said["terms"]))
+        source = f" (according to {_text(licence.source)})" if licence.source else ""
+        warnings = "".join(f"- **{_text(warning)}**\n" for warning in licence.warnings)
+        weights = f"The weights of `{_text(self.first.get('backbone', '?'))}`"
+        return f"""## Licence of the backbone
+
+{weights}, without which a head is of no use: {_text(licence.name)}{source}.
+{warnings}"""
 
     def limits(self) -> str:
         """Return what it cannot do."""

@@ -170,6 +170,8 @@ def prepare(
     options = config.backbone_for(own_data=not simulated)
     with progress.doing(f"loading backbone {options.backbone}"):
         backbone = loaded_backbone(options)
+    for warning in backbone.licence.warnings:
+        progress.say(warning)
     if simulated:
         check_kind(training_set(config.data), backbone)
     own_names = training_set(config.data).class_names if simulated else federation.class_names
