@@ -38,12 +38,15 @@ def parser() -> argparse.ArgumentParser:
         )
     )
     _check(commands.add_parser("check", help="check settings before a run", description=_CHECK, epilog=_EXIT))
+    _export(commands.add_parser("export", help="write a head for other programs", description=_EXPORT, epilog=_EXIT))
     _doctor(commands.add_parser("doctor", help="check a machine before a run", description=_DOCTOR, epilog=_EXIT))
     _new(commands.add_parser("new", help="make a folder for `flwr run`", description=_NEW, epilog=_EXIT))
     _demo(commands.add_parser("demo", help="a federation on this machine, and a run", description=_DEMO, epilog=_EXIT))
     _remove(
         commands.add_parser("remove", help="take a site or a class out of a run", description=_REMOVE, epilog=_EXIT)
     )
+    _report(commands.add_parser("report", help="make a run's page, or compare runs", description=_REPORT, epilog=_EXIT))
+    _runs(commands.add_parser("runs", help="list runs", description=_RUNS, epilog=_EXIT))
     # Its options are not abbreviated: what is not one of them is Flower's.
     _node(commands.add_parser("node", help="run a SuperNode", description=_NODE, epilog=_FLOWER, allow_abbrev=False))
     _ledger(
@@ -64,6 +67,10 @@ _CHECK = (
     "Check every key and value of a run, the paths and libraries that they need, and who has the port of Flower's "
     "local SuperLink, in about a second and without starting anything; then print the command that starts the run."
 )
+_EXPORT = (
+    "Write backbone and calibrated head as one ONNX file, which predicts without torch. It is compared with torch on "
+    "real images or texts at once, and not written where a probability differs by more than 0.0001."
+)
 _DOCTOR = (
     "Check versions, weights, data, certificates, SuperLink and disk, and say what a run would send, hold in memory "
     "and take. Nothing is downloaded and every wait is bounded."
@@ -81,6 +88,8 @@ _REMOVE = (
     "from what they sent once more, or without a class. The new heads are in a folder of their own; those of the old "
     "one are marked as superseded."
 )
+_REPORT = "Make report.html of a run folder again, from its other files; of several runs, one page that compares them."
+_RUNS = "List the runs in a folder: date, status, data, backbone, methods, best accuracy and what sites sent for it."
 _NODE = (
     "Run a SuperNode that answers with fedstats-app as it is installed here, whatever app the server sends; or with "
     "the apps whose SHA-256 are approved-apps in its node-config."
@@ -111,8 +120,35 @@ def _evaluate(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", metavar="FOLDER", help="folder with one folder per class, or parquet or CSV files")
 
 
+def _export(command: argparse.ArgumentParser) -> None:
+    _name_head(command)
+    command.add_argument(
+        "--onnx",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="write an ONNX file (default: export/METHOD.onnx in the run folder)",
+    )
+    command.add_argument(
+        "--check",
+        default="",
+        metavar="PATH",
+        help="compare on these images or texts, named as for predict; `builtin` is all 2,000 images of the sample "
+        "(default: 32 of them, or a few texts)",
+    )
+    command.set_defaults(device="cpu", batch_size=8)
+
+
 def _add_head(command: argparse.ArgumentParser) -> None:
-    """Add what both commands that load a head take."""
+    """Add what both commands that predict take."""
+    _name_head(command)
+    command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    command.add_argument(
+        "--batch-size", type=_at_least_one, default=8, metavar="N", help="samples per forward pass (default: 8)"
+    )
+
+
+def _name_head(command: argparse.ArgumentParser) -> None:
     command.add_argument("run_folder", metavar="RUN_FOLDER", help="the folder whose path the run printed last")
     command.add_argument(
         "--method", metavar="NAME", help="whose head, such as fed3r (default: the most accurate one's)"
@@ -121,10 +157,6 @@ def _add_head(command: argparse.ArgumentParser) -> None:
         "--weights",
         metavar="PATH",
         help="the network's weights, or a language model's folder, where they are not where the run had them",
-    )
-    command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
-    command.add_argument(
-        "--batch-size", type=_at_least_one, default=8, metavar="N", help="samples per forward pass (default: 8)"
     )
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
 
@@ -211,6 +243,22 @@ def _remove(command: argparse.ArgumentParser) -> None:
         help="a later run that keeps what these clients sent it, to be subtracted (save-client-statistics)",
     )
     command.add_argument("--output-dir", default="", metavar="DIR", help="of the new folder (default: the old one's)")
+    command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+
+
+def _report(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "run_folders", nargs="+", metavar="RUN_FOLDER", help="the folder whose path a run printed last"
+    )
+    command.add_argument(
+        "--output",
+        metavar="FILE",
+        help="page to write (default: report.html in the run folder; of several runs comparison.html here)",
+    )
+
+
+def _runs(command: argparse.ArgumentParser) -> None:
+    command.add_argument("folder", nargs="?", metavar="FOLDER", help="folder of runs (default: ~/fedstats-runs)")
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
 
 

@@ -35,6 +35,11 @@ def refused_choice(run: AppConfig, node: NodeConfig) -> str:
     name, weights = run.backbone.backbone, run.backbone.backbone_weights
     if weights not in ("", "random") and not node.backbone_weights:
         return f"backbone-weights: the run names {weights!r}, the node-config has none"
+    arguments = run.backbone.backbone_arguments
+    if arguments and arguments != node.backbone_arguments:
+        # They say how large a network is that must be built before its weights are seen not to fit.
+        own = node.backbone_arguments or "none"
+        return f"backbone-arguments: the run asks for {arguments!r}, the node-config has {own!r}"
     if node.allowed_backbones is None:
         # Those with another prefix are looked up on a hub, or in a folder of that name.
         if ":" in name.removeprefix("random:"):

@@ -21,7 +21,7 @@ PARTITION_COLUMN = "partition"
 
 def is_arrow(folder: Path) -> bool:
     """Return whether a folder is one that `datasets.save_to_disk` or `flwr-datasets create` has made."""
-    return _is_table(folder) or (folder / _SPLITS).is_file() or bool(_partitions(folder))
+    return is_table_folder(folder) or (folder / _SPLITS).is_file() or bool(_partitions(folder))
 
 
 def load_arrow(path: str, split: str, columns: ColumnChoice) -> Dataset | None:
@@ -67,7 +67,8 @@ def load_arrow(path: str, split: str, columns: ColumnChoice) -> Dataset | None:
     return table_dataset(spec, split, tables, columns, fingerprint, notes=notes, folder=root)
 
 
-def _is_table(folder: Path) -> bool:
+def is_table_folder(folder: Path) -> bool:
+    """Return whether a folder holds one saved table, without splits."""
     return all((folder / name).is_file() for name in _TABLE)
 
 
@@ -75,7 +76,7 @@ def _partitions(folder: Path) -> dict[int, Path]:
     """Return the folders of partitions by their numbers, in that order."""
     names = visible_folders(folder) if folder.is_dir() else []
     numbered = {int(match[1]): folder / name for name in names if (match := _PARTITION.fullmatch(name))}
-    return {number: path for number, path in sorted(numbered.items()) if _is_table(path)}
+    return {number: path for number, path in sorted(numbered.items()) if is_table_folder(path)}
 
 
 def _load(root: Path, spec: str) -> tuple[dict[str, "datasets.Dataset"], tuple[str, ...]]:
@@ -92,7 +93,7 @@ def _load(root: Path, spec: str) -> tuple[dict[str, "datasets.Dataset"], tuple[s
                     whole = whole.add_column(PARTITION_COLUMN, numbers)
                 note = f"{len(partitions)} partitions: partition-column = 'partition' makes a client of each"
                 return {"train": whole}, (note,)
-            if _is_table(root):
+            if is_table_folder(root):
                 return {"train": datasets.Dataset.load_from_disk(str(root))}, ()
             saved = datasets.DatasetDict.load_from_disk(str(root))
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:

@@ -86,7 +86,7 @@ def find_layout(root: Path, *, levels: str, spec: str) -> FolderLayout:
         If there are several training or test folders, if splits lie below classes, or if either of two levels of
         folders may be the classes; the message says what to do.
     """
-    notes: list[str] = []
+    notes = _tables_beside(root)
     root = _open_wrappers(root, notes)
     names = visible_folders(root)
     found = _splits(root, names)
@@ -118,6 +118,18 @@ def find_layout(root: Path, *, levels: str, spec: str) -> FolderLayout:
     if where is None:
         raise DatasetError(f"{spec}: {root} has neither a training nor a test folder, only {_named([*found])}")
     return FolderLayout(train, test, _levels_of(where, levels, spec), tuple(notes))
+
+
+def _tables_beside(root: Path) -> list[str]:
+    """Return a note if tables lie beside the folders, which may be the better source of labels."""
+    with os.scandir(root) as entries:
+        names = (entry.name for entry in entries if entry.is_file() and not is_passed_over(entry.name))
+        tables = sorted(name for name in names if name.lower().endswith((".csv", ".parquet")))
+    if not tables:
+        return []
+    return [
+        f"{_named(tables)} beside the folders: not read; if its labels are meant, name it as csv:/PATH or parquet:/PATH"
+    ]
 
 
 def _open_wrappers(root: Path, notes: list[str]) -> Path:

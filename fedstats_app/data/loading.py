@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Literal, get_args, overload
 
-from fedstats_app.data.arrow import is_arrow, load_arrow
+from fedstats_app.data.arrow import is_arrow, is_table_folder, load_arrow
 from fedstats_app.data.builtin import load_builtin
 from fedstats_app.data.dataset import Dataset, DatasetError
 from fedstats_app.data.folder import load_folder
+from fedstats_app.data.folder_layout import find_layout
 from fedstats_app.data.hub import load_hub
 from fedstats_app.data.table import ColumnChoice, Suffix, load_files
 
@@ -99,6 +100,15 @@ def load_dataset(
         if kind == suffix and where:
             return load_files(suffix, where, split, columns)
     raise DatasetError(f"the data set must be {_ALLOWED}, got {spec!r}")
+
+
+def is_undivided(spec: str, folder_levels: str = "auto") -> bool:
+    """Return whether a data set is one file or one folder of classes, and not a training split without a test split."""
+    kind, _, where = resolved(spec).partition(":")
+    place = Path(where).expanduser()
+    if kind == "folder":
+        return find_layout(place, levels=folder_levels, spec=spec).train == place
+    return (kind in get_args(Suffix) and place.is_file()) or (kind == "arrow" and is_table_folder(place))
 
 
 def resolved(spec: str) -> str:

@@ -52,6 +52,7 @@ def lifetime(context: Context) -> Iterator[tuple[AppConfig, RunFolder, Disclosur
             with _written_down(ledger, folder, config):
                 yield config, folder, ledger
             folder.write_status("completed")
+            _write_report(folder)
         except BaseException as error:
             _tell_failure(folder, error)
             raise
@@ -89,6 +90,16 @@ def _written_down(ledger: DisclosureLedger, folder: RunFolder, config: AppConfig
     write()
 
 
+def _write_report(folder: RunFolder) -> None:
+    """Write the page that shows the run; a run is not worse for a page that could not be made."""
+    try:
+        from fedstats_app.report.page import write_report  # what it draws with is needed nowhere before
+
+        say(f"the report is {write_report(folder.path).name} in the run folder")
+    except Exception as error:  # noqa: BLE001  # the results are complete and said to be so
+        say(f"no report: {type(error).__name__}: {error}; fedstats report makes it again")
+
+
 def _tell_failure(folder: RunFolder | None, error: BaseException) -> None:
     """Say why a run failed wherever that can be said; what cannot be written or printed does not hide it."""
     reason = f"{type(error).__name__}: {error}"[:_MAX_REASON]
@@ -96,6 +107,7 @@ def _tell_failure(folder: RunFolder | None, error: BaseException) -> None:
     if folder is not None:
         try:
             folder.write_status("failed", reason)
+            _write_report(folder)
         except OSError as second:
             lines.append(f"status.json could not be written, and may say something else: {second}")
         lines.append(f"run folder: {folder.path}")

@@ -18,6 +18,7 @@ from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import partitions, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
+from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import Federation, discover
 from fedstats_app.grid.progress import Progress
@@ -98,7 +99,7 @@ class Run:
     @property
     def title(self) -> str:
         """Heading of plots, which goes on with the number of clients."""
-        return f"{self.data_name}, {self.config.backbone.backbone}"
+        return f"{without_folders(self.data_name)}, {without_folders(self.config.backbone.backbone)}"
 
     def trainable(self, state: State) -> dict[int, int]:
         """Return the clients that are in the heads and can train, with their number of samples."""
@@ -169,6 +170,8 @@ def prepare(
     options = config.backbone_for(own_data=not simulated)
     with progress.doing(f"loading backbone {options.backbone}"):
         backbone = loaded_backbone(options)
+    for warning in backbone.licence.warnings:
+        progress.say(warning)
     if simulated:
         check_kind(training_set(config.data), backbone)
     own_names = training_set(config.data).class_names if simulated else federation.class_names
@@ -220,7 +223,7 @@ def _discover(
     options = config.federation
     return discover(
         grid,
-        config.partition.num_clients,
+        config.partition.num_clients or (lambda: len(partitions(config.data, config.partition, config.run.seed))),
         min_clients=extension.min_clients,
         wait_timeout=options.wait_timeout,
         settle_seconds=options.settle_seconds,
@@ -233,6 +236,11 @@ def _discover(
 
 
 def _test_data(config: AppConfig, federation: Federation) -> Dataset | None:
+    subset = config.data.subset_keys + config.partition.subset_keys
+    if subset and not federation.simulated:
+        raise ValueError(
+            f"{', '.join(subset)}: for simulations only; SuperNodes with data of their own use all of them"
+        )
     spec = config.data.test_dataset or (config.data.dataset if federation.simulated else "")
     dataset = test_split(spec, config.data) if spec else None
     if dataset is None and config.data.test_dataset:
@@ -256,7 +264,9 @@ def _say_data(config: AppConfig, federation: Federation, test: Dataset | None, p
     check_classes(train)
     # A split that cannot be made is one error here, not one on every client.
     parts = partitions(config.data, config.partition, config.run.seed)
-    progress.say(f"data: {config.partition.partitioner} makes {clients_in_words(parts, train.kind)}")
+    values = train.columns.get(config.partition.partition_column, ()) if config.partition.by_column else ()
+    of = f" of {listed(sorted({str(value) for value in values}))}" if len(values) else ""
+    progress.say(f"data: {config.partition.partitioner}{of} makes {clients_in_words(parts, train.kind)}")
 
 
 def _write_config(run: Run) -> None:

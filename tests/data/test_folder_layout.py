@@ -149,6 +149,14 @@ def test_notes_are_no_part_of_what_the_data_are(tmp_path: Path) -> None:
     assert dataclasses.replace(noted, notes=()).class_names == found.class_names
 
 
+def test_a_table_beside_the_folders_is_pointed_out(tmp_path: Path) -> None:
+    tree(tmp_path, "images_part_1", "images_part_2")
+    (tmp_path / "metadata.csv").write_text("image_id,dx\n")
+    assert both(tmp_path)[0].notes == (
+        "metadata.csv beside the folders: not read; if its labels are meant, name it as csv:/PATH or parquet:/PATH",
+    )
+
+
 WORDS: Mapping[str, str] = {"train": "train", "Training": "train", "VAL": "validation", "dev": "validation"}
 
 

@@ -31,7 +31,7 @@ EXPERIMENTS = sorted((REPOSITORY / "conf").glob("*.toml"))
 DEFAULTS: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 METHOD_PAGES = [path for path in DOCUMENTS if path.parent.name == "methods"]
 # These pages' blocks are files of an app or of the package; tests beside this one run them as such.
-RUN_ELSEWHERE = ("own-client-app.md", "add-a-method.md")
+RUN_ELSEWHERE = ("own-client-app.md", "add-a-method.md", "export.md")
 
 
 def name(path: Path) -> str:
@@ -118,7 +118,7 @@ def test_backbones_in_the_guide_are_all_there_are() -> None:
     [row] = [row for row in rows(DOCS / "guide.md", "key") if row[0] == "`backbone`"]
     named = set(re.findall(r"`([^`]+)`", row[1]))
     built_in = {backbone for backbone in available_backbones() if ":" not in backbone}
-    assert named == built_in | {"timm:NAME", "random:NAME", "sentence:NAME", "transformers:NAME"}
+    assert named == built_in | {"timm:NAME", "vision:NAME", "random:NAME", "sentence:NAME", "transformers:NAME"}
 
 
 @pytest.mark.parametrize("path", [README, *DOCUMENTS], ids=name)

@@ -67,3 +67,25 @@ def test_domains_of_a_site_are_asked_about_on_the_site_alone(tmp_path: Path, cap
     assert "Zyxwv" not in "".join(path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
     folder = simulate(tmp_path, node_configs=[*configs, clear], method="fedncm")
     assert read_json(folder, "config.json")["class_names"] == sorted(CLASSES)
+
+
+def test_natural_clients_are_counted_by_the_run_whatever_the_supernodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, domain in enumerate(("art", "photo", "sketch", "video")):
+        site_folder(tmp_path / "d" / domain, CLASSES, seed=seed, images=12)
+    natural = {"partitioner": "natural-id", "partition_column": "domain", "num_clients": 0, "method": "fedncm"}
+    folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", folder_levels="domain/class", nodes=3, **natural)
+    assert len(clients(folder)) == 4
+    assert lines_of(capsys)[-1] == (
+        "data: natural-id of art, photo, sketch, video makes 4 clients of 24 to 24 images (median 24)"
+    )
+    left_out = {"left_out_domain": "domain=sketch", "folder_levels": "domain/class", "samples_per_client": 10}
+    folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", nodes=2, **natural, **left_out)
+    assert [client["num_examples"] for client in clients(folder)] == [10, 10, 10]
+    assert "test split: 24 images" in lines_of(capsys)[0]
+
+
+def test_a_part_of_the_data_is_not_for_nodes_of_others(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="classes, samples-per-class: for simulations only"):
+        simulate(tmp_path, node_configs=nodes_of(tmp_path, "ab", CLASSES), classes="red,green", samples_per_class=2)
