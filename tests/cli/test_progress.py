@@ -69,7 +69,7 @@ def test_lines_say_how_far_a_long_command_is_and_results_stay_alone(
     json.loads(printed.out)
     # Twelve pictures; top() asks for scores itself, with the pictures in a list.
     lines = printed.err.splitlines()
-    assert lines[0] == f"fedstats {command}: 1 of 12 images; 8 s so far, about 40 s left"
+    assert lines[0] == f"fedstats {command}: 1 of 12 images; 6 s so far, about 42 s left"
     assert all(line.startswith(f"fedstats {command}: ") and " of 12 images; " in line for line in lines)
     assert any(" 9 of 12 images; " in line for line in lines)
 
