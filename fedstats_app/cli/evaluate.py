@@ -147,13 +147,6 @@ def evaluate(classifier: Classifier, dataset: Dataset, progress: Progress | None
     return Evaluation(confusion, margins, calibration, unreadable)
 
 
-def confused_pairs(confusion: ConfusionMatrix) -> Iterator[tuple[int, int, int]]:
-    """Yield (true class, predicted class, count) of wrong predictions, the most frequent first."""
-    wrong = confusion.matrix - torch.diag(confusion.matrix.diagonal())
-    cells = wrong.nonzero().tolist()
-    yield from sorted(((true, other, int(wrong[true, other])) for true, other in cells), key=lambda cell: -cell[2])
-
-
 def _sections(classifier: Classifier, dataset: Dataset, evaluation: Evaluation) -> Iterator[str]:
     confusion, margins, calibration = evaluation.confusion, evaluation.margins, evaluation.calibration
     low, high = wilson_interval(confusion.num_correct, confusion.num_examples)
@@ -194,7 +187,7 @@ def _matrix(names: Sequence[str], confusion: ConfusionMatrix) -> str:
 
 
 def _pairs(names: Sequence[str], confusion: ConfusionMatrix) -> str:
-    pairs = list(confused_pairs(confusion))
+    pairs = confusion.confused_pairs()
     if not pairs:
         return "nothing was taken for another class"
     rows = [(names[true], names[other], str(count)) for true, other, count in pairs[:PAIRS_SHOWN]]

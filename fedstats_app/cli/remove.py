@@ -23,7 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     output = str(Path(arguments.output_dir).expanduser().resolve()) if arguments.output_dir else ""
     with told("remove") as progress, progress.doing("solving again without what is removed"):
         if arguments.client:
-            removal = remove_clients(folder, arguments.client, output)
+            again = Path(arguments.asked_again).expanduser() if arguments.asked_again else None
+            removal = remove_clients(folder, arguments.client, output, asked_again=again)
         else:
             removal = remove_classes(folder, arguments.classes, output)
     print(to_json(asdict(removal)) if arguments.json else "\n".join(_lines(removal, folder)))

@@ -19,7 +19,8 @@ def training_table(results: Sequence[TrainingResult]) -> str:
 
     In brackets is the share of what the random head of the same stage took to get there first. Megabytes (10^6 bytes)
     are up and down of all clients, with those of the closed-form stage, and so are the forward passes of samples
-    through the backbone, of which a backward pass counts as two.
+    through the backbone, of which a backward pass counts as two. Without a random head that was evaluated there is
+    nothing to compare with, and no column for it.
 
     Parameters
     ----------
@@ -31,10 +32,15 @@ def training_table(results: Sequence[TrainingResult]) -> str:
     str
         ASCII lines of at most 120 columns (but for names outside ASCII), no final line break.
     """
-    rows = [_cells(result, random_head_training(result.stage, results)) for result in results]
-    widths = widths_of([_HEADINGS, *rows])
-    head, *body = (aligned(line, widths, {0}) for line in (_HEADINGS, *rows))
-    return ruled([_group_line(widths), head], body)
+    references = [random_head_training(result.stage, results) for result in results]
+    table: list[tuple[str, ...]] = [_HEADINGS, *map(_cells, results, references)]
+    groups = _GROUPS
+    if not any(reference and reference.final_accuracy is not None for reference in references):
+        (first, after, _), groups = _GROUPS[-1], _GROUPS[:-1]
+        table = [line[:first] + line[after:] for line in table]
+    widths = widths_of(table)
+    head, *body = (aligned(line, widths, {0}) for line in table)
+    return ruled([_group_line(widths, groups), head], body)
 
 
 def _cells(result: TrainingResult, reference: TrainingResult | None) -> tuple[str, ...]:
@@ -80,10 +86,10 @@ def _per_cent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.2f}"
 
 
-def _group_line(widths: Sequence[int]) -> str:
+def _group_line(widths: Sequence[int], groups: Sequence[tuple[int, int, str]]) -> str:
     """Write each group's name above the middle of its columns, dashed to both sides."""
     ends = [sum(widths[:column]) + len(GAP) * column for column in range(len(widths) + 1)]
     line = ""
-    for first, after, name in _GROUPS:
+    for first, after, name in groups:
         line = line.ljust(ends[first]) + f" {name} ".center(ends[after] - ends[first] - len(GAP), "-")
     return line

@@ -8,6 +8,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from fedstats_app.data.clients import training_set
 from fedstats_app.grid.kept_statistics import KeptStatistics
+from fedstats_app.grid.largest_statistics import LargestStatistics
 from fedstats_app.grid.progress import Step
 from fedstats_app.heads import LinearHead
 from fedstats_app.outcomes.client_outcome import ClientOutcome
@@ -15,7 +16,7 @@ from fedstats_app.results.client_statistics_file import save_client_statistics
 from fedstats_app.server.accumulator import Accumulator
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.estimate import expected_seconds
-from fedstats_app.server.influence import MAX_KEPT_BYTES
+from fedstats_app.server.influence import MAX_GRAMS, MAX_KEPT_BYTES
 from fedstats_app.server.rank_curve import rank_curve
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import FeatureMap
@@ -55,7 +56,7 @@ def solved_heads(strategy: StatisticsStrategy) -> dict[str, tuple[FeatureMap, Li
 def ask(run: Run, strategy: StatisticsStrategy) -> Asked:
     """Ask every client that an interrupted run has not asked before, add what an earlier run has, and solve."""
     kept = KeptStatistics(len(run.class_names), rows_only=True, max_bytes=MAX_KEPT_BYTES)
-    asked = Asked(kept, curve=rank_curve(run, strategy))
+    asked = Asked(kept, LargestStatistics(len(run.class_names), MAX_GRAMS), curve=rank_curve(run, strategy))
     run.extension.apply(strategy, run.class_names)
     run.folder.forget_clients()
     if run.config.run.save_client_statistics:
@@ -95,6 +96,7 @@ def _on_reply(
                 asked.curve.add(received)
             if collection.capped is None:
                 asked.kept.add(outcome.client, received.statistics[:1])
+                asked.largest.add(outcome.client, received.statistics[0])
             if keep_labels:
                 asked.label_counts[outcome.client] = received.statistics[0].rows.summed().class_counts.numpy()
             if run.config.run.save_client_statistics:

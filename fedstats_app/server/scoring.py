@@ -15,7 +15,7 @@ from fedstats_app.methods import FEDROOT, METHODS
 from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.outcomes.intervals import wilson_interval
-from fedstats_app.outcomes.method_result import MethodResult
+from fedstats_app.outcomes.method_result import MOST_CONFUSED, MethodResult
 from fedstats_app.results.communication import uplink_bytes
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.asking import solved_heads
@@ -36,6 +36,8 @@ class Scores:
         By method, on the same samples.
     accuracies : mapping
         By method and client; empty where the server evaluated.
+    examples : mapping
+        From client to the samples that it evaluated on; empty where the server evaluated.
     failures : dict
         From every client that was asked in vain to the reason.
     num_unreadable : int
@@ -47,6 +49,7 @@ class Scores:
     evaluated_on: str
     heads: Mapping[str, HeadScores] = field(default_factory=dict)
     accuracies: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    examples: Mapping[int, int] = field(default_factory=dict)
     failures: Mapping[int, str] = field(default_factory=dict)
     num_unreadable: int = 0
     curves: dict[str, list[CurvePoint]] = field(default_factory=dict)
@@ -76,7 +79,7 @@ def score(run: Run, strategy: StatisticsStrategy, asked: Asked) -> Scores:
         progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
         merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
         found = evaluate_on_clients(run.grid, strategy.request, strategy.indexed_heads, merged)
-        scores = Scores("clients", found.heads, found.accuracies, found.failures)
+        scores = Scores("clients", found.heads, found.accuracies, found.examples, found.failures)
         if not scores.num_examples:
             progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
         return scores
@@ -151,6 +154,7 @@ def _evaluated(scores: HeadScores | None) -> dict[str, Any]:
         "per_class_specificity": _numbers(confusion.per_class_specificity),
         "per_class_f1": _numbers(confusion.per_class_f1),
         "per_class_auroc": _numbers(margins.per_class_auroc),
+        "most_confused": confusion.confused_pairs()[:MOST_CONFUSED],
     }
 
 

@@ -14,8 +14,8 @@ import torch
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.timing import seconds_per_sample
-from fedstats_app.cli.doctor.finding import Finding, Level
 from fedstats_app.cli.doctor.samples import some_of
+from fedstats_app.cli.finding import Finding, Level
 from fedstats_app.cli.sample_files import readable
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
@@ -65,8 +65,8 @@ def sizes_of(dataset: Dataset, config: AppConfig, *, own_data: bool) -> Sizes:
     num_classes = len(dataset.class_names)
     if own_data:
         return Sizes((ClientSize(len(dataset), len(np.unique(dataset.labels))),), num_classes)
-    if len(dataset) > _PARTITIONED_AT_MOST:
-        num_clients = config.partition.num_clients
+    num_clients = config.partition.num_clients
+    if len(dataset) > _PARTITIONED_AT_MOST and num_clients:
         alike = ((len(dataset) + client) // num_clients for client in range(num_clients))
         return Sizes(tuple(ClientSize(num_samples, num_classes) for num_samples in alike), num_classes)
     parts = partitions(config.data, config.partition, config.run.seed)
