@@ -12,7 +12,7 @@ from dataclasses import dataclass
 # The promise is a line every 10 s; the heart beats once a second, and on a busy machine a line takes its time.
 LONGEST_SILENCE, SECONDS_PER_BEAT = 6.0, 1.0
 # Between lines of results that come fast, such as those of rounds.
-SECONDS_BETWEEN_LINES = 5.0
+SECONDS_BETWEEN_LINES = 4.0
 
 
 def say(line: str) -> None:

@@ -22,7 +22,7 @@ SLOW = [
     (run, "partitions", "loading the data and splitting it"),
     (run, "discover", "waiting for SuperNodes"),
     (run, "loaded_backbone", "loading backbone random:tiny"),
-    (run, "test_split", "loading the server's test data"),
+    (run, "test_split", "loading the data and splitting it"),
     (StatisticsStrategy, "solve", "solving"),
     (closed_form, "save_statistics", "writing the statistics"),
     (closed_form, "score", "evaluating"),
