@@ -122,6 +122,12 @@ def _predict(command: argparse.ArgumentParser) -> None:
 def _evaluate(command: argparse.ArgumentParser) -> None:
     _add_head(command)
     command.add_argument("folder", metavar="FOLDER", help="folder with one folder per class, or parquet or CSV files")
+    command.add_argument(
+        "--folder-levels",
+        choices=("auto", "class", "domain/class"),
+        default="auto",
+        help="what the folders are (default: auto, classes; asks where either of two levels may be the classes)",
+    )
 
 
 def _export(command: argparse.ArgumentParser) -> None:
