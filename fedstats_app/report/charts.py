@@ -154,8 +154,10 @@ def _chart(
     kept = [tick for tick in ticks if x_low <= tick <= x_high]
     most = 9 if size == WIDE else 5
     chart.x_ticks = [(x_pixel(tick), f"{tick:,.10g}") for tick in kept[:: max(1, -(-len(kept) // most))]]
-    steps = MaxNLocator(6).tick_values(100 * y_low, 100 * y_high)
-    chart.y_ticks = [(y_pixel(step / 100), f"{step:g} %") for step in steps if y_low <= step / 100 <= y_high]
+    ticks = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(100 * y_low, 100 * y_high)
+    steps = [round(float(tick), 9) + 0.0 for tick in ticks]  # no 100.00000000000001 and no -0
+    shown = [step for step in steps if max(100 * y_low, 0) <= step <= min(100 * y_high, 100)]
+    chart.y_ticks = [(y_pixel(step / 100), f"{step:g} %") for step in shown]
     for line in lines:
         corners = " ".join(f"{x_pixel(x):.1f},{y_pixel(y):.1f}" for x, y in line.points)
         chart.lines.append((corners, line.colour, line.dashed))
