@@ -1,20 +1,95 @@
 """The app bundle that `flwr run` submits and `flwr app publish` uploads: what is in it, and how large."""
 
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
-from tests.docs.markdown import DOCUMENTS, links
+import pytest
+
+from tests.docs.markdown import DOCUMENTS, blocks, links
 from tests.support.flower import simulation
 
+ROOT = Path(__file__).parents[1]
+RUN = """
+from flwr.app import Context, RecordDict
+from tests.support.local_grid import LocalGrid
+import fedstats_app
+from fedstats_app import client_app, server_app
+from fedstats_app.config import AppConfig
 
-def test_the_bundle_can_be_published(tmp_path: Path) -> None:
-    """Flower's hub takes 10 MB in all, 1 MB per file and 1,000 files; a bundle without its licence is refused."""
-    with simulation(tmp_path / "home") as flower:
-        root = Path(__file__).parents[1]
-        (tmp_path / "out").mkdir()
-        built = flower.bash(f"flwr build --app {root}", cwd=tmp_path / "out")
+settings = AppConfig.of(backbone="random:tiny", input_size=16, num_clients=4, plots=False, method="fedncm")
+config = settings.to_run_config()
+nodes = [{"partition-id": 0, "num-partitions": 1}]
+server_app.app(LocalGrid(client_app.app, nodes, config), Context(7, 1, {}, RecordDict(), config))
+print(fedstats_app.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `flwr build` makes of the repository."""
+    folder = tmp_path_factory.mktemp("bundle")
+    (folder / "out").mkdir()
+    with simulation(folder / "home") as flower:
+        built = flower.bash(f"flwr build --app {ROOT}", cwd=folder / "out")
     assert built.returncode == 0, built.output
-    (bundle,) = (tmp_path / "out").glob("*.fab")
+    (made,) = (folder / "out").glob("*.fab")
+    return made
+
+
+@pytest.fixture(scope="module")
+def unpacked(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(bundle) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def at(folder: Path, home: Path, *words: str) -> str:
+    """Run Python with the unpacked package alone, and the tests' own grid."""
+    (home / "tests").mkdir()
+    (home / "tests" / "support").symlink_to(ROOT / "tests" / "support")
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={"PYTHONPATH": f"{folder}{os.pathsep}{home}", "PATH": os.environ["PATH"], "HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_what_its_readme_runs_is_in_the_unpacked_bundle(unpacked: Path) -> None:
+    assert (unpacked / "README.md").read_bytes() == (ROOT / "README.md").read_bytes()
+    words = [word for block in blocks(unpacked / "README.md", "bash") for word in shlex.split(block.code)]
+    named = [word for word in words if re.fullmatch(r"(conf|deployment|benchmarks|docs)/\S+", word)]
+    assert named and all((unpacked / name).is_file() for name in named)
+    # What `pip install -e .` builds from.
+    project = tomllib.loads((unpacked / "pyproject.toml").read_text())
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert all((unpacked / name).exists() for name in (*included, project["project"]["readme"]))
+
+
+def test_an_unpacked_bundle_runs(unpacked: Path, tmp_path: Path) -> None:
+    said = at(unpacked, tmp_path, "-c", RUN)
+    assert said.splitlines()[-1] == str(unpacked / "fedstats_app" / "__init__.py")
+    assert "[fedstats] completed; results are in" in said
+
+
+def test_an_unpacked_bundle_makes_a_folder_for_a_run(unpacked: Path, tmp_path: Path) -> None:
+    at(unpacked, tmp_path, "-m", "fedstats_app.cli", "new", str(tmp_path / "made"))
+    assert {path.name for path in (tmp_path / "made").iterdir()} == {"pyproject.toml", "LICENSE", "conf"}
+
+
+def test_the_bundle_can_be_published(bundle: Path) -> None:
+    """Flower's hub takes 10 MB in all, 1 MB per file and 1,000 files; a bundle without its licence is refused."""
     assert bundle.stat().st_size < 10_000_000
     with zipfile.ZipFile(bundle) as archive:
         sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
@@ -22,15 +97,15 @@ def test_the_bundle_can_be_published(tmp_path: Path) -> None:
     assert {"LICENSE", "README.md", "fedstats_app/client_app.py", "fedstats_app/data/builtin/train-00.json"} <= set(
         sizes
     )
-    modules = {str(path.relative_to(root)) for path in (root / "fedstats_app").rglob("*.py")}
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "fedstats_app").rglob("*.py")}
     assert modules <= set(sizes), "a module is missing from the bundle: some file names are left out by Flower"
     assert not [name for name in sizes if name.startswith(("tests/", "benchmarks/"))]
     # Nothing that the README, or a page of the documents, refers to is left behind, but for what no bundle may hold.
-    for page in (root / "README.md", *DOCUMENTS):
-        assert str(page.relative_to(root)) in sizes
+    for page in (ROOT / "README.md", *DOCUMENTS):
+        assert str(page.relative_to(ROOT)) in sizes
         for target in links(page):
             named = (page.parent / target.partition("#")[0]).resolve() if not target.startswith("#") else page
-            name = str(named.relative_to(root))
+            name = str(named.relative_to(ROOT))
             assert name in sizes or (page.name != "README.md" and not bundled(name)), f"{page.name}: {target}"
 
 

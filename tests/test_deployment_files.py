@@ -209,5 +209,5 @@ def test_the_container_has_what_a_node_needs_and_starts_it() -> None:
     lines = (DEPLOYMENT / "Containerfile").read_text().splitlines()
     copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
     assert copied and all((REPOSITORY / name).exists() for name in copied)
-    assert {"deployment/requirements-node.txt", "pyproject.toml", "fedstats_app"} <= set(copied)
+    assert {"deployment/requirements-node.txt", "pyproject.toml", "fedstats_app", "conf"} <= set(copied)
     assert 'ENTRYPOINT ["fedstats", "node"]' in lines

@@ -80,7 +80,10 @@ class Attacked:
 
 def hostile_app(root: Path, marker: Path, loot: Path) -> Path:
     """Write an app that says in all it is this one."""
-    (root / "fedstats_app").mkdir(parents=True)
+    for folder in ("fedstats_app", "conf", "docs"):
+        (root / folder).mkdir(parents=True)
+    for name in ("conf/a.toml", "docs/a.md"):  # a pattern of pyproject.toml that matches nothing is an error
+        (root / name).touch()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, root)
     (root / "fedstats_app" / "__init__.py").touch()

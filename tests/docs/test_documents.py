@@ -219,6 +219,24 @@ def test_citation_and_changelog_are_of_this_version() -> None:
     assert newest is not None and newest[1] == fedstats_app.__version__
 
 
+def test_the_changelog_has_the_form_it_names() -> None:
+    text = (REPOSITORY / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert versions and all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - (\d{4}-\d\d-\d\d|Unreleased)", one) for one in versions)
+    assert len(set(versions)) == len(versions)
+    sections = re.findall(r"^### (.+)$", text, re.MULTILINE)
+    assert set(sections) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    # A line that is under no heading, or is no item, is of no form.
+    assert not re.search(r"^(?![-#\s]|\Z)", text.partition("\n## ")[2].partition("\n")[2], re.MULTILINE)
+
+
+def test_the_classifiers_name_the_versions_of_python_that_are_required() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    low, below = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"]).groups()  # type: ignore[union-attr]
+    named = {f"Programming Language :: Python :: 3.{minor}" for minor in range(int(low), int(below))}
+    assert named == {one for one in project["classifiers"] if re.search(r":: 3\.\d+$", one)}
+
+
 def test_cited_papers_are_those_of_the_method_pages() -> None:
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
     for paper in citation["references"]:

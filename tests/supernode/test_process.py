@@ -54,11 +54,14 @@ def marker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bundle(marker: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     root = tmp_path_factory.mktemp("app")
-    (root / "fedstats_app").mkdir()
+    for folder in ("fedstats_app", "conf", "docs"):
+        (root / folder).mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         (root / name).write_bytes((REPOSITORY / name).read_bytes())
     for name in ("__init__.py", "server_app.py", "a.json", "a.md"):
         (root / "fedstats_app" / name).touch()
+    for name in ("conf/a.toml", "docs/a.md"):
+        (root / name).touch()
     (root / "fedstats_app" / "client_app.py").write_text(HOSTILE.format(marker=str(marker)))
     return subprocess.run([sys.executable, "-c", BUILD, root], capture_output=True, check=True, timeout=120).stdout
 
