@@ -174,6 +174,9 @@ class AppConfig:
         if not problems:
             methods = {name: groups.pop(name) for name in METHODS}
             config = cls(**groups, method_options=methods)  # type: ignore[arg-type]  # each of its own kind
+            if config.data.folder_levels == "auto" and config.partition.partition_column == "subfolder":
+                # Who divides by the folders below the classes has said which are the classes.
+                config = replace(config, data=replace(config.data, folder_levels="class"))
             problems = [problem for group in config.groups for problem in group.problems()]
             problems += config._contradictions()
             if not problems:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.config import AppConfig
 from fedstats_app.data import Dataset, DatasetError, load_dataset
+from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.data.splits import split_of
 from tests.data.conftest import write_png
 
@@ -123,6 +125,14 @@ def test_folders_below_classes_stay_a_column_where_the_user_says_so(tmp_path: Pa
     tree(tmp_path, "dog/photo", "dog/sketch", "cat/photo", "cat/sketch")
     found, _ = both(tmp_path, folder_levels="class")
     assert found.class_names == ("cat", "dog") and set(found.columns["subfolder"]) == {"photo", "sketch"}
+
+
+def test_a_split_by_the_folders_below_says_which_the_classes_are(tmp_path: Path) -> None:
+    tree(tmp_path, "dog/photo", "dog/sketch", "cat/photo", "cat/sketch")
+    by_column = {"partitioner": "natural-id", "partition_column": "subfolder", "num_clients": 0}
+    config = AppConfig.of(dataset=f"folder:{tmp_path}", **by_column)
+    assert training_set(config.data).class_names == ("cat", "dog")
+    assert [len(part) for part in partitions(config.data, config.partition, 0)] == [4, 4]
 
 
 def test_patients_below_classes_ask_nothing(tmp_path: Path) -> None:
