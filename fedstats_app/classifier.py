@@ -287,6 +287,9 @@ def _temperature(metadata: dict[str, str], method: str) -> float:
 
 def _most_accurate(folder: Path) -> str:
     path = folder / "results.json"
+    heads = _heads(folder)
+    if not path.is_file() and len(heads) == 1:
+        return heads[0]  # a folder made by `fedstats export --hub`
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist, so there is no most accurate method; {_available(folder)}")
     results = read_json_file(path)
@@ -307,9 +310,12 @@ def _head_path(folder: Path, method: str) -> Path:
 def _available(folder: Path) -> str:
     if not folder.is_dir():
         return f"{folder} is not a folder"
+    return f"{folder} has heads of: {', '.join(_heads(folder)) or 'no method (status.json says how the run ended)'}"
+
+
+def _heads(folder: Path) -> list[str]:
     files = (folder / "heads").glob("*.safetensors")
-    heads = sorted(path.stem for path in files if not path.name.endswith(SUFFIX))
-    return f"{folder} has heads of: {', '.join(heads) or 'no method (status.json says how the run ended)'}"
+    return sorted(path.stem for path in files if not path.name.endswith(SUFFIX))
 
 
 def _entry(metadata: dict[str, str], key: str, method: str) -> str:

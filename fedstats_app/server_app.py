@@ -17,6 +17,7 @@ from fedstats_app.server.fine_tuning import FineTuning
 from fedstats_app.server.lifetime import how_to_stop, lifetime, quiet_flower
 from fedstats_app.server.personalisation import Personalisation
 from fedstats_app.server.run import Stage, prepare
+from fedstats_app.server.tracking import tracked
 
 app = ServerApp()
 
@@ -37,9 +38,10 @@ def main(grid: Grid, context: Context) -> None:
     with lifetime(context) as (config, folder, ledger):
         progress = Progress()
         progress.say(how_to_stop(folder))
-        with progress.heartbeat():
+        with progress.heartbeat(), tracked(config, folder, progress.say) as tracking:
             run = prepare(config, folder, grid, progress, ledger.note)
             state = State()
             with quiet_flower():
                 for stage in stages(config):
                     state = stage.run(run, state)
+                    tracking.stage_done()

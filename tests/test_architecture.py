@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "fedstats_app"
 # The rooms of each level; a room imports only from rooms of lower levels, also inside functions and for types.
 LEVELS = (
     {"options", "rank_rule", "threads", "storage", "__version__"},
-    {"statistics", "data"},
+    {"statistics", "data", "trackers"},
     {"heads"},
     {"backbones", "training"},
     {"methods", "outcomes"},

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedstats_app.backbones.weights import downloading, require_reachable
 
-# Files of a model, pickles only where there is nothing better.
 _DESCRIPTION = ("config.json", "preprocessor_config.json", "README.md")
-_SAFE = ("*.safetensors", "*.safetensors.index.json")
-_PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json", "*.pth")
+# By their usual names first: some repositories hold the weights twice, or those of another network too.
+_WEIGHTS = (
+    ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"),
+    ("*.safetensors",),
+    ("pytorch_model*.bin", "pytorch_model.bin.index.json"),
+    ("*.pth",),
+)
 _SUBFOLDERS = ("*/*",)
 
 
@@ -19,7 +24,7 @@ def hub_folder(
     name: str,
     *,
     wanted: Sequence[str] = _DESCRIPTION,
-    weights: Sequence[Sequence[str]] = (_SAFE, _PICKLES),
+    weights: Sequence[Sequence[str]] = _WEIGHTS,
     required: Sequence[str] = ("config.json",),
     ignored: Sequence[str] = _SUBFOLDERS,
 ) -> Path:
@@ -43,35 +48,39 @@ def hub_folder(
     WeightsError
         If it is not here and cannot be downloaded: the message says what to put where.
     """
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import constants, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     repository, _, revision = name.partition("@")
-    snapshot = functools.partial(snapshot_download, repository, revision=revision or None)
     advice = (
         f"download {repository} where the hub can be reached ({_command(repository, revision)}), copy its folder here "
         f"and name that folder in backbone-weights, or put it into the hub's cache {constants.HF_HUB_CACHE}"
+    )
+
+    snapshot = functools.partial(
+        snapshot_download, repository, revision=revision or None, ignore_patterns=list(ignored)
     )
 
     def complete(folder: Path) -> bool:
         described = not required or any((folder / one).is_file() for one in required)
         return described and any(next(folder.rglob(pattern), None) for patterns in weights for pattern in patterns)
 
-    try:
-        folder = Path(snapshot(local_files_only=True))
-    except (OSError, ValueError):
-        pass  # not in the cache
-    else:
-        if complete(folder):
+    for patterns in weights:
+        # With the patterns: a cache that knows of more files of the model calls itself incomplete without them.
+        with contextlib.suppress(OSError, ValueError):
+            folder = Path(snapshot(allow_patterns=[*wanted, *patterns], local_files_only=True))
+            if complete(folder):
+                return folder
+    for file in (*required, "model.safetensors", "pytorch_model.bin"):
+        # What another library put there file by file, and whole: one in parts may lack some.
+        found = try_to_load_from_cache(repository, file, revision=revision or None)
+        if isinstance(found, str) and complete(folder := Path(found).parent) and not any(folder.glob("*.index.json")):
             return folder
     with downloading(f"model {repository} is", advice):
         require_reachable(constants.ENDPOINT)
         try:
             for patterns in weights:
-                allowed = [*wanted, *patterns]
-                folder = Path(
-                    snapshot(allow_patterns=allowed, ignore_patterns=list(ignored), endpoint=constants.ENDPOINT)
-                )
+                folder = Path(snapshot(allow_patterns=[*wanted, *patterns]))
                 if complete(folder):
                     return folder
         except GatedRepoError as error:

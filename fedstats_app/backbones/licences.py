@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-Term = Literal["no-derivatives", "non-commercial", "acceptance"]
+Term = Literal["no-derivatives", "non-commercial", "acceptance", "own-terms"]
 
 _SENTENCES: dict[Term, str] = {
     "no-derivatives": "forbids to share what is derived from it: ask its owners before you pass a head on",
     "non-commercial": "forbids commercial use, and so that of a head made with it",
     "acceptance": "holds after its terms are accepted on the model's page, by every site that uses the model",
+    "own-terms": "is its publisher's own: read it before you pass a head on",
 }
 
 
@@ -31,7 +32,7 @@ class Licence:
     source : str
         Who says so, in words.
     terms : tuple of str
-        What it restricts: some of ``no-derivatives``, ``non-commercial`` and ``acceptance``.
+        What it restricts: some of ``no-derivatives``, ``non-commercial``, ``acceptance`` and ``own-terms``.
     """
 
     name: str
@@ -41,9 +42,9 @@ class Licence:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to heed, one sentence each; none for a licence that asks for no more than its text beside a copy."""
-        if self.name == UNKNOWN.name:
-            return ("The licence of the backbone's weights is unknown: look at its source.",)
-        return tuple(f"The licence of the backbone's weights, {self.name}, {_SENTENCES[term]}." for term in self.terms)
+        unknown = ("The licence of the backbone's weights is unknown: look at its source.",)
+        told = (f"The licence of the backbone's weights, {self.name}, {_SENTENCES[term]}." for term in self.terms)
+        return (*(unknown if self.name == UNKNOWN.name else ()), *told)
 
 
 UNKNOWN = Licence("unknown")
@@ -70,7 +71,8 @@ _BY_FAMILY = {
     "google/vit-": ("apache-2.0", False),
 }
 _NON_COMMERCIAL = re.compile(r"(^|-)nc(-|$)|non-?commercial|research|amlr")
-_ACCEPTANCE = re.compile(r"^(dinov3|gemma|llama|sapiens2|seer)")
+_ACCEPTANCE = re.compile(r"^(dinov3|gemma|llama)")
+_STANDARD = re.compile(r"apache-2\.0|mit|bsd.*|isc|unlicense|cc0-1\.0|cc-by.*|mpl-2\.0|[al]?gpl-.*")
 
 
 def licence_named(name: str | None, source: str, *, gated: bool = False) -> Licence:
@@ -95,6 +97,8 @@ def licence_named(name: str | None, source: str, *, gated: bool = False) -> Lice
         terms.append("acceptance")
     if plain in ("", "other", "unknown"):
         return Licence(UNKNOWN.name, source, tuple(terms))
+    if not _STANDARD.fullmatch(plain):
+        terms.append("own-terms")
     return Licence(plain, source, tuple(terms))
 
 

@@ -107,7 +107,8 @@ def timm_architecture(
         describe=lambda network: _described(network, pooling),
         identity=identity if pooling in ("auto", "pooled") else f"{identity} {pooling}",
         licence=given.licence,
-        other_sizes="networks that have it take backbone-arguments img_size={size} or dynamic_img_size=true",
+        other_sizes=f"input-size={height} is its own; networks that have it take backbone-arguments "
+        "img_size={size} or dynamic_img_size=true",
     )
 
 
@@ -130,7 +131,10 @@ def _folder_of(timm: Any, name: str) -> TimmFolder:
 
 def _registered(timm: Any, name: str) -> TimmFolder:
     """Return what timm knows of one of its own networks."""
-    config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    try:
+        config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    except RuntimeError:  # the tag is of no weights
+        config = None
     if config is None:
         hint = f". For a model of the hub: {TIMM}{HUB}{name}" if "/" in name and ":" not in name else ""
         raise ValueError(f"{_unknown(timm, name)}{hint}")

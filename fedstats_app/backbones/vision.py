@@ -1,4 +1,4 @@
-"""Image encoders in the layout of transformers, as ``vision:NAME``; they need the optional extra ``text``.
+"""Image encoders in the layout of transformers, as ``vision:NAME``; they need the optional extra ``vision``.
 
 Only networks of transformers itself are made, by the model_type of a folder's config.json: no code of the folder runs.
 """
@@ -95,7 +95,7 @@ def vision_architecture(name: str, *, pooling: str = "auto") -> Architecture:
         If the model has no such pooling.
     """
     if importlib.util.find_spec("transformers") is None:
-        raise ModuleNotFoundError(f"backbone {VISION}{name} needs transformers: pip install 'fedstats-app[text]'")
+        raise ModuleNotFoundError(f"backbone {VISION}{name} needs transformers: pip install 'fedstats-app[vision]'")
     path = Path(name).expanduser()
     folder, source = (path, f"folder {path.name}") if path.is_absolute() else (hub_folder(name), f"hub {name}")
     described = _read(folder, "config.json", source)

@@ -69,7 +69,8 @@ _CHECK = (
 )
 _EXPORT = (
     "Write backbone and calibrated head as one ONNX file, which predicts without torch. It is compared with torch on "
-    "real images or texts at once, and not written where a probability differs by more than 0.0001."
+    "real images or texts at once, and not written where a probability differs by more than 0.0001. Or write a folder "
+    "for the Hugging Face hub."
 )
 _DOCTOR = (
     "Check versions, weights, data, certificates, SuperLink and disk, and say what a run would send, hold in memory "
@@ -107,17 +108,26 @@ def _predict(command: argparse.ArgumentParser) -> None:
         "paths",
         nargs="*",
         metavar="PATH",
-        help="image file (of a head for texts: text file, one text), or folder of them, searched at all depths",
+        help="image file (of a head for texts: text file, one text); folder of them, searched at all depths; table "
+        "(.csv, .parquet or .jsonl), one sample a row; or - for stdin, with a path or a text on every line",
     )
+    _add_columns(command)
     command.add_argument(
         "--text", action="append", default=[], metavar="TEXT", help="a text itself; may be given several times"
     )
+    command.add_argument("--csv", action="store_true", help="print a CSV table instead of text")
     command.add_argument("--top", type=_at_least_one, default=5, metavar="K", help="classes per sample (default: 5)")
 
 
 def _evaluate(command: argparse.ArgumentParser) -> None:
     _add_head(command)
     command.add_argument("folder", metavar="FOLDER", help="folder with one folder per class, or parquet or CSV files")
+    command.add_argument(
+        "--folder-levels",
+        choices=("auto", "class", "domain/class"),
+        default="auto",
+        help="what the folders are (default: auto, classes; asks where either of two levels may be the classes)",
+    )
 
 
 def _export(command: argparse.ArgumentParser) -> None:
@@ -130,12 +140,22 @@ def _export(command: argparse.ArgumentParser) -> None:
         help="write an ONNX file (default: export/METHOD.onnx in the run folder)",
     )
     command.add_argument(
+        "--hub",
+        default="",
+        metavar="FOLDER",
+        help="write a new folder for the Hugging Face hub: card, head, preprocessing and, with --onnx, that file",
+    )
+    command.add_argument(
+        "--licence", default="", metavar="ID", help="of the head, for the card, such as apache-2.0 (default: other)"
+    )
+    command.add_argument(
         "--check",
         default="",
         metavar="PATH",
         help="compare on these images or texts, named as for predict; `builtin` is all 2,000 images of the sample "
         "(default: 32 of them, or a few texts)",
     )
+    _add_columns(command)
     command.set_defaults(device="cpu", batch_size=8)
 
 
@@ -146,6 +166,16 @@ def _add_head(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--batch-size", type=_at_least_one, default=8, metavar="N", help="samples per forward pass (default: 8)"
     )
+
+
+def _add_columns(command: argparse.ArgumentParser) -> None:
+    for kind in ("image", "text"):
+        command.add_argument(
+            f"--{kind}-column",
+            default="",
+            metavar="NAME",
+            help=f"column of a table's {kind}s (default: the run's, or the one with a usual name)",
+        )
 
 
 def _name_head(command: argparse.ArgumentParser) -> None:

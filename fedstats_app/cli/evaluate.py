@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _evaluate(arguments: argparse.Namespace, progress: Progress) -> int:
     with progress.doing("reading the list of samples"):
-        dataset = _labelled(arguments.folder)
+        dataset = _labelled(arguments.folder, arguments.folder_levels)
     with progress.doing("loading the network and the head"):
         classifier = load_classifier(arguments)
     if dataset.kind != classifier.kind:
@@ -80,10 +80,10 @@ def _evaluate(arguments: argparse.Namespace, progress: Progress) -> int:
     return tell_unreadable("evaluate", evaluation.unreadable)
 
 
-def _labelled(path: str) -> Dataset:
+def _labelled(path: str, levels: str) -> Dataset:
     spec = data_spec(str(Path(path).expanduser().absolute()))
-    test = load_dataset(spec, "test")
-    return load_dataset(spec, "train") if test is None else test
+    test = load_dataset(spec, "test", folder_levels=levels)
+    return load_dataset(spec, "train", folder_levels=levels) if test is None else test
 
 
 def align_classes(dataset: Dataset, class_names: Sequence[str]) -> Dataset:

@@ -1,17 +1,21 @@
-"""`fedstats export`: a head with its network as an ONNX file, compared with torch before it is written."""
+"""`fedstats export`: a head with its network as an ONNX file, or as a folder for the Hugging Face hub."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
-from fedstats_app.cli.sample_files import as_dataset, find_files, readable, tell_unreadable
+from fedstats_app.cli.progress import counted, told
+from fedstats_app.cli.sample_files import find_samples, readable, tell_unreadable
 from fedstats_app.data import Sample, load_dataset
+from fedstats_app.export.hub_folder import write_hub_folder
 from fedstats_app.export.onnx_check import TOLERANCE, Agreement, compare
 from fedstats_app.export.onnx_file import ExportError, OnnxModel, to_onnx
 from fedstats_app.storage.files import to_json, write_atomically
@@ -31,7 +35,7 @@ _TEXTS = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the file and say what it is; 1 if a sample to compare on could not be read.
+    """Write the files and say what they are; 1 if a sample to compare on could not be read.
 
     Raises
     ------
@@ -40,44 +44,67 @@ def run(arguments: argparse.Namespace) -> int:
     FileNotFoundError, ValueError
         As `fedstats_app.load`, or if there is nothing to compare on.
     """
-    if arguments.onnx is None:
-        raise CommandError("say what to write: --onnx")
-    classifier = load_classifier(arguments)
-    try:
-        model = to_onnx(classifier)
-    except ExportError as error:
-        raise CommandError(str(error)) from error
+    if arguments.onnx is None and not arguments.hub:
+        raise CommandError("say what to write: --onnx, --hub or both")
     unreadable: dict[str, str] = {}
-    agreement = compare(classifier, model, _samples(arguments.check, classifier, unreadable))
-    _refuse_disagreement(agreement, unreadable)
-    path = _path(arguments, classifier)
+    with told("export") as progress:
+        with progress.doing("loading the network and the head"):
+            classifier = load_classifier(arguments)
+        model, agreement = None, None
+        if arguments.onnx is not None:
+            with progress.doing("exporting"):
+                model = _exported(classifier)
+            with progress.doing("comparing with torch, {done} samples") as step:
+                agreement = compare(classifier, model, counted(_samples(arguments, classifier, unreadable), step))
+            _refuse_disagreement(agreement, unreadable)
+    document: dict[str, object] = {"method": classifier.method}
+    if arguments.hub:
+        document["hub"] = [str(path) for path in _write_hub(arguments, classifier)]
+    if model is not None and agreement is not None:
+        document |= _write_onnx(_path(arguments, classifier), model) | asdict(agreement)
+    print(to_json(document) if arguments.json else "\n".join(_lines(document, classifier)))
+    return tell_unreadable("export", unreadable)
+
+
+def _write_hub(arguments: argparse.Namespace, classifier: Classifier) -> list[Path]:
+    return write_hub_folder(
+        Path(arguments.run_folder).expanduser(),
+        classifier.method,
+        Path(arguments.hub).expanduser(),
+        licence=arguments.licence,
+        onnx=arguments.onnx == "",
+    )
+
+
+def _write_onnx(path: Path, model: OnnxModel) -> dict[str, object]:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, model.content)
-    tokenizer = path.with_name(f"{path.stem}.tokenizer.json")
+    made: dict[str, object] = {"onnx": str(path), "bytes": len(model.content), "feed": model.preprocessing["feed"]}
     if model.tokenizer is not None:
+        tokenizer = path.with_name(f"{path.stem}.tokenizer.json")
         write_atomically(tokenizer, model.tokenizer.encode())
-    document = {
-        "onnx": str(path),
-        "bytes": len(model.content),
-        "method": classifier.method,
-        "feed": model.preprocessing["feed"],
-        "tokenizer": None if model.tokenizer is None else str(tokenizer),
-        "num_compared": agreement.num_examples,
-        "num_same_class": agreement.num_same,
-        "max_difference": agreement.max_difference,
-    }
-    print(to_json(document) if arguments.json else "\n".join(_lines(document, classifier, model)))
-    return tell_unreadable("export", unreadable)
+        made["tokenizer"] = str(tokenizer)
+    return made
+
+
+def _exported(classifier: Classifier) -> OnnxModel:
+    try:
+        return to_onnx(classifier)
+    except ExportError as error:
+        raise CommandError(str(error)) from error
 
 
 def _path(arguments: argparse.Namespace, classifier: Classifier) -> Path:
     if arguments.onnx:
         path = Path(arguments.onnx).expanduser()
         return path / f"{classifier.method}.onnx" if path.is_dir() else path
+    if arguments.hub:
+        return Path(arguments.hub).expanduser() / f"{classifier.method}.onnx"
     return Path(arguments.run_folder).expanduser() / "export" / f"{classifier.method}.onnx"
 
 
-def _samples(named: str, classifier: Classifier, unreadable: dict[str, str]) -> Iterator[Sample]:
+def _samples(arguments: argparse.Namespace, classifier: Classifier, unreadable: dict[str, str]) -> Iterator[Sample]:
+    named = arguments.check
     if classifier.kind == "text" and not named:
         yield from _TEXTS
         return
@@ -88,10 +115,10 @@ def _samples(named: str, classifier: Classifier, unreadable: dict[str, str]) -> 
         for index, image in enumerate(itertools.islice(images, None if named else _FEW)):
             yield image.resize(_LARGE) if index % 2 and not isinstance(image, str) else image
         return
-    paths, problems = find_files([named], classifier.kind)
+    datasets, problems = find_samples([named], classifier.kind, arguments)
     unreadable.update(problems)
-    files = as_dataset(paths, classifier.kind)
-    yield from readable(files, range(len(files)), [], unreadable)
+    for dataset in datasets:
+        yield from readable(dataset, range(len(dataset)), [], unreadable)
 
 
 def _refuse_disagreement(agreement: Agreement, unreadable: dict[str, str]) -> None:
@@ -106,13 +133,15 @@ def _refuse_disagreement(agreement: Agreement, unreadable: dict[str, str]) -> No
         )
 
 
-def _lines(document: dict[str, object], classifier: Classifier, model: OnnxModel) -> Iterator[str]:
+def _lines(document: Mapping[str, Any], classifier: Classifier) -> Iterator[str]:
     yield f"head {classifier.method}; {calibration_note(classifier)}"
-    yield f"feed {model.preprocessing['feed']}"
-    yield (
-        f"compared with torch on {document['num_compared']} {classifier.kind}s: the same class for "
-        f"{document['num_same_class']}, probabilities within {document['max_difference']:.1e}"
-    )
-    if document["tokenizer"] is not None:
-        yield str(document["tokenizer"])
-    yield f"{document['onnx']} ({len(model.content) / 1e6:.1f} MB)"
+    yield from document.get("hub", [])
+    if "onnx" in document:
+        yield f"feed {document['feed']}"
+        yield (
+            f"compared with torch on {document['num_examples']} {classifier.kind}s: the same class for "
+            f"{document['num_same']}, probabilities within {document['max_difference']:.1e}"
+        )
+        if "tokenizer" in document:
+            yield document["tokenizer"]
+        yield f"{document['onnx']} ({document['bytes'] / 1e6:.1f} MB)"

@@ -1,23 +1,28 @@
-"""`fedstats predict`: the likeliest classes of image files, text files or texts."""
+"""`fedstats predict`: the likeliest classes of image files, texts, or the rows of a table."""
 
 from __future__ import annotations
 
 import argparse
+import csv
 import itertools
+import sys
 from collections.abc import Iterator
 
 from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.progress import counted, told
-from fedstats_app.cli.sample_files import as_dataset, find_files, readable, tell_unreadable, texts_as_dataset
+from fedstats_app.cli.sample_files import find_samples, readable, tell_unreadable
 from fedstats_app.cli.text import WIDTH, percent, printable
 from fedstats_app.data import Dataset
+from fedstats_app.data.unlabelled import unlabelled_texts
 from fedstats_app.grid.progress import Progress
 from fedstats_app.storage.files import to_json
 
 # So many samples at a time, so that results appear early; in memory there is one image and a batch of small ones.
 CHUNK = 256
+_STDIN = "-"
+_OF_CLASS = ("class", "probability")
 _CLASS_WIDTH = 40
 _PERCENT_WIDTH = 8
 
@@ -34,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if not (arguments.paths or arguments.text):
         raise CommandError("name at least one PATH or --text")
+    if arguments.csv and arguments.json:
+        raise CommandError("choose --csv or --json, not both")
     with told("predict") as progress:
         return _predict(arguments, progress)
 
@@ -43,19 +50,42 @@ def _predict(arguments: argparse.Namespace, progress: Progress) -> int:
         classifier = load_classifier(arguments)
     if arguments.text and classifier.kind == "image":
         raise CommandError(f"head {classifier.method} is for images: --text is for heads that classify texts")
-    with progress.doing("looking for files"):
-        paths, unreadable = find_files(arguments.paths, classifier.kind)
-    predictions = itertools.chain(
-        _predictions(classifier, as_dataset(paths, classifier.kind), arguments.top, unreadable, progress),
-        _predictions(classifier, texts_as_dataset(arguments.text), arguments.top, unreadable, progress),
+    with progress.doing("looking for samples"):
+        paths, texts = _with_stdin(arguments, classifier)
+        datasets, unreadable = find_samples(paths, classifier.kind, arguments)
+    datasets.append(unlabelled_texts(texts))
+    predictions = itertools.chain.from_iterable(
+        _predictions(classifier, dataset, arguments.top, unreadable, progress) for dataset in datasets
     )
-    if arguments.json:
+    if arguments.csv:
+        _write_csv(predictions, min(arguments.top, len(classifier.class_names)))
+    elif arguments.json:
         print(_document(arguments, classifier, list(predictions), unreadable))
     else:
         print(f"head {classifier.method}; {calibration_note(classifier)}")
         for path, ranking in predictions:
             print(_lines(path, ranking))
     return tell_unreadable("predict", unreadable)
+
+
+def _with_stdin(arguments: argparse.Namespace, classifier: Classifier) -> tuple[list[str], list[str]]:
+    """Return paths and texts, with those that stdin gives, one a line, for the path "-"."""
+    paths, texts = [path for path in arguments.paths if path != _STDIN], list(arguments.text)
+    if _STDIN in arguments.paths:
+        lines = [line for line in sys.stdin.read().splitlines() if line.strip()]
+        if not (lines or paths or texts):
+            raise CommandError("nothing came on stdin: a text or, of a head for images, a path is expected per line")
+        (texts if classifier.kind == "text" else paths).extend(lines)
+    return paths, texts
+
+
+def _write_csv(predictions: Iterator[tuple[str, Ranking]], top: int) -> None:
+    """Print a line per sample as soon as it is there, its likeliest class first."""
+    names = [f"{what}{'' if place == 1 else f'_{place}'}" for place in range(1, top + 1) for what in _OF_CLASS]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["sample", *names])
+    for name, ranking in predictions:
+        writer.writerow([name, *itertools.chain.from_iterable(ranking)])
 
 
 def _predictions(

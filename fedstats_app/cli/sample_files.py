@@ -1,48 +1,66 @@
-"""Samples named on the command line - image or text files, or texts - read by the one rule for all data."""
+"""Samples named on the command line - image or text files, tables - read by the one rule for all data."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from fedstats_app.cli.text import printable
-from fedstats_app.data import Dataset, Sample, SampleSource, UnreadableSampleError
+from fedstats_app.data import Dataset, Sample, UnreadableSampleError
 from fedstats_app.data.dataset import Kind
-from fedstats_app.data.folder import FolderSource
 from fedstats_app.data.folder_layout import SUFFIXES, visible_files
+from fedstats_app.data.table import ColumnChoice
+from fedstats_app.data.unlabelled import TABLES, unlabelled_files, unlabelled_table
+from fedstats_app.storage.json_digest import read_json_file
 
 
-class Texts:
-    """A source of samples: texts that are their own names."""
+def find_samples(
+    names: Sequence[str], kind: Kind, arguments: argparse.Namespace
+) -> tuple[list[Dataset], dict[str, str]]:
+    """Find the samples that names on the command line stand for.
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = texts
+    Parameters
+    ----------
+    names : sequence of str
+        Files and folders as `find_files` takes them, and tables (`fedstats_app.data.unlabelled.TABLES`).
+    kind : {"image", "text"}
+        What is wanted.
+    arguments : argparse.Namespace
+        With `run_folder`, and `image_column` and `text_column` for tables.
 
-    def open(self, index: int) -> str:
-        """Return a text."""
-        return self._texts[index]
+    Returns
+    -------
+    datasets : list of Dataset
+        In the order of the names.
+    problems : dict
+        From a name that stands for nothing to the reason.
 
-    def name(self, index: int) -> str:
-        """Return the text."""
-        return self._texts[index]
+    Raises
+    ------
+    ValueError
+        If a table cannot be read or it is not clear which column is meant.
+    """
+    found: list[Dataset] = []
+    problems: dict[str, str] = {}
+    for name in names:
+        path = Path(name).expanduser()
+        if path.suffix.lower() in TABLES and path.is_file():
+            wanted = ColumnChoice(image=arguments.image_column, text=arguments.text_column)
+            found.append(unlabelled_table(path, kind, wanted, _columns_of_run(arguments.run_folder)))
+            continue
+        paths, reasons = find_files([name], kind)
+        problems |= reasons
+        found.append(unlabelled_files(paths, kind))
+    return found, problems
 
 
-def as_dataset(paths: Sequence[Path], kind: Kind) -> Dataset:
-    """Return files as samples of one class, which nobody asks for."""
-    return _unlabelled(FolderSource(Path(), [str(path) for path in paths], kind), len(paths), kind)
-
-
-def texts_as_dataset(texts: Sequence[str]) -> Dataset:
-    """Return texts as samples of one class, which nobody asks for."""
-    return _unlabelled(Texts(texts), len(texts), "text")
-
-
-def _unlabelled(source: SampleSource, number: int, kind: Kind) -> Dataset:
-    labels = np.zeros(number, dtype=np.int64)
-    return Dataset("the samples named", ("unknown",), labels, fingerprint="", source=source, kind=kind)
+def _columns_of_run(run_folder: str) -> ColumnChoice:
+    """Return the columns that the run's data were said to have."""
+    path = Path(run_folder).expanduser() / "config.json"
+    settings = read_json_file(path).get("run_config", {}) if path.is_file() else {}
+    return ColumnChoice(image=settings.get("image-column", ""), text=settings.get("text-column", ""))
 
 
 def find_files(names: Sequence[str], kind: Kind) -> tuple[list[Path], dict[str, str]]:

@@ -24,6 +24,7 @@ from fedstats_app.options import (
     whole,
 )
 from fedstats_app.personal.options import PersonalOptions
+from fedstats_app.trackers.options import TrackerOptions
 from fedstats_app.trainers import TRAINERS, Trainer
 from fedstats_app.trainers.options import MADE_HEADS, TuningOptions
 from fedstats_app.training.options import LocalOptions, OptimizerOptions
@@ -71,6 +72,7 @@ class AppConfig:
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     fedmezo: FedMeZOOptions = field(default_factory=FedMeZOOptions)
     personal: PersonalOptions = field(default_factory=PersonalOptions)
+    tracker: TrackerOptions = field(default_factory=TrackerOptions)
 
     @property
     def methods(self) -> tuple[str, ...]:

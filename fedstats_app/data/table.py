@@ -16,7 +16,7 @@ from fedstats_app.data.columns import (
     is_string,
     read_labels,
 )
-from fedstats_app.data.dataset import Dataset, DatasetError, SampleSource
+from fedstats_app.data.dataset import Dataset, DatasetError, Kind
 from fedstats_app.data.paths import existing_path
 from fedstats_app.data.splits import choose_splits, split_of
 from fedstats_app.data.table_sources import ImageColumn, ImagePaths, TextColumns
@@ -24,7 +24,7 @@ from fedstats_app.data.table_sources import ImageColumn, ImagePaths, TextColumns
 if TYPE_CHECKING:
     import datasets
 
-Suffix = Literal["parquet", "csv"]
+Suffix = Literal["parquet", "csv", "json"]
 _EDGE_BYTES = 1 << 20
 
 
@@ -86,7 +86,7 @@ def load_files(suffix: Suffix, path: str, split: str, columns: ColumnChoice) -> 
     files, notes = _table_files(existing_path(path, owner=spec), suffix, spec)
     if not files[split]:
         return None
-    tables = {part: _read_files(suffix, files[part], spec) for part in dict.fromkeys(("train", split))}
+    tables = {part: read_files(suffix, files[part], spec) for part in dict.fromkeys(("train", split))}
     fingerprint = files_fingerprint(suffix, split, files[split])
     return table_dataset(spec, split, tables, columns, fingerprint, notes=notes, folder=files[split][0].parent)
 
@@ -120,7 +120,8 @@ def files_fingerprint(kind: str, split: str, files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def _read_files(suffix: Suffix, files: list[Path], spec: str) -> "datasets.Dataset":
+def read_files(suffix: Suffix, files: list[Path], spec: str) -> "datasets.Dataset":
+    """Read files of one kind as one table; `DatasetError` names those that cannot be read."""
     import datasets
     from datasets.exceptions import DatasetsError
 
@@ -174,17 +175,12 @@ def table_dataset(
     for column, role in (*((column, kind) for column in held_in), (label_column, "label")):
         choose_column(column, table.column_names, (), role=role, owner=owner)
     labels, class_names = read_labels(table, label_column, owner=owner)
-    source: SampleSource
-    if kind == "text":
-        source = TextColumns(table, held_in, split)
+    source = row_source(table, kind, held_in, split, folder=folder, confined=columns.confined, owner=owner)
+    if isinstance(source, TextColumns):
         # Which columns were meant decides what a sample is: features of others must not be taken for theirs.
         fingerprint = hashlib.sha256(f"{fingerprint} {held_in}".encode()).hexdigest()
-    elif is_string(table.features[held_in[0]]):
-        source = ImagePaths(table, held_in[0], split, folder, confined=columns.confined)
-        source.check_some(owner)
+    elif isinstance(source, ImagePaths):
         fingerprint = hashlib.sha256(f"{fingerprint} {held_in} {source.stamp()}".encode()).hexdigest()
-    else:
-        source = ImageColumn(table, held_in[0], split)
     dataset = Dataset(
         name=owner,
         class_names=class_names,
@@ -199,6 +195,44 @@ def table_dataset(
     if split == "train":
         return dataset
     return dataset.with_class_names(read_labels(train, label_column, owner=f"{spec} (train)")[1])
+
+
+def row_source(
+    table: "datasets.Dataset",
+    kind: Kind,
+    columns: Sequence[str],
+    label: str,
+    *,
+    folder: Path | None,
+    confined: bool,
+    owner: str,
+) -> TextColumns | ImagePaths | ImageColumn:
+    """Return the rows of a table as samples, from the columns that `choose_samples` found.
+
+    Parameters
+    ----------
+    table, kind, columns
+        What holds them.
+    label : str
+        To name samples by.
+    folder, confined
+        Of image files that the table names: see `ImagePaths`.
+    owner : str
+        The data set, to begin errors with.
+
+    Raises
+    ------
+    DatasetError
+        For what `ImagePaths` refuses.
+    """
+    if kind == "text":
+        return TextColumns(table, columns, label)
+    [column] = columns
+    if not is_string(table.features[column]):
+        return ImageColumn(table, column, label)
+    paths = ImagePaths(table, column, label, folder, confined=confined)
+    paths.check_some(owner)
+    return paths
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-# The promise is a line every 10 s; the heart beats once a second, and a line takes its time to arrive.
-LONGEST_SILENCE, SECONDS_PER_BEAT = 8.0, 1.0
+# The promise is a line every 10 s; the heart beats once a second, and on a busy machine a line takes its time.
+LONGEST_SILENCE, SECONDS_PER_BEAT = 6.0, 1.0
 # Between lines of results that come fast, such as those of rounds.
-SECONDS_BETWEEN_LINES = 5.0
+SECONDS_BETWEEN_LINES = 4.0
 
 
 def say(line: str) -> None:
@@ -43,6 +43,8 @@ class Step:
         Seconds that all of it is thought to take, as long as nothing is done yet; 0 where nobody can say.
     done : float
         How much of it is done.
+    within : float
+        How much of it the step within this one is.
     """
 
     text: str
@@ -50,15 +52,16 @@ class Step:
     total: float = 0
     expected: float = 0.0
     done: float = 0
+    within: float = 1
 
     def __post_init__(self) -> None:
         self.started, self.changed = self.clock(), -math.inf
 
-    def at(self, done: float, text: str = "") -> None:
-        """Note how much is done, and what is being done now."""
+    def at(self, done: float, text: str = "", *, within: float = 1) -> None:
+        """Note how much is done, what is being done now, and how much that is."""
         if done != self.done:
             self.changed = self.clock()
-        self.done, self.text = done, text or self.text
+        self.done, self.text, self.within = done, text or self.text, within
 
     def __str__(self) -> str:
         """Return the text with its numbers."""
@@ -175,6 +178,6 @@ def _fractions(steps: list[Step]) -> list[float]:
     """Return for each step how much of it is done, what is done of the step within it included."""
     fractions, inner = [], 0.0
     for step in reversed(steps):
-        inner = min((step.done + inner) / step.total, 1.0) if step.total else 0.0
+        inner = min((step.done + step.within * inner) / step.total, 1.0) if step.total else 0.0
         fractions.append(inner)
     return fractions[::-1]

@@ -38,19 +38,18 @@ def fedproto(session: PersonalSession) -> dict[str, PersonalResult]:
     active, dim, prototypes = sorted(session.clients), session.start.head.feature_dim, None
     total: Answers[PersonalMetrics] = Answers()
     passes, notes = 0, list[str]()
-    for server_round in range(1, options.personal_rounds + 1):
-        with session.progress.doing(f"round {server_round} of {options.personal_rounds}"):
+    with session.progress.doing("round {now} of {total}", options.personal_rounds) as step:
+        for server_round in range(1, options.personal_rounds + 1):
+            step.at(server_round - 1)
             answers = _fedproto_round(session, prototypes, active, server_round)
-        total.of = {client: answer.metrics for client, answer in answers.of.items()}
-        total.failures |= {client: f"round {server_round}: {reason}" for client, reason in answers.failures.items()}
-        total.add_bytes(answers)
-        passes += sum(metrics.forward_passes for metrics in total.of.values())
-        lost = [client for client, answer in answers.of.items() if answer.restarted]
-        notes += [f"round {server_round}: client {client} had lost its model and started again" for client in lost]
-        active = list(answers.of)
-        prototypes = mean_prototypes(answers.of, session.predictable.numel(), dim, options.alignment_weight)
-        line = f"fedproto: round {server_round} of {options.personal_rounds}, {len(active)} clients"
-        session.progress.now_and_then(line)
+            total.of = {client: answer.metrics for client, answer in answers.of.items()}
+            total.failures |= {client: f"round {server_round}: {reason}" for client, reason in answers.failures.items()}
+            total.add_bytes(answers)
+            passes += sum(metrics.forward_passes for metrics in total.of.values())
+            lost = [client for client, answer in answers.of.items() if answer.restarted]
+            notes += [f"round {server_round}: client {client} had lost its model and started again" for client in lost]
+            active = list(answers.of)
+            prototypes = mean_prototypes(answers.of, session.predictable.numel(), dim, options.alignment_weight)
     result = personal_result("fedproto", total, started)
     return {"fedproto": replace(result, forward_passes=passes, notes=tuple(notes))}
 
@@ -92,9 +91,13 @@ def fedavg_fine_tuned(session: PersonalSession) -> dict[str, PersonalResult]:
         "fedavg", the shared model on every client's test samples, and "fedavg-ft", the clients' own.
     """
     started, options = time.perf_counter(), session.options
-    arrays, rounds = _fedavg(session)
-    content = personal_content(session.request(options.personal_epochs), arrays, None, session.predictable)
-    answers = ask(session.grid, content, PERSONALISE, session.clients, read_personal_reply)
+    shared, own = options.personal_rounds, options.personal_epochs
+    with session.progress.doing("the shared model", shared + own) as step:
+        step.at(0, within=shared)
+        arrays, rounds = _fedavg(session)
+        step.at(shared, "each client's own", within=own)
+        content = personal_content(session.request(own), arrays, None, session.predictable)
+        answers = ask(session.grid, content, PERSONALISE, session.clients, read_personal_reply)
     answers.bytes_down += sum(one.bytes_down for one in rounds)
     answers.bytes_up += sum(one.bytes_up for one in rounds)
     passes = PASSES * sum(sum(one.num_examples.values()) for one in rounds)

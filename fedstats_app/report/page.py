@@ -11,7 +11,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedstats_app import __version__
 from fedstats_app.methods import display_name
-from fedstats_app.report import sections
+from fedstats_app.report import sections, sites
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.sections import SHOWN_AT_ONCE, Share
 from fedstats_app.report.templates import TEMPLATES
@@ -56,15 +56,15 @@ def report(run: RunRecord) -> str:
         "accuracy_charts": sections.accuracy_charts(run),
         "classes": sections.class_shares(run),
         "confused": sections.confused(run),
-        "outcomes": sections.outcome_rows(run),
-        "left_out": sections.left_out(run),
-        "sites": sections.site_shares(run),
-        "labels": sections.label_rows(run),
+        "outcomes": sites.outcome_rows(run),
+        "left_out": sites.left_out(run),
+        "sites": sites.site_shares(run),
+        "labels": sites.label_rows(run),
         "trainings": sections.training_rows(run),
         "training_charts": sections.training_charts(run),
         "personal": sections.personal_rows(run),
         "phases": sections.phases(run),
-        "disclosed": sections.disclosed(run),
+        "disclosed": sites.disclosed(run),
         "settings": sections.settings(run),
     }
     return render(

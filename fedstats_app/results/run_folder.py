@@ -1,7 +1,7 @@
 """The folder that a run leaves behind: status, configuration, results, clients, heads, plots."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -72,6 +72,8 @@ class RunFolder:
         self.run_id = run_id
         self.started = started
         self._rounds = RoundsFile(path / "rounds.jsonl")
+        # A hook for trackers; it sees every round of training when it is written down.
+        self.on_round: Callable[[RoundRecord], None] | None = None
 
     @classmethod
     def create(cls, output_dir: str, run_id: int | str, now: datetime | None = None) -> Self:
@@ -215,6 +217,8 @@ class RunFolder:
     def append_round(self, record: RoundRecord) -> None:
         """Add one round's line to rounds.jsonl, in place of what a run that was killed left of it and of later ones."""
         self._rounds.append(record)
+        if self.on_round is not None:
+            self.on_round(record)
 
     def read_rounds(self) -> list[RoundRecord]:
         """Read rounds.jsonl, as `fedstats_app.results.rounds_file.read_rounds` does."""

@@ -9,7 +9,11 @@ from fedstats_app.results.text_columns import GAP, aligned, cut, ruled, three_fi
 
 _HEADINGS = ("training", "start", "final", "best", "rounds", "MB", "rounds", "MB", "passes", "seconds")
 # First column of a group, the one after its last, and what stands above them.
-_GROUPS: tuple[tuple[int, int, str], ...] = ((1, 4, "accuracy (%)"), (4, 6, "in all"), (6, 9, "to the random head's final accuracy"))
+_GROUPS: tuple[tuple[int, int, str], ...] = (
+    (1, 4, "accuracy (%)"),
+    (4, 6, "in all"),
+    (6, 9, "to the random head's final accuracy"),
+)
 _LONGEST_NAME = 28
 _NEVER = "never"
 

@@ -31,7 +31,8 @@ class Personalisation:
         results: dict[str, PersonalResult] = {}
         with progress.doing("personal models", _work(run, left), expected=_announced(run, session, left)) as step:
             for number, (approach, made) in enumerate(finished.items(), start=1):
-                step.at(step.done, f"personal models, {approach} ({number} of {len(finished)})")
+                text = f"personal models, {approach} ({number} of {len(finished)})"
+                step.at(step.done, text, within=_work(run, [approach]))
                 if made:
                     progress.say(f"personal, {approach}: was finished before")
                 else:

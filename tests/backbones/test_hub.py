@@ -9,7 +9,15 @@ import pytest
 from fedstats_app.backbones import hub
 from fedstats_app.backbones.hub import hub_folder
 from fedstats_app.backbones.weights import WeightsError
+from tests.support.fake_hub import fake_hub
 from tests.support.hub_cache import HubCache
+
+
+def at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the hub be at an address, as HF_ENDPOINT does before huggingface_hub is imported."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
 
 
 @pytest.fixture
@@ -33,7 +41,7 @@ def refusing_hub(hub_cache: HubCache, monkeypatch: pytest.MonkeyPatch) -> Iterat
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    at(f"http://127.0.0.1:{server.server_port}", monkeypatch)
     yield code
     server.shutdown()
     server.server_close()
@@ -63,3 +71,55 @@ def test_what_is_half_in_the_cache_is_not_taken(hub_cache: HubCache, monkeypatch
         hub_folder("org/name")
     (folder / "model.safetensors").touch()
     assert hub_folder("org/name") == folder
+
+
+FILES = {"config.json": b"{}", "README.md": b"---\nlicense: mit\n---\n", "modeling_evil.py": b"1/0"}
+
+
+@pytest.mark.parametrize(
+    ("weights", "taken"),
+    [
+        (["model.safetensors", "pytorch_model.bin", "open_clip_model.safetensors"], ["model.safetensors"]),
+        (["uni.safetensors", "pytorch_model.bin"], ["uni.safetensors"]),
+        (["pytorch_model.bin", "slide_encoder.pth"], ["pytorch_model.bin"]),
+        (["weights.pth"], ["weights.pth"]),
+    ],
+)
+def test_what_is_needed_is_downloaded_once_and_a_pickle_only_without_better(
+    hub_cache: HubCache, monkeypatch: pytest.MonkeyPatch, weights: list[str], taken: list[str]
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    files = FILES | {name: name.encode() for name in weights}
+    with fake_hub("org/name", files) as (address, downloaded):
+        at(address, monkeypatch)
+        folder = hub_folder("org/name")
+        assert sorted(downloaded) == sorted(["config.json", "README.md", *taken])
+        assert (folder / taken[0]).read_bytes() == taken[0].encode()
+        assert folder.is_relative_to(hub_cache.root)
+        assert hub_folder("org/name") == folder
+        assert len(downloaded) == 3  # it lies there already
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert hub_folder("org/name") == folder
+
+
+def test_a_model_without_weights_is_an_error(hub_cache: HubCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    with fake_hub("org/name", FILES) as (address, _):
+        at(address, monkeypatch)
+        with pytest.raises(WeightsError, match=r"it has none of config\.json, or no weights"):
+            hub_folder("org/name")
+
+
+def test_what_another_library_put_there_file_by_file_will_do(
+    hub_cache: HubCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache then knows of more files of the model than are there, as after a download of all by patterns."""
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    files = FILES | {"pytorch_model.bin": b"x"}
+    with fake_hub("org/name", files) as (address, _):
+        at(address, monkeypatch)
+        from huggingface_hub import snapshot_download
+
+        snapshot_download("org/name", allow_patterns=["config.json", "pytorch_model.bin"])
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert (hub_folder("org/name") / "pytorch_model.bin").read_bytes() == b"x"

@@ -21,9 +21,10 @@ from fedstats_app.backbones.registry import load_backbone
         ("cc-by-4.0", ()),
         ("cc-by-nc-4.0", ("non-commercial",)),
         ("cc-by-nc-nd-4.0", ("no-derivatives", "non-commercial")),
-        ("fair-noncommercial-research-license", ("non-commercial",)),
-        ("owkin-non-commercial", ("non-commercial",)),
-        ("dinov3-license", ("acceptance",)),
+        ("fair-noncommercial-research-license", ("non-commercial", "own-terms")),
+        ("owkin-non-commercial", ("non-commercial", "own-terms")),
+        ("dinov3-license", ("acceptance", "own-terms")),
+        ("seer-license", ("own-terms",)),
     ],
 )
 def test_a_name_tells_its_terms(name: str, terms: tuple[str, ...]) -> None:

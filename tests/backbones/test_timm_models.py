@@ -52,6 +52,8 @@ def test_network_without_published_weights_is_an_error() -> None:
 def test_unknown_names_and_sizes_are_errors() -> None:
     with pytest.raises(ValueError, match=r"no network 'resnet19'; close to it: .*resnet18"):
         load_backbone("timm:resnet19")
+    with pytest.raises(ValueError, match=r"no network 'resnet18\.a1_in2k'; close to it: .*resnet18\.a1_in1k"):
+        load_backbone("timm:resnet18.a1_in2k")
     with pytest.raises(ValueError, match="cannot take images of 64 x 64 pixels"):
         load_backbone("timm:vit_tiny_patch16_224", weights="random", input_size=64, device="cpu")
 

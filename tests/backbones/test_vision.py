@@ -168,7 +168,7 @@ def test_the_hubs_cache_and_a_folder_are_the_same_network(tmp_path: Path, hub_ca
     assert by_name.fingerprint == loaded(folder).fingerprint
     assert by_name.fingerprint == loaded("not/cached", weights=str(folder)).fingerprint
     assert by_name.fingerprint == loaded(folder, weights=str(folder / "model.safetensors")).fingerprint
-    assert by_name.licence.terms == ("non-commercial",)
+    assert by_name.licence.terms == ("non-commercial", "own-terms")
     with pytest.raises(WeightsError, match=r"model not/cached is not on this machine.*backbone-weights"):
         loaded("not/cached")
 
@@ -191,6 +191,8 @@ def test_mistakes_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     folder = save(tmp_path / "model", model_of("ViT"))
     with pytest.raises(ValueError, match="backbone-arguments are for timm:NAME"):
         loaded(folder, arguments="img_size=32")
+    with pytest.raises(WeightsError, match="an image encoder is `vision:NAME`"):
+        load_backbone(f"transformers:{folder}", device="cpu")
     (folder / "preprocessor_config.json").unlink()
     with pytest.raises(WeightsError, match=r"folder model: preprocessor_config\.json cannot be read"):
         loaded(folder)
@@ -198,5 +200,5 @@ def test_mistakes_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(WeightsError, match="a model of timm is `timm:hf-hub:NAME`"):
         loaded(folder)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs transformers: pip install 'fedstats-app\[text\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"needs transformers: pip install 'fedstats-app\[vision\]'"):
         loaded(folder)

@@ -59,6 +59,18 @@ def run_folder(make_run: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
+def text_run(tmp_path: Path) -> Path:
+    """A run folder with a head of the tiny language model."""
+    backbone = load_backbone("random:tiny-text", device="cpu")
+    features = torch.cat(list(backbone.extract(["a good film", "it is great", "a bad movie", "terrible"])))
+    head = solve_ncm(FeatureStatistics.from_features(features, torch.tensor([1, 1, 0, 0]), 2))
+    run = RunFolder.create(str(tmp_path / "text"), 1)
+    run.save_head("fedncm", head, head_metadata(backbone, ["bad", "good"], sample_kind="text"))
+    run.write_results({"methods": {"fedncm": {"accuracy": 1.0}}})
+    return run.path
+
+
+@pytest.fixture
 def unused_ports() -> tuple[int, int]:
     """Two ports that nobody listens on."""
     one, other = free_ports(2)

@@ -148,3 +148,13 @@ def test_images_go_through_in_pieces(
     for key in ("negative_log_likelihood", "expected_calibration_error"):
         assert pieces.pop(key) == pytest.approx(whole.pop(key), rel=1e-9)
     assert pieces == whole
+
+
+def test_domain_folders_are_asked_about_and_read_as_told(run_folder: Path, pictures: Path, capsys: Capture) -> None:
+    shutil.copytree(pictures, pictures.parent / "domains" / "one")
+    shutil.copytree(pictures, pictures.parent / "domains" / "two")
+    folder = str(pictures.parent / "domains")
+    assert main(["evaluate", str(run_folder), folder]) == 2
+    assert "folder-levels" in capsys.readouterr().err
+    assert main(["evaluate", str(run_folder), folder, "--folder-levels", "domain/class", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_examples"] == 24

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from huggingface_hub import ModelCard
 from PIL import Image
 
 import fedstats_app
 from fedstats_app.cli import main
 from fedstats_app.export import onnx_check
+from fedstats_app.results.head_file import head_to_bytes, read_head
 
+UNKNOWN = {"name": "unknown", "source": "", "terms": []}
 Capture = pytest.CaptureFixture[str]
 
 
@@ -42,7 +45,7 @@ def test_the_file_predicts_as_the_classifier_does(exported: dict[str, Any], run_
         [made] = session.run(None, {"images": np.stack([np.asarray(image) for image in resized])})
         assert made.dtype == np.float32
         np.testing.assert_allclose(made, classifier.probabilities(resized).numpy(), atol=1e-5, rtol=0)
-    assert (exported["num_compared"], exported["num_same_class"]) == (32, 32)
+    assert (exported["num_examples"], exported["num_same"]) == (32, 32)
     assert exported["max_difference"] < 1e-5 and exported["bytes"] == path.stat().st_size
 
 
@@ -74,7 +77,7 @@ def test_a_file_that_differs_is_not_written(run_folder: Path, capsys: Capture, m
 
 def test_what_is_missing_is_one_line(run_folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["export", str(run_folder)]) == 2
-    assert capsys.readouterr().err == "fedstats export: say what to write: --onnx\n"
+    assert capsys.readouterr().err == "fedstats export: say what to write: --onnx, --hub or both\n"
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *of: None if name == "onnxscript" else found(name, *of)
@@ -82,3 +85,41 @@ def test_what_is_missing_is_one_line(run_folder: Path, capsys: Capture, monkeypa
     assert main(["export", str(run_folder), "--onnx"]) == 2
     message = "fedstats export: ONNX needs onnxscript: pip install 'fedstats-app[export]'\n"
     assert capsys.readouterr().err == message
+
+
+def test_a_folder_for_the_hub_is_whole_and_says_nothing_of_this_machine(
+    run_folder: Path, pictures: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    folder, head = tmp_path / "hub", run_folder / "heads" / "fedncm.safetensors"
+    tensors, metadata = read_head(head)
+    private = {"dataset": f"folder:{tmp_path}/flowers", "backbone-licence": json.dumps(UNKNOWN)}
+    head.write_bytes(head_to_bytes(tensors, {**metadata, **private}))
+    (run_folder / "results.json").write_text(
+        json.dumps({"methods": {"fedncm": {"accuracy": 0.9}}, "num_test_examples": 30, "refused_nodes": ["north"]})
+    )
+    words = ["export", str(run_folder), "--hub", str(folder), "--licence", "apache-2.0"]
+    assert main(words) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith(str(folder))]
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    assert set(files) == {"README.md", "heads/fedncm.safetensors", "preprocessor_config.json"}
+    card = ModelCard(files["README.md"].read_text(), ignore_metadata_errors=False)
+    assert (card.data.license, card.data.library_name, card.data.model_name) == ("apache-2.0", "fedstats-app", "fedncm")
+    assert card.data.pipeline_tag == "image-classification" and "federated-learning" in card.data.tags
+    [result] = card.data.eval_results
+    assert (result.metric_type, result.metric_value, result.dataset_type) == ("accuracy", 0.9, "folder:flowers")
+    assert "Licence of the backbone" in card.content
+    everything = b"".join(path.read_bytes() for path in files.values())
+    assert str(tmp_path).encode() not in everything and b"north" not in everything
+    paths = sorted(pictures.rglob("*.png"))
+    assert fedstats_app.load(folder).top(paths) == fedstats_app.load(run_folder).top(paths)
+    assert main(words) == 2
+    assert "hub must be an empty folder" in capsys.readouterr().err
+
+
+def test_without_a_licence_the_card_says_other(run_folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert main(["export", str(run_folder), "--hub", str(tmp_path / "hub"), "--onnx", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["onnx"] == str(tmp_path / "hub" / "fedncm.onnx") and Path(document["onnx"]).is_file()
+    card = ModelCard.load(tmp_path / "hub" / "README.md", ignore_metadata_errors=False)
+    assert (card.data.license, card.data.license_name) == ("other", "of-backbone-and-data")
+    assert "`fedncm.onnx` is backbone and head in one file" in card.content

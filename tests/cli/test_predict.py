@@ -1,9 +1,14 @@
 """`fedstats predict` on pictures of three colours."""
 
+import csv
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
 import fedstats_app
@@ -110,3 +115,99 @@ def test_the_mode_of_the_image_does_not_matter(run_folder: Path, tmp_path: Path,
     assert code == 0
     assert [entry["top"][0]["class"] for entry in document["predictions"]] == ["blue"] * 3
     assert document["predictions"][0]["top"] == document["predictions"][1]["top"]
+
+
+def write_table(path: Path, rows: list[dict[str, object]]) -> Path:
+    table = pa.Table.from_pylist(rows)
+    if path.suffix == ".csv":
+        pyarrow.csv.write_csv(table, path)
+    elif path.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+TEXTS = ["a good film", "a bad, bad movie", 'she said "not this"']
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+def test_a_table_of_texts_is_one_prediction_a_row(suffix: str, text_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    rows = [{"id": number, "sentence": text, "label": "any"} for number, text in enumerate(TEXTS)]
+    table = write_table(tmp_path / f"test{suffix}", rows)
+    code, document, _ = predict_json(capsys, text_run, table, "--text", "a film", "--top", 2)
+    expected = fedstats_app.load(text_run).top([*TEXTS, "a film"], 2)
+    assert (code, document["unreadable"]) == (0, [])
+    names = [f"test{suffix}[{number}]" for number in range(3)]
+    assert [entry["path"] for entry in document["predictions"]] == [*names, "a film"]
+    made = [[(one["class"], one["probability"]) for one in entry["top"]] for entry in document["predictions"]]
+    assert made == [[(name, pytest.approx(value, abs=1e-6)) for name, value in ranking] for ranking in expected]
+
+
+def test_the_column_is_the_runs_or_asked_for(text_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    rows: list[dict[str, object]] = [{"first": text, "other": "x"} for text in TEXTS]
+    table = write_table(tmp_path / "test.csv", rows)
+    assert main(["predict", str(text_run), str(table)]) == 2
+    errors = capsys.readouterr().err
+    assert "test.csv: no column has a usual name" in errors and "['first', 'other']" in errors
+    assert "with image-column or text-column" in errors
+    _, named, _ = predict_json(capsys, text_run, table, "--text-column", "first")
+    (text_run / "config.json").write_text(json.dumps({"run_config": {"text-column": "first"}}))
+    _, known, _ = predict_json(capsys, text_run, table)
+    expected = fedstats_app.load(text_run).predict(TEXTS)
+    for document in (named, known):
+        assert [entry["top"][0]["class"] for entry in document["predictions"]] == expected
+    write_table(table, [{"text": text} for text in TEXTS])  # the run's column is not there, but a usual one is
+    code, _, _ = predict_json(capsys, text_run, table)
+    assert code == 0
+    assert main(["predict", str(text_run), str(table), "--text-column", "body"]) == 2
+    assert "there is no text column 'body'; the columns are ['text']" in capsys.readouterr().err
+
+
+def test_a_table_of_image_files(run_folder: Path, pictures: Path, capsys: Capture) -> None:
+    rows = [{"file": f"{name}/0.png", "note": "x"} for name in ("red", "none", "blue")]
+    table = write_table(pictures / "test.csv", rows)
+    code, document, errors = predict_json(capsys, run_folder, table, "--image-column", "file")
+    assert code == 1 and "none/0.png" in errors
+    assert [(entry["path"], entry["top"][0]["class"]) for entry in document["predictions"]] == [
+        ("red/0.png", "red"),
+        ("blue/0.png", "blue"),
+    ]
+    texts = write_table(pictures / "texts.csv", [{"text": text} for text in TEXTS])
+    assert main(["predict", str(run_folder), str(texts)]) == 2
+    assert "holds texts" in capsys.readouterr().err
+
+
+def test_a_damaged_table_is_an_error(text_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "test.parquet").write_bytes(b"no table")
+    assert main(["predict", str(text_run), str(tmp_path / "test.parquet")]) == 2
+    assert "test.parquet" in capsys.readouterr().err
+
+
+def test_csv_has_a_line_per_sample(run_folder: Path, pictures: Path, capsys: Capture) -> None:
+    assert main(["predict", str(run_folder), str(pictures), "--csv", "--top", "2"]) == 0
+    lines = list(csv.reader(capsys.readouterr().out.splitlines()))
+    assert lines[0] == ["sample", "class", "probability", "class_2", "probability_2"]
+    paths = sorted(pictures.rglob("*.png"))
+    expected = fedstats_app.load(run_folder).top(paths, 2)
+    assert [line[0] for line in lines[1:]] == [str(path) for path in paths]
+    for line, [(first, high), (second, low)] in zip(lines[1:], expected, strict=True):
+        assert (line[1], line[3]) == (first, second)
+        assert (float(line[2]), float(line[4])) == (high, low)
+    assert main(["predict", str(run_folder), str(pictures), "--csv", "--json"]) == 2
+    assert "--csv or --json" in capsys.readouterr().err
+
+
+def test_a_dash_reads_names_or_texts_from_stdin(
+    run_folder: Path, text_run: Path, pictures: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [pictures / "red" / "0.png", pictures / "blue" / "1.png"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{path}\n" for path in paths)))
+    _, document, _ = predict_json(capsys, run_folder, "-")
+    assert [entry["top"][0]["class"] for entry in document["predictions"]] == ["red", "blue"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(TEXTS) + "\n\n"))
+    _, document, _ = predict_json(capsys, text_run, "-")
+    assert [entry["path"] for entry in document["predictions"]] == TEXTS
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["predict", str(run_folder), "-"]) == 2
+    assert "nothing" in capsys.readouterr().err

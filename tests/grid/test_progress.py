@@ -52,6 +52,17 @@ def test_steps_within_steps_give_one_line_and_one_estimate(clock: Clock) -> None
     assert (str(said), said.fraction, said.seconds_left) == ("working; 2 min so far", None, None)
 
 
+def test_what_is_within_counts_as_much_as_it_is(clock: Clock) -> None:
+    said = Said(clock)
+    with said.doing("personal models", 100) as step:
+        step.at(10, within=40)
+        with said.doing("{done} of {total} clients answered", 4) as clients:
+            clients.at(3)
+            assert said.fraction == 0.4
+        step.at(50)
+        assert said.fraction == 0.5
+
+
 def test_before_anything_is_done_what_was_expected_counts_and_then_what_was_seen(clock: Clock) -> None:
     said = Said(clock)
     with said.doing("{done} of {total} clients answered", 10, expected=600.0) as step:
@@ -89,7 +100,7 @@ def test_results_that_come_fast_are_said_now_and_then(clock: Clock) -> None:
         for number in range(1, 31):
             said.now_and_then(f"round {number}", in_any_case=number == 30)
             clock.sleep(1)
-    assert [line for _, line in said.lines] == ["round 1", *(f"round {n}" for n in (7, 13, 19, 25)), "round 30"]
+    assert [line for _, line in said.lines] == ["round 1", *(f"round {n}" for n in range(6, 30, 5)), "round 30"]
 
 
 def test_the_thread_says_something_while_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:

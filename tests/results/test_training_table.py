@@ -40,7 +40,7 @@ def test_without_a_random_head_there_are_no_columns_about_one() -> None:
     for others in ([], [make_training("random", [None, None])]):
         table = training_table([*others, make_training("fedcof", [0.8, 0.9], seconds=700.0)])
         assert "random head" not in table and "passes" not in table
-        assert cells(table, "fedcof-probe")[3:] == ["1", "0.00", "700"]
+        assert cells(table, "fedcof-probe")[3:] == ["1", "0.00300", "700"]
 
 
 HUGE = {"up": 10**15, "down": 10**15, "passes": 10**12, "seconds": 1e6}

@@ -22,7 +22,7 @@ SLOW = [
     (run, "partitions", "loading the data and splitting it"),
     (run, "discover", "waiting for SuperNodes"),
     (run, "loaded_backbone", "loading backbone random:tiny"),
-    (run, "test_split", "loading the server's test data"),
+    (run, "test_split", "loading the data and splitting it"),
     (StatisticsStrategy, "solve", "solving"),
     (closed_form, "save_statistics", "writing the statistics"),
     (closed_form, "score", "evaluating"),
@@ -103,7 +103,8 @@ def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypat
     for number, approach in enumerate(server_app.AppConfig.of(personalise="all").personal.approaches, start=1):
         assert f"personal models, {approach} ({number} of 7): " in lines
     assert "fedproto (6 of 7): round 2 of 2: 3 of 6 clients answered" in lines
-    assert "fedavg-ft (5 of 7): round 2 of 2: 3 of 6 clients answered" in lines
+    assert "fedavg-ft (5 of 7): the shared model: round 2 of 2: 3 of 6 clients answered" in lines
+    assert "fedavg-ft (5 of 7): each client's own: 3 of 6 clients answered" in lines
 
 
 def test_how_to_stop_and_to_go_on_is_the_first_thing_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

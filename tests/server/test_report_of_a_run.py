@@ -10,8 +10,9 @@ import pytest
 
 from fedstats_app.report import page
 from fedstats_app.results import examples_file
+from fedstats_app.results.plots import fine_tuning, write
 from fedstats_app.server import examples
-from tests.support.simulation import simulate
+from tests.support.simulation import simulate, site_folder
 
 SETTINGS: dict[str, Any] = {"method": "fedncm", "num_clients": 3, "min_clients": 1, "plots": True}
 Capture = pytest.CaptureFixture[str]
@@ -46,11 +47,24 @@ def test_a_failing_report_is_one_clear_line(
 
 
 def test_a_failed_run_has_one_that_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="min-clients"):
-        simulate(tmp_path, **{**SETTINGS, "min_clients": 5})
+    with pytest.raises(ValueError, match="nowhere"):
+        simulate(tmp_path, **SETTINGS, dataset=f"folder:{tmp_path}/nowhere")
     (folder,) = (tmp_path / "runs").iterdir()
     assert state(folder) == "failed"
     assert "The run failed: " in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_titles_of_plots_name_no_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr(write, "plot_accuracy_vs_megabytes", lambda _, path, title, lines: titles.append(title))
+    monkeypatch.setattr(write, "plot_label_distribution", lambda _, names, path, title: titles.append(title))
+    monkeypatch.setattr(write, "plot_confusion_matrix", lambda _, names, path, title: titles.append(title))
+    monkeypatch.setattr(fine_tuning, "plot_training", lambda _, path, title: titles.append(title))
+    data = tmp_path / "private" / "flowers"
+    for part in ("train", "test"):
+        site_folder(data / part, ("rose", "tulip"), seed=1)
+    simulate(tmp_path, **SETTINGS, dataset=f"folder:{data}", partitioner="iid", fine_tune="probe", num_server_rounds=1)
+    assert len(titles) == 4 and all("folder:flowers" in title and "private" not in title for title in titles)
 
 
 def test_examples_are_images_that_the_head_takes_for_another_class(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.initialisation import random_initialisation
 from fedstats_app.backbones.licences import RANDOM_WEIGHTS, licence_of_card
+from fedstats_app.backbones.names import VISION
 from fedstats_app.backbones.state_files import read_state_file
 from fedstats_app.backbones.text.encoders import PooledEncoder, PromptEncoder
 from fedstats_app.backbones.text.language_head import LanguageHead, take_language_head
@@ -161,7 +162,9 @@ def _from_folder(name: str) -> _Model:
         config = AutoConfig.from_pretrained(folder, **local)
         tokenizer = AutoTokenizer.from_pretrained(folder, **local)
     except (OSError, ValueError, KeyError) as error:
-        raise WeightsError(f"{folder.name}: configuration or tokenizer cannot be loaded: {error}") from error
+        of_images = (folder / "preprocessor_config.json").is_file()
+        hint = f" (an image encoder is `{VISION}NAME`)" if of_images else ""
+        raise WeightsError(f"{folder.name}: configuration or tokenizer cannot be loaded{hint}: {error}") from error
     if not tokenizer.is_fast:
         raise WeightsError(f"{folder.name}: the tokenizer must be one of the library tokenizers (a tokenizer.json)")
     if config.is_encoder_decoder:

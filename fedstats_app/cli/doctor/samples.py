@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,7 +31,8 @@ def load_data(config: AppConfig, node: NodeConfig | None) -> tuple[Finding, Data
                 test = test_split(config.data.test_dataset or config.data.dataset, config.data)
                 check_classes(dataset)
             else:
-                reading = node.data_options(config.data)
+                # As the node-config would say it: how to read, but no part of the data.
+                reading = replace(config.data, classes="", left_out_domain="")
                 dataset = own_dataset(node.data_path, reading)
                 test = test_split(data_spec(node.data_path), reading)
     # What is missing for a data set of the hub shows as a failed connection or a missing library.

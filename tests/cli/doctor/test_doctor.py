@@ -140,6 +140,21 @@ def test_a_certificate_file_that_is_none_fails_once(settings: Path, tmp_path: Pa
     assert code == 1 and found["root certificate"]["level"] == "FAIL" and "SuperLink" not in found
 
 
+def test_data_as_downloaded_are_told_and_doubts_warned_of(settings: Path, pictures: Path, capsys: Capture) -> None:
+    site = pictures.parent / "site"
+    site.mkdir()
+    pictures.rename(site / "Training")
+    (site / "Training" / "empty").mkdir()
+    code, found = doctor(capsys, "--run-config", settings, "--data-path", site)
+    assert code == 0 and found["data"]["level"] == "warning"
+    assert "12 images of 4 classes (blue, empty, green, red); no test split" in found["data"]["message"]
+    assert "class empty without any image (1 of 4)" in found["data"]["message"]
+    with settings.open("a") as stream:
+        stream.write(f'dataset = "folder:{site}"\nclasses = "blue"\n')
+    code, found = doctor(capsys, "--run-config", settings)
+    assert code == 1 and "of one class, 'blue'" in found["data"]["message"]
+
+
 def test_a_licence_that_restricts_is_a_warning(settings: Path, tmp_path: Path, capsys: Capture) -> None:
     timm = pytest.importorskip("timm")
     folder = tmp_path / "model"

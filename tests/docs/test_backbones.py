@@ -1,0 +1,28 @@
+"""The page on foundation backbones: its node answers its run, and no other."""
+
+import shlex
+from dataclasses import replace
+
+from flwr.common.config import parse_config_args
+
+from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.config.choices import refused_choice
+from tests.docs.markdown import DOCS, blocks
+
+PAGE = DOCS / "backbones.md"
+
+
+def option(command: str, name: str) -> dict[str, object]:
+    [line] = [one for block in blocks(PAGE, "bash") for one in block.code.splitlines() if one.startswith(command)][:1]
+    words = shlex.split(line)
+    return dict(parse_config_args([words[words.index(name) + 1]]))
+
+
+def test_the_node_on_the_page_answers_the_run_on_the_page() -> None:
+    run = AppConfig.from_run_config(option("flwr run", "-c"))
+    node = NodeConfig.from_node_config(option("fedstats node", "--node-config"))
+    assert node.is_owners
+    assert refused_choice(run, node) == ""
+    other = replace(run, backbone=replace(run.backbone, backbone_arguments="depth=99"))
+    assert "backbone-arguments" in refused_choice(other, node)
+    assert "allowed-backbones" in refused_choice(AppConfig.of(backbone="timm:hf-hub:MahmoodLab/UNI2-h"), node)
