@@ -76,6 +76,8 @@ def test_all_mistakes_are_named_at_once(capsys: Capture) -> None:
     ("settings", "library", "extra"),
     [
         ("backbone='timm:resnet10t'", "timm", "timm"),
+        ("backbone='vision:some/model'", "transformers", "vision"),
+        ("tracker='mlflow'", "mlflow", "mlflow"),
         ("backbone='sentence:some/model'", "transformers", "text"),
         ("fine-tune='fedmezo' fedmezo-tune='lora' backbone='random:tiny-text'", "peft", "text"),
     ],
