@@ -18,6 +18,7 @@ _VARIABLE = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 # What a backbone of this prefix needs, and the extra that has it.
 _LIBRARIES = {
     "timm:": ("timm", "timm"),
+    "vision:": ("transformers", "vision"),
     "sentence:": ("transformers", "text"),
     "transformers:": ("transformers", "text"),
 }
@@ -108,6 +109,7 @@ def _check_libraries(config: AppConfig) -> Iterator[Finding]:
     needed = {f"backbone {name!r}": _LIBRARIES[prefix] for prefix in _LIBRARIES if name.startswith(prefix)}
     if config.run.fine_tune == "fedmezo" and config.fedmezo.tune == "lora":
         needed["fedmezo-tune 'lora'"] = ("peft", "text")
+    needed |= {f"tracker {tracker!r}": (tracker, tracker) for tracker in config.tracker.names}
     for what, (library, extra) in needed.items():
         if not _installed(library):
             message = f"{what} needs {library}, which is not installed for {sys.executable}"

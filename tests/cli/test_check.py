@@ -50,7 +50,7 @@ MISTAKES = [
     ("num-clients=many", "num-clients: 'many' is no TOML value; text stands in quotes: num-clients='many'"),
     ("method=fedcof", "method: 'fedcof' is no TOML value; text stands in quotes: method='fedcof'"),
     ("num-clients 20", "settings: 'num-clients' is no KEY=VALUE, and Flower would leave it out without a word"),
-    ("num-clients='20'", "num-clients: must be a whole number from 1 to 1000000, got '20'"),
+    ("num-clients='20'", "num-clients: must be a whole number from 0 to 1000000, got '20'"),
     ("dataset='folder:photos'", "dataset: must name an absolute path"),
     ("dataset='folder:/no/such/place'", "data: dataset: nothing is at /no/such/place"),
     ("test-dataset='csv:/no/such/place'", "data: test-dataset: nothing is at /no/such/place"),
@@ -76,6 +76,8 @@ def test_all_mistakes_are_named_at_once(capsys: Capture) -> None:
     ("settings", "library", "extra"),
     [
         ("backbone='timm:resnet10t'", "timm", "timm"),
+        ("backbone='vision:some/model'", "transformers", "vision"),
+        ("tracker='mlflow'", "mlflow", "mlflow"),
         ("backbone='sentence:some/model'", "transformers", "text"),
         ("fine-tune='fedmezo' fedmezo-tune='lora' backbone='random:tiny-text'", "peft", "text"),
     ],
