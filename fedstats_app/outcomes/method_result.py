@@ -57,6 +57,9 @@ class MethodResult:
         predicted, and where either kind of samples is missing.
     client_accuracy : ClientAccuracy or None
         How the accuracy differs between clients; None where the server evaluated.
+    probe_step : float or None
+        From which the learning rate of a probe follows (:func:`fedstats_app.training.probe_rate.probe_step`), of the
+        features that the head takes.
     """
 
     method: str
@@ -83,6 +86,7 @@ class MethodResult:
     per_class_f1: list[float | None] = field(default_factory=list)
     per_class_auroc: list[float | None] = field(default_factory=list)
     client_accuracy: ClientAccuracy | None = None
+    probe_step: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
