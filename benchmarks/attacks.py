@@ -24,10 +24,12 @@ from fedstats_app.config import AppConfig
 from fedstats_app.data.clients import partitions
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.kept_statistics import KeptStatistics
+from fedstats_app.grid.largest_statistics import LargestStatistics
+from fedstats_app.heads.influence import energy
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.server.asking import solved_heads
-from fedstats_app.server.influence import measure
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics
+from fedstats_app.server.influence import MAX_GRAMS, measure
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, ScatterFactor
 from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import (
@@ -47,12 +49,13 @@ HOSTILE = 0
 
 @dataclass(frozen=True, eq=False)
 class Victim:
-    """What a hostile client knows: its own samples, all others', and what it is asked for."""
+    """What a hostile client knows: its own samples, all others', what it is asked for, and what is refused."""
 
     features: Tensor
     labels: Tensor
     data: Features
     request: StatisticsRequest
+    limits: Limits
 
     def honest(self) -> ClientStatistics:
         """Return the statistics of its own samples."""
@@ -104,6 +107,25 @@ def poisoned_gram(amount: float) -> Attack:
     return attack
 
 
+def hidden_classes(victim: Victim) -> ClientStatistics:
+    """Claim all the energy that its bound admits, along what tells classes apart but for the least telling direction.
+
+    Along that alone the classes lie in a row.
+    """
+    honest = victim.honest()
+    (true,) = victim.request.statistics(victim.data.train, victim.data.train_labels)
+    means = (true.rows.means - true.rows.means.mean(dim=0)).to(torch.float64)
+    directions = torch.linalg.svd(means, full_matrices=False).Vh[:-2]
+    room = 0.999 * victim.limits.feature_norm**2 * int(honest.rows.num_examples) - energy(honest)
+    each = room / len(directions)
+    if honest.gram is not None:
+        return ClientStatistics(honest.rows, honest.gram + each * directions.T @ directions)
+    if honest.scatter is None:
+        return honest
+    values = torch.full((len(directions),), each**0.5)[: len(honest.scatter)]
+    return ClientStatistics(honest.rows, None, ScatterFactor(values, directions[: len(values)]))
+
+
 def large_and_honest(victim: Victim) -> ClientStatistics:
     """No attack: as many samples of its own kind as all others together."""
     return victim.request.statistics(victim.data.train, victim.data.train_labels)[0]
@@ -131,6 +153,7 @@ ATTACKS: dict[str, Attack] = {
     "10 a class, means times -3": few_opposed(10, -3.0),
     "Gram plus 1e6 I": poisoned_gram(1e6),
     "Gram plus 1e3 I": poisoned_gram(1e3),
+    "energy hides the classes": hidden_classes,
 }
 MEDIANS: dict[str, object] = {"fedncm-center": "median", "fedcof-center": "median"}
 # What a user may switch on, as run-config.
@@ -161,8 +184,8 @@ class Measurement:
         "refused" or "merged".
     reason : str
         Why it was refused.
-    named : tuple of int
-        Clients said to harm.
+    named, named_by_test : tuple of int
+        Clients said to harm: where the clients' class means judge, and where the server's test samples do.
     """
 
     attack: str
@@ -174,17 +197,18 @@ class Measurement:
     outcome: str
     reason: str
     named: tuple[int, ...]
+    named_by_test: tuple[int, ...]
 
 
 def run(
     data: Features, parts: Sequence[np.ndarray], config: AppConfig, attack: Attack, limits: Limits
-) -> tuple[dict[str, float], ClientOutcome, tuple[int, ...]]:
-    """Return every method's accuracy, what became of the hostile client, and who is named."""
+) -> tuple[dict[str, float], ClientOutcome, tuple[int, ...], tuple[int, ...]]:
+    """Return every method's accuracy, what became of the hostile client, and whom clients and test samples name."""
 
     @per_client
     def answer(msg: Message, context: Context, client_id: int | None) -> Message:
         request, index = read_statistics_request(msg), torch.from_numpy(parts[client_id or 0])
-        victim = Victim(data.train[index], data.train_labels[index], data, request)
+        victim = Victim(data.train[index], data.train_labels[index], data, request, limits)
         return statistics_reply(msg, attack(victim) if client_id == HOSTILE else victim.honest())
 
     strategy = StatisticsStrategy(
@@ -195,23 +219,26 @@ def run(
         limits=limits,
         caps=ShareCaps(config.federation.max_class_share, config.federation.max_client_share),
     )
-    kept = KeptStatistics(data.num_classes, rows_only=True)
+    kept, largest = KeptStatistics(data.num_classes, rows_only=True), LargestStatistics(data.num_classes, MAX_GRAMS)
 
     def keep(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
         if received is not None:
             kept.add(outcome.client, received.statistics)
+            largest.add(outcome.client, received.statistics[0])
 
     strategy.on_reply = keep
     clients = dict.fromkeys(range(len(parts)), FIRST_NODE_ID)
     strategy.start(ClientGrid(LocalGrid(answer, [{}]), clients, expected_reply_bytes=strategy.expected_reply_bytes))
-    counted = strategy.collection.capped or kept
-    named = measure(counted, strategy.collection.statistics(0), strategy.request.specs[0].feature_map, None).named
+    by_clients, by_test = (
+        tuple(sorted({client for one in measure(strategy, kept, largest, test) for client in one.named}))
+        for test in (None, (data.test, data.test_labels))
+    )
     accuracy = {
         name: float((head.predict(feature_map(data.test)) == data.test_labels).double().mean())
         for name, (feature_map, head) in solved_heads(strategy).items()
     }
     (outcome,) = (one for one in strategy.outcomes if one.client == HOSTILE)
-    return accuracy, outcome, named
+    return accuracy, outcome, by_clients, by_test
 
 
 def measurements(
@@ -231,7 +258,7 @@ def measurements(
                 parts = partitions(config.data, config.partition, seed)
                 limits = Limits(FEATURE_NORM, config.federation.max_client_samples)
                 for attack in attacks:
-                    accuracy, outcome, named = run(data, parts, config, ATTACKS[attack], limits)
+                    accuracy, outcome, named, named_by_test = run(data, parts, config, ATTACKS[attack], limits)
                     yield Measurement(
                         attack,
                         protection,
@@ -242,6 +269,7 @@ def measurements(
                         "merged" if outcome.outcome == "merged" else "refused",
                         outcome.reason,
                         named,
+                        named_by_test,
                     )
 
 
@@ -267,7 +295,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _line(one: Measurement) -> str:
     scores = ", ".join(f"{name} {100 * accuracy:.1f}" for name, accuracy in one.accuracy.items())
-    what = "refused" if one.outcome == "refused" else f"named {list(one.named)}" if one.named else "merged"
+    by = {"clients": one.named, "test samples": one.named_by_test}
+    told = [f"{list(named)} named by {who}" for who, named in by.items() if named]
+    what = "refused" if one.outcome == "refused" else ", ".join(told) or "merged"
     return f"{one.partitioner}, seed {one.seed}, protection {one.protection}; {one.attack}: {what}; {scores}"
 
 

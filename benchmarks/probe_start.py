@@ -68,7 +68,7 @@ def rows(config: AppConfig, features: Features, clients: int, share: float, roun
         made = name == "random"
         losses = losses_by_temperature(TunedModel(head, tune="probe"), TensorSamples(train, labels), 4096)
         temperature = 1.0 if made else best_temperature(losses)
-        rate = probe_rate(step, num_classes, made=made)
+        rate = probe_rate(step, made=made)
         divided = replace(head, weight=head.weight / temperature, bias=head.bias / temperature)
         found = averaged(divided, parts, rate, rounds, share)
         fixed = averaged(head, parts, FIXED_RATE, rounds, share)

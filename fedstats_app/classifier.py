@@ -42,6 +42,11 @@ class Classifier:
     calibrated_on : str
         Which samples the temperature was chosen on, in words; "" for a head that was not calibrated.
 
+    Attributes
+    ----------
+    backbone, feature_map, head, class_names, method, temperature, calibrated_on
+        As given.
+
     Raises
     ------
     ValueError
@@ -74,14 +79,14 @@ class Classifier:
         self.method = method
         self.temperature = temperature
         self.calibrated_on = calibrated_on
-        self._backbone = backbone
-        self._feature_map = feature_map
-        self._head = head
+        self.backbone = backbone
+        self.feature_map = feature_map
+        self.head = head
 
     @property
     def kind(self) -> Literal["image", "text"]:
         """What it classifies."""
-        return self._backbone.kind
+        return self.backbone.kind
 
     # To a type checker a `str` is also an iterable of strings; at run time the first overload wins.
     @overload
@@ -135,8 +140,8 @@ class Classifier:
         FileNotFoundError, ValueError, TypeError
             As `predict`.
         """
-        features = self._backbone.extract(read_samples(samples, self._backbone))
-        batches = [self._head.logits(self._feature_map(batch.cpu())) for batch in features]
+        features = self.backbone.extract(read_samples(samples, self.backbone))
+        batches = [self.head.logits(self.feature_map(batch.cpu())) for batch in features]
         return torch.cat([torch.empty(0, len(self.class_names), dtype=torch.float64), *batches])
 
     def probabilities(self, samples: SampleLike | Iterable[SampleLike]) -> Tensor:

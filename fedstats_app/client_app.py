@@ -21,6 +21,7 @@ from fedstats_app.client.ledger import ledger_of, note
 from fedstats_app.config import node_of, run_of
 from fedstats_app.config.choices import REFUSED, refused_choice
 from fedstats_app.data.clients import listed_classes, own_dataset
+from fedstats_app.data.description import doubts
 from fedstats_app.wire import NodeInfo, RejectedRequest, guard, node_info_reply, per_client
 from fedstats_app.wire.serving import clients_in
 
@@ -84,6 +85,9 @@ def clients(msg: Message, context: Context) -> Message:
     if node.data_path:
         config = run_of(context.run_config)
         dataset = own_dataset(node.data_path, node.data_options(config.data))
+        # For this node's own log: nothing of it is in the reply.
+        for line in (*dataset.notes, *doubts(dataset, None)):
+            logger.warning("data: %s", line)
         names, ids = listed_classes(dataset, node.class_floor(config.federation.min_class_count))
         return node_info_reply(msg, NodeInfo(class_names=names, class_ids=ids, trains=trains, any_app=node.any_app))
     info = NodeInfo(node.partition_id, node.num_partitions, trains=trains, any_app=node.any_app)

@@ -14,7 +14,7 @@ from fedstats_app.grid.progress import Progress
 from fedstats_app.results.state import State
 from fedstats_app.server.closed_form import ClosedForm
 from fedstats_app.server.fine_tuning import FineTuning
-from fedstats_app.server.lifetime import lifetime, quiet_flower
+from fedstats_app.server.lifetime import how_to_stop, lifetime, quiet_flower
 from fedstats_app.server.personalisation import Personalisation
 from fedstats_app.server.run import Stage, prepare
 
@@ -35,8 +35,11 @@ def stages(config: AppConfig) -> list[Stage]:
 def main(grid: Grid, context: Context) -> None:
     """Run all stages; whatever goes wrong is in the last line printed and in the run folder's status."""
     with lifetime(context) as (config, folder, ledger):
-        run = prepare(config, folder, grid, Progress(), ledger.note)
-        state = State()
-        with quiet_flower():
-            for stage in stages(config):
-                state = stage.run(run, state)
+        progress = Progress()
+        progress.say(how_to_stop(folder))
+        with progress.heartbeat():
+            run = prepare(config, folder, grid, progress, ledger.note)
+            state = State()
+            with quiet_flower():
+                for stage in stages(config):
+                    state = stage.run(run, state)

@@ -3,6 +3,7 @@
 import zipfile
 from pathlib import Path
 
+from tests.docs.markdown import DOCUMENTS, links
 from tests.support.flower import simulation
 
 
@@ -23,4 +24,16 @@ def test_the_bundle_can_be_published(tmp_path: Path) -> None:
     )
     modules = {str(path.relative_to(root)) for path in (root / "fedstats_app").rglob("*.py")}
     assert modules <= set(sizes), "a module is missing from the bundle: some file names are left out by Flower"
-    assert not [name for name in sizes if name.startswith(("tests/", "docs/", "benchmarks/"))]
+    assert not [name for name in sizes if name.startswith(("tests/", "benchmarks/"))]
+    # Nothing that the README, or a page of the documents, refers to is left behind, but for what no bundle may hold.
+    for page in (root / "README.md", *DOCUMENTS):
+        assert str(page.relative_to(root)) in sizes
+        for target in links(page):
+            named = (page.parent / target.partition("#")[0]).resolve() if not target.startswith("#") else page
+            name = str(named.relative_to(root))
+            assert name in sizes or (page.name != "README.md" and not bundled(name)), f"{page.name}: {target}"
+
+
+def bundled(name: str) -> bool:
+    """Tell whether Flower lets a file of this name into a bundle."""
+    return name.endswith((".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")) and "test" not in name

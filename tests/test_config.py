@@ -36,7 +36,7 @@ def test_all_problems_are_reported_together() -> None:
     wrong = {
         "methd": ("fed3r", "methd: no such key; did you mean method?"),
         "ridge-lambda": (-1, 'ridge-lambda: must be a number in [0, inf) or "auto", got -1'),
-        "num-clients": (2.5, "num-clients: must be a whole number from 1 to 1000000, got 2.5"),
+        "num-clients": (2.5, "num-clients: must be a whole number from 0 to 1000000, got 2.5"),
         "partitioner": ("dirichlett", "did you mean dirichlet?"),
         "plots": ("yes", "plots: must be true or false, got 'yes'"),
         "fedcof-shrinkage": ("0.1x", "fedcof-shrinkage: must be"),
@@ -202,3 +202,31 @@ def test_label_words_need_a_prompt_and_a_place() -> None:
 @pytest.mark.parametrize("name", [*BACKBONES, "sentence:a", "transformers:a", "random:tiny-text", "timm:a"])
 def test_the_configuration_and_the_backbones_agree_what_takes_texts(name: str) -> None:
     assert AppConfig.of(backbone=name).backbone.takes_text == is_text_backbone(name)
+
+
+def test_networks_that_a_folder_describes_have_their_own_size() -> None:
+    def size(**values: object) -> int:
+        return AppConfig.of(**values).backbone_for(own_data=False).input_size
+
+    assert size() == 64
+    assert size(backbone="timm:resnet18") == 64
+    for name in ("timm:hf-hub:MahmoodLab/UNI", "random:timm:local-dir:/models/uni", "vision:owkin/phikon"):
+        assert size(backbone=name) == 0
+    assert size(backbone="timm:vit_small_patch14_dinov2", backbone_arguments="img_size=224") == 0
+
+
+def test_arguments_and_pooling_are_checked_and_written_in_one_way() -> None:
+    given = AppConfig.of(backbone="timm:x", backbone_arguments="b=true, a=2", backbone_pooling="cls+mean").backbone
+    assert (given.backbone_arguments, given.backbone_pooling) == ("a=2,b=true", "cls+mean")
+    with pytest.raises(ConfigError, match="backbone-arguments: must be key=value pairs"):
+        AppConfig.of(backbone="timm:x", backbone_arguments="img_size")
+    with pytest.raises(ConfigError, match=r"backbone-pooling: must be one of auto, .*cls\+mean"):
+        AppConfig.of(backbone="timm:x", backbone_pooling="max")
+    with pytest.raises(ConfigError) as caught:
+        AppConfig.of(backbone="resnet18", backbone_arguments="a=1", backbone_pooling="cls")
+    assert "backbone-arguments: are for timm:NAME" in str(caught.value)
+    assert "backbone-pooling: is for timm:NAME and vision:NAME" in str(caught.value)
+    with pytest.raises(ConfigError, match="absolute path after timm:local-dir:"):
+        AppConfig.of(backbone="timm:local-dir:models/uni")
+    with pytest.raises(ConfigError, match="a model of the hub after timm:hf-hub:"):
+        AppConfig.of(backbone="timm:hf-hub:")

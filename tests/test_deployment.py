@@ -17,25 +17,25 @@ import torch
 import fedstats_app
 from fedstats_app import replay
 from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.cli.demo.certificates import make_certificates
 from fedstats_app.config import AppConfig
 from fedstats_app.data import load_dataset
 from fedstats_app.methods import METHODS
 from fedstats_app.results.head_file import read_head
 from tests.support.deployment import (
+    DEMO,
     PATIENCE,
-    SCRIPT,
     Deployment,
     Script,
     demo,
-    needs_certificates,
     script_environment,
     wait_until,
 )
 from tests.support.faulty_nodes import MEZO_ROUNDS, SITES, FaultyRun, lines, merged_folder, run_with_faults
-from tests.support.flower import processes_naming
+from tests.support.flower import REAL_RUNS, processes_naming
 from tests.support.simulation import read_json, simulate
 
-pytestmark = needs_certificates
+pytestmark = REAL_RUNS
 
 
 @pytest.fixture(scope="module")
@@ -80,15 +80,11 @@ def simulated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outsiders(script: Script, beside: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     """Start two nodes that nobody lets in, and wait until both have given up."""
     config, tmp_path = f'data-path="{script.folder}/images/site-a"', tmp_path_factory.mktemp("outsiders")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-days", "2", "-nodes",
-         "-keyout", tmp_path / "other.key", "-out", tmp_path / "other.crt", "-subj", "/CN=Somebody else"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    make_certificates(tmp_path)
     for name in ("unregistered", "wrong-certificate"):
         beside.make_key(name)
     unregistered = beside.supernode("unregistered", config)
-    stranger = beside.supernode("wrong-certificate", config, certificates=tmp_path / "other.crt")
+    stranger = beside.supernode("wrong-certificate", config, certificates=tmp_path / "ca.crt")
     for process in (unregistered, stranger):
         wait_until(lambda process=process: process.poll() is not None, "the node gave up")
         assert process.returncode
@@ -101,7 +97,7 @@ def failed_script(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("failed")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = subprocess.run(
-            [SCRIPT, "--dir", folder / "demo", "--port", str(taken.getsockname()[1])],
+            [*DEMO, "--dir", folder / "demo", "--port", str(taken.getsockname()[1])],
             env=script_environment(folder),
             capture_output=True,
             text=True,
@@ -172,7 +168,7 @@ def test_outsiders_never_get_in_and_their_logs_say_why(outsiders: Deployment) ->
 def test_a_script_that_fails_says_why_and_ends_what_it_started(failed_script: tuple[Path, str]) -> None:
     folder, errors = failed_script
     assert "superlink did not say" in errors
-    assert f"demo.sh failed; logs are in {folder}/demo" in errors
+    assert f"fedstats demo failed; logs are in {folder}/demo" in errors
     wait_until(lambda: not processes_naming(str(folder)), "nothing is left")
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
+from fedstats_app.cli.demo import commands
+from fedstats_app.cli.demo.certificates import make_certificates, make_node_key
+from fedstats_app.cli.doctor.certificates import check_dates, check_pair, read_certificates
 from tests.docs.markdown import blocks
 from tests.support.flower import REPOSITORY
 from tests.support.simulation import nodes_of
@@ -22,30 +30,88 @@ ABSENT = {"ray", "matplotlib", "flwr_datasets", "datasets", "pandas", "pyarrow"}
 ABSENT |= {"torchvision", "timm", "sklearn", "scipy"}
 
 
+# What the document's variables stand for, in this order: a site's images are named by two of them.
+VALUES = {
+    "$((PORT + number))": "8001",
+    "$DIR": "/demo",
+    "$IMAGES": "/demo/images",
+    "$PORT": "8000",
+    "$site": "site-a",
+    "$RUN": "/run",
+}
+
+
 def lines_of(text: str) -> list[str]:
-    """Return commands by line, without what only the script has around them."""
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+    """Return commands by line, those that go on in the next one as one."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
 
 
-def test_the_document_shows_the_script_s_commands() -> None:
-    script = lines_of((DEPLOYMENT / "demo.sh").read_text())
-    shown = [
-        line
-        for block in blocks(DOCUMENT, "bash")
-        if not re.match(r"deployment/demo\.sh|DIR=|pip |podman |python -m benchmarks", block.code)
-        for line in lines_of(block.code)
+def shown(command: str) -> list[list[str]]:
+    """Return the words of every command of the document that begins so."""
+    found = [line for block in blocks(DOCUMENT, "bash") for line in lines_of(block.code) if line.startswith(command)]
+    for name, value in VALUES.items():
+        found = [line.replace(name, value) for line in found]
+    return [shlex.split(line.partition(" | tee")[0]) for line in found]
+
+
+def block_with(text: str) -> str:
+    [found] = [block.code for block in blocks(DOCUMENT, "bash") if text in block.code]
+    return found
+
+
+def bash(code: str, folder: Path) -> str:
+    done = subprocess.run(
+        ["bash", "-euc", code],
+        env={"DIR": str(folder), "PORT": "8000", "site": "site-a", "PATH": os.environ["PATH"]},
+        cwd=folder, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_document_shows_the_commands_of_the_demonstration() -> None:
+    folder, images = Path("/demo"), Path("/demo/images")
+    assert shown("flower-superlink") == [commands.superlink(folder, 8000)]
+    assert shown("flwr supernode register") == [commands.register(folder, "site-a")]
+    assert shown("fedstats node") == [commands.node(folder, images, 8000, 1, "site-a")]
+    assert shown("flwr supernode list") == [commands.listed()]
+    assert shown("flwr run") == [commands.run(commands.PROBE), commands.run(commands.MEZO, folder=folder)]
+    assert [words[1:] for words in shown("python -m fedstats_app.cli")] == [
+        ["-m", "fedstats_app.cli.demo.sites", "/demo"],
+        commands.predict("/run", folder / "new.png")[1:],
     ]
-    assert [line for line in shown if line not in script] == []
-    # And none of the script's steps is left out.
-    for command in ("openssl x509", "flower-superlink", "ssh-keygen", "flwr supernode register", "fedstats node"):
-        assert any(line.startswith(command) for line in shown), command
-    assert any(line.startswith("flwr run . demo") for line in shown)
 
 
-def test_the_script_is_well_formed() -> None:
-    subprocess.run(["bash", "-n", DEPLOYMENT / "demo.sh"], check=True)
-    wrong = subprocess.run([DEPLOYMENT / "demo.sh", "--prt", "1"], capture_output=True, text=True)
-    assert wrong.returncode == 2 and "no such option: --prt" in wrong.stderr
+def test_the_document_s_variables_are_those_of_the_demonstration(tmp_path: Path) -> None:
+    code = block_with("export FLWR_HOME")
+    said = dict(line.partition("=")[::2] for line in bash(f"{code}\nenv", tmp_path).splitlines())
+    set_there = re.findall(r"(\w+)=", code)
+    assert {name: said[name] for name in set_there} == {
+        name: commands.environment(tmp_path)[name] for name in set_there
+    }
+    bash(f'export FLWR_HOME="$DIR/flwr"\n{block_with("[superlink.demo]")}', tmp_path)
+    assert (tmp_path / "flwr" / "config.toml").read_text() == commands.connection(tmp_path, 8000)
+
+
+@pytest.mark.skipif(not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="the document uses them")
+def test_the_document_s_certificates_and_keys_are_like_those_of_the_demonstration(tmp_path: Path) -> None:
+    by_hand, made = tmp_path / "by hand", tmp_path / "made"
+    by_hand.mkdir()
+    made.mkdir()
+    bash(block_with("openssl"), by_hand)
+    bash(block_with("ssh-keygen").splitlines()[0], by_hand)
+    make_certificates(made)
+    make_node_key(made / "site-a.key")
+    for folder in (by_hand, made):
+        [root], [server] = (read_certificates(str(folder / name)) for name in ("ca.crt", "server.pem"))
+        found = [check_dates("certificate", server), *check_pair(server, [root], "127.0.0.1")]
+        assert [one.level for one in found] == ["ok"] * 3, found
+        key = load_ssh_private_key((folder / "site-a.key").read_bytes(), None)
+        public = load_ssh_public_key((folder / "site-a.key.pub").read_bytes())
+        assert isinstance(key, EllipticCurvePrivateKey) and isinstance(public, EllipticCurvePublicKey)
+        assert key.curve.name == "secp384r1" and key.public_key() == public
+        assert stat.S_IMODE((folder / "site-a.key").stat().st_mode) == 0o600
 
 
 def requirements(lines: list[str]) -> dict[str, str]:

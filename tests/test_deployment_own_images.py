@@ -9,20 +9,18 @@ from tests.docs.markdown import REPOSITORY, blocks
 from tests.support.deployment import (
     PATIENCE,
     PORTS,
-    SCRIPT,
     free_range,
-    needs_certificates,
     script_environment,
     wait_until,
 )
-from tests.support.flower import processes_naming
+from tests.support.flower import REAL_RUNS, processes_naming
 from tests.support.simulation import site_folder
 
-pytestmark = needs_certificates
+pytestmark = REAL_RUNS
 
 
 def commands() -> list[str]:
-    [block] = [block for block in blocks(REPOSITORY / "README.md", "bash") if "demo.sh" in block.code]
+    [block] = [block for block in blocks(REPOSITORY / "README.md", "bash") if "fedstats demo" in block.code]
     return block.code.splitlines()
 
 
@@ -51,16 +49,3 @@ def test_the_readme_s_commands_lead_from_folders_to_a_prediction(tmp_path: Path)
     )  # fmt: skip
     [best] = [line for line in done.stdout.splitlines() if line.startswith("picture.png")]
     assert done.returncode == 0 and best.split()[1] == "grey", done.stdout + done.stderr
-
-
-def test_folders_that_are_no_sites_are_refused(tmp_path: Path) -> None:
-    for folder in ("empty", "taken/server/ant", 'quoted/a"b/ant', "deep/good/ant", "deep/stray"):
-        (tmp_path / folder).mkdir(parents=True)
-    for images, reason in (
-        ("empty", "must have a folder per site, got none"),
-        ("taken", "must not be called server"),
-        ("quoted", 'must not be called a"b'),
-        ("deep", f"must have a folder of images per class, got none in {tmp_path}/deep/stray"),
-    ):
-        done = subprocess.run([SCRIPT, "--images", tmp_path / images], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 2 and reason in done.stderr

@@ -144,6 +144,7 @@ def test_a_failed_run_says_so_last(flower: Simulation) -> None:
     run = flower.bash("flwr run . --stream -c \"dataset='folder:/nowhere/at/all' backbone='random:tiny'\"")
     last = run.output.rstrip().splitlines()[-1]
     assert last.startswith("[fedstats] FAILED: ") and "/nowhere/at/all" in last, run.output
+    assert "Traceback" not in run.output and "Exit Code" not in run.output, run.output
     (line,) = (line for line in run.said if line.startswith("[fedstats] run folder: "))
     folder = Path(line.removeprefix("[fedstats] run folder: "))
     status = json.loads((folder / "status.json").read_text())

@@ -7,7 +7,21 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from fedstats_app.backbones.licences import UNKNOWN, Licence
 from fedstats_app.backbones.transform import ImageTransform
+
+
+def _as_it_is(state: Mapping[str, Tensor], source: str) -> Mapping[str, Tensor]:
+    return state
+
+
+def _as_built(network: nn.Module) -> nn.Module:
+    return network
+
+
+def _plainly(network: nn.Module) -> str:
+    return "the network's own pooled output"
+
 
 OfficialWeights = Callable[[], tuple[Mapping[str, Tensor], str]]
 
@@ -28,6 +42,19 @@ class Architecture:
         Of the keys in a state dict that belong to the classifier.
     rename_key : callable
         From a key of the published state dict, classifier left out, to the network's own.
+    convert : callable
+        From a state dict that does not fit, and its source in words, to one in the network's layout if it knows how.
+    wrap : callable
+        What stands round the network once it has its weights, such as another pooling.
+    describe : callable
+        Says in words what of the built network the features are.
+    identity : str
+        What enters the fingerprint in place of the name, where sites may know the network by several names or it has
+        arguments; "" for the name.
+    licence : Licence
+        Of the official weights.
+    other_sizes : str
+        What to do where the network refuses a size, with ``{size}`` in the place of the number.
     """
 
     build: Callable[[], nn.Module]
@@ -35,3 +62,9 @@ class Architecture:
     official_weights: OfficialWeights | None = None
     classifier_prefixes: tuple[str, ...] = ()
     rename_key: Callable[[str], str] = str  # of a key of the file: as it is
+    convert: Callable[[Mapping[str, Tensor], str], Mapping[str, Tensor]] = _as_it_is
+    wrap: Callable[[nn.Module], nn.Module] = _as_built
+    describe: Callable[[nn.Module], str] = _plainly
+    identity: str = ""
+    licence: Licence = UNKNOWN
+    other_sizes: str = ""

@@ -13,9 +13,14 @@ from torch import Tensor, nn
 
 from fedstats_app.backbones.device import resolve_autocast, resolve_device
 from fedstats_app.backbones.inputs import InOrder, InputTransform, Kind, PaddedBatch
+from fedstats_app.backbones.licences import UNKNOWN, Licence
 
 if TYPE_CHECKING:
     from fedstats_app.backbones.text.language_head import LanguageHead
+
+
+class InputSizeError(ValueError):
+    """A network cannot take samples of the size that is asked for: the message says which and why."""
 
 
 class Backbone:
@@ -50,10 +55,15 @@ class Backbone:
         What enters the fingerprint in place of the name, for a network that sites may know by several names.
     language_head : LanguageHead, optional
         The output embedding of a language model whose features are what enters it.
+    licence : Licence
+        Of the weights.
+    features : str
+        What of the network the features are, in words.
 
     Attributes
     ----------
-    name, module, transform, weights_source, batch_size, autocast, channels_last, identity, language_head
+    name, module, transform, weights_source, batch_size, autocast, channels_last, identity, language_head, licence
+    features
         As given; module is frozen.
     device : torch.device
         Where features are computed and returned.
@@ -83,12 +93,14 @@ class Backbone:
         channels_last: bool = False,
         identity: str = "",
         language_head: LanguageHead | None = None,
+        licence: Licence = UNKNOWN,
+        features: str = "the network's own pooled output",
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.name, self.identity = name, identity
         self.transform, self.language_head = transform, language_head
-        self.weights_source = weights_source
+        self.weights_source, self.licence, self.features = weights_source, licence, features
         self.batch_size = batch_size
         self.device = resolve_device(device)
         self.autocast = autocast
@@ -220,7 +232,7 @@ def _measure_feature_dim(name: str, module: nn.Module, transform: InputTransform
     except (RuntimeError, ValueError, AssertionError) as error:  # the last is how timm refuses a size
         size = transform.input_size
         what = f"images of {size} x {size} pixels" if transform.kind == "image" else f"texts of {size} tokens"
-        raise ValueError(f"{name} cannot take {what}: {error}") from error
+        raise InputSizeError(f"{name} cannot take {what}: {error}") from error
     if features.ndim != 2 or features.shape[0] != 1 or not bool(features.isfinite().all()):
         shape = tuple(features.shape)
         raise ValueError(f"{name} must turn a sample into one finite vector (1, d), got shape {shape}")

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.samples import check_kind
 from fedstats_app.data import Dataset, FeatureCache, Sample, UnreadableSampleError
+from fedstats_app.data.contents import sample_digest
 
 logger = logging.getLogger("fedstats_app")
 
@@ -81,13 +82,22 @@ class FeatureReader:
             if cached is not None:
                 features[torch.from_numpy(known)] = torch.from_numpy(cached[known]).to(self.backbone.device)
         missing = np.flatnonzero(~known)
+        contents: dict[int, bytes | None] = {}
+        if cache is not None and len(missing):
+            contents = {p: sample_digest(dataset, int(indices[p])) for p in missing.tolist()}
+            shared, found = cache.lookup_contents([*contents.values()])
+            if shared is not None and found.any():
+                here = missing[found]
+                features[torch.from_numpy(here)] = torch.from_numpy(shared[found]).to(self.backbone.device)
+                cache.store(indices[here], shared[found], [contents[p] for p in here.tolist()])
+                known[here], missing = True, missing[~found]
         read: list[int] = []
         done = 0
         for batch in self.backbone.extract(self._samples(dataset, indices, missing, read)):
             features[torch.tensor(read[done : done + len(batch)])] = batch
             done += len(batch)
         if cache is not None and read:
-            cache.store(indices[read], features[torch.tensor(read)].cpu().numpy())
+            cache.store(indices[read], features[torch.tensor(read)].cpu().numpy(), [contents[p] for p in read])
         known[read] = True
         positions = torch.from_numpy(np.flatnonzero(known))
         return features[positions.to(features.device)], positions
@@ -112,7 +122,6 @@ class FeatureReader:
             return None
         backbone = self.backbone
         parts = (
-            dataset.fingerprint,
             backbone.fingerprint,
             str(backbone.batch_size),
             backbone.autocast,
@@ -120,10 +129,15 @@ class FeatureReader:
             backbone.device.type,
             torch.__version__,
         )
-        return _open_cache(self.cache_root, hashlib.sha256("\n".join(parts).encode()).hexdigest())
+        key = _digest((dataset.fingerprint, *parts))
+        return _open_cache(self.cache_root, key, _digest((dataset.kind, *parts)))
+
+
+def _digest(parts: tuple[str, ...]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 @functools.lru_cache(maxsize=4)
-def _open_cache(root: Path, key: str) -> FeatureCache:
+def _open_cache(root: Path, key: str, backbone: str) -> FeatureCache:
     """Keep caches open: their parts are mapped once per process."""
-    return FeatureCache(root, key)
+    return FeatureCache(root, key, backbone)

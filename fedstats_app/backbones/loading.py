@@ -28,6 +28,8 @@ def loaded_backbone(options: BackboneOptions) -> Backbone:
         channels_last=options.channels_last,
         norm=options.norm,
         text=TextOptions(options.text_pooling, options.text_template),
+        arguments=options.backbone_arguments,
+        pooling=options.backbone_pooling,
     )
     logger.info("loaded %r in %.1f s", backbone, time.perf_counter() - started)
     return backbone

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from fedstats_app.backbones.arguments import arguments_text, parse_arguments
+from fedstats_app.backbones.names import HUB, LOCAL, POOLINGS, TIMM, VISION, is_folder_model
 from fedstats_app.backbones.text.names import (
     MINILM,
     SENTENCE,
@@ -15,7 +17,7 @@ from fedstats_app.backbones.text.names import (
     is_template,
     is_text_backbone,
 )
-from fedstats_app.options import Options, flag, one_of, option, text, whole
+from fedstats_app.options import Options, flag, is_absolute, one_of, option, text, whole
 
 BACKBONES = (
     "efficientnet_lite0",
@@ -42,13 +44,24 @@ def device_name(value: object) -> object:
 def backbone_name(value: object) -> object:
     """Check for a network that can be loaded."""
     name = str(value).removeprefix("random:")
-    prefixes = ("timm:", SENTENCE, TRANSFORMERS)
+    prefixes = (TIMM, VISION, SENTENCE, TRANSFORMERS)
+    if name.startswith(f"{TIMM}{LOCAL}") and not is_absolute(name.removeprefix(f"{TIMM}{LOCAL}")):
+        raise ValueError(f"must name an absolute path after {TIMM}{LOCAL}")
+    if name == f"{TIMM}{HUB}":
+        raise ValueError(f"must name a model of the hub after {TIMM}{HUB}, such as {TIMM}{HUB}MahmoodLab/UNI")
     if not (name in BACKBONES or (name.startswith(prefixes) and name not in prefixes)):
         close = difflib.get_close_matches(name, BACKBONES, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         with_prefix = ", ".join(f"{prefix}NAME" for prefix in prefixes)
         raise ValueError(f"must be one of {', '.join(BACKBONES)}, {with_prefix} or random:NAME{hint}")
     return value
+
+
+def network_arguments(value: object) -> object:
+    """Check for arguments of a network; equal ones become the same text."""
+    if not isinstance(value, str):
+        raise ValueError("must be text, such as img_size=224,init_values=1e-5")
+    return arguments_text(parse_arguments(value))
 
 
 def text_template(value: object) -> object:
@@ -64,6 +77,8 @@ class BackboneOptions(Options):
 
     backbone: str = option("efficientnet_lite0", backbone_name)
     backbone_weights: str = option("", text)
+    backbone_arguments: str = option("", network_arguments)
+    backbone_pooling: str = option("auto", one_of(*POOLINGS))
     input_size: int = option(0, whole(0, 4096))
     text_max_length: int = option(0, whole(0, 1_000_000))
     text_pooling: Literal["auto", "mean", "first"] = option("auto", one_of("auto", "mean", "first"))
@@ -80,9 +95,20 @@ class BackboneOptions(Options):
         """Whether the backbone is a language model."""
         return is_text_backbone(self.backbone)
 
+    @property
+    def has_own_size(self) -> bool:
+        """Whether model or arguments say how large its images are, so that small samples do not."""
+        return is_folder_model(self.backbone.removeprefix("random:")) or "img_size=" in self.backbone_arguments
+
     def problems(self) -> list[str]:
-        """Refuse options of texts for images, and of images for texts."""
+        """Refuse options of texts for images, of images for texts, and what the network's kind has not."""
         problems = []
+        name, with_it = self.backbone.removeprefix("random:"), f"with backbone {self.backbone!r}"
+        if self.backbone_arguments and not name.startswith(TIMM):
+            problems.append(f"backbone-arguments: are for {TIMM}NAME, got {self.backbone_arguments!r} {with_it}")
+        if self.backbone_pooling != "auto" and not name.startswith((TIMM, VISION)):
+            images = f"{TIMM}NAME and {VISION}NAME"
+            problems.append(f"backbone-pooling: is for {images}, got {self.backbone_pooling!r} {with_it}")
         given = {
             "text-max-length": self.text_max_length,
             "text-pooling": "" if self.text_pooling == "auto" else self.text_pooling,

@@ -12,18 +12,20 @@ from typing import Literal
 from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import Architecture
-from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.arguments import parse_arguments
+from fedstats_app.backbones.backbone import Backbone, InputSizeError
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
 from fedstats_app.backbones.initialisation import random_initialisation
+from fedstats_app.backbones.licences import RANDOM_WEIGHTS
+from fedstats_app.backbones.names import POOLINGS, RANDOM, TIMM, VISION, in_folder, is_folder_model
 from fedstats_app.backbones.normalisation import group_norm
+from fedstats_app.backbones.state_files import read_state_file
 from fedstats_app.backbones.text import MINILM, TINY_TEXT, TextOptions, is_text_backbone
 from fedstats_app.backbones.timm_models import timm_architecture
 from fedstats_app.backbones.torchvision_models import TORCHVISION_NAMES, torchvision_architecture
 from fedstats_app.backbones.transform import ImageTransform
-from fedstats_app.backbones.weights import WeightsError, load_strictly, read_state_file
-
-_TIMM = "timm:"
-_RANDOM = "random:"
+from fedstats_app.backbones.vision import vision_architecture
+from fedstats_app.backbones.weights import WeightsError, load_strictly
 
 
 def _tiny() -> Architecture:
@@ -52,7 +54,7 @@ _ARCHITECTURES: dict[str, Callable[[], Architecture]] = {
 
 def available_backbones() -> tuple[str, ...]:
     """List the names that :func:`load_backbone` takes, besides those that are a prefix and another name."""
-    return (*(name for name in _ARCHITECTURES if name != "tiny"), MINILM, f"{_RANDOM}tiny", f"{_RANDOM}{TINY_TEXT}")
+    return (*(name for name in _ARCHITECTURES if name != "tiny"), MINILM, f"{RANDOM}tiny", f"{RANDOM}{TINY_TEXT}")
 
 
 def load_backbone(
@@ -66,19 +68,23 @@ def load_backbone(
     channels_last: bool = False,
     norm: Literal["batch", "group"] = "batch",
     text: TextOptions | None = None,
+    arguments: str = "",
+    pooling: str = "auto",
 ) -> Backbone:
     """Load a frozen backbone.
 
     Parameters
     ----------
     name : str
-        One of :func:`available_backbones`; ``timm:<name>`` for any of timm's; ``sentence:<name>`` and
+        One of :func:`available_backbones`; ``timm:<name>`` for any of timm's
+        (:func:`fedstats_app.backbones.timm_models.timm_architecture`); ``vision:<name>`` for image encoders of
+        transformers (:func:`fedstats_app.backbones.vision.vision_architecture`); ``sentence:<name>`` and
         ``transformers:<name>`` for text (:func:`fedstats_app.backbones.text.load_text_backbone`); or ``random:<name>``,
         which is the same as that name with ``weights="random"``.
     weights : str
         "" for the official ones; "random" for a random initialisation that depends on the name alone, the same in every
-        process; else the path of a local file (.pth, .pt, .safetensors), of the network with or without its classifier,
-        or for text of the folder that holds the model.
+        process; else the path of local files (:func:`fedstats_app.backbones.state_files.read_state_file`), of the
+        network with or without its classifier, or of the folder that holds the model.
     input_size : int
         Side in pixels to which images are resized, or the most tokens of a text; 0 for the size that the network was
         trained for.
@@ -88,6 +94,11 @@ def load_backbone(
         "group" puts GroupNorm in place of every BatchNorm (:func:`group_norm`); the weights may be of either network.
     text : TextOptions, optional
         How the vectors of a text's tokens become its features; for text only.
+    arguments : str
+        For the constructor of a network of timm, such as "img_size=224,init_values=1e-5".
+    pooling : {"auto", "pooled", "cls", "mean", "cls+mean"}
+        Which of an image network's outputs are the features, for networks with tokens; "auto" is what its own
+        configuration says.
 
     Returns
     -------
@@ -103,8 +114,8 @@ def load_backbone(
     ModuleNotFoundError
         If a backbone needs timm or transformers, and they are not installed.
     """
-    base_name = name.removeprefix(_RANDOM)
-    if name.startswith(_RANDOM):
+    base_name = name.removeprefix(RANDOM)
+    if name.startswith(RANDOM):
         if weights not in ("", "random"):
             raise ValueError(f"backbone {name!r} has random weights; weights must be '' or 'random', got {weights!r}")
         weights = "random"
@@ -113,6 +124,8 @@ def load_backbone(
     if norm not in ("batch", "group"):
         raise ValueError(f"norm must be batch or group, got {norm!r}")
     if is_text_backbone(base_name):
+        if arguments or pooling != "auto":
+            raise ValueError(f"backbone {name!r} takes texts: it has text-pooling, got {arguments!r} and {pooling!r}")
         from fedstats_app.backbones.text.loading import load_text_backbone
 
         return load_text_backbone(
@@ -126,8 +139,11 @@ def load_backbone(
         )
     if text not in (None, TextOptions()):
         raise ValueError(f"backbone {name!r} takes images: it has no pooling or template of texts, got {text}")
-    architecture = _find(base_name)
-    with random_initialisation(base_name):
+    sought = base_name
+    if weights and weights != "random" and is_folder_model(base_name) and Path(weights).expanduser().is_dir():
+        sought, weights = in_folder(base_name, Path(weights)), ""
+    architecture = _find(sought, arguments, pooling)
+    with random_initialisation(architecture.identity or base_name):
         module = architecture.build()
     state, weights_source = _weights(architecture, base_name, weights)
     has_statistics = state is None or any(key.endswith("running_mean") for key in state)
@@ -137,27 +153,44 @@ def load_backbone(
         load_strictly(module, state, architecture, source=weights_source)
     if norm == "group" and has_statistics:
         module = group_norm(module)
-    transform = architecture.transform
-    return Backbone(
-        f"{_RANDOM}{base_name}" if weights == "random" else base_name,
-        module,
-        dataclasses.replace(transform, input_size=input_size) if input_size else transform,
-        weights_source=weights_source,
-        batch_size=batch_size,
-        device=device,
-        autocast=autocast,
-        channels_last=channels_last,
-    )
+    identity, transform = architecture.identity, architecture.transform
+    if input_size:
+        transform = dataclasses.replace(transform, input_size=input_size)
+    try:
+        return Backbone(
+            f"{RANDOM}{base_name}" if weights == "random" else base_name,
+            architecture.wrap(module),
+            transform,
+            weights_source=weights_source,
+            batch_size=batch_size,
+            device=device,
+            autocast=autocast,
+            channels_last=channels_last,
+            identity=f"{RANDOM}{identity}" if identity and weights == "random" else identity,
+            licence=RANDOM_WEIGHTS if weights == "random" else architecture.licence,
+            features=architecture.describe(module),
+        )
+    except InputSizeError as error:
+        advice = architecture.other_sizes.format(size=transform.input_size)
+        raise InputSizeError(f"{error}; {advice}" if advice else str(error)) from error
 
 
-def _find(name: str) -> Architecture:
-    if name.startswith(_TIMM):
-        return timm_architecture(name.removeprefix(_TIMM))
+def _find(name: str, arguments: str, pooling: str) -> Architecture:
+    if pooling not in POOLINGS:
+        raise ValueError(f"backbone-pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
+    if name.startswith(TIMM):
+        return timm_architecture(name.removeprefix(TIMM), arguments=parse_arguments(arguments), pooling=pooling)
+    if arguments:
+        raise ValueError(f"backbone-arguments are for {TIMM}NAME, got {arguments!r} with backbone {name!r}")
+    if name.startswith(VISION):
+        return vision_architecture(name.removeprefix(VISION), pooling=pooling)
+    if pooling != "auto":
+        raise ValueError(f"backbone-pooling is for {TIMM}NAME and {VISION}NAME, got {pooling!r} with backbone {name!r}")
     if name not in _ARCHITECTURES:
         close = difflib.get_close_matches(name, _ARCHITECTURES, n=1)
         hint = f", did you mean {close[0]!r}?" if close else "."
         known = ", ".join(available_backbones())
-        prefixes = "timm:<name>, sentence:<name>, transformers:<name>, random:<name>"
+        prefixes = "timm:<name>, vision:<name>, sentence:<name>, transformers:<name>, random:<name>"
         raise ValueError(f"unknown backbone {name!r}{hint} Known: {known}, {prefixes}")
     return _ARCHITECTURES[name]()
 
@@ -169,5 +202,5 @@ def _weights(architecture: Architecture, name: str, weights: str) -> tuple[Mappi
     if weights:
         return read_state_file(weights), f"file {Path(weights).name}"
     if architecture.official_weights is None:
-        raise WeightsError(f"backbone {name!r} has no official weights: use '{_RANDOM}{name}', or name a file")
+        raise WeightsError(f"backbone {name!r} has no official weights: use '{RANDOM}{name}', or name a file")
     return architecture.official_weights()

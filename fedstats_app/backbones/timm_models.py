@@ -2,76 +2,201 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import Architecture
+from fedstats_app.backbones.arguments import Argument, arguments_text
+from fedstats_app.backbones.hub import hub_folder
+from fedstats_app.backbones.licences import first_known, licence_named, licence_of_hub_name
+from fedstats_app.backbones.names import HUB, LOCAL, TIMM
+from fedstats_app.backbones.pooling import DESCRIPTIONS, PooledTokens
+from fedstats_app.backbones.state_files import read_state_file
+from fedstats_app.backbones.timm_folder import TimmFolder, read_timm_folder
 from fedstats_app.backbones.transform import ImageTransform
-from fedstats_app.backbones.weights import WeightsError, downloading, require_reachable
+from fedstats_app.backbones.weights import WeightsError
 
-_HUB_FILENAME = "model.safetensors"
+# Layers that a model card passes as classes are given by name here (``mlp_layer=SwiGLUPacked``).
+_LAYER_ARGUMENTS = ("mlp_layer",)
 
 
-def timm_architecture(name: str) -> Architecture:
-    """Describe a network by timm's name for it, with or without the tag of its weights (``resnet18.a1_in1k``).
+def timm_architecture(
+    name: str, *, arguments: Mapping[str, Argument] | None = None, pooling: str = "auto"
+) -> Architecture:
+    """Describe a network of timm.
+
+    Parameters
+    ----------
+    name : str
+        timm's name, with or without the tag of its weights (``resnet18.a1_in1k``); ``hf-hub:ORG/NAME`` or
+        ``local-dir:/PATH`` for what a config.json on the hub, or in a folder, describes.
+    arguments : mapping, optional
+        For the network's constructor, over those of the config.json.
+    pooling : {"auto", "pooled", "cls", "mean", "cls+mean"}
+        Which of the network's outputs are the features; auto and pooled are what its configuration says.
 
     Raises
     ------
     ModuleNotFoundError
         If timm is not installed.
     ValueError
-        If timm has no such network or weights, or the network does not take square RGB images.
+        If timm has no such network or it refuses the arguments, or it does not take square RGB images.
+    WeightsError
+        If the folder is missing, cannot be downloaded or does not describe a network of timm.
     """
     try:
         timm = importlib.import_module("timm")  # not an import statement: only part of timm is typed
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"backbone timm:{name} needs timm: pip install 'fedstats-app[timm]'") from error
-    config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
-    if config is None:
-        known = timm.list_models() + timm.list_pretrained()
-        close = ", ".join(difflib.get_close_matches(name, known)) or "see timm.list_models()"
-        raise ValueError(f"timm {timm.__version__} has no network {name!r}; close to it: {close}")
-    data = timm.data.resolve_data_config(pretrained_cfg=config.to_dict())
+    given = _folder_of(timm, name)
+    asked = {**given.arguments, **(arguments or {})}
+    data = timm.data.resolve_data_config({}, pretrained_cfg={**given.config, "num_classes": 0})
     channels, height, width = data["input_size"]
+    if isinstance(size := asked.get("img_size"), int):
+        height = width = size
     if channels != 3 or height != width:
         raise ValueError(f"timm:{name} takes images of shape {data['input_size']}; only square RGB ones are supported")
+    shown = f"timm:{name}" + (f" with {arguments_text(arguments)}" if arguments else "")
 
     def build() -> nn.Module:
-        network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
+        try:
+            network: nn.Module = timm.create_model(
+                given.architecture,
+                pretrained=False,
+                pretrained_cfg={**given.config, "num_classes": 0},
+                num_classes=0,
+                **{key: _layer(timm, key, value) for key, value in asked.items()},
+            )
+        except (TypeError, ValueError, AssertionError, RuntimeError, AttributeError) as error:
+            raise ValueError(f"timm cannot make {shown} (backbone-arguments, config.json): {error}") from error
         return network
 
-    def official_weights() -> tuple[Mapping[str, Tensor], str]:
-        if not config.hf_hub_id:
-            raise WeightsError(f"timm has no weights for {name} on the hub; name a local file in backbone-weights")
-        overlay = {"file": str(_hub_file(config.hf_hub_id))}
-        network = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, num_classes=0)
-        return network.state_dict(), f"timm {config.architecture}.{config.tag}"
+    def convert(state: Mapping[str, Tensor], source: str) -> Mapping[str, Tensor]:
+        """Let timm itself read older layouts and resample position embeddings."""
+        config = {**given.config, "num_classes": 0, "classifier": None, "label_offset": None}
+        try:
+            network = timm.create_model(
+                given.architecture,
+                pretrained=True,
+                pretrained_cfg=config,
+                pretrained_cfg_overlay={"state_dict": dict(state), "custom_load": False},
+                num_classes=0,
+                **{key: _layer(timm, key, value) for key, value in asked.items()},
+            )
+        except (RuntimeError, KeyError, ValueError, AssertionError) as error:
+            raise WeightsError(f"weights from {source} do not fit the backbone: {error}") from error
+        made: Mapping[str, Tensor] = network.state_dict()
+        return made
 
-    heads = (config.classifier,) if isinstance(config.classifier, str) else tuple(config.classifier or ())
+    heads = given.config.get("classifier") or ()
+    heads = (heads,) if isinstance(heads, str) else tuple(heads)
+    identity = f"{TIMM}{given.identity}" + (f"({arguments_text(asked)})" if asked else "")
     return Architecture(
         build=build,
         transform=ImageTransform(height, tuple(data["mean"]), tuple(data["std"]), data["interpolation"]),
-        official_weights=official_weights,
+        official_weights=given.weights,
         classifier_prefixes=tuple(f"{head}." for head in heads),
+        convert=convert,
+        wrap=lambda network: _pooled(network, shown, pooling),
+        describe=lambda network: _described(network, pooling),
+        identity=identity if pooling in ("auto", "pooled") else f"{identity} {pooling}",
+        licence=given.licence,
+        other_sizes="networks that have it take backbone-arguments img_size={size} or dynamic_img_size=true",
     )
 
 
-def _hub_file(hub_id: str) -> Path:
-    """Find the network's safetensors file in the hub's cache on this machine, or download it.
+def _folder_of(timm: Any, name: str) -> TimmFolder:
+    """Return what describes the network: timm itself, or a folder."""
+    if name.startswith(HUB):
+        repository = name.removeprefix(HUB)
+        found = read_timm_folder(hub_folder(repository), f"hub {repository}")
+        licence = first_known(found.licence, licence_of_hub_name(repository))
+        found = dataclasses.replace(found, licence=licence)
+    elif name.startswith(LOCAL):
+        folder = Path(name.removeprefix(LOCAL)).expanduser()
+        found = read_timm_folder(folder, f"folder {folder.name}")
+    else:
+        return _registered(timm, name)
+    if not timm.is_model(found.architecture):
+        raise ValueError(f"{TIMM}{name}: config.json names {_unknown(timm, found.architecture)}")
+    return found
 
-    Not left to timm: it tries for minutes to reach a hub that is not there, and would unpickle other kinds of file.
-    """
-    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 
-    repository, _, revision = hub_id.partition("@")
-    cached = try_to_load_from_cache(repository, _HUB_FILENAME, revision=revision or None)
-    if isinstance(cached, str):
-        return Path(cached)
-    advice = f"put it into the hub's cache {constants.HF_HUB_CACHE}, or name a local copy of it in backbone-weights"
-    with downloading(f"weights {_HUB_FILENAME} of {repository} are", advice):
-        require_reachable(constants.ENDPOINT)
-        return Path(hf_hub_download(repository, _HUB_FILENAME, revision=revision or None))
+def _registered(timm: Any, name: str) -> TimmFolder:
+    """Return what timm knows of one of its own networks."""
+    config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    if config is None:
+        hint = f". For a model of the hub: {TIMM}{HUB}{name}" if "/" in name and ":" not in name else ""
+        raise ValueError(f"{_unknown(timm, name)}{hint}")
+
+    def weights() -> tuple[Mapping[str, Tensor], str]:
+        if not config.hf_hub_id:
+            raise WeightsError(f"timm has no weights for {name} on the hub; name a local file in backbone-weights")
+        folder = hub_folder(config.hf_hub_id, required=())
+        return read_state_file(folder), f"timm {config.architecture}.{config.tag}"
+
+    return TimmFolder(
+        architecture=name,
+        config=config.to_dict(remove_source=True),
+        arguments={},
+        identity=name,
+        licence=licence_named(config.license, "timm"),
+        weights=weights,
+    )
+
+
+def _unknown(timm: Any, name: str) -> str:
+    known = timm.list_models() + timm.list_pretrained()
+    close = ", ".join(difflib.get_close_matches(name, known)) or "see timm.list_models()"
+    return f"timm {timm.__version__} has no network {name!r}; close to it: {close}"
+
+
+def _layer(timm: Any, key: str, value: Argument) -> object:
+    """Return a layer's class for its name, where the network's constructor takes no name."""
+    if key not in _LAYER_ARGUMENTS:
+        return value.lower() if key == "act_layer" and isinstance(value, str) else value
+    layers = {one: getattr(timm.layers, one, None) for one in ("Mlp", "GluMlp", "SwiGLU", "SwiGLUPacked")}
+    if value not in layers or layers[str(value)] is None:
+        raise ValueError(f"{key} must be one of {', '.join(layers)}, got {value!r}")
+    return layers[str(value)]
+
+
+def _pooled(network: nn.Module, shown: str, pooling: str) -> nn.Module:
+    """Put the pooling that is asked for behind a network of timm."""
+    own = getattr(network, "global_pool", None)
+    if pooling in ("auto", "pooled"):
+        if own == "":
+            raise ValueError(
+                f"{shown} gives tokens, and its configuration says not how to pool them: set backbone-pooling to cls, "
+                "mean or cls+mean (Virchow's authors use cls+mean)"
+            )
+        return network
+    num_prefix = getattr(network, "num_prefix_tokens", None)
+    if num_prefix is None:
+        raise ValueError(f"{shown} has no tokens, backbone-pooling must be auto, got {pooling!r}")
+    if not isinstance(getattr(network, "fc_norm", None), nn.Identity | None):
+        raise ValueError(
+            f"{shown} normalises after its own pooling, backbone-pooling must be auto (or give global_pool=token in "
+            f"backbone-arguments), got {pooling!r}"
+        )
+    return PooledTokens(network, _timm_tokens, num_prefix, pooling)
+
+
+def _described(network: nn.Module, pooling: str) -> str:
+    own = getattr(network, "global_pool", None)
+    if pooling in ("auto", "pooled"):
+        tokens = hasattr(network, "num_prefix_tokens")
+        named = {"token": "cls", "avg": "mean"}.get(str(own), "pooled") if tokens else "pooled"
+        return DESCRIPTIONS[named] + (f" ({own})" if named == "pooled" and isinstance(own, str) and own else "")
+    return DESCRIPTIONS[pooling]
+
+
+def _timm_tokens(network: nn.Module, images: Tensor) -> Tensor:
+    tokens: Tensor = network.forward_features(images)  # type: ignore[operator]  # a method of timm's networks
+    return tokens

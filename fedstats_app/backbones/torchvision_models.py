@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedstats_app.backbones.architecture import Architecture
+from fedstats_app.backbones.licences import Licence
+from fedstats_app.backbones.state_files import read_state_file
 from fedstats_app.backbones.transform import ImageTransform
-from fedstats_app.backbones.weights import official_checkpoint, read_state_file
+from fedstats_app.backbones.weights import official_checkpoint
 
 
 class _PooledFeatures(nn.Module):
@@ -102,4 +104,6 @@ def torchvision_architecture(name: str) -> Architecture:
         ),
         official_weights=official_weights,
         classifier_prefixes=(classifier_prefix,),
+        # The library's; it says of its weights that terms of the data they were trained on may hold as well.
+        licence=Licence("bsd-3-clause", "torchvision, whose weights may be under terms of ImageNet as well"),
     )

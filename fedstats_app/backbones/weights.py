@@ -1,16 +1,16 @@
-"""Where a backbone's weights come from: a local file or an official download; and how they get into the network."""
+"""How weights get into a network, and downloads that fail with advice."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
-import pickle
 import re
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -18,8 +18,11 @@ from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import Architecture
 
+logger = logging.getLogger("fedstats_app")
+
+# What training scripts put before a network's names: one of them or several, and what this app does round a network.
+_PREFIXES = ("module.", "backbone.", "teacher.", "model.", "network.")
 DOWNLOAD_TIMEOUT_SECONDS = 20.0
-_SUFFIXES = (".pth", ".pt", ".safetensors")
 _OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
@@ -27,59 +30,11 @@ class WeightsError(RuntimeError):
     """Weights cannot be had or do not fit: the message says which file, what was expected and what to do."""
 
 
-def read_state_file(path: str | Path) -> dict[str, Tensor]:
-    """Read a state dict from a local file, without unpickling anything but tensors.
-
-    Parameters
-    ----------
-    path : str or Path
-        A ``.pth`` or ``.pt`` file as ``torch.save(model.state_dict(), path)`` writes it, or a ``.safetensors`` file.
-
-    Returns
-    -------
-    dict of str to Tensor
-        On the CPU, in the file's order.
-
-    Raises
-    ------
-    WeightsError
-        If there is no such file, its suffix is another, or it holds anything but a flat dict of finite tensors.
-    """
-    file = Path(path).expanduser().absolute()
-    if file.suffix not in _SUFFIXES:
-        raise WeightsError(f"a weights file ends in {', '.join(_SUFFIXES)}; got {str(file)!r}")
-    if not file.is_file():
-        raise WeightsError(f"there is no weights file {str(file)!r}")
-    state = _read_safetensors(file) if file.suffix == ".safetensors" else _read_torch(file)
-    broken = [key for key, value in state.items() if value.is_floating_point() and not bool(value.isfinite().all())]
-    if broken:
-        raise WeightsError(f"weights file {file.name} has NaN or infinite values in {_some(broken)}")
-    return state
-
-
-def _read_torch(file: Path) -> dict[str, Tensor]:
-    try:
-        loaded = torch.load(file, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
-        raise WeightsError(f"weights file {file.name} is no state dict that can be read safely: {error}") from error
-    if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(v, Tensor) for v in loaded.values()):
-        held = f"keys {_some([str(key) for key in loaded])}" if isinstance(loaded, Mapping) else type(loaded).__name__
-        raise WeightsError(f"weights file {file.name} must hold a flat dict of tensors (a state dict), got {held}")
-    return {str(key): value for key, value in loaded.items()}
-
-
-def _read_safetensors(file: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(file, device="cpu")
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(f"weights file {file.name} cannot be read as safetensors: {error}") from error
-
-
 def load_strictly(module: nn.Module, state: Mapping[str, Tensor], architecture: Architecture, *, source: str) -> None:
     """Load a state dict into a backbone; every key must fit but those of the classifier, which the backbone has not.
+
+    What a training script puts before the names of the network (``module.``, ``teacher.backbone.``) is taken off, and
+    what it saved beside the network is left out.
 
     Parameters
     ----------
@@ -88,7 +43,7 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor], architecture: 
     state : mapping of str to Tensor
         Of the network with or without classifier.
     architecture : Architecture
-        It knows the classifier's keys and how to rename the others.
+        It knows the classifier's keys, how to rename the others, and older layouts of the whole.
     source : str
         Where the state came from, for the message.
 
@@ -97,11 +52,30 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor], architecture: 
     WeightsError
         Naming missing keys, unexpected keys or tensors of another shape.
     """
+    own = module.state_dict()
+    prefix = _prefix(state, {*own}, architecture.rename_key)
+    inner = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    if len(inner) < len(state):
+        beside = [key for key in state if not key.startswith(prefix)]
+        logger.info("weights from %s: of %r; left out beside it: %s", source, prefix, some(beside))
     dropped = architecture.classifier_prefixes
     # A plain dict carries no version, so that modules accept the layouts of their older files too (BatchNorm without a
     # step counter, torchvision's first vision transformers).
-    trunk = {architecture.rename_key(key): value for key, value in state.items() if not key.startswith(dropped)}
-    load_exactly(module, trunk, source=source)
+    trunk = {architecture.rename_key(key): value for key, value in inner.items() if not key.startswith(dropped)}
+    fits = trunk.keys() == own.keys() and all(trunk[key].shape == value.shape for key, value in own.items())
+    load_exactly(module, trunk if fits else architecture.convert(trunk, source), source=source)
+
+
+def _prefix(state: Mapping[str, Tensor], own: set[str], rename: Callable[[str], str]) -> str:
+    """Return what stands before most keys of the network, "" if nothing does."""
+    found = {""}
+    for key in state:
+        prefix = ""
+        while segment := next((one for one in _PREFIXES if key.startswith(prefix + one)), ""):
+            prefix += segment
+            found.add(prefix)
+    fitting = {one: sum(k.startswith(one) and rename(k.removeprefix(one)) in own for k in state) for one in found}
+    return min(found, key=lambda one: (-fitting[one], len(one)))
 
 
 def load_exactly(module: nn.Module, state: Mapping[str, Tensor], *, source: str) -> None:
@@ -117,7 +91,7 @@ def load_exactly(module: nn.Module, state: Mapping[str, Tensor], *, source: str)
     except RuntimeError as error:  # tensors of another shape
         raise WeightsError(f"weights from {source} do not fit the backbone: {error}") from error
     problems = {"missing": missing, "unexpected": unexpected}
-    if text := "; ".join(f"{len(keys)} keys {what}: {_some(keys)}" for what, keys in problems.items() if keys):
+    if text := "; ".join(f"{len(keys)} keys {what}: {some(keys)}" for what, keys in problems.items() if keys):
         raise WeightsError(f"weights from {source} do not fit the backbone: {text}")
 
 
@@ -200,6 +174,6 @@ def _download(url: str, file: Path) -> None:
             Path(part.name).unlink(missing_ok=True)
 
 
-def _some(names: list[str], limit: int = 4) -> str:
+def some(names: list[str], limit: int = 4) -> str:
     """List the first few of what may be hundreds of names."""
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

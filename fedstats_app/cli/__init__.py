@@ -17,6 +17,8 @@ import fedstats_app.threads  # noqa: F401  # first: it must come before torch
 from fedstats_app.cli.arguments import parsed
 from fedstats_app.cli.errors import CommandError
 
+# As shells say it of what Ctrl-C ended.
+STOPPED = 130
 # As argparse's own for wrong arguments. 1 is for a command that did its work and found something wrong.
 COULD_NOT_WORK = 2
 
@@ -33,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         The exit code: 0 if all is well; 1 if the command found something wrong (an unreadable image, a FAIL of the
-        doctor); 2 if it could not do its work. Wrong arguments and `--help` end the process instead, as argparse does.
+        doctor); 2 if it could not do its work; 130 after Ctrl-C. Wrong arguments and `--help` end the process instead,
+        as argparse does.
     """
     arguments = parsed(argv)
     try:
@@ -44,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output, such as `head`, has seen enough. Python would complain once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        print(f"fedstats {arguments.command}: stopped by Ctrl-C", file=sys.stderr)
+        return STOPPED
     except (CommandError, ValueError, OSError) as error:
         print(f"fedstats {arguments.command}: {error}", file=sys.stderr)
         return COULD_NOT_WORK

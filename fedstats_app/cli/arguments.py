@@ -37,10 +37,16 @@ def parser() -> argparse.ArgumentParser:
             "evaluate", help="score a head on labelled images or texts", description=_EVALUATE, epilog=_EXIT
         )
     )
+    _check(commands.add_parser("check", help="check settings before a run", description=_CHECK, epilog=_EXIT))
+    _export(commands.add_parser("export", help="write a head for other programs", description=_EXPORT, epilog=_EXIT))
     _doctor(commands.add_parser("doctor", help="check a machine before a run", description=_DOCTOR, epilog=_EXIT))
+    _new(commands.add_parser("new", help="make a folder for `flwr run`", description=_NEW, epilog=_EXIT))
+    _demo(commands.add_parser("demo", help="a federation on this machine, and a run", description=_DEMO, epilog=_EXIT))
     _remove(
         commands.add_parser("remove", help="take a site or a class out of a run", description=_REMOVE, epilog=_EXIT)
     )
+    _report(commands.add_parser("report", help="make a run's page, or compare runs", description=_REPORT, epilog=_EXIT))
+    _runs(commands.add_parser("runs", help="list runs", description=_RUNS, epilog=_EXIT))
     # Its options are not abbreviated: what is not one of them is Flower's.
     _node(commands.add_parser("node", help="run a SuperNode", description=_NODE, epilog=_FLOWER, allow_abbrev=False))
     _ledger(
@@ -57,14 +63,33 @@ _EVALUATE = (
     "images, or of text files, per class (of its part `test`, where it has folders train and test), or on parquet or "
     "CSV files (test-*.parquet, where there are such)."
 )
+_CHECK = (
+    "Check every key and value of a run, the paths and libraries that they need, and who has the port of Flower's "
+    "local SuperLink, in about a second and without starting anything; then print the command that starts the run."
+)
+_EXPORT = (
+    "Write backbone and calibrated head as one ONNX file, which predicts without torch. It is compared with torch on "
+    "real images or texts at once, and not written where a probability differs by more than 0.0001."
+)
 _DOCTOR = (
     "Check versions, weights, data, certificates, SuperLink and disk, and say what a run would send, hold in memory "
     "and take. Nothing is downloaded and every wait is bounded."
 )
-_REMOVE = (
-    "Solve the heads of a run again without some of its clients, from what it kept of each (save-client-statistics), "
-    "or without a class. The new heads are in a folder of their own; those of the old one are marked as superseded."
+_NEW = (
+    "Make a folder with all settings and examples of them, in which `flwr run .` runs the installed fedstats-app. Who "
+    "has a clone of its repository needs none."
 )
+_DEMO = (
+    "Start a SuperLink and a SuperNode per site on this machine, with TLS and keys, run the app on them, and end them. "
+    "Nothing leaves the machine."
+)
+_REMOVE = (
+    "Solve the heads of a run again without some of its clients, from what it kept of each (save-client-statistics) or "
+    "from what they sent once more, or without a class. The new heads are in a folder of their own; those of the old "
+    "one are marked as superseded."
+)
+_REPORT = "Make report.html of a run folder again, from its other files; of several runs, one page that compares them."
+_RUNS = "List the runs in a folder: date, status, data, backbone, methods, best accuracy and what sites sent for it."
 _NODE = (
     "Run a SuperNode that answers with fedstats-app as it is installed here, whatever app the server sends; or with "
     "the apps whose SHA-256 are approved-apps in its node-config."
@@ -95,8 +120,35 @@ def _evaluate(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", metavar="FOLDER", help="folder with one folder per class, or parquet or CSV files")
 
 
+def _export(command: argparse.ArgumentParser) -> None:
+    _name_head(command)
+    command.add_argument(
+        "--onnx",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="write an ONNX file (default: export/METHOD.onnx in the run folder)",
+    )
+    command.add_argument(
+        "--check",
+        default="",
+        metavar="PATH",
+        help="compare on these images or texts, named as for predict; `builtin` is all 2,000 images of the sample "
+        "(default: 32 of them, or a few texts)",
+    )
+    command.set_defaults(device="cpu", batch_size=8)
+
+
 def _add_head(command: argparse.ArgumentParser) -> None:
-    """Add what both commands that load a head take."""
+    """Add what both commands that predict take."""
+    _name_head(command)
+    command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    command.add_argument(
+        "--batch-size", type=_at_least_one, default=8, metavar="N", help="samples per forward pass (default: 8)"
+    )
+
+
+def _name_head(command: argparse.ArgumentParser) -> None:
     command.add_argument("run_folder", metavar="RUN_FOLDER", help="the folder whose path the run printed last")
     command.add_argument(
         "--method", metavar="NAME", help="whose head, such as fed3r (default: the most accurate one's)"
@@ -106,15 +158,28 @@ def _add_head(command: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="the network's weights, or a language model's folder, where they are not where the run had them",
     )
-    command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
-    command.add_argument(
-        "--batch-size", type=_at_least_one, default=8, metavar="N", help="samples per forward pass (default: 8)"
-    )
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
 
 
+def _check(command: argparse.ArgumentParser) -> None:
+    command.add_argument("settings", nargs="*", metavar="SETTINGS", help="the same, without the option's name")
+    _add_settings(command)
+    command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+
+
+def _add_settings(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "-c",
+        "--run-config",
+        action="append",
+        default=[],
+        metavar="SETTINGS",
+        help="as of `flwr run . --run-config SETTINGS`: a TOML file, or KEY=VALUE words; may be given several times",
+    )
+
+
 def _doctor(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--run-config", metavar="FILE", help="TOML file as for `flwr run . --run-config FILE`")
+    _add_settings(command)
     command.add_argument("--data-path", metavar="PATH", help="this node's own data, as data-path of its node-config")
     command.add_argument(
         "--backbone-weights", default="", metavar="FILE", help="as backbone-weights of the node-config"
@@ -135,6 +200,29 @@ def _doctor(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
 
 
+def _new(command: argparse.ArgumentParser) -> None:
+    command.add_argument("folder", metavar="FOLDER", help="must not be there, or be empty")
+
+
+def _demo(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--images",
+        default="",
+        metavar="FOLDER",
+        help="a folder per site, in it a folder of images per class (default: three sites of the built-in sample)",
+    )
+    command.add_argument(
+        "--dir",
+        default="",
+        metavar="FOLDER",
+        help="for certificates, keys and logs; must not be there, and is deleted after a run that went well",
+    )
+    command.add_argument(
+        "--port", type=_at_least_one, default=8000, help="of the SuperLink; SuperNodes take those after it"
+    )
+    command.add_argument("--keep", action="store_true", help="leave the federation up after the run, until Ctrl-C")
+
+
 def _remove(command: argparse.ArgumentParser) -> None:
     command.add_argument("run_folder", metavar="RUN_FOLDER", help="the folder whose path the run printed last")
     what = command.add_mutually_exclusive_group(required=True)
@@ -148,7 +236,29 @@ def _remove(command: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--class", action="append", default=[], dest="classes", metavar="NAME", help="may be given several times"
     )
+    command.add_argument(
+        "--asked-again",
+        default="",
+        metavar="RUN_FOLDER",
+        help="a later run that keeps what these clients sent it, to be subtracted (save-client-statistics)",
+    )
     command.add_argument("--output-dir", default="", metavar="DIR", help="of the new folder (default: the old one's)")
+    command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+
+
+def _report(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "run_folders", nargs="+", metavar="RUN_FOLDER", help="the folder whose path a run printed last"
+    )
+    command.add_argument(
+        "--output",
+        metavar="FILE",
+        help="page to write (default: report.html in the run folder; of several runs comparison.html here)",
+    )
+
+
+def _runs(command: argparse.ArgumentParser) -> None:
+    command.add_argument("folder", nargs="?", metavar="FOLDER", help="folder of runs (default: ~/fedstats-runs)")
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
 
 

@@ -13,10 +13,12 @@ import torch
 from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
+from fedstats_app.cli.progress import counted, told
 from fedstats_app.cli.sample_files import readable, tell_unreadable
 from fedstats_app.cli.text import WIDTH, percent, printable, table
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.clients import data_spec
+from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, MarginHistograms, margin_bins
 from fedstats_app.outcomes.intervals import wilson_interval
 from fedstats_app.storage.files import to_json
@@ -51,14 +53,21 @@ def run(arguments: argparse.Namespace) -> int:
     FileNotFoundError, ValueError
         As `fedstats_app.load` and `fedstats_app.data.load_dataset`.
     """
-    dataset = _labelled(arguments.folder)
-    classifier = load_classifier(arguments)
+    with told("evaluate") as progress:
+        return _evaluate(arguments, progress)
+
+
+def _evaluate(arguments: argparse.Namespace, progress: Progress) -> int:
+    with progress.doing("reading the list of samples"):
+        dataset = _labelled(arguments.folder)
+    with progress.doing("loading the network and the head"):
+        classifier = load_classifier(arguments)
     if dataset.kind != classifier.kind:
         raise CommandError(
             f"head {classifier.method} classifies {classifier.kind}s, {dataset.name} has {dataset.kind}s"
         )
     aligned = align_classes(dataset, classifier.class_names)
-    evaluation = evaluate(classifier, aligned)
+    evaluation = evaluate(classifier, aligned, progress)
     if evaluation.confusion.num_examples == 0:
         name, reason = next(iter(evaluation.unreadable.items()))
         raise CommandError(
@@ -105,7 +114,7 @@ def _listed(names: Sequence[str], limit: int = 30) -> str:
     return (", ".join(repr(name) for name in names[:limit]) or "none") + more
 
 
-def evaluate(classifier: Classifier, dataset: Dataset) -> Evaluation:
+def evaluate(classifier: Classifier, dataset: Dataset, progress: Progress | None = None) -> Evaluation:
     """Score a classifier on a data set that has its classes.
 
     Parameters
@@ -114,6 +123,8 @@ def evaluate(classifier: Classifier, dataset: Dataset) -> Evaluation:
         With C classes.
     dataset : Dataset
         With the same classes in the same order.
+    progress : Progress, optional
+        Is told how many samples are done.
 
     Returns
     -------
@@ -125,20 +136,15 @@ def evaluate(classifier: Classifier, dataset: Dataset) -> Evaluation:
     calibration = CalibrationSums.zeros((1.0,))
     unreadable: dict[str, str] = {}
     labels = torch.tensor(dataset.labels)
-    for start in range(0, len(dataset), CHUNK):
-        chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
-        scores = classifier.scores(readable(dataset, chunk, read, unreadable))
-        confusion += ConfusionMatrix.from_predictions(labels[read], scores.argmax(dim=1), num_classes)
-        margins += MarginHistograms.from_bins(margin_bins(scores), labels[read])
-        calibration += CalibrationSums.from_logits(scores / classifier.temperature, labels[read], (1.0,))
+    with (progress or Progress()).doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
+        for start in range(0, len(dataset), CHUNK):
+            chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
+            scores = classifier.scores(counted(readable(dataset, chunk, read, unreadable), step))
+            step.at(chunk.stop)
+            confusion += ConfusionMatrix.from_predictions(labels[read], scores.argmax(dim=1), num_classes)
+            margins += MarginHistograms.from_bins(margin_bins(scores), labels[read])
+            calibration += CalibrationSums.from_logits(scores / classifier.temperature, labels[read], (1.0,))
     return Evaluation(confusion, margins, calibration, unreadable)
-
-
-def confused_pairs(confusion: ConfusionMatrix) -> Iterator[tuple[int, int, int]]:
-    """Yield (true class, predicted class, count) of wrong predictions, the most frequent first."""
-    wrong = confusion.matrix - torch.diag(confusion.matrix.diagonal())
-    cells = wrong.nonzero().tolist()
-    yield from sorted(((true, other, int(wrong[true, other])) for true, other in cells), key=lambda cell: -cell[2])
 
 
 def _sections(classifier: Classifier, dataset: Dataset, evaluation: Evaluation) -> Iterator[str]:
@@ -181,7 +187,7 @@ def _matrix(names: Sequence[str], confusion: ConfusionMatrix) -> str:
 
 
 def _pairs(names: Sequence[str], confusion: ConfusionMatrix) -> str:
-    pairs = list(confused_pairs(confusion))
+    pairs = confusion.confused_pairs()
     if not pairs:
         return "nothing was taken for another class"
     rows = [(names[true], names[other], str(count)) for true, other, count in pairs[:PAIRS_SHOWN]]

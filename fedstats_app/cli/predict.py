@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
+from fedstats_app.cli.progress import counted, told
 from fedstats_app.cli.sample_files import as_dataset, find_files, readable, tell_unreadable, texts_as_dataset
 from fedstats_app.cli.text import WIDTH, percent, printable
 from fedstats_app.data import Dataset
+from fedstats_app.grid.progress import Progress
 from fedstats_app.storage.files import to_json
 
 # So many samples at a time, so that results appear early; in memory there is one image and a batch of small ones.
@@ -32,13 +34,20 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if not (arguments.paths or arguments.text):
         raise CommandError("name at least one PATH or --text")
-    classifier = load_classifier(arguments)
+    with told("predict") as progress:
+        return _predict(arguments, progress)
+
+
+def _predict(arguments: argparse.Namespace, progress: Progress) -> int:
+    with progress.doing("loading the network and the head"):
+        classifier = load_classifier(arguments)
     if arguments.text and classifier.kind == "image":
         raise CommandError(f"head {classifier.method} is for images: --text is for heads that classify texts")
-    paths, unreadable = find_files(arguments.paths, classifier.kind)
+    with progress.doing("looking for files"):
+        paths, unreadable = find_files(arguments.paths, classifier.kind)
     predictions = itertools.chain(
-        _predictions(classifier, as_dataset(paths, classifier.kind), arguments.top, unreadable),
-        _predictions(classifier, texts_as_dataset(arguments.text), arguments.top, unreadable),
+        _predictions(classifier, as_dataset(paths, classifier.kind), arguments.top, unreadable, progress),
+        _predictions(classifier, texts_as_dataset(arguments.text), arguments.top, unreadable, progress),
     )
     if arguments.json:
         print(_document(arguments, classifier, list(predictions), unreadable))
@@ -50,13 +59,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _predictions(
-    classifier: Classifier, dataset: Dataset, top: int, unreadable: dict[str, str]
+    classifier: Classifier, dataset: Dataset, top: int, unreadable: dict[str, str], progress: Progress
 ) -> Iterator[tuple[str, Ranking]]:
-    for start in range(0, len(dataset), CHUNK):
-        chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
-        rankings = classifier.top(readable(dataset, chunk, read, unreadable), top)
-        for index, ranking in zip(read, rankings, strict=True):
-            yield dataset.sample_name(index), ranking
+    with progress.doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
+        for start in range(0, len(dataset), CHUNK):
+            chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
+            rankings = classifier.top(counted(readable(dataset, chunk, read, unreadable), step), top)
+            step.at(chunk.stop)
+            for index, ranking in zip(read, rankings, strict=True):
+                yield dataset.sample_name(index), ranking
 
 
 def _lines(path: str, ranking: Ranking) -> str:

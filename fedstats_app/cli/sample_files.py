@@ -11,7 +11,8 @@ import numpy as np
 from fedstats_app.cli.text import printable
 from fedstats_app.data import Dataset, Sample, SampleSource, UnreadableSampleError
 from fedstats_app.data.dataset import Kind
-from fedstats_app.data.folder import SUFFIXES, FolderSource, visible_files
+from fedstats_app.data.folder import FolderSource
+from fedstats_app.data.folder_layout import SUFFIXES, visible_files
 
 
 class Texts:

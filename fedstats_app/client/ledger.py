@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data.cells import draw_cells, sample_identities
-from fedstats_app.data.clients import data_spec, is_table, own_dataset
+from fedstats_app.data.clients import data_spec, own_dataset
+from fedstats_app.data.options import is_table
 from fedstats_app.storage.ledger import (
     Cell,
     Exhausted,
@@ -86,8 +87,8 @@ class Ledger:
             share = self._node.holdout_fraction
             if share is None:
                 share = float(self._file.fact("holdout-fraction", str(self._data.holdout_fraction)))
-            columns = [self._data.image_column, self._data.text_column, self._data.label_column]
-            key = _digest([dataset.fingerprint, *columns, _table_stamp(self._node.data_path), self._floor, share])
+            reading = sorted(self._data.reading.items())
+            key = _digest([dataset.fingerprint, reading, _table_stamp(self._node.data_path), self._floor, share])
             if (kept := self._kept(key)) is not None:
                 return kept
             # Every file is read, once for data that do not change: not while other processes wait for the ledger.

@@ -124,7 +124,8 @@ class AppConfig:
         weights : str
             A node's own path to the weights; "" for the run's.
         """
-        small = self.data.dataset == "builtin" and not own_data and not self.backbone.takes_text
+        sized = self.backbone.takes_text or self.backbone.has_own_size
+        small = self.data.dataset == "builtin" and not own_data and not sized
         size = self.backbone.input_size or (BUILTIN_INPUT_SIZE if small else 0)
         return replace(
             self.backbone,

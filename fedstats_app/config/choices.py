@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from fedstats_app.config.app_config import AppConfig
 from fedstats_app.config.node_config import NodeConfig
-from fedstats_app.data.clients import data_spec, is_table
+from fedstats_app.data.clients import data_spec
+from fedstats_app.data.options import is_table
 
 # All that the server is told; what was asked for stands in the node's log.
 REFUSED = "refused by this node's owner (the reason is in the log of this node)"
@@ -34,6 +35,11 @@ def refused_choice(run: AppConfig, node: NodeConfig) -> str:
     name, weights = run.backbone.backbone, run.backbone.backbone_weights
     if weights not in ("", "random") and not node.backbone_weights:
         return f"backbone-weights: the run names {weights!r}, the node-config has none"
+    arguments = run.backbone.backbone_arguments
+    if arguments and arguments != node.backbone_arguments:
+        # They say how large a network is that must be built before its weights are seen not to fit.
+        own = node.backbone_arguments or "none"
+        return f"backbone-arguments: the run asks for {arguments!r}, the node-config has {own!r}"
     if node.allowed_backbones is None:
         # Those with another prefix are looked up on a hub, or in a folder of that name.
         if ":" in name.removeprefix("random:"):

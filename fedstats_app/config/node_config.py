@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.backbones.options import backbone_name
+from fedstats_app.backbones.options import backbone_name, network_arguments
 from fedstats_app.data.feature_cache_files import default_cache_root
+from fedstats_app.data.folder_layout import FOLDER_LEVELS
 from fedstats_app.data.options import CacheOptions, DataOptions
 from fedstats_app.methods import METHODS
-from fedstats_app.options import Check, ConfigError, number, some_of, text, whole
+from fedstats_app.options import Check, ConfigError, number, one_of, some_of, text, whole
 from fedstats_app.training.limits import MAX_CLIENT_NAME, RequestLimits
 
 # What a node's owner can allow besides the closed-form methods: all that trains on the node.
@@ -72,8 +73,12 @@ class NodeConfig:
         Besides the built-in one, the data sets that a run may name on a deployed node that hosts partitions.
     image_column, text_column, label_column : str
         Of tables at ``data_path``; "" for the only one with a usual name. A run cannot choose others.
+    folder_levels : str
+        What the folders at ``data_path`` are. A run cannot choose that either.
     allowed_backbones : tuple of str or None
         All that may be loaded; None for those that are known by name alone, without a hub or a folder.
+    backbone_arguments : str
+        All that a run may give to a network's constructor, on data of the owner's.
     holdout_fraction : float or None
         Share that the node keeps for evaluation, on data of its own; None for that of the first run.
     max_questions, max_heads, max_rounds : int
@@ -101,7 +106,9 @@ class NodeConfig:
     image_column: str = ""
     text_column: str = ""
     label_column: str = ""
+    folder_levels: str = "auto"
     allowed_backbones: tuple[str, ...] | None = None
+    backbone_arguments: str = ""
     holdout_fraction: float | None = None
     max_questions: int = 8
     max_heads: int = 1_000
@@ -110,9 +117,9 @@ class NodeConfig:
     limits: RequestLimits | None = None
 
     def data_options(self, run: DataOptions) -> DataOptions:
-        """Return a run's options with this node's columns."""
-        own = {f"{role}_column": getattr(self, f"{role}_column") for role in ("image", "text", "label")}
-        return replace(run, **own)
+        """Return a run's options with this node's columns, and all of its data."""
+        own = {name: getattr(self, name) for name in ("image_column", "text_column", "label_column", "folder_levels")}
+        return replace(run, **own, classes="", left_out_domain="")
 
     @property
     def request_limits(self) -> RequestLimits | None:
@@ -214,10 +221,12 @@ def _node_policy(node_config: Mapping[str, object]) -> dict[str, Any]:
         "min-gram-samples": ("min_gram_samples", many),
         "allowed-methods": ("allowed_methods", allowed_method_list),
         "allowed-backbones": ("allowed_backbones", backbone_list),
+        "backbone-arguments": ("backbone_arguments", network_arguments),
         "allowed-datasets": ("allowed_datasets", lambda value: tuple(str(value).split(","))),
         "image-column": ("image_column", text),
         "text-column": ("text_column", text),
         "label-column": ("label_column", text),
+        "folder-levels": ("folder_levels", one_of(*FOLDER_LEVELS)),
         "holdout-fraction": ("holdout_fraction", number(0.0, 0.9, open_low=True)),
         "max-statistics-questions": ("max_questions", many),
         "max-heads-scored": ("max_heads", many),

@@ -12,7 +12,8 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
-from fedstats_app.data.dataset import UNREADABLE, Dataset
+from fedstats_app.data.contents import sample_content
+from fedstats_app.data.dataset import Dataset
 from fedstats_app.storage.ledger import ID_BYTES
 
 
@@ -24,7 +25,8 @@ def sample_identities(dataset: Dataset) -> list[bytes]:
     seen: Counter[tuple[int, bytes]] = Counter()
     found = []
     for index, label in enumerate(dataset.labels.tolist()):
-        digest = hashlib.blake2b(_content(dataset, index), digest_size=ID_BYTES).digest()
+        content = sample_content(dataset, index)
+        digest = hashlib.blake2b(content.kind.encode() + b"\0" + content.data, digest_size=ID_BYTES).digest()
         copy = seen[label, digest]
         seen[label, digest] += 1
         found.append(
@@ -68,18 +70,3 @@ def _split(samples: list[bytes], number: int) -> list[list[bytes]]:
     """Split samples into so many runs whose sizes differ by at most one."""
     bounds = [len(samples) * i // number for i in range(number + 1)] if number else []
     return [samples[low:high] for low, high in itertools.pairwise(bounds)]
-
-
-def _content(dataset: Dataset, index: int) -> bytes:
-    try:
-        opened = dataset.source.open(index)
-        if isinstance(opened, str):
-            return b"text\0" + opened.encode("utf-8", "surrogatepass")
-        with opened as image:
-            file = getattr(image, "fp", None)
-            if file is None:
-                return b"pixels\0" + image.tobytes()
-            file.seek(0)
-            return b"file\0" + bytes(file.read())
-    except UNREADABLE:
-        return b"name\0" + dataset.sample_name(index).encode("utf-8", "surrogateescape")

@@ -13,27 +13,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstats_app.data.dataset import Dataset
-from fedstats_app.data.loading import load_dataset
+from fedstats_app.data.loading import is_undivided, load_dataset, resolved
 from fedstats_app.data.options import DataOptions, PartitionOptions
 from fedstats_app.data.partition import partition
+from fedstats_app.data.subset import at_most, at_most_per_class, of_classes, only_classes, without_domain
 
 
 @functools.lru_cache(maxsize=2)
 def training_set(options: DataOptions) -> Dataset:
     """Return the data set that clients are partitions of, loaded once per process."""
-    return load_dataset(options.dataset, "train", **options.columns)
+    return _whole(options)[0]
+
+
+def _whole(options: DataOptions) -> tuple[Dataset, Dataset | None]:
+    """Return the training data that a run uses, and the domain that it leaves out."""
+    dataset = only_classes(load_dataset(options.dataset, "train", **options.reading), options.classes)
+    return without_domain(dataset, options.left_out_domain) if options.left_out_domain else (dataset, None)
 
 
 def test_split(spec: str, options: DataOptions) -> Dataset | None:
-    """Return the test split of a data set, or None if it has none; of tables, with the columns that are named."""
-    return load_dataset(spec, "test", **(options.columns if is_table(spec) else {}))
+    """Return the test split of a data set, or None if it has none; of tables, with the columns that are named.
+
+    Of the run's own data set that is the domain left out, if there is one. Of a data set that is named for testing and
+    has no splits at all, it is everything. Only the run's classes are in it.
+    """
+    if options.left_out_domain and spec == options.dataset:
+        return _whole(options)[1]
+    reading = options.reading_of(resolved(spec))
+    test = load_dataset(spec, "test", **reading)
+    if test is None and spec == options.test_dataset != options.dataset and is_undivided(spec, options.folder_levels):
+        test = load_dataset(spec, "train", **reading)
+    return of_classes(test, training_set(options).class_names) if test is not None and options.classes else test
 
 
 @functools.lru_cache(maxsize=2)
 def partitions(data: DataOptions, options: PartitionOptions, seed: int) -> list[NDArray[np.int64]]:
     """Return the samples of every client of a simulation, drawn once per process."""
-    return partition(
-        training_set(data),
+    dataset = training_set(data)
+    kept = np.arange(len(dataset))
+    if options.samples_per_class:
+        kept = at_most_per_class(dataset.labels, options.samples_per_class, seed)
+        dataset = dataset.subset(kept)
+    parts = partition(
+        dataset,
         partitioner=options.partitioner,
         num_clients=options.num_clients,
         alpha=options.dirichlet_alpha,
@@ -42,28 +64,27 @@ def partitions(data: DataOptions, options: PartitionOptions, seed: int) -> list[
         uniform_share=options.partition_uniform_share,
         seed=seed,
     )
+    if not options.samples_per_client:
+        return [kept[part] for part in parts]
+    rngs = (np.random.default_rng([seed, 2, client]) for client in range(len(parts)))
+    return [at_most(kept[part], options.samples_per_client, rng) for part, rng in zip(parts, rngs, strict=True)]
 
 
 @functools.lru_cache(maxsize=2)
 def own_dataset(path: str, options: DataOptions) -> Dataset:
     """Return the data of a node with data of its own, all of it training data."""
     spec = data_spec(path)
-    return load_dataset(spec, "train", **(options.columns if is_table(spec) else {}))
+    return load_dataset(spec, "train", **options.reading_of(spec), confined=True)
 
 
 def data_spec(path: str) -> str:
-    """Return the spec of data at a path: parquet or CSV files where there are any, else a folder per class."""
+    """Return the spec of data at a path: parquet or CSV files where there are any, saved data sets, else folders."""
     place = Path(path).expanduser()
     for suffix in ("parquet", "csv"):
         folders = (place, place / "data")
         if place.suffix == f".{suffix}" or any(any(folder.glob(f"*.{suffix}")) for folder in folders):
             return f"{suffix}:{path}"
-    return f"folder:{path}"
-
-
-def is_table(spec: str) -> bool:
-    """Return whether a data set has columns to choose from."""
-    return spec.startswith(("hub:", "parquet:", "csv:"))
+    return resolved(f"folder:{path}")
 
 
 def hidden_classes(dataset: Dataset, floor: int) -> NDArray[np.int64]:

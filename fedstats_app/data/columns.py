@@ -1,19 +1,23 @@
 """Which column of a table is the image or the text, which the label, and what the classes are called."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedstats_app.data.dataset import DatasetError, Kind
+from fedstats_app.data.folder_layout import IMAGE_SUFFIXES
 
 if TYPE_CHECKING:
     import datasets
 
 IMAGE_COLUMNS = ("image", "img", "images", "pixel_values")
+PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "filepaths", "file_path", "img_path", "image_path")
 TEXT_COLUMNS = ("text", "sentence", "content", "question", "title", "review", "document")
-LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "category")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "category", "classid", "class_id", "class_name")
+_PATHS_LOOKED_AT = 5
 
 
 def choose_column(wanted: str, columns: Sequence[str], candidates: Collection[str], *, role: str, owner: str) -> str:
@@ -41,7 +45,7 @@ def choose_column(wanted: str, columns: Sequence[str], candidates: Collection[st
         if wanted not in columns:
             raise DatasetError(f"{owner}: there is no {role} column {wanted!r}; the columns are {list(columns)}")
         return wanted
-    found = [column for column in columns if column in candidates]
+    found = _usual(columns, candidates)
     if len(found) != 1:
         what = f"several columns may be the {role}: {found}" if found else f"no column has a usual name for the {role}"
         raise DatasetError(f"{owner}: {what}; name one of {list(columns)} with {role}-column")
@@ -53,7 +57,8 @@ def choose_samples(
 ) -> tuple[Kind, tuple[str, ...]]:
     """Return what the samples of a table are, and the columns that hold them.
 
-    Where the user names no column, a column with a usual name for images comes before one with a usual name for texts.
+    Where the user names no column, one with a usual name for images comes first, then one with a usual name for paths
+    whose values end as image files do, then one with a usual name for texts.
 
     Parameters
     ----------
@@ -82,8 +87,11 @@ def choose_samples(
     if text_column:
         wanted = tuple(name.strip() for name in text_column.split(","))
         return "text", tuple(choose_column(name, names, (), role="text", owner=owner) for name in wanted)
-    usual = [name for name in names if name in TEXT_COLUMNS and is_string(table.features[name])]
-    has_images = bool(image_column) or not set(names).isdisjoint(IMAGE_COLUMNS)
+    usual = [name for name in _usual(names, TEXT_COLUMNS) if is_string(table.features[name])]
+    has_images = bool(image_column) or bool(_usual(names, IMAGE_COLUMNS))
+    paths = [] if has_images else [name for name in _usual(names, PATH_COLUMNS) if _holds_image_paths(table, name)]
+    if paths:
+        return "image", (choose_column("", names, paths, role="image", owner=owner),)
     if usual and not has_images:
         return "text", (choose_column("", names, usual, role="text", owner=owner),)
     if not has_images:
@@ -92,6 +100,18 @@ def choose_samples(
             f"{names} with image-column or text-column"
         )
     return "image", (choose_column(image_column, names, IMAGE_COLUMNS, role="image", owner=owner),)
+
+
+def _usual(names: Sequence[str], candidates: Collection[str]) -> list[str]:
+    wanted = {name.strip().casefold() for name in candidates}
+    return [name for name in names if name.strip().casefold() in wanted]
+
+
+def _holds_image_paths(table: "datasets.Dataset", column: str) -> bool:
+    if not is_string(table.features[column]):
+        return False
+    values = [value for value in table[column][:_PATHS_LOOKED_AT] if value]
+    return bool(values) and all(Path(value).suffix.lower() in IMAGE_SUFFIXES for value in values)
 
 
 class ScalarColumns(Mapping[str, NDArray[Any]]):

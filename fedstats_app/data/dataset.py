@@ -5,7 +5,7 @@ import hashlib
 import struct
 import types
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -78,6 +78,23 @@ class _SubsetSource:
         return self._source.name(int(self._indices[index]))
 
 
+class _SubsetColumns(Mapping[str, NDArray[Any]]):
+    """The columns of some samples, each read when asked for."""
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]], indices: NDArray[np.int64]) -> None:
+        self._columns, self._indices = columns, indices
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        found: NDArray[Any] = self._columns[name][self._indices]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """One split of a labelled data set of images or texts.
@@ -104,6 +121,8 @@ class Dataset:
         data should give a number the same meaning. Folders and columns of strings have names only.
     kind : {"image", "text"}
         What the samples are.
+    notes : tuple of str
+        What a person should know of how the data were read, a sentence each.
 
     Raises
     ------
@@ -122,6 +141,7 @@ class Dataset:
     )
     numbered: bool = False
     kind: Kind = "image"
+    notes: tuple[str, ...] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         """Check the labels against the classes, and make them read-only."""
@@ -201,7 +221,7 @@ class Dataset:
             raise IndexError(f"{self.name} has samples 0..{len(self) - 1}, asked for {index}")
 
     def subset(self, indices: NDArray[np.int64]) -> "Dataset":
-        """Return some of the samples, in the order given, with the same classes and without other columns.
+        """Return some of the samples, in the order given, with the same classes and columns.
 
         Parameters
         ----------
@@ -215,8 +235,10 @@ class Dataset:
             labels=self.labels[indices],
             fingerprint=digest.hexdigest(),
             source=_SubsetSource(self.source, indices),
+            columns=_SubsetColumns(self.columns, indices),
             numbered=self.numbered,
             kind=self.kind,
+            notes=self.notes,
         )
 
     def with_class_names(self, class_names: Sequence[str]) -> "Dataset":

@@ -8,12 +8,14 @@ is read.
 
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedstats_app.data.feature_cache_files import FOLDER, KEY, is_part, read_part, write_part
+from fedstats_app.data.shared_features import SharedFeatures
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +32,9 @@ class FeatureCache:
     key : str
         16 to 128 lower-case hex digits that stand for all that a feature depends on beside the sample's index: the data
         set's fingerprint, the backbone's, the transform.
+    backbone : str
+        Such digits that stand for the same but the data set: caches with the same ones share features of samples that
+        hold the same; "" for a cache that shares nothing.
 
     Raises
     ------
@@ -37,9 +42,11 @@ class FeatureCache:
         If the key has another form.
     """
 
-    def __init__(self, root: Path, key: str) -> None:
-        if not KEY.fullmatch(key):
-            raise ValueError(f"a feature cache's key must be 16 to 128 lower-case hex digits, got {key!r}")
+    def __init__(self, root: Path, key: str, backbone: str = "") -> None:
+        for digits in (key, backbone or key):
+            if not KEY.fullmatch(digits):
+                raise ValueError(f"a feature cache's key must be 16 to 128 lower-case hex digits, got {digits!r}")
+        self._shared = SharedFeatures(Path(root), backbone, key) if backbone else None
         self.folder = Path(root) / FOLDER / key
         self._taken_in: set[str] = set()
         # A damaged part is tried again once it was written anew, which its time of change tells.
@@ -86,7 +93,18 @@ class FeatureCache:
             features[here] = self._parts[number]["feature"][self._row[wanted[here]]]
         return features, known
 
-    def store(self, indices: NDArray[np.integer], features: NDArray[np.float32]) -> bool:
+    def lookup_contents(self, contents: Sequence[bytes | None]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
+        """Return what caches of other data sets know of samples; see `SharedFeatures.lookup`."""
+        if self._shared is None:
+            return None, np.zeros(len(contents), dtype=bool)
+        return self._shared.lookup(contents)
+
+    def store(
+        self,
+        indices: NDArray[np.integer],
+        features: NDArray[np.float32],
+        contents: Sequence[bytes | None] = (),
+    ) -> bool:
         """Keep the features of some samples.
 
         A disk that is full or cannot be written costs time in later runs but not this run: it is logged.
@@ -97,6 +115,8 @@ class FeatureCache:
             ``(n,)`` non-negative integers.
         features : numpy.ndarray
             ``(n, d)`` float32, finite, d > 0.
+        contents : sequence of bytes or None
+            n digests of what the samples hold (`sample_digest`), to share them with other data sets; empty for not.
 
         Returns
         -------
@@ -121,10 +141,12 @@ class FeatureCache:
         records = np.empty(len(wanted), dtype=[("index", "<i8"), ("feature", "<f4", (features.shape[1],))])
         records["index"], records["feature"] = wanted, features
         try:
-            write_part(self.folder, records)
+            part = write_part(self.folder, records)
         except OSError as error:
             logger.warning("features could not be cached in %s: %s", self.folder, error)
             return False
+        if self._shared is not None and contents:
+            self._shared.note(part, contents)
         return True
 
     def _find(self, wanted: NDArray[np.int64]) -> NDArray[np.int64]:

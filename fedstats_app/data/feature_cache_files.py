@@ -15,6 +15,8 @@ from fedstats_app.data.paths import absolute_path
 
 CACHE_VARIABLE = "FEDSTATS_CACHE"
 FOLDER = "features"
+# Beside it: what the samples of cached parts hold.
+CONTENTS = "contents"
 KEY = re.compile(r"[0-9a-f]{16,128}")
 _PART_NAME = re.compile(r"[0-9a-f]{64}\.npy")
 
@@ -55,8 +57,8 @@ def is_part(path: Path) -> bool:
     return _PART_NAME.fullmatch(path.name) is not None
 
 
-def write_part(folder: Path, records: NDArray[np.void]) -> None:
-    """Write one part, whole or not at all, and create the folder if need be.
+def write_part(folder: Path, records: NDArray[np.void]) -> str:
+    """Write one part, whole or not at all, create the folder if need be, and return the digest that it is named by.
 
     Parameters
     ----------
@@ -70,9 +72,7 @@ def write_part(folder: Path, records: NDArray[np.void]) -> None:
     OSError
         If it cannot be written; nothing is left behind then.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{uuid.uuid4().hex}.tmp"
-    try:
+    with _temporary(folder) as temporary:
         with temporary.open("w+b") as stream:
             np.save(stream, records, allow_pickle=False)
             stream.flush()
@@ -80,6 +80,29 @@ def write_part(folder: Path, records: NDArray[np.void]) -> None:
             stream.seek(0)
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         os.replace(temporary, folder / f"{digest}.npy")
+    return digest
+
+
+def write_whole(path: Path, body: bytes) -> None:
+    """Write a small file, whole or not at all, and create its folder if need be.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; nothing is left behind then.
+    """
+    with _temporary(path.parent) as temporary:
+        temporary.write_bytes(body)
+        os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def _temporary(folder: Path) -> Iterator[Path]:
+    """Give the name of a new file in a folder, and delete it if it cannot be written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{uuid.uuid4().hex}.tmp"
+    try:
+        yield temporary
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -107,8 +130,8 @@ def read_part(path: Path) -> NDArray[np.void]:
 
 
 def _key_folders(root: Path) -> list[Path]:
-    folder = Path(root) / FOLDER
-    return [path for path in folder.iterdir() if path.is_dir() and KEY.fullmatch(path.name)] if folder.is_dir() else []
+    tops = [top for top in (Path(root) / FOLDER, Path(root) / CONTENTS) if top.is_dir()]
+    return [path for top in tops for path in top.iterdir() if path.is_dir() and KEY.fullmatch(path.name)]
 
 
 def _own_files(root: Path) -> Iterator[Path]:

@@ -1,9 +1,7 @@
 """Images or texts in folders, one per class."""
 
 import hashlib
-import logging
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,18 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedstats_app.data.dataset import Dataset, DatasetError, Kind, Sample
+from fedstats_app.data.folder_layout import (
+    IMAGE_SUFFIXES,
+    SUFFIXES,
+    TEXT_SUFFIXES,
+    Levels,
+    find_layout,
+    visible_files,
+    visible_folders,
+)
 from fedstats_app.data.paths import existing_path
 
-logger = logging.getLogger(__name__)
-
-IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-TEXT_SUFFIXES = frozenset({".txt"})
-SUFFIXES: Mapping[Kind, frozenset[str]] = {"image": IMAGE_SUFFIXES, "text": TEXT_SUFFIXES}
+_NAMED = 5
 
 
 class FolderSource:
@@ -38,14 +41,16 @@ class FolderSource:
         return self._relative_paths[index]
 
 
-def load_folder(path: str, split: str) -> Dataset | None:
+def load_folder(path: str, split: str, levels: str = "auto") -> Dataset | None:
     """Load a folder that holds one folder of images, or of text files, per class.
 
-    Either ``<path>/train/<class>/...`` with ``<path>/test/<class>/...`` beside it or not, or ``<path>/<class>/...``,
-    which has no test split. Classes are the names of the class folders in sorted order (of the training split), empty
-    ones included. Files may lie deeper; then the column ``subfolder`` holds the first folder below the class, such as
-    a domain or a user. Hidden files and folders are passed over, and so are files without a suffix of `IMAGE_SUFFIXES`;
-    where no file has one, the samples are the files with one of `TEXT_SUFFIXES`, each of them one text in UTF-8.
+    Either ``<path>/train/<class>/...`` with ``<path>/test/<class>/...`` beside it or not, in the usual spellings
+    (`find_layout`), or ``<path>/<class>/...``, which has no test split. Classes are the names of the class folders in
+    sorted order (of the training split), empty ones included. Files may lie deeper; then the column ``subfolder`` holds
+    the first folder below the class, such as a user. With levels "domain/class" the class folders lie in domain
+    folders, whose names are the column ``domain``. Hidden files and folders are passed over, and so are files without a
+    suffix of `IMAGE_SUFFIXES`; where no file has one, the samples are the files with one of `TEXT_SUFFIXES`, each of
+    them one text in UTF-8.
 
     Parameters
     ----------
@@ -53,6 +58,8 @@ def load_folder(path: str, split: str) -> Dataset | None:
         Absolute, or starting with ``~``.
     split : {"train", "test"}
         Which part.
+    levels : {"auto", "class", "domain/class"}
+        What the folders of a split are.
 
     Returns
     -------
@@ -62,43 +69,49 @@ def load_folder(path: str, split: str) -> Dataset | None:
     Raises
     ------
     DatasetError
-        If the path is relative or missing, if there are no class folders or no samples, or if the test split has
-        samples of a class that the training split has no folder for.
+        If the path is relative or missing, if there are no class folders or no samples, if the test split has samples
+        of a class that the training split has no folder for, or for what `find_layout` refuses.
     """
     spec = f"folder:{path}"
     root = existing_path(path, owner=spec)
     if not root.is_dir():
         raise DatasetError(f"{spec}: {root} is a file; a folder with one folder of images per class is needed")
-    has_train, has_test = (root / "train").is_dir(), (root / "test").is_dir()
+    layout = find_layout(root, levels=levels, spec=spec)
     if split == "test":
-        if not has_test:
+        if layout.test is None:
             return None
-        test = _load_split(spec, split, root / "test")
-        return test.with_class_names(_class_folders(spec, root / "train")) if has_train else test
-    if has_test and not has_train:
+        test = _load_split(spec, split, layout.test, layout.levels, layout.notes)
+        return test.with_class_names([*_class_folders(spec, layout.train, layout.levels)]) if layout.train else test
+    if layout.train is None:
         raise DatasetError(f"{spec}: {root} has a folder test but no folder train: there is nothing to train on")
-    return _load_split(spec, split, root / "train" if has_train else root)
+    return _load_split(spec, split, layout.train, layout.levels, layout.notes)
 
 
-def _class_folders(spec: str, folder: Path) -> list[str]:
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    if not names:
-        raise DatasetError(f"{spec}: {folder} has no folders in it; one per class is needed, named by the class")
-    return names
+def _class_folders(spec: str, folder: Path, levels: Levels) -> dict[str, list[Path]]:
+    """Return each class's folders, one or, in domains, several; classes in sorted order."""
+    upper = visible_folders(folder)
+    if levels == "class":
+        found = {name: [folder / name] for name in upper}
+    else:
+        pairs = [(name, folder / domain / name) for domain in upper for name in visible_folders(folder / domain)]
+        found = {name: [] for name in sorted({name for name, _ in pairs})}
+        for name, path in pairs:
+            found[name].append(path)
+    if not found:
+        raise DatasetError(
+            f"{spec}: {folder} has no folders in it; one per class is needed, named by the class (or, within domain "
+            "folders, folder-levels = 'domain/class'). Paths and labels in a table are csv:/PATH or parquet:/PATH"
+        )
+    return found
 
 
-def _load_split(spec: str, split: str, folder: Path) -> Dataset:
-    class_names = _class_folders(spec, folder)
-    found = [visible_files(folder / class_name) for class_name in class_names]
+def _load_split(spec: str, split: str, folder: Path, levels: Levels, notes: tuple[str, ...]) -> Dataset:
+    folders = _class_folders(spec, folder, levels)
+    found = [[path for one in of_class for path in visible_files(one)] for of_class in folders.values()]
     files = [sorted(path.relative_to(folder).as_posix() for path in of_class) for of_class in found]
     kind = _kind_of(files)
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, (class_name, of_class) in enumerate(zip(class_names, files, strict=True)):
-        kept = [path for path in of_class if _suffix(path) in SUFFIXES[kind]]
-        _tell_passed_over(len(of_class) - len(kept), kind, folder / class_name)
-        paths.extend(kept)
-        labels.extend([label] * len(kept))
+    kept = [[path for path in of_class if _suffix(path) in SUFFIXES[kind]] for of_class in files]
+    paths = [path for of_class in kept for path in of_class]
     if not paths:
         raise DatasetError(
             f"{spec}: no image in the folders of {folder}; images end in {sorted(IMAGE_SUFFIXES)}, "
@@ -106,12 +119,13 @@ def _load_split(spec: str, split: str, folder: Path) -> Dataset:
         )
     return Dataset(
         name=f"{spec} ({split})",
-        class_names=tuple(class_names),
-        labels=np.array(labels, dtype=np.int64),
+        class_names=tuple(folders),
+        labels=np.repeat(np.arange(len(kept), dtype=np.int64), [len(of_class) for of_class in kept]),
         fingerprint=_fingerprint(split, folder, paths),
         source=FolderSource(folder, paths, kind),
-        columns=_subfolder_column(paths),
+        columns=_columns(paths, levels),
         kind=kind,
+        notes=(*notes, *_notes_of_files([*folders], files, kept, kind)),
     )
 
 
@@ -125,16 +139,16 @@ def _suffix(path: str) -> str:
     return Path(path).suffix.lower()
 
 
-def visible_files(folder: Path) -> Iterator[Path]:
-    """Yield the files at all depths of a folder that are neither hidden nor in a hidden folder."""
-    for directory, subdirectories, files in os.walk(folder):
-        subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
-        yield from (Path(directory, name) for name in files if not name.startswith("."))
-
-
-def _tell_passed_over(number: int, kind: Kind, folder: Path) -> None:
-    if number:
-        logger.warning("%d files in %s do not end as %ss do and were passed over", number, folder, kind)
+def _notes_of_files(names: list[str], files: list[list[str]], kept: list[list[str]], kind: Kind) -> list[str]:
+    """Return which files are no samples."""
+    passed_over = {name: len(all_) - len(own) for name, all_, own in zip(names, files, kept, strict=True)}
+    some = [f"{name} ({number})" for name, number in passed_over.items() if number]
+    if not some:
+        return []
+    more = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
+    return [
+        f"{sum(passed_over.values())} files do not end as {kind}s do: left out, in {', '.join(some[:_NAMED])}{more}"
+    ]
 
 
 def _fingerprint(split: str, folder: Path, paths: list[str]) -> str:
@@ -145,8 +159,10 @@ def _fingerprint(split: str, folder: Path, paths: list[str]) -> str:
     return digest.hexdigest()
 
 
-def _subfolder_column(paths: list[str]) -> Mapping[str, NDArray[Any]]:
+def _columns(paths: list[str], levels: Levels) -> Mapping[str, NDArray[Any]]:
     parts = [path.split("/") for path in paths]
+    if levels == "domain/class":
+        return {"domain": np.array([part[0] for part in parts])}
     if all(len(part) == 2 for part in parts):
         return {}
     return {"subfolder": np.array([part[1] if len(part) > 2 else "" for part in parts])}

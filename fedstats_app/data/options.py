@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from fedstats_app.data.folder_layout import FOLDER_LEVELS
 from fedstats_app.data.partition import PARTITIONERS
-from fedstats_app.options import Options, empty_or, is_absolute, number, one_of, option, text, whole
+from fedstats_app.options import Options, empty_or, is_absolute, number, one_of, option, text, whole, word_list
+
+
+def is_table(spec: str) -> bool:
+    """Return whether a data set has columns to choose from."""
+    return spec.startswith(("hub:", "parquet:", "csv:", "arrow:"))
 
 
 def dataset_spec(value: object) -> object:
     """Check for where a data set is."""
     kind, _, where = str(value).partition(":")
-    if not (value == "builtin" or (kind in ("hub", "folder", "parquet", "csv") and where)):
-        raise ValueError("must be builtin, hub:NAME, folder:/PATH, parquet:/PATH or csv:/PATH")
-    if kind in ("folder", "parquet", "csv") and not is_absolute(where):
+    if not (value == "builtin" or (kind in ("hub", "folder", "parquet", "csv", "arrow") and where)):
+        raise ValueError("must be builtin, hub:NAME, folder:/PATH, parquet:/PATH, csv:/PATH or arrow:/PATH")
+    if kind in ("folder", "parquet", "csv", "arrow") and not is_absolute(where):
         # The app does not run in the user's folder, so a relative path would lead somewhere else.
         raise ValueError("must name an absolute path (or one that starts with ~)")
+    return value
+
+
+def column_and_value(value: object) -> object:
+    """Check for a column and one of its values."""
+    column, equals, wanted = str(value).partition("=")
+    if not (column and equals and wanted):
+        raise ValueError("must be COLUMN=VALUE")
     return value
 
 
@@ -28,7 +43,15 @@ class DataOptions(Options):
     image_column: str = option("", text)
     text_column: str = option("", text)
     label_column: str = option("", text)
+    folder_levels: str = option("auto", one_of(*FOLDER_LEVELS))
     holdout_fraction: float = option(0.2, number(0.0, 0.9, open_low=True))
+    classes: str = option("", word_list)
+    left_out_domain: str = option("", empty_or(column_and_value))
+
+    @property
+    def subset_keys(self) -> list[str]:
+        """The keys that take a part of the data, where they are set."""
+        return [name for name, value in (("classes", self.classes), ("left-out-domain", self.left_out_domain)) if value]
 
     @property
     def columns(self) -> dict[str, str]:
@@ -36,23 +59,51 @@ class DataOptions(Options):
         named = {name: getattr(self, name) for name in ("image_column", "text_column", "label_column")}
         return {name: column for name, column in named.items() if column}
 
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the data set is read, as arguments of :func:`fedstats_app.data.load_dataset`."""
+        return {**self.columns, "folder_levels": self.folder_levels}
+
+    def reading_of(self, spec: str) -> dict[str, Any]:
+        """Return how another data set is read, which has these columns only if it is a table."""
+        return self.reading if is_table(spec) else {"folder_levels": self.folder_levels}
+
 
 @dataclass(frozen=True)
 class PartitionOptions(Options):
     """How a simulation's samples are split over its clients."""
 
-    num_clients: int = option(100, whole(1, 1_000_000))
+    num_clients: int = option(100, whole(0, 1_000_000))
     partitioner: str = option("dirichlet", one_of(*PARTITIONERS))
     dirichlet_alpha: float = option(0.1, number(0.0, open_low=True))
     partition_column: str = option("", text)
     classes_per_client: int = option(2, whole(1, 1_000_000))
     partition_uniform_share: float = option(0.2, number(0.0, 1.0))
+    samples_per_class: int = option(0, whole(0, 1_000_000_000))
+    samples_per_client: int = option(0, whole(0, 1_000_000_000))
+
+    @property
+    def by_column(self) -> bool:
+        """Whether a column of the data says who has what."""
+        return self.partitioner in ("natural-id", "domain")
+
+    @property
+    def subset_keys(self) -> list[str]:
+        """The keys that take a part of the data, where they are set."""
+        each = {"samples-per-class": self.samples_per_class, "samples-per-client": self.samples_per_client}
+        return [name for name, value in each.items() if value]
 
     def problems(self) -> list[str]:
-        """Refuse a split by a column that is not named."""
-        if self.partitioner in ("natural-id", "domain") and not self.partition_column:
-            return [f"partition-column: partitioner {self.partitioner!r} needs one, got none"]
-        return []
+        """Refuse a split by a column that is not named, and 0 clients where no column says how many there are."""
+        problems = []
+        if self.by_column and not self.partition_column:
+            problems.append(f"partition-column: partitioner {self.partitioner!r} needs one, got none")
+        if not self.by_column and not self.num_clients:
+            problems.append(
+                "num-clients: 0 (as many as there are) is for partitioner natural-id or domain, got 0 with "
+                f"{self.partitioner!r}"
+            )
+        return problems
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def partition(
         ``fedpac``: clients of one size, with a share uniform over all classes and the rest from a few dominant ones
         (`fedpac_partition`).
     num_clients : int
-        Number of clients K.
+        Number of clients K; for ``natural-id`` and ``domain`` 0 stands for one for each value of `column`.
     alpha : float
         Concentration for ``dirichlet``, ``fedcof`` and ``fedcgs``, above 0.
     column : str
@@ -95,7 +95,8 @@ def _check(
 ) -> None:
     if partitioner not in PARTITIONERS:
         raise DatasetError(f"the partitioner must be one of {', '.join(PARTITIONERS)}, got {partitioner!r}")
-    if not 1 <= num_clients <= len(dataset):
+    least = 0 if partitioner in ("natural-id", "domain") else 1
+    if not least <= num_clients <= len(dataset):
         raise DatasetError(
             f"{dataset.name}: {len(dataset)} samples can be split over 1 to {len(dataset)} clients, got {num_clients}"
         )
@@ -129,10 +130,10 @@ def _groups_by_value(dataset: Dataset, column: str, partitioner: str) -> list[In
 
 
 def _natural_ids(groups: list[Indices], num_clients: int, dataset: Dataset, column: str) -> list[Indices]:
-    if len(groups) != num_clients:
+    if num_clients not in (0, len(groups)):
         raise DatasetError(
             f"{dataset.name}: the column {column!r} has {len(groups)} values, so natural-id makes {len(groups)} "
-            f"clients; num-clients is {num_clients}"
+            f"clients; num-clients is {num_clients}, set it to 0 for as many as there are"
         )
     return groups
 
@@ -141,10 +142,10 @@ def _domains(groups: list[Indices], num_clients: int, seed: int, dataset: Datase
     if num_clients % len(groups) != 0:
         raise DatasetError(
             f"{dataset.name}: the column {column!r} has {len(groups)} domains, and each gets as many clients; "
-            f"num-clients must be a multiple of {len(groups)}, got {num_clients}"
+            f"num-clients must be a multiple of {len(groups)}, or 0 for one each, got {num_clients}"
         )
-    rng = np.random.default_rng(seed)
-    return [part for group in groups for part in np.array_split(rng.permutation(group), num_clients // len(groups))]
+    rng, each = np.random.default_rng(seed), max(num_clients // len(groups), 1)
+    return [part for group in groups for part in np.array_split(rng.permutation(group), each)]
 
 
 def _dirichlet(labels: Indices, num_clients: int, alpha: float, seed: int) -> list[Indices]:

@@ -1,8 +1,10 @@
 """Paths that a user gives in a configuration."""
 
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from fedstats_app.data.dataset import DatasetError
+
+_BEGINNINGS = ("/", "~")  # of paths that a configuration can have
 
 
 def absolute_path(text: str, *, owner: str) -> Path:
@@ -30,6 +32,24 @@ def absolute_path(text: str, *, owner: str) -> Path:
             "the app does not run in the directory that you started it from"
         )
     return path
+
+
+def without_folders(spec: str) -> str:
+    """Return what may be shown of a data set's or network's name: of a path only its last part.
+
+    Where somebody's data lie is nobody else's business: ``folder:/home/ann/flowers`` becomes ``folder:flowers``.
+
+    Parameters
+    ----------
+    spec : str
+        Such as ``hub:NAME``, ``folder:/PATH``, ``/PATH``, or any other text, which comes back unchanged.
+    """
+    kind, colon, rest = spec.partition(":")
+    if not (colon and rest.startswith(_BEGINNINGS)):
+        kind, colon, rest = "", "", spec
+    if not rest.startswith(_BEGINNINGS):
+        return spec
+    return f"{kind}{colon}{PurePath(rest).name or rest}"
 
 
 def existing_path(text: str, *, owner: str) -> Path:

@@ -1,7 +1,7 @@
-"""Tables of images or texts: parquet and CSV files, and data sets of the Hugging Face hub."""
+"""Tables of images or texts, and the parquet and CSV files that hold them."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,23 +13,19 @@ from fedstats_app.data.columns import (
     choose_column,
     choose_samples,
     is_integer,
+    is_string,
     read_labels,
 )
 from fedstats_app.data.dataset import Dataset, DatasetError, SampleSource
 from fedstats_app.data.paths import existing_path
-from fedstats_app.data.table_sources import ImageColumn, TextColumns
+from fedstats_app.data.splits import choose_splits, split_of
+from fedstats_app.data.table_sources import ImageColumn, ImagePaths, TextColumns
 
 if TYPE_CHECKING:
     import datasets
 
 Suffix = Literal["parquet", "csv"]
-_HUB_TIMEOUT_SECONDS = 20.0
 _EDGE_BYTES = 1 << 20
-_SPLITS = ("train", "test")
-_OFFLINE_HELP = (
-    "If it was downloaded on this machine before, set HF_HUB_OFFLINE=1 in the environment; else download it where the "
-    "hub can be reached, copy its parquet files here and use parquet:<absolute path of their folder>"
-)
 
 
 @dataclass(frozen=True)
@@ -42,18 +38,27 @@ class ColumnChoice:
         One column.
     text : str
         One column, or several separated by commas.
+    confined : bool
+        Whether image files that a table names must lie in the table's folder.
     """
 
     image: str = ""
     text: str = ""
     label: str = ""
+    confined: bool = False
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The columns that are named."""
+        return tuple(name for name in (self.image, self.text, self.label) if name)
 
 
 def load_files(suffix: Suffix, path: str, split: str, columns: ColumnChoice) -> Dataset | None:
     """Load parquet or CSV files of images or texts.
 
     A folder, in it or in its sub-folder ``data`` the files ``train-*.parquet`` (or ``train.parquet``) and, for the test
-    split if there is one, ``test-*.parquet``; or a single file, all of it training data. Likewise for CSV.
+    split if there is one, ``test-*.parquet``, in the spellings of `choose_splits`; or a single file, all of it training
+    data. Likewise for CSV. Images may also be files that a column names, by paths relative to the table's folder.
 
     Parameters
     ----------
@@ -78,89 +83,33 @@ def load_files(suffix: Suffix, path: str, split: str, columns: ColumnChoice) -> 
         and `read_labels` refuse.
     """
     spec = f"{suffix}:{path}"
-    files = _table_files(existing_path(path, owner=spec), suffix, spec)
+    files, notes = _table_files(existing_path(path, owner=spec), suffix, spec)
     if not files[split]:
         return None
     tables = {part: _read_files(suffix, files[part], spec) for part in dict.fromkeys(("train", split))}
-    return _dataset(spec, split, tables, columns, _files_fingerprint(suffix, split, files[split]))
+    fingerprint = files_fingerprint(suffix, split, files[split])
+    return table_dataset(spec, split, tables, columns, fingerprint, notes=notes, folder=files[split][0].parent)
 
 
-def load_hub(name: str, split: str, columns: ColumnChoice) -> Dataset | None:
-    """Load a data set of images or texts from the Hugging Face hub through flwr-datasets, in the hub's order.
-
-    The splits are those called ``train`` and ``test`` on the hub. With ``HF_HUB_OFFLINE=1`` in the environment only
-    what was downloaded before is used, and nothing is asked of the network; without it, the hub is asked once for the
-    data set before anything is loaded, so that a machine that cannot reach it hears so within seconds.
-
-    Parameters
-    ----------
-    name : str
-        The data set's name on the hub, such as ``uoft-cs/cifar10``.
-    split : {"train", "test"}
-        Which part.
-    columns : ColumnChoice
-        The user's.
-
-    Returns
-    -------
-    Dataset or None
-        None if the test split is asked for and there is none.
-
-    Raises
-    ------
-    DatasetError
-        If the hub cannot be reached or has no such data set, or for what `choose_column` and `read_labels` refuse.
-    """
-    spec = f"hub:{name}"
-    _ask_hub(name, spec)
-    from flwr_datasets import FederatedDataset
-
-    federated = FederatedDataset(dataset=name, partitioners={}, shuffle=False)
-    try:
-        with _quiet_progress():
-            tables = {"train": federated.load_split("train")}
-            if split not in (tables["train"].info.splits or tables):
-                return None
-            tables[split] = federated.load_split(split)
-    except OSError as error:
-        raise DatasetError(f"{spec}: cannot be loaded ({type(error).__name__}: {error}). {_OFFLINE_HELP}") from error
-    except (ValueError, RuntimeError) as error:
-        raise DatasetError(f"{spec}: cannot be loaded ({type(error).__name__}: {error})") from error
-    # The fingerprint that the library itself names its cache files by: it changes with the revision on the hub.
-    fingerprint = hashlib.sha256(f"hub {name} {split} {tables[split]._fingerprint}".encode()).hexdigest()
-    return _dataset(spec, split, tables, columns, fingerprint)
-
-
-def _ask_hub(name: str, spec: str) -> None:
-    """Find out in bounded time whether the hub has a data set; the loader itself retries for half a minute or more."""
-    import httpx
-    from huggingface_hub import HfApi, constants
-
-    if constants.HF_HUB_OFFLINE:
-        return
-    try:
-        HfApi().dataset_info(name, timeout=_HUB_TIMEOUT_SECONDS)
-    except (httpx.HTTPError, OSError, ValueError) as error:
-        raise DatasetError(
-            f"{spec}: {constants.ENDPOINT} does not give this data set ({type(error).__name__}: {error}). "
-            f"{_OFFLINE_HELP}"
-        ) from error
-
-
-def _table_files(path: Path, suffix: Suffix, spec: str) -> dict[str, list[Path]]:
+def _table_files(path: Path, suffix: Suffix, spec: str) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
+    """Return the files of the training and of the test split, and how they were chosen where that is worth a note."""
     if path.is_file():
-        return {"train": [path], "test": []}
+        return {"train": [path], "test": []}, ()
     for folder in (path, path / "data"):
-        patterns = {part: (f"{part}-*.{suffix}", f"{part}.{suffix}") for part in _SPLITS}
-        files = {part: sorted({file for glob in patterns[part] for file in folder.glob(glob)}) for part in _SPLITS}
-        if files["train"]:
-            return files
+        files = sorted(folder.glob(f"[!.]*.{suffix}"))
+        kinds = [file.stem.split("-")[0] for file in files]  # train-00000-of-00002
+        chosen = choose_splits(set(kinds))
+        if chosen.train is not None:
+            of = {name: [file for file, kind in zip(files, kinds, strict=True) if kind == name] for name in set(kinds)}
+            return {"train": of[chosen.train], "test": of.get(chosen.test or "", [])}, chosen.notes
+        if len(files) == 1 and split_of(files[0].stem)[0] in (None, "train"):
+            return {"train": files, "test": []}, (f"all data are those of {files[0].name}",)
     raise DatasetError(f"{spec}: no train-*.{suffix} in {path} or {path / 'data'}; a single file may also be given")
 
 
-def _files_fingerprint(suffix: Suffix, split: str, files: list[Path]) -> str:
+def files_fingerprint(kind: str, split: str, files: Sequence[Path]) -> str:
     """Hash names, sizes and the first and last MiB of files (a parquet file ends with its table of contents)."""
-    digest = hashlib.sha256(f"{suffix} {split}\n".encode())
+    digest = hashlib.sha256(f"{kind} {split}\n".encode())
     for file in files:
         size = file.stat().st_size
         digest.update(f"{file.name}\0{size}\n".encode())
@@ -176,7 +125,7 @@ def _read_files(suffix: Suffix, files: list[Path], spec: str) -> "datasets.Datas
     from datasets.exceptions import DatasetsError
 
     try:
-        with _quiet_progress():
+        with quiet_progress():
             return datasets.load_dataset(suffix, data_files=[str(file) for file in files], split="train")
     except (OSError, ValueError, DatasetsError) as error:
         cause = error.__cause__ or error
@@ -184,29 +133,68 @@ def _read_files(suffix: Suffix, files: list[Path], spec: str) -> "datasets.Datas
         raise DatasetError(f"{spec}: {names} cannot be read ({type(cause).__name__}: {cause})") from error
 
 
-def _dataset(
-    spec: str, split: str, tables: dict[str, "datasets.Dataset"], columns: ColumnChoice, fingerprint: str
+def table_dataset(
+    spec: str,
+    split: str,
+    tables: dict[str, "datasets.Dataset"],
+    columns: ColumnChoice,
+    fingerprint: str,
+    *,
+    notes: tuple[str, ...] = (),
+    folder: Path | None = None,
 ) -> Dataset:
+    """Return one split of a data set that is given as tables.
+
+    Parameters
+    ----------
+    spec : str
+        The data set, to begin errors with.
+    split : {"train", "test"}
+        Which part.
+    tables : dict
+        From split to its table, the training split's in any case.
+    columns : ColumnChoice
+        The user's.
+    fingerprint : str
+        Of the tables' content.
+    notes : tuple of str
+        Of the data set.
+    folder : Path, optional
+        Where the table lies, for image files that it names by relative paths.
+
+    Raises
+    ------
+    DatasetError
+        For what `choose_column`, `read_labels` and `ImagePaths` refuse.
+    """
     train, table = tables["train"], tables[split]
+    owner = f"{spec} ({split})"
     kind, held_in = choose_samples(train, columns.image, columns.text, owner=spec)
     label_column = choose_column(columns.label, train.column_names, LABEL_COLUMNS, role="label", owner=spec)
     for column, role in (*((column, kind) for column in held_in), (label_column, "label")):
-        choose_column(column, table.column_names, (), role=role, owner=f"{spec} ({split})")
-    labels, class_names = read_labels(table, label_column, owner=f"{spec} ({split})")
-    source: SampleSource = (
-        TextColumns(table, held_in, split) if kind == "text" else ImageColumn(table, held_in[0], split)
-    )
-    # Which columns were meant decides what a sample is: features of others must not be taken for theirs.
-    chosen = hashlib.sha256(f"{fingerprint} {held_in}".encode()).hexdigest() if kind == "text" else fingerprint
+        choose_column(column, table.column_names, (), role=role, owner=owner)
+    labels, class_names = read_labels(table, label_column, owner=owner)
+    source: SampleSource
+    if kind == "text":
+        source = TextColumns(table, held_in, split)
+        # Which columns were meant decides what a sample is: features of others must not be taken for theirs.
+        fingerprint = hashlib.sha256(f"{fingerprint} {held_in}".encode()).hexdigest()
+    elif is_string(table.features[held_in[0]]):
+        source = ImagePaths(table, held_in[0], split, folder, confined=columns.confined)
+        source.check_some(owner)
+        fingerprint = hashlib.sha256(f"{fingerprint} {held_in} {source.stamp()}".encode()).hexdigest()
+    else:
+        source = ImageColumn(table, held_in[0], split)
     dataset = Dataset(
-        name=f"{spec} ({split})",
+        name=owner,
         class_names=class_names,
         labels=labels,
-        fingerprint=chosen,
+        fingerprint=fingerprint,
         source=source,
         columns=ScalarColumns(table, excluded={*held_in, label_column}),
         numbered=is_integer(table.features[label_column]),
         kind=kind,
+        notes=notes,
     )
     if split == "train":
         return dataset
@@ -214,7 +202,7 @@ def _dataset(
 
 
 @contextmanager
-def _quiet_progress() -> Iterator[None]:
+def quiet_progress() -> Iterator[None]:
     """Switch the library's progress bars off: many worker processes write into one log."""
     import datasets
 

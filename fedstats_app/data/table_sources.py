@@ -1,11 +1,16 @@
 """Samples in the columns of a table: images, or texts."""
 
+import hashlib
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL import Image
+
+from fedstats_app.data.dataset import DatasetError
 
 if TYPE_CHECKING:
     import datasets
@@ -23,7 +28,7 @@ class _Rows:
 
 
 class ImageColumn(_Rows):
-    """A source of samples: the image column of a table, an image being its file's bytes or the file's absolute path.
+    """A source of samples: the image column of a table, an image being its file's bytes, or a file's absolute path.
 
     Parameters
     ----------
@@ -58,6 +63,96 @@ class ImageColumn(_Rows):
         if not Path(path).is_absolute():
             raise ValueError(f"the row holds a relative path ({path}) and no bytes")
         return Image.open(path)
+
+
+_PATHS_TRIED = 50
+
+
+class ImagePaths(_Rows):
+    """A source of samples: the image files that a column of a table names.
+
+    Parameters
+    ----------
+    table : datasets.Dataset
+        Whose rows they are.
+    column : str
+        Which column: absolute paths, or paths relative to the folder, out of which they do not lead.
+    label : str
+        The split, to name samples by.
+    folder : Path or None
+        That of the table; None where it lies in none.
+    confined : bool
+        Whether absolute paths must lie in it, too.
+    """
+
+    def __init__(
+        self, table: "datasets.Dataset", column: str, label: str, folder: Path | None, *, confined: bool
+    ) -> None:
+        super().__init__(table.select_columns([column]), label)
+        self._paths: list[str | None] = table[column][:]
+        self._column, self._confined = column, confined
+        self._folder = None if folder is None else Path(os.path.normpath(folder))
+
+    def open(self, index: int) -> Image.Image:
+        """Open the image of a row; its pixels are read later.
+
+        Raises
+        ------
+        ValueError
+            If the row holds no path, or one that it must not.
+        """
+        return Image.open(self._path(index))
+
+    def name(self, index: int) -> str:
+        """Return the path that a row holds, as it stands there."""
+        return self._paths[index] or super().name(index)
+
+    def check_some(self, owner: str) -> None:
+        """Refuse a column none of whose paths, of some spread over all, leads to a file.
+
+        Raises
+        ------
+        DatasetError
+            If so, with the first one's reason.
+        """
+        reason = ""
+        for index in np.unique(np.linspace(0, len(self._paths) - 1, _PATHS_TRIED).astype(int)).tolist():
+            try:
+                path = self._path(index)
+            except ValueError as error:
+                reason = reason or str(error)
+                continue
+            if path.is_file():
+                return
+            reason = reason or f"nothing is at {path}"
+        raise DatasetError(
+            f"{owner}: no path in {self._column!r} leads to an image: {reason}; paths are absolute, or relative to the "
+            "folder of the table"
+        )
+
+    def stamp(self) -> str:
+        """Return a digest of all paths with the files' sizes and times of change: the table does not tell of those."""
+        digest = hashlib.sha256()
+        for index, text in enumerate(self._paths):
+            try:
+                status = self._path(index).stat()
+                digest.update(f"{text}\0{status.st_size}\0{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+            except (OSError, ValueError):
+                digest.update(f"{text}\0absent\n".encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
+
+    def _path(self, index: int) -> Path:
+        text = self._paths[index]
+        if not text:
+            raise ValueError(f"the row holds no path in {self._column!r}")
+        if self._folder is None:
+            if not os.path.isabs(text):
+                raise ValueError(f"the row holds a relative path ({text}) and no bytes")
+            return Path(text)
+        path = Path(os.path.normpath(self._folder / text))
+        if (self._confined or not os.path.isabs(text)) and not path.is_relative_to(self._folder):
+            raise ValueError(f"the path {text} leads out of the folder of the table")
+        return path
 
 
 class TextColumns(_Rows):

@@ -78,11 +78,12 @@ class ClientGrid(Link, Grid):
             Seconds for all together, beside the time limit of each request.
         """
         order = sorted(messages, key=lambda msg: msg.metadata.dst_node_id)
-        for reply in Exchange(self, order, timeout).replies():
-            if self.on_reply is not None:
-                self.on_reply(reply)
-            yield reply
-            del reply  # do not hold a Gram matrix while waiting for the next
+        with self.progress.doing("{done} of {total} clients answered", len(order)) as step:
+            for reply in Exchange(self, order, timeout, step).replies():
+                if self.on_reply is not None:
+                    self.on_reply(reply)
+                yield reply
+                del reply  # do not hold a Gram matrix while waiting for the next
 
     def _require_identity(self, what: str) -> None:
         if self.hosts is not None:

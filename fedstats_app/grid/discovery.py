@@ -93,6 +93,8 @@ class Federation:
         Clients whose node says that it cannot train.
     any_app : tuple of int
         Nodes that say that code of anybody's runs there.
+    num_partitions : int
+        In how many clients the run's data set is divided, whether all are hosted or not; 0 where it is not.
     """
 
     hosts: dict[int, int]
@@ -101,6 +103,7 @@ class Federation:
     refused: dict[int, str] = field(default_factory=dict)
     statistics_only: frozenset[int] = frozenset()
     any_app: tuple[int, ...] = ()
+    num_partitions: int = 0
 
     @property
     def supernodes(self) -> set[int]:
@@ -110,7 +113,7 @@ class Federation:
 
 def discover(
     grid: Grid,
-    num_clients: int,
+    num_clients: int | Callable[[], int],
     *,
     min_clients: int,
     wait_timeout: float,
@@ -132,8 +135,9 @@ def discover(
     ----------
     grid : Grid
         Flower's.
-    num_clients : int
-        Into how many partitions the data set is split; node p of n hosts the clients p, p + n, p + 2 n, ...
+    num_clients : int or callable
+        Into how many partitions the data set is split, or what returns it once nodes are known to host partitions; node
+        p of n hosts the clients p, p + n, p + 2 n, ...
     min_clients, wait_timeout, settle_seconds, reply_timeout
         See run-config.
     known_classes : sequence of str
@@ -179,7 +183,7 @@ def discover(
         progress(f"node {node} takes no part: {reason}")
     if federation.simulated and expected is not None and len(federation.supernodes) < expected:
         progress(f"{len(federation.supernodes)} of {expected} SuperNodes came within {now - started:.0f} s")
-    needed = max(min(min_clients, num_clients) if federation.simulated else min_clients, 1)
+    needed = max(min(min_clients, federation.num_partitions) if federation.simulated else min_clients, 1)
     if len(federation.hosts) < needed:
         reasons = first_reasons([f"node {node}: {reason}" for node, reason in federation.refused.items()])
         raise TooFewClients(
@@ -193,7 +197,7 @@ def discover(
 def _federation(
     infos: dict[int, NodeInfo],
     refused: dict[int, str],
-    num_clients: int,
+    num_clients: int | Callable[[], int],
     known_classes: Sequence[str],
     max_classes: int | None,
 ) -> Federation:
@@ -210,6 +214,7 @@ def _federation(
         return Federation(hosts, False, names, refused | conflicts)
     for node in own_data:
         refused[node] = f"it has data of its own (data-path), but {len(hosting)} nodes host partitions"
+    number = num_clients() if callable(num_clients) else num_clients
     num_partitions = most_common(info.num_partitions for info in hosting.values()) or 1
     hosts = {}
     for node, info in hosting.items():
@@ -219,5 +224,5 @@ def _federation(
         elif first in hosts:
             refused[node] = f"partition-id {first} is taken by node {hosts[first]}"
         else:
-            hosts.update(dict.fromkeys(range(first, num_clients, num_partitions), node))
-    return Federation(hosts, True, (), refused)
+            hosts.update(dict.fromkeys(range(first, number, num_partitions), node))
+    return Federation(hosts, True, (), refused, num_partitions=number)

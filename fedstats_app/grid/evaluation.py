@@ -38,11 +38,14 @@ class ScoresOfClients:
         few samples not be counted, has none.
     failures : dict
         From client to the reason why it is not in there.
+    examples : dict
+        From client to the number of samples that it evaluated on.
     """
 
     heads: dict[str, HeadScores]
     accuracies: dict[str, dict[int, float]]
     failures: dict[int, str] = field(default_factory=dict)
+    examples: dict[int, int] = field(default_factory=dict)
 
 
 def evaluate_on_clients(
@@ -79,6 +82,7 @@ def evaluate_on_clients(
 
     read = usable(replies, read_reply, total.failures)
     for client, _, received in read:
+        total.examples[client] = max((scores.confusion.num_examples for scores in received.values()), default=0)
         for name, scores in received.items():
             total.heads[name] += scores
             if scores.confusion.num_examples:

@@ -11,6 +11,7 @@ from flwr.app import Error, Message
 
 from fedstats_app.grid.asking import array_bytes
 from fedstats_app.grid.link import Link, push
+from fedstats_app.grid.progress import Step
 from fedstats_app.wire.serving import pack_requests, unpack_reply
 
 NO_REPLY_CODE = 101
@@ -49,11 +50,14 @@ class Exchange:
         One per client, in the order in which replies are wanted.
     timeout : float or None
         Seconds for all together.
+    step : Step
+        Is told how many clients have answered, or will not.
     """
 
     grid: Link
     order: list[Message]
     timeout: float | None
+    step: Step
     turn: int = 0
     # How often requests ran out of time so far, those that did so together counting once.
     stalls: int = 0
@@ -156,7 +160,7 @@ class Exchange:
                     self.grid.note_reply_size(array_bytes(answer.content))
                 if answer.has_content() or answer.error.code not in SERVER_SIDE_CODES:
                     self.grid.silences.note_answer(instruction.metadata.dst_node_id)
-                self.ready[index] = answer
+                self._take(index, answer)
         return received
 
     def _awaited(self) -> dict[str, _InFlight]:
@@ -199,4 +203,8 @@ class Exchange:
     def _fail(self, batch: list[int], reason: str) -> None:
         for index in batch:
             instruction = self.order[index]
-            self.ready[index] = Message(Error(code=NO_REPLY_CODE, reason=reason), reply_to=instruction)
+            self._take(index, Message(Error(code=NO_REPLY_CODE, reason=reason), reply_to=instruction))
+
+    def _take(self, index: int, answer: Message) -> None:
+        self.ready[index] = answer
+        self.step.at(self.turn + len(self.ready))

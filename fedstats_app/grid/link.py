@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedstats_app.grid.progress import Progress
 from fedstats_app.grid.silence import Silences
 
 # Replies whose sizes are remembered, and the share of them that the estimate covers: the few largest do not count, so
@@ -51,6 +52,8 @@ class Link:
     ----------
     silences : Silences
         Which clients are not asked for some rounds.
+    progress : Progress
+        Whose steps say how many clients have answered.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Link:
         # A hook for whoever keeps account of what left each client; it sees every reply before it is used.
         self.on_reply: Callable[[Message], None] | None = None
         self.silences = Silences()
+        self.progress = Progress()
         self._sizes: deque[int] = deque(maxlen=SIZES_REMEMBERED)
 
     def host(self, client_id: int) -> int:

@@ -1,44 +1,180 @@
-"""What a user sees while clients are asked: a line now and then, with the time since the run began."""
+"""What a user sees while something works: what is being done, how far it is, and about how long it will still take."""
 
 from __future__ import annotations
 
+import math
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
+# The promise is a line every 10 s; the heart beats once a second, and a line takes its time to arrive.
+LONGEST_SILENCE, SECONDS_PER_BEAT = 8.0, 1.0
+# Between lines of results that come fast, such as those of rounds.
 SECONDS_BETWEEN_LINES = 5.0
 
 
 def say(line: str) -> None:
-    """Print one line of progress for the user."""
-    print(f"[fedstats] {line}", flush=True)
+    """Print one line of progress for the user, in one piece: two threads may have something to say."""
+    print(f"[fedstats] {line}\n", end="", flush=True)
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration as people say it."""
+    if seconds < 119.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+@dataclass
+class Step:
+    """Something that takes its time, perhaps within another.
+
+    Attributes
+    ----------
+    text : str
+        What is being done; ``{done}``, ``{now}`` (the one after those done) and ``{total}`` stand for numbers.
+    clock : callable
+        Returns seconds.
+    total : float
+        How much there is to do, in any unit; 0 where that is not known.
+    expected : float
+        Seconds that all of it is thought to take, as long as nothing is done yet; 0 where nobody can say.
+    done : float
+        How much of it is done.
+    """
+
+    text: str
+    clock: Callable[[], float]
+    total: float = 0
+    expected: float = 0.0
+    done: float = 0
+
+    def __post_init__(self) -> None:
+        self.started, self.changed = self.clock(), -math.inf
+
+    def at(self, done: float, text: str = "") -> None:
+        """Note how much is done, and what is being done now."""
+        if done != self.done:
+            self.changed = self.clock()
+        self.done, self.text = done, text or self.text
+
+    def __str__(self) -> str:
+        """Return the text with its numbers."""
+        numbers = {"{done}": self.done, "{now}": min(self.done + 1, self.total), "{total}": self.total}
+        shown = self.text
+        for name, number in numbers.items():
+            shown = shown.replace(name, f"{number:,.0f}")
+        return shown
 
 
 class Progress:
-    """The lines of one run.
+    """What is being done, as steps within steps, and the lines that are said of it.
 
     Parameters
     ----------
     write : callable
         Prints a line.
+    clock : callable
+        Returns seconds that only ever grow.
     """
 
-    def __init__(self, write: Callable[[str], None] = say) -> None:
-        self.say = write
-        self._started = time.perf_counter()
-        self._last = 0.0
+    def __init__(self, write: Callable[[str], None] = say, clock: Callable[[], float] = time.monotonic) -> None:
+        self._write, self._clock = write, clock
+        self._started = self._last = clock()
+        self._last_result = -math.inf
+        self._steps: list[Step] = []
 
     @property
     def seconds(self) -> float:
-        """Seconds since the run began."""
-        return time.perf_counter() - self._started
+        """Seconds since the work began."""
+        return self._clock() - self._started
 
     @property
     def elapsed(self) -> str:
-        """Seconds since the run began, in words."""
+        """The time since the work began, in words."""
         return f"{self.seconds:.0f} s"
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self._last = self._clock()
+        self._write(line)
 
     def now_and_then(self, line: str, *, in_any_case: bool = False) -> None:
         """Say a line, unless the last one of this kind was said only a few seconds ago."""
-        if in_any_case or time.perf_counter() - self._last > SECONDS_BETWEEN_LINES:
-            self._last = time.perf_counter()
+        if in_any_case or self._clock() - self._last_result > SECONDS_BETWEEN_LINES:
+            self._last_result = self._clock()
             self.say(line)
+
+    @contextmanager
+    def doing(self, text: str, total: float = 0, *, expected: float = 0.0) -> Iterator[Step]:
+        """Say in every line, until this is over, that something is being done; see :class:`Step`."""
+        step = Step(text, self._clock, total, expected)
+        self._steps.append(step)
+        try:
+            yield step
+        finally:
+            # Not always the last: a generator that nobody went through to its end is closed late.
+            self._steps = [one for one in self._steps if one is not step]
+
+    @property
+    def fraction(self) -> float | None:
+        """Share of the outermost step that is done, None where that is not known."""
+        steps = list(self._steps)
+        return _fractions(steps)[0] if steps and steps[0].total else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """About how long the outermost step of which that can be said will still take; None where nobody can."""
+        steps = list(self._steps)
+        for index, (step, fraction) in enumerate(zip(steps, _fractions(steps), strict=True)):
+            if fraction:
+                # As it was when something was last done: waiting since then brings the end nearer.
+                seen = max(one.changed for one in steps[index:])
+                end = step.started + (seen - step.started) / fraction
+                break
+        else:
+            end = next((step.started + step.expected for step in steps if step.expected), -math.inf)
+        # What takes longer than was thought is not thought to end any moment.
+        left = end - self._clock()
+        return left if left >= 0 else None
+
+    def __str__(self) -> str:
+        """Return what is being done, how long the work has taken, and how long it will still take."""
+        left = self.seconds_left
+        doing = ": ".join(str(step) for step in list(self._steps)) or "working"
+        rest = "" if left is None else f", about {in_words(left)} left"
+        return f"{doing}; {in_words(self.seconds)} so far{rest}"
+
+    def beat(self) -> None:
+        """Say what is being done, where nothing was said for long."""
+        if self._clock() - self._last >= LONGEST_SILENCE:
+            self.say(str(self))
+
+    @contextmanager
+    def heartbeat(self) -> Iterator[None]:
+        """Let a thread of its own watch that no silence is long, whatever this one waits for or computes."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(SECONDS_PER_BEAT):
+                with suppress(OSError):  # where what is printed goes to a full disk
+                    self.beat()
+
+        thread = threading.Thread(target=watch, name="fedstats-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def _fractions(steps: list[Step]) -> list[float]:
+    """Return for each step how much of it is done, what is done of the step within it included."""
+    fractions, inner = [], 0.0
+    for step in reversed(steps):
+        inner = min((step.done + inner) / step.total, 1.0) if step.total else 0.0
+        fractions.append(inner)
+    return fractions[::-1]

@@ -125,6 +125,12 @@ class ConfusionMatrix:
         """(C,) float64 harmonic mean of precision and recall; NaN for a class neither true nor predicted anywhere."""
         return 2.0 * self.matrix.diagonal() / (self.matrix.sum(dim=0) + self.class_examples).to(torch.float64)
 
+    def confused_pairs(self) -> list[tuple[int, int, int]]:
+        """Return (true class, predicted class, samples) of all wrong predictions, most samples first, then by class."""
+        wrong = self.matrix - torch.diag(self.matrix.diagonal())
+        cells = wrong.nonzero().tolist()
+        return sorted(((true, other, int(wrong[true, other])) for true, other in cells), key=lambda cell: -cell[2])
+
     @property
     def macro_accuracy(self) -> float:
         """Balanced accuracy: the mean sensitivity of the classes that have samples; NaN without samples."""

@@ -51,7 +51,7 @@ def solve_fedroot(
     return solve_completed(completed, head=head, ridge_lambda=ridge_lambda, shrinkage=shrinkage)
 
 
-def complete(rows: ClassMeanRows, scatter: Tensor, left_out: float) -> FeatureStatistics:
+def complete(rows: ClassMeanRows, scatter: Tensor, left_out: float, *, shaped: bool = True) -> FeatureStatistics:
     """Return class counts, class sums and the Gram matrix as far as clients told it.
 
     G_hat = sum_j n_j mu_j mu_j^T + scatter + left_out A,    A = w S / tr(S) + (1 - w) I / d
@@ -68,6 +68,8 @@ def complete(rows: ClassMeanRows, scatter: Tensor, left_out: float) -> FeatureSt
         (d, d) float64, the sum of all clients' F^T F.
     left_out : float
         The sum of the energies that their factors leave out, at least 0.
+    shaped : bool
+        False: w = 0. What clients are completed to one by one adds up to what all are together then.
 
     Raises
     ------
@@ -85,7 +87,7 @@ def complete(rows: ClassMeanRows, scatter: Tensor, left_out: float) -> FeatureSt
     ones = torch.ones_like(totals.counts)
     gram = row_scatter(rows, about_zero, ones) + scatter
     if left_out:
-        freedom = int((totals.num_means - 1).clamp(min=0).sum())
+        freedom = int((totals.num_means - 1).clamp(min=0).sum()) if shaped else 0
         spread = row_scatter(rows, totals, ones) if freedom else torch.zeros_like(gram)
         trace = float(spread.trace())
         weight = shape_weight(freedom, dim) if trace > 0.0 else 0.0

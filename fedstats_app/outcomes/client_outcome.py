@@ -34,8 +34,10 @@ class ClientOutcome:
     class_shares : mapping
         From the name of every class that it has to its share of that class's samples.
     influence, class_influence : float or None
-        What leaving the client out adds to the accuracy of FedNCM's head, and to that on the class where it adds most
+        What leaving the client out adds to the accuracy of a head, and to that on the class where it adds most
         (:class:`fedstats_app.heads.influence.Influence`); None where that was not measured.
+    influence_on : str
+        Whose head: FedNCM, or of the clients with the largest Gram matrices Fed3R or FedRoot, where it adds more there.
     """
 
     client: int
@@ -52,6 +54,7 @@ class ClientOutcome:
     class_shares: Mapping[str, float] = field(default_factory=dict)
     influence: float | None = None
     class_influence: float | None = None
+    influence_on: str = ""
 
     @property
     def in_heads(self) -> bool:

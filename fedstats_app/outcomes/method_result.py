@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field, fields
 from fedstats_app.heads import Calibration
 from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 
+MOST_CONFUSED = 20  # pairs of classes that a result names
+
 
 @dataclass(frozen=True)
 class MethodResult:
@@ -55,6 +57,9 @@ class MethodResult:
     per_class_specificity, per_class_f1, per_class_auroc : list of (float or None)
         One entry per class; None where there are no samples of other classes, where the class is neither true nor
         predicted, and where either kind of samples is missing.
+    most_confused : list of tuple of int
+        (true class, predicted class, test samples) of the pairs confused most often, at most
+        :data:`MOST_CONFUSED`.
     client_accuracy : ClientAccuracy or None
         How the accuracy differs between clients; None where the server evaluated.
     probe_step : float or None
@@ -85,6 +90,7 @@ class MethodResult:
     per_class_specificity: list[float | None] = field(default_factory=list)
     per_class_f1: list[float | None] = field(default_factory=list)
     per_class_auroc: list[float | None] = field(default_factory=list)
+    most_confused: list[tuple[int, int, int]] = field(default_factory=list)
     client_accuracy: ClientAccuracy | None = None
     probe_step: float | None = None
 

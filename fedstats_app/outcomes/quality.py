@@ -9,11 +9,13 @@ from torch import Tensor
 
 from fedstats_app.heads import HeadScores
 from fedstats_app.outcomes.intervals import wilson_interval
+from fedstats_app.outcomes.method_result import MOST_CONFUSED
 
 # What of it stands beside the accuracy, which a training has of every round.
 QUALITY = (
     *("accuracy_interval", "macro_accuracy", "macro_f1", "macro_auroc", "macro_auroc_error"),
     *(f"per_class_{what}" for what in ("examples", "accuracy", "specificity", "f1", "auroc")),
+    "most_confused",
 )
 
 
@@ -37,6 +39,7 @@ def quality(scores: HeadScores | None) -> dict[str, Any]:
         "per_class_specificity": _numbers(confusion.per_class_specificity),
         "per_class_f1": _numbers(confusion.per_class_f1),
         "per_class_auroc": _numbers(margins.per_class_auroc),
+        "most_confused": confusion.confused_pairs()[:MOST_CONFUSED],
     }
 
 

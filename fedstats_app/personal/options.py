@@ -30,6 +30,12 @@ class PersonalOptions(Options):
         named = {"none": (), "all": APPROACHES}
         return named.get(self.personalise, tuple(self.personalise.split(",")))
 
+    def epochs(self, approach: str) -> int:
+        """Return how often, in an approach, every client trains its whole network on all of its samples; 0 = never."""
+        rounds, alone = self.personal_rounds, self.personal_epochs
+        own = {"fedproto": rounds, "fedavg-ft": rounds + alone, "global": 0, "closed-form": 0}
+        return own.get(approach, alone)
+
     def local(self, epochs: int, *, flip: bool) -> LocalOptions:
         """Return how clients train for so many epochs, the same in all approaches."""
         return LocalOptions(

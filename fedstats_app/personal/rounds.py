@@ -39,7 +39,8 @@ def fedproto(session: PersonalSession) -> dict[str, PersonalResult]:
     total: Answers[PersonalMetrics] = Answers()
     passes, notes = 0, list[str]()
     for server_round in range(1, options.personal_rounds + 1):
-        answers = _fedproto_round(session, prototypes, active, server_round)
+        with session.progress.doing(f"round {server_round} of {options.personal_rounds}"):
+            answers = _fedproto_round(session, prototypes, active, server_round)
         total.of = {client: answer.metrics for client, answer in answers.of.items()}
         total.failures |= {client: f"round {server_round}: {reason}" for client, reason in answers.failures.items()}
         total.add_bytes(answers)

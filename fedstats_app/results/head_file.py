@@ -1,12 +1,13 @@
 """A classifier head as one safetensors file: float32 `weight` (C, d), float32 `bias` (C,), uint8 `present` (C,).
 
-The header's metadata are strings. For the network: `backbone`, `backbone-weights`, `backbone-fingerprint`, `input-
-size`, `transform` (JSON), `sample-kind` ("image" or "text"), `text-pooling` and `text-template` of a language model,
-`batch-norm` (whether GroupNorm is in its place) and `tuned-backbone` (the file of weights that training changed). Of
-the head: `format`, `method`, `regulariser`, `feature-map` and `class-names` (JSON); where it was calibrated,
-`temperature`, which scores are divided by before the softmax, and `calibrated-on`, the samples that chose it. Of the
-run: `dataset`, `num-examples`, `num-clients`, `seed`, `versions` (JSON); and `superseded` where a client or a class was
-taken out of it later.
+The header's metadata are strings. For the network: `backbone`, `backbone-weights`, `backbone-arguments`,
+`backbone-pooling`, `backbone-features` (what of it they are, in words), `backbone-licence` (JSON),
+`backbone-fingerprint`, `input-size`, `transform` (JSON), `sample-kind` ("image" or "text"), `text-pooling` and
+`text-template` of a language model, `batch-norm` (whether GroupNorm is in its place) and `tuned-backbone` (the file of
+weights that training changed). Of the head: `format`, `method`, `regulariser`, `feature-map` and `class-names` (JSON);
+where it was calibrated, `temperature`, which scores are divided by before the softmax, and `calibrated-on`, the samples
+that chose it. Of the run: `dataset`, `num-examples`, `num-clients`, `seed`, `versions` (JSON); and `superseded` where a
+client or a class was taken out of it later.
 """
 
 from collections.abc import Mapping

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.backbones.licences import Licence
+from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import METHODS, Needs, display_name
 from fedstats_app.results.head_file import read_head
+from fedstats_app.results.text_columns import bytes_with_unit
 from fedstats_app.results.tuned_backbone import SUFFIX
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file
@@ -78,6 +81,7 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         card.choice(),
         card.calibration(),
         card.privacy(),
+        card.licence(),
         card.limits(),
     ]
     return "\n".join(part for part in parts if part)
@@ -129,7 +133,7 @@ class _Card:
 
     def front_matter(self) -> str:
         """Return the YAML that the hub reads."""
-        data, task = self.first.get("dataset", ""), f"{self.kind}-classification"
+        data, task = without_folders(self.first.get("dataset", "")), f"{self.kind}-classification"
         lines = [
             "library_name: fedstats-app",
             f"pipeline_tag: {task}",
@@ -155,10 +159,11 @@ class _Card:
         listed = ", ".join(_text(name) for name in self.classes[:_CLASSES_LISTED])
         more = f" and {len(self.classes) - _CLASSES_LISTED} more" if len(self.classes) > _CLASSES_LISTED else ""
         kind, size, clients = self.kind, self.first.get("input-size", "?"), self.first.get("num-clients", "?")
+        network = _text(without_folders(self.first.get("backbone", "?")))
         seen = f"at {size} x {size} pixels" if kind == "image" else f"which reads up to {size} tokens of a text"
         return f"""# {kind.capitalize()} classifier of {len(self.classes)} classes, from federated statistics
 
-Linear heads on the features of a pre-trained network, `{_text(self.first.get("backbone", "?"))}`, {seen}.
+Linear heads on the features of a pre-trained network, `{network}`, {seen}.
 {clients} clients sent statistics of the features of their {kind}s, and no {kind}; the server solved for the heads in
 closed form.
 
@@ -189,26 +194,31 @@ network's weights are not in it; their fingerprint is, and other weights are ref
         left_out = f" {unreadable} more could not be read and were left out." if unreadable else ""
         merged = self.results.get("num_clients_merged", self.first.get("num-clients", "?"))
         asked = self.results.get("num_clients_asked", "?")
-        data, samples = _text(self.first.get("dataset", "?")), self.first.get("num-examples", "?")
+        data, samples = _text(without_folders(self.first.get("dataset", "?"))), self.first.get("num-examples", "?")
+        removed = f" Then {_text(self.results['removed'])} was removed." if "removed" in self.results else ""
         return f"""## Data
 
-`{data}`: {samples} labelled {self.kind}s for training, of {merged} clients; {asked} were asked.{left_out}
+`{data}`: {samples} labelled {self.kind}s for training, of {merged} clients; {asked} were asked.{left_out}{removed}
 """
 
     def training(self) -> str:
         """Return how each head was made, by whose paper, and with which versions."""
-        sent = {name: score.get("wire_bytes") for name, score in self.scores.items()}
+        # Of a training, results.json has the bytes up and down, its start's included.
+        sent = {name: score.get("wire_bytes", score.get("bytes")) for name, score in self.scores.items()}
         rows = [
             (
                 f"`{name}`",
                 _text(_title(name)),
                 _text(metadata.get("regulariser", "")) or "none",
                 metadata.get("num-clients", "?"),
-                _megabytes(sent[name]),
+                _bytes(sent[name]),
             )
             for name, metadata in self.heads.items()
         ]
         table = _table(("head", "method", "regulariser", "clients", "sent by all clients"), rows)
+        counted = "Bytes are as sent, as in the run's table; 1 MB is 10^6 bytes."
+        if self.results.get("training"):
+            counted += " Those of a trained head are up and down, with its start's."
         versions = json.loads(self.first.get("versions", "{}"))
         made = ", ".join(f"{library} {version}" for library, version in versions.items() if version != "not installed")
         seed = f"Seed {self.first.get('seed', '?')}. {made or 'Versions were not recorded'}."
@@ -217,7 +227,7 @@ network's weights are not in it; their fingerprint is, and other weights are ref
             f"- `{name}`: {_text(note)}.\n" for name in self.heads for note in trained.get(name, {}).get("notes", [])
         ]
         listed = f"\n{''.join(notes)}" if notes else ""
-        return f"## Training\n\n{table}\n{_papers(self.heads)}{seed}\n{listed}"
+        return f"## Training\n\n{table}\n{counted}\n\n{_papers(self.heads)}{seed}\n{listed}"
 
     def evaluation(self) -> str:
         """Return how good the predictions are: of every head, and by class of the most accurate one."""
@@ -262,7 +272,7 @@ network's weights are not in it; their fingerprint is, and other weights are ref
         advice: Sequence[str] = (self.results.get("advice") or {}).get("text", [])
         parts = ["".join(f"- {line}\n" for line in advice)] if advice else []
         for name, curve in self.results.get("curve", {}).items():
-            rows = [(one["rank"], _megabytes(one["wire_bytes"]), _percent(one["accuracy"])) for one in curve]
+            rows = [(one["rank"], _bytes(one["wire_bytes"]), _percent(one["accuracy"])) for one in curve]
             parts.append(
                 f"{display_name(name)} at other ranks:\n\n{_table(('rank', 'sent by all clients', 'accuracy'), rows)}"
             )
@@ -308,6 +318,20 @@ These are exact statistics, without noise: no differential privacy is claimed. T
 `clients.jsonl` of the run folder.
 """
 
+    def licence(self) -> str:
+        """Return the licence of the backbone's weights, and what to heed; nothing where the head does not say."""
+        if "backbone-licence" not in self.first:
+            return ""
+        said = json.loads(self.first["backbone-licence"])
+        licence = Licence(said["name"], said["source"], tuple(said["terms"]))
+        source = f" (according to {_text(licence.source)})" if licence.source else ""
+        warnings = "".join(f"- **{_text(warning)}**\n" for warning in licence.warnings)
+        weights = f"The weights of `{_text(self.first.get('backbone', '?'))}`"
+        return f"""## Licence of the backbone
+
+{weights}, without which a head is of no use: {_text(licence.name)}{source}.
+{warnings}"""
+
     def limits(self) -> str:
         """Return what it cannot do."""
         kind = self.kind
@@ -348,8 +372,8 @@ def _title(name: str) -> str:
     return display_name(method) + (f", then {stage}" if stage else "")
 
 
-def _megabytes(number: int | None) -> str:
-    return "-" if number is None else f"{number / 1e6:,.2f} MB"
+def _bytes(number: int | None) -> str:
+    return "-" if number is None else bytes_with_unit(number)
 
 
 def _interval(bounds: Sequence[float] | None) -> str:

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import torch
 
@@ -17,7 +18,7 @@ from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.statistics import FeatureMap
 
-VERSIONED = ("flwr", "flwr-datasets", "ray", "torch", "torchvision", "transformers", "numpy", "safetensors")
+VERSIONED = ("flwr", "flwr-datasets", "ray", "torch", "torchvision", "timm", "transformers", "numpy", "safetensors")
 
 
 def versions() -> dict[str, str]:
@@ -47,6 +48,8 @@ def run_record(
         "backbone": {
             "name": backbone.name,
             "weights": backbone.weights_source,
+            "features": backbone.features,
+            "licence": asdict(backbone.licence),
             "fingerprint": backbone.fingerprint,
             "feature_dim": backbone.feature_dim,
             "input_size": backbone.input_size,
@@ -82,6 +85,10 @@ def common_metadata(
     return {
         "backbone": options.backbone,
         "backbone-weights": options.backbone_weights,
+        "backbone-arguments": options.backbone_arguments,
+        "backbone-pooling": options.backbone_pooling,
+        "backbone-features": backbone.features,
+        "backbone-licence": json.dumps(asdict(backbone.licence)),
         "backbone-fingerprint": backbone.fingerprint,
         "batch-norm": "groupnorm" if options.norm == "group" else "batch",
         "input-size": str(backbone.input_size),

@@ -25,6 +25,7 @@ _README = """# A run of fedstats-app
 | file | what it is |
 |---|---|
 | status.json | whether the run is running, completed or failed, why, and when it started and ended (UTC) |
+| traceback.txt | of a run that failed: where in the code |
 | config.json | everything that was used: settings, versions, seeds |
 | results.json | methods: accuracy, clients, bytes sent, time to solve; training: accuracy, rounds, bytes, compute |
 | clients.jsonl | one line per client: what it sent, how long it took, and why it failed if it did |
@@ -34,6 +35,8 @@ _README = """# A run of fedstats-app
 | rounds.jsonl | one line per round of training: accuracy, loss, bytes, forward passes, clients |
 | heads/ | classifier heads, and backbones that training changed (safetensors; a head's header says how it was made) |
 | checkpoints/ | where a run that was interrupted goes on from |
+| report.html | all of this in one page for a browser, without network; `fedstats report` makes it again |
+| examples.json | for the report: small pictures of the server's own test images that the best head got wrong |
 | plots/ | pictures (PNG): accuracy against megabytes, labels per client, confusion matrices, training |
 
 A file that is missing here was not reached: see status.json. In the JSON files, `null` stands for a value that there is
@@ -163,6 +166,14 @@ class RunFolder:
                 "ended": ended,
             },
         )
+
+    def write_traceback(self, text: str) -> None:
+        """Write traceback.txt: where in the code a run failed."""
+        write_atomically(self.path / "traceback.txt", text.encode("utf-8", "replace"))
+
+    def remove_traceback(self) -> None:
+        """Remove that of a run that goes on after it failed."""
+        (self.path / "traceback.txt").unlink(missing_ok=True)
 
     def write_config(self, config: Mapping[str, object]) -> None:
         """Write config.json: everything that was used, with a digest."""

@@ -11,7 +11,11 @@ from fedstats_app.results.text_columns import GAP, aligned, cut, ruled, three_fi
 
 _HEADINGS = ("training", "start", "final", "best", "rounds", "MB", "rounds", "MB", "passes", "seconds")
 # First column of a group, the one after its last, and what stands above them.
-_GROUPS = ((1, 4, "accuracy (%)"), (4, 6, "in all"), (6, 9, "to the random head's final accuracy"))
+_GROUPS: tuple[tuple[int, int, str], ...] = (
+    (1, 4, "accuracy (%)"),
+    (4, 6, "in all"),
+    (6, 9, "to the random head's final accuracy"),
+)
 _LONGEST_NAME = 28
 _NEVER = "never"
 
@@ -21,8 +25,9 @@ def training_table(results: Sequence[TrainingResult]) -> str:
 
     In brackets is the share of what the random head of the same stage took to get there first. Megabytes (10^6 bytes)
     are up and down of all clients, with those of the closed-form stage, and so are the forward passes of samples
-    through the backbone, of which a backward pass counts as two. Below it stands which trainings left a head that is
-    less accurate than their start or their best round.
+    through the backbone, of which a backward pass counts as two. Without a random head that was evaluated there is
+    nothing to compare with, and no column for it. Below the table stands which trainings left a head
+    that is less accurate than their start or their best round.
 
     Parameters
     ----------
@@ -34,10 +39,15 @@ def training_table(results: Sequence[TrainingResult]) -> str:
     str
         ASCII lines of at most 120 columns (but for names outside ASCII), no final line break.
     """
-    rows = [_cells(result, random_head_training(result.stage, results)) for result in results]
-    widths = widths_of([_HEADINGS, *rows])
-    head, *body = (aligned(line, widths, {0}) for line in (_HEADINGS, *rows))
-    return "\n".join([ruled([_group_line(widths), head], body), *_declines(results)])
+    references = [random_head_training(result.stage, results) for result in results]
+    table: list[tuple[str, ...]] = [_HEADINGS, *map(_cells, results, references)]
+    groups = _GROUPS
+    if not any(reference and reference.final_accuracy is not None for reference in references):
+        (first, after, _), groups = _GROUPS[-1], _GROUPS[:-1]
+        table = [line[:first] + line[after:] for line in table]
+    widths = widths_of(table)
+    head, *body = (aligned(line, widths, {0}) for line in table)
+    return "\n".join([ruled([_group_line(widths, groups), head], body), *_declines(results)])
 
 
 def _declines(results: Sequence[TrainingResult]) -> list[str]:
@@ -93,10 +103,10 @@ def _per_cent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.2f}"
 
 
-def _group_line(widths: Sequence[int]) -> str:
+def _group_line(widths: Sequence[int], groups: Sequence[tuple[int, int, str]]) -> str:
     """Write each group's name above the middle of its columns, dashed to both sides."""
     ends = [sum(widths[:column]) + len(GAP) * column for column in range(len(widths) + 1)]
     line = ""
-    for first, after, name in _GROUPS:
+    for first, after, name in groups:
         line = line.ljust(ends[first]) + f" {name} ".center(ends[after] - ends[first] - len(GAP), "-")
     return line

@@ -12,6 +12,7 @@ from typing import Literal
 from torch import nn
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.names import in_folder, is_folder_model
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.text import TextOptions, with_folder
 
@@ -20,6 +21,7 @@ Normalisation = Literal["batch", "groupnorm"]
 SUFFIX = ".backbone.safetensors"
 FILE_KEY = "tuned-backbone"
 NORMALISATION_KEY = "batch-norm"
+ARGUMENTS_KEY, IMAGE_POOLING_KEY = "backbone-arguments", "backbone-pooling"
 POOLING_KEY, TEMPLATE_KEY = "text-pooling", "text-template"
 # From the metadata's word, which is that of the run's configuration, to load_backbone's.
 _NORMS: dict[str, Literal["batch", "group"]] = {"batch": "batch", "groupnorm": "group"}
@@ -51,8 +53,10 @@ def with_module(base: Backbone, module: nn.Module, weights_source: str) -> Backb
         device=str(base.device),
         autocast=base.autocast,
         channels_last=base.channels_last,
-        identity=base.identity,
+        identity=base.identity.removeprefix("random:"),
         language_head=base.language_head,
+        licence=base.licence,
+        features=base.features,
     )
 
 
@@ -93,10 +97,10 @@ def load_backbone_of(
     head : Path
         The head's file.
     metadata : mapping of str to str
-        With `backbone` and `input-size`; maybe with `backbone-weights`, `tuned-backbone`, `batch-norm`,
-        `text-pooling` and `text-template`.
+        With `backbone` and `input-size`; maybe with `backbone-weights`, `backbone-arguments`, `backbone-pooling`,
+        `tuned-backbone`, `batch-norm`, `text-pooling` and `text-template`.
     weights : str or None
-        A weight file, or a language model's folder, to take instead of what is named there.
+        A weight file, or a model's folder, to take instead of what is named there.
     batch_size, device
         As for `fedstats_app.backbones.load_backbone`.
 
@@ -112,8 +116,9 @@ def load_backbone_of(
         raise ValueError(f"{head}: {FILE_KEY} must be a file name without a folder, got {tuned!r}")
     name, recorded = metadata["backbone"], str(head.with_name(tuned)) if tuned else metadata.get("backbone-weights", "")
     if tuned and weights is not None and Path(weights).is_dir():
-        # A language model's folder: its tokenizer is not in the run folder, the tuned weights are.
-        name, weights = with_folder(name, Path(weights)), None
+        # The model's folder: its tokenizer or its config.json are not in the run folder, the tuned weights are.
+        folder = Path(weights)
+        name, weights = (in_folder if is_folder_model(name) else with_folder)(name, folder), None
     return load_backbone(
         name,
         weights=recorded if weights is None else weights,
@@ -121,6 +126,8 @@ def load_backbone_of(
         batch_size=batch_size,
         device=device,
         norm=_norm(metadata.get(NORMALISATION_KEY, "batch")),
+        arguments=metadata.get(ARGUMENTS_KEY, ""),
+        pooling=metadata.get(IMAGE_POOLING_KEY, "auto"),
         text=TextOptions(metadata.get(POOLING_KEY, "auto"), metadata.get(TEMPLATE_KEY, "")),  # type: ignore[arg-type]  # checked there
     )
 

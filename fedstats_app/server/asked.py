@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedstats_app.grid.kept_statistics import KeptStatistics
+from fedstats_app.grid.largest_statistics import LargestStatistics
 from fedstats_app.grid.rank_curve import RankCurve
 
 
@@ -18,6 +19,8 @@ class Asked:
     ----------
     kept : KeptStatistics
         The rows of every client that answered; none where shares are capped.
+    largest : LargestStatistics
+        Those with the largest Gram matrices or factors; none where shares are capped.
     label_counts : dict
         From client to (C,) samples per class, where they may be shown.
     rounds : list
@@ -27,6 +30,7 @@ class Asked:
     """
 
     kept: KeptStatistics
+    largest: LargestStatistics
     label_counts: dict[int, np.ndarray] = field(default_factory=dict)
     rounds: list[dict[str, object]] = field(default_factory=list)
     curve: RankCurve | None = None

@@ -6,13 +6,17 @@ from collections.abc import Callable
 
 from flwr.app import ArrayRecord, MetricRecord
 
+from fedstats_app.data.clients import training_set
 from fedstats_app.grid.kept_statistics import KeptStatistics
+from fedstats_app.grid.largest_statistics import LargestStatistics
+from fedstats_app.grid.progress import Step
 from fedstats_app.heads import LinearHead
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.results.client_statistics_file import save_client_statistics
 from fedstats_app.server.accumulator import Accumulator
 from fedstats_app.server.asked import Asked
-from fedstats_app.server.influence import MAX_KEPT_BYTES
+from fedstats_app.server.estimate import expected_seconds
+from fedstats_app.server.influence import MAX_GRAMS, MAX_KEPT_BYTES
 from fedstats_app.server.rank_curve import rank_curve
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import FeatureMap
@@ -52,7 +56,7 @@ def solved_heads(strategy: StatisticsStrategy) -> dict[str, tuple[FeatureMap, Li
 def ask(run: Run, strategy: StatisticsStrategy) -> Asked:
     """Ask every client that an interrupted run has not asked before, add what an earlier run has, and solve."""
     kept = KeptStatistics(len(run.class_names), rows_only=True, max_bytes=MAX_KEPT_BYTES)
-    asked = Asked(kept, curve=rank_curve(run, strategy))
+    asked = Asked(kept, LargestStatistics(len(run.class_names), MAX_GRAMS), curve=rank_curve(run, strategy))
     run.extension.apply(strategy, run.class_names)
     run.folder.forget_clients()
     if run.config.run.save_client_statistics:
@@ -64,14 +68,22 @@ def ask(run: Run, strategy: StatisticsStrategy) -> Asked:
             run.folder.append_client(outcome.to_json())
         run.progress.say(f"going on after {len(strategy.outcomes)} of {len(clients)} clients")
     run.progress.say(f"asking {len(clients.keys() - strategy.answered)} clients for the statistics of their features")
-    strategy.on_reply = _on_reply(run, strategy, asked, accumulator)
     run.grid.reply_bytes = strategy.expected_reply_bytes
-    strategy.start(run.grid, evaluate_fn=_evaluate_fn(run, strategy, asked))
+    with run.progress.doing("statistics", strategy.num_rounds, expected=_expected(run)) as step:
+        strategy.on_reply = _on_reply(run, strategy, asked, accumulator, step)
+        strategy.start(run.grid, evaluate_fn=_evaluate_fn(run, strategy, asked, step))
     return asked
 
 
+def _expected(run: Run) -> float:
+    """Return about how long the pass will take where no feature is cached, 0 where nobody knows how many there are."""
+    if not run.federation.simulated:
+        return 0.0
+    return expected_seconds(run, {0: len(training_set(run.config.data))}, 1)
+
+
 def _on_reply(
-    run: Run, strategy: StatisticsStrategy, asked: Asked, accumulator: Accumulator
+    run: Run, strategy: StatisticsStrategy, asked: Asked, accumulator: Accumulator, step: Step
 ) -> Callable[[ClientOutcome, ReceivedStatistics | None], None]:
     total, collection = len(run.federation.hosts), strategy.collection
     # Labels per client are what some sites would rather not show: the plot is for simulations only.
@@ -84,6 +96,7 @@ def _on_reply(
                 asked.curve.add(received)
             if collection.capped is None:
                 asked.kept.add(outcome.client, received.statistics[:1])
+                asked.largest.add(outcome.client, received.statistics[0])
             if keep_labels:
                 asked.label_counts[outcome.client] = received.statistics[0].rows.summed().class_counts.numpy()
             if run.config.run.save_client_statistics:
@@ -91,21 +104,24 @@ def _on_reply(
                 save_client_statistics(run.folder.path, outcome.client, digest, received.statistics, run.class_names)
         accumulator.keep()
         answered, failed = len(strategy.outcomes), sum(not one.in_heads for one in strategy.outcomes)
-        line = (
-            f"{answered} of {total} clients answered, {collection.num_examples:,} samples, "
-            f"{collection.total_wire_bytes / 1e6:,.1f} MB up, {run.progress.elapsed}"
-        )
-        run.progress.now_and_then(line + (f"; {failed} failed" if failed else ""), in_any_case=answered == total)
+        what = f"{collection.num_examples:,} samples, {collection.total_wire_bytes / 1e6:,.1f} MB up"
+        what += f", {failed} failed" if failed else ""
+        if answered < total:
+            step.at(step.done, f"statistics, {what} so far")
+        else:
+            run.progress.say(f"{answered} of {total} clients answered, {what}, {run.progress.elapsed}")
+            step.at(step.done, "solving")
 
     return on_reply
 
 
 def _evaluate_fn(
-    run: Run, strategy: StatisticsStrategy, asked: Asked
+    run: Run, strategy: StatisticsStrategy, asked: Asked, step: Step
 ) -> Callable[[int, ArrayRecord], MetricRecord | None]:
     """Return Flower's evaluate_fn: accuracy against bytes after every round, on the server's test set."""
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        step.at(server_round, "statistics")
         if run.test_set is None or not strategy.heads or strategy.num_rounds == 1:
             return None
         if any(one["round"] == server_round for one in asked.rounds):  # before the run was interrupted

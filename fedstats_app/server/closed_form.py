@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedstats_app.data.paths import without_folders
 from fedstats_app.outcomes.advice import Advice, advise
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.outcomes.method_result import MethodResult
+from fedstats_app.outcomes.phases import Phases
 from fedstats_app.results.accumulator_file import forget_accumulated
 from fedstats_app.results.advice_text import advice_lines
 from fedstats_app.results.disclosure import policy_record
@@ -19,6 +21,7 @@ from fedstats_app.results.statistics_file import STATISTICS_FILE, load_statistic
 from fedstats_app.results.table import results_table
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.asking import ask, solved_heads, statistics_strategy
+from fedstats_app.server.examples import save_examples
 from fedstats_app.server.influence import influence_lines, measure, with_shares
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import Scores, method_result, score
@@ -35,18 +38,25 @@ class ClosedForm:
         if run.config.run.resume and run.folder.read_results():
             forget_accumulated(run.folder.path)
             return read_state(run.folder.path, _kept_statistics(run) if needed else None)
-        strategy = statistics_strategy(run)
+        strategy, phases = statistics_strategy(run), Phases(lambda: run.progress.seconds)
+        phases.end("preparation")
         asked = ask(run, strategy)
         collected = strategy.collection.collected(run.class_names, run.folder.run_id)
         if run.config.run.save_statistics:
-            save_statistics(run.folder.path, collected)
+            with run.progress.doing("writing the statistics"):
+                save_statistics(run.folder.path, collected)
+        phases.end("statistics and solving")
         # Before anybody evaluates: what goes wrong then must not cost the heads.
         _save_heads(run, strategy, [method_result(strategy, name, Scores("")) for name in strategy.heads], Scores(""))
-        scores = score(run, strategy, asked)
-        results = [method_result(strategy, name, scores) for name in strategy.heads]
-        harm = _measure_clients(run, strategy, asked)
+        with run.progress.doing("evaluating"):
+            scores = score(run, strategy, asked)
+            results = [method_result(strategy, name, scores) for name in strategy.heads]
+        with run.progress.doing("measuring what each client changes"):
+            harm = _measure_clients(run, strategy, asked)
+        phases.end("evaluation")
         advice = advise(results, scores.num_examples, chance=scores.chance)
-        _write(run, strategy, asked, scores, results, advice, harm)
+        with run.progress.doing("writing results and plots"):
+            _write(run, strategy, asked, scores, results, advice, harm, phases)
         forget_accumulated(run.folder.path)
         run.progress.say(f"done after {run.progress.elapsed}")
         print(results_table(results, _num_merged(strategy.outcomes)), flush=True)
@@ -54,8 +64,19 @@ class ClosedForm:
             run.progress.say(line)
         for line in (*_what_failed(strategy.outcomes, scores), *harm):
             run.progress.say(line)
+        if run.config.run.plots and run.test_set is not None:
+            shown = _head_to_take(results, advice)
+            save_examples(run.folder.path, run.test_set, shown, solved_heads(strategy), run.config.run.mask_absent)
         # Later stages build on what the folder says, whether the run was interrupted or not.
         return read_state(run.folder.path, collected if needed else None)
+
+
+def _head_to_take(results: Sequence[MethodResult], advice: Advice | None) -> MethodResult | None:
+    """Return the result of the method that is advised, else of the most accurate one; None without accuracies."""
+    scored = {result.method: result for result in results if result.accuracy is not None}
+    if advice is not None:
+        return scored[advice.choice.method]
+    return max(scored.values(), key=lambda result: result.accuracy or 0.0, default=None)
 
 
 def _kept_statistics(run: Run) -> CollectedStatistics:
@@ -69,11 +90,12 @@ def _kept_statistics(run: Run) -> CollectedStatistics:
 
 def _measure_clients(run: Run, strategy: StatisticsStrategy, asked: Asked) -> list[str]:
     """Write down every client's shares and influence; return a line for each whose influence is large."""
+    test = None if run.test_set is None else (run.test_set.features(), run.test_set.labels())
+    measured = measure(strategy, asked.kept, asked.largest, test)
     kept, total = strategy.collection.capped or asked.kept, strategy.collection.statistics(0)
-    influences = measure(kept, total, strategy.request.specs[0].feature_map, run.test_set)
-    outcomes = with_shares(strategy.outcomes, kept, total, influences, run.class_names)
+    outcomes = with_shares(strategy.outcomes, kept, total, measured, run.class_names)
     run.folder.write_clients(outcome.to_json() for outcome in outcomes)
-    return influence_lines(influences, outcomes, run.class_names)
+    return influence_lines(measured, outcomes, run.class_names)
 
 
 def _num_merged(outcomes: Sequence[ClientOutcome]) -> int:
@@ -88,6 +110,7 @@ def _write(
     results: Sequence[MethodResult],
     advice: Advice | None,
     harm: Sequence[str],
+    phases: Phases,
 ) -> None:
     """Fill the run folder."""
     folder, outcomes = run.folder, strategy.outcomes
@@ -108,10 +131,12 @@ def _write(
             "evaluated_on": scores.evaluated_on,
             "num_test_examples": scores.num_examples,
             "num_test_unreadable": scores.num_unreadable,
+            "evaluation_examples": {str(client): number for client, number in sorted(scores.examples.items())},
             "evaluation_failures": {str(client): reason for client, reason in scores.failures.items()},
             "wire_bytes_received": strategy.collection.total_wire_bytes,
             "rounds": asked.rounds,
             "seconds": round(run.progress.seconds, 3),
+            "seconds_by_phase": phases.seconds,
         }
     )
     write_model_card(folder.path)
@@ -125,8 +150,8 @@ def _write(
             class_names=run.class_names,
             label_counts=np.stack(labels) if labels else None,
             confusion_matrices={name: matrix.matrix.numpy() for name, matrix in scores.confusion.items()},
-            dataset=run.data_name,
-            backbone=run.config.backbone.backbone,
+            dataset=without_folders(run.data_name),
+            backbone=without_folders(run.config.backbone.backbone),
             curves=scores.curves,
         )
 

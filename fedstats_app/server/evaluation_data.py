@@ -11,6 +11,7 @@ from torch import Tensor
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.samples import samples_for
 from fedstats_app.data import Dataset
+from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.training.samples import Samples, TensorSamples
@@ -25,11 +26,14 @@ class ServerTestSet:
         With the federation's classes.
     reader : FeatureReader
         With the run's backbone.
+    progress : Progress, optional
+        Is told how many samples were read.
     """
 
-    def __init__(self, dataset: Dataset, reader: FeatureReader) -> None:
-        self.dataset, self._reader = dataset, reader
+    def __init__(self, dataset: Dataset, reader: FeatureReader, progress: Progress | None = None) -> None:
+        self.dataset, self._reader, self._progress = dataset, reader, progress or Progress()
         self._blocks: list[tuple[Tensor, Tensor]] | None = None
+        self._positions: list[int] = []  # in the data set, of the samples that can be read
 
     @property
     def blocks(self) -> list[tuple[Tensor, Tensor]]:
@@ -37,10 +41,12 @@ class ServerTestSet:
         if self._blocks is None:
             labels = torch.from_numpy(np.array(self.dataset.labels))
             everything = np.arange(len(self.dataset))
-            self._blocks = [
-                (features.cpu(), labels[positions])
-                for features, positions in self._reader.blocks(self.dataset, everything)
-            ]
+            self._blocks, self._positions = [], []
+            with self._progress.doing("features of {done} of {total} test samples", len(self.dataset)) as step:
+                for features, positions in self._reader.blocks(self.dataset, everything):
+                    self._blocks.append((features.cpu(), labels[positions]))
+                    self._positions.extend(positions.tolist())
+                    step.at(int(positions[-1]) + 1)
         return self._blocks
 
     @property
@@ -53,7 +59,7 @@ class ServerTestSet:
         if feature_map is None:
             return samples_for(self.dataset, np.arange(len(self.dataset)), self._reader.backbone)
         features = torch.cat([feature_map(block).float() for block, _ in self.blocks])
-        return TensorSamples(features, torch.cat([labels for _, labels in self.blocks]))
+        return TensorSamples(features, self.labels())
 
     def evaluate(
         self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool
@@ -77,6 +83,15 @@ class ServerTestSet:
                 total[name] += HeadScores.from_logits(head.logits(mapped), labels, predictions)
         return total
 
+    def predictions(self, feature_map: FeatureMap, head: LinearHead, *, mask_absent: bool) -> list[tuple[int, int]]:
+        """Return of every sample that can be read its position in the data set and the class a head predicts."""
+        predicted = [head.predict(feature_map(block), mask_absent=mask_absent) for block, _ in self.blocks]
+        return list(zip(self._positions, torch.cat(predicted).tolist(), strict=True))
+
     def features(self) -> Tensor:
         """Return (n, d) the features of all samples that can be read."""
         return torch.cat([features for features, _ in self.blocks])
+
+    def labels(self) -> Tensor:
+        """Return (n,) int64 labels of the same samples."""
+        return torch.cat([labels for _, labels in self.blocks])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from fedstats_app.grid.progress import in_words
 from fedstats_app.outcomes.start_head import best_head
 from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.results.model_card import write_model_card
@@ -12,6 +13,7 @@ from fedstats_app.results.record import trained_head_metadata
 from fedstats_app.results.state import SolvedHead, State
 from fedstats_app.results.training_table import training_table
 from fedstats_app.results.tuned_backbone import Normalisation, with_module
+from fedstats_app.server.estimate import TRAINING_PASSES, expected_seconds
 from fedstats_app.server.run import Run
 from fedstats_app.server.start_heads import label_word_head
 from fedstats_app.statistics import FeatureMap, IdentityMap
@@ -38,35 +40,40 @@ class FineTuning:
         config, progress = run.config, run.progress
         trainer, clients = self.trainer, run.trainable(state)
         by = f" by {config.optimizer.optimizer}" if trainer.uses_optimizer else ""
-        progress.say(f"fine-tune {trainer.name}{by} on {len(clients)} clients, after {progress.elapsed}")
+        results, names = [], _start_names(run, state)
+        expected = len(names) * _expected(run, trainer, clients)
+        guess = f"; about {in_words(expected)} at the speed of the server's machine" if expected else ""
+        progress.say(f"fine-tune {trainer.name}{by} on {len(clients)} clients, after {progress.elapsed}{guess}")
         # What stage 1 measured, on all clients.
         known = state.client_scores if clients.keys() == state.clients.keys() else {}
-        results = []
-        for number, name in enumerate(_start_names(run, state)):
-            head = _start_head(run, state, name)
-            session = Session(
-                trainer=trainer,
-                tuning=config.tuning,
-                groups={type(group): group for group in config.groups},
-                start=name,
-                head=head,
-                made=name not in state.heads,
-                number=number,
-                request=replace(run.training_request(), feature_map=head.feature_map),
-                backbone=run.backbone,
-                grid=run.grid,
-                clients=clients,
-                min_clients=config.federation.min_clients,
-                mask_absent=config.run.mask_absent,
-                test_samples=_test_samples(run, head.feature_map),
-                known_score=known.get(name),
-                folder=run.folder,
-                resume=bool(config.run.resume),
-                progress=progress,
-            )
-            result, model = trainer.run(session)
-            _save(run, session, result, model)
-            results.append(result)
+        with progress.doing("training", len(names), expected=expected) as step:
+            for number, name in enumerate(names):
+                several = f" ({number + 1} of {len(names)} trainings)" if len(names) > 1 else ""
+                step.at(number, f"{name}-{trainer.name}{several}")
+                head = _start_head(run, state, name)
+                session = Session(
+                    trainer=trainer,
+                    tuning=config.tuning,
+                    groups={type(group): group for group in config.groups},
+                    start=name,
+                    head=head,
+                    made=name not in state.heads,
+                    number=number,
+                    request=replace(run.training_request(), feature_map=head.feature_map),
+                    backbone=run.backbone,
+                    grid=run.grid,
+                    clients=clients,
+                    min_clients=config.federation.min_clients,
+                    mask_absent=config.run.mask_absent,
+                    test_samples=_test_samples(run, head.feature_map),
+                    known_score=known.get(name),
+                    folder=run.folder,
+                    resume=bool(config.run.resume),
+                    progress=progress,
+                )
+                result, model = trainer.run(session)
+                _save(run, session, result, model)
+                results.append(result)
         if config.run.plots and any(result.final_accuracy is not None for result in results):
             from fedstats_app.results.plots.fine_tuning import plot_training
 
@@ -76,6 +83,15 @@ class FineTuning:
         progress.say(f"done after {progress.elapsed}")
         print(training_table(results), flush=True)
         return state
+
+
+def _expected(run: Run, trainer: Trainer, clients: Mapping[int, int]) -> float:
+    """Return about how long one training will take, 0 where nobody can say or only a head is trained."""
+    if trainer.passes < TRAINING_PASSES:
+        return 0.0
+    tuning = run.config.tuning
+    rounds = tuning.num_server_rounds * tuning.fraction_tune
+    return expected_seconds(run, clients, trainer.passes * run.config.local.epochs * rounds)
 
 
 def _test_samples(run: Run, feature_map: FeatureMap) -> Callable[[bool], Samples] | None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
-from fedstats_app.heads.influence import Influence, Judges, LeaveOneOut
+from fedstats_app.grid.kept_statistics import KeptStatistics
+from fedstats_app.grid.largest_statistics import LargestStatistics
+from fedstats_app.heads import solve_ridge
+from fedstats_app.heads.fedroot import complete
+from fedstats_app.heads.influence import Influence, Judges, LeaveOneOut, LeaveOneOutOfGram, LeaveOneOutOfMeans
+from fedstats_app.methods import FED3R, FEDROOT
 from fedstats_app.outcomes.client_outcome import ClientOutcome
-from fedstats_app.server.evaluation_data import ServerTestSet
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, StatisticsSum
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, FeatureStatistics, StatisticsSum
+from fedstats_app.strategies import StatisticsStrategy
 
 Clients: TypeAlias = Iterable[tuple[int, tuple[ClientStatistics, ...]]]
 
@@ -20,16 +26,20 @@ Clients: TypeAlias = Iterable[tuple[int, tuple[ClientStatistics, ...]]]
 MAX_JUDGES, MIN_JUDGES, MAX_PRODUCTS = 1000, 200, 40_000_000_000
 # Clients beyond what fits into so many bytes on disk are not measured.
 MAX_KEPT_BYTES = 4 * 2**30
+# Of Gram matrices so many, the largest, are measured, and none with more features than this: each takes a solve.
+MAX_GRAMS, MAX_GRAM_DIM = 20, 4096
 # Those who harm are named, the worst first, each measured without the ones before.
 MAX_NAMED = 10
 
 
 @dataclass(frozen=True)
 class Influences:
-    """What was measured.
+    """What was measured on one head.
 
     Attributes
     ----------
+    head : str
+        The method's name, as users see it.
     of_client : mapping
         From every client that was measured to its influence.
     named : tuple of int
@@ -38,40 +48,76 @@ class Influences:
         Who judged, in words.
     """
 
+    head: str
     of_client: Mapping[int, Influence]
     named: tuple[int, ...]
     judges: str
 
 
-def measure(kept: Clients, total: StatisticsSum, feature_map: FeatureMap, test_set: ServerTestSet | None) -> Influences:
-    """Measure what leaving each client out does to FedNCM's head.
+def measure(
+    strategy: StatisticsStrategy,
+    kept: KeptStatistics,
+    largest: LargestStatistics,
+    test: tuple[Tensor, Tensor] | None,
+) -> list[Influences]:
+    """Measure what leaving each client out does to FedNCM's head, and where clients sent more, to a ridge regression.
 
     Parameters
     ----------
-    kept : iterable
-        The clients with their statistics, as often as they are asked for.
-    total : StatisticsSum
-        Of these clients, and perhaps more.
-    feature_map : FeatureMap
-        Of these statistics.
-    test_set : ServerTestSet or None
-        Whose samples judge; without, the other clients' class means do, each with one vote.
+    strategy : StatisticsStrategy
+        Finished.
+    kept, largest
+        What was kept of the first specification's replies: the rows of all clients, and all of those with the largest
+        Gram matrices. Where shares are capped the strategy itself has it, and ``largest`` is filled here.
+    test : tuple of Tensor or None
+        (n, d) features and (n,) labels of the server's test samples, which judge; without, the other clients' class
+        means do, each with one vote. These are easier to classify, so that they tell of less harm.
+
+    Returns
+    -------
+    list of Influences
+        Of each head that was measured.
     """
-    summed = total.summed()
-    size = max(total.num_pairs * total.feature_dim, 1)
-    number = min(max(MAX_PRODUCTS // size, MIN_JUDGES), MAX_JUDGES)
-    judges = _of_clients(kept, number) if test_set is None else _of_test_set(test_set, feature_map, number)
-    who = "the other clients' class means" if test_set is None else "the server's test samples"
+    capped, total = strategy.collection.capped, strategy.collection.statistics(0)
+    if capped is not None:
+        for client, (statistics, *_) in capped:
+            largest.add(client, statistics)
+    clients: Clients = kept if capped is None else capped
+    places = {client: place for place, (client, _) in enumerate(clients)}
+    judges = _judges(clients, total, strategy.request.specs[0].feature_map, test)
     if not len(judges.labels):
-        return Influences({}, (), who)
-    left = LeaveOneOut(summed.class_counts, summed.class_sums, judges)
+        return []
+    who = "the other clients' class means" if test is None else "the server's test samples"
+    summed = total.summed()
+    means = LeaveOneOutOfMeans(summed.class_counts, summed.class_sums, judges)
+    measured = [_measure("FedNCM", means, clients, places, who)]
+    if total.has_scatter and not total.has_gram:
+        low_rank = total.low_rank()
+        summed = complete(low_rank.rows, low_rank.scatter, low_rank.left_out, shaped=False)
+    if summed.gram is not None and total.feature_dim <= MAX_GRAM_DIM:
+        grams = LeaveOneOutOfGram(summed, _ridge_lambda(strategy, summed), judges)
+        measured.append(_measure("Fed3R" if total.has_gram else "FedRoot", grams, largest, places, who))
+    return measured
+
+
+def _ridge_lambda(strategy: StatisticsStrategy, total: FeatureStatistics) -> float:
+    """Return that of a head of the run on these features, or where there is none the one that would be chosen."""
+    for name in (FED3R.name, FEDROOT.name):
+        head = strategy.heads.get(name)
+        if head is not None and strategy.spec_index(name) == 0 and "ridge_lambda" in head.report.parameters:
+            return head.report.parameters["ridge_lambda"]
+    return solve_ridge(total, ridge_lambda="auto").report.parameters["ridge_lambda"]
+
+
+def _measure(head: str, left: LeaveOneOut, clients: Clients, places: Mapping[int, int], who: str) -> Influences:
+    """Measure every client, and name those who harm, the worst first."""
     found: dict[int, Influence] = {}
     named: list[int] = []
     while True:
         found |= {
-            client: left.influence(place, rows)
-            for place, (client, rows) in enumerate(_rows(kept))
-            if client not in named
+            client: left.influence(places[client], statistics[0])
+            for client, statistics in clients
+            if client not in named and client in places
         }
         worst = max(
             (client for client in found if client not in named and found[client].is_large),
@@ -79,52 +125,67 @@ def measure(kept: Clients, total: StatisticsSum, feature_map: FeatureMap, test_s
             default=None,
         )
         if worst is None or len(named) == MAX_NAMED:
-            return Influences(found, tuple(named), who)
+            return Influences(head, found, tuple(named), who)
         named.append(worst)
-        left.remove(next(rows for client, rows in _rows(kept) if client == worst))
+        left.remove(next(statistics[0] for client, statistics in clients if client == worst))
 
 
 def with_shares(
     outcomes: list[ClientOutcome],
     kept: Clients,
     total: StatisticsSum,
-    influences: Influences,
+    measured: Sequence[Influences],
     class_names: tuple[str, ...],
 ) -> list[ClientOutcome]:
-    """Return outcomes with each merged client's share of all samples and of every class, and its influence."""
+    """Return outcomes with each merged client's share of all samples and of every class, and its largest influence."""
     counts, num_examples = total.summed().class_counts, max(total.num_examples, 1)
     position = {outcome.client: index for index, outcome in enumerate(outcomes) if outcome.outcome == "merged"}
-    measured = list(outcomes)
+    shown = list(outcomes)
     for client, rows in _rows(kept):
         own = rows.summed().class_counts
         shares = {class_names[c]: round(int(own[c]) / int(counts[c]), 4) for c in own.nonzero().squeeze(1).tolist()}
-        influence = influences.of_client.get(client)
-        measured[position[client]] = replace(
-            measured[position[client]],
+        found = [(one.of_client[client], one.head) for one in measured if client in one.of_client]
+        influence, head = max(found, key=lambda one: one[0].gain, default=(None, ""))
+        shown[position[client]] = replace(
+            shown[position[client]],
             share=round(int(rows.num_examples) / num_examples, 4),
             class_shares=shares,
             influence=None if influence is None else round(influence.gain, 4),
             class_influence=None if influence is None else round(influence.class_gain, 4),
+            influence_on=head,
         )
-    return measured
+    return shown
 
 
-def influence_lines(influences: Influences, outcomes: list[ClientOutcome], class_names: tuple[str, ...]) -> list[str]:
-    """Return in words, a line each, whose influence is large."""
+def influence_lines(
+    measured: Sequence[Influences], outcomes: list[ClientOutcome], class_names: tuple[str, ...]
+) -> list[str]:
+    """Return in words, a line each, whose influence on a head is large."""
     shares = {outcome.client: outcome.share for outcome in outcomes}
     lines = []
-    for client in influences.named:
-        found = influences.of_client[client]
-        worst = f", and on {100 * found.class_gain:.0f}% of class {class_names[found.worst_class]!r}"
-        lines.append(
-            f"client {client} ({100 * shares[client]:.1f}% of all samples) harms: without it FedNCM's head is right on "
-            f"{100 * found.gain:.1f}% more of {influences.judges}{worst if found.worst_class >= 0 else ''}"
-        )
+    for influences in measured:
+        for client in influences.named:
+            found = influences.of_client[client]
+            worst = f", and on {100 * found.class_gain:.0f}% of class {class_names[found.worst_class]!r}"
+            lines.append(
+                f"client {client} ({100 * shares[client]:.1f}% of all samples) harms: without it {influences.head}'s "
+                f"head is right on {100 * found.gain:.1f}% more of {influences.judges}"
+                f"{worst if found.worst_class >= 0 else ''}"
+            )
     return lines
 
 
 def _rows(kept: Clients) -> Iterator[tuple[int, ClassMeanRows]]:
     return ((client, statistics[0].rows) for client, statistics in kept)
+
+
+def _judges(kept: Clients, total: StatisticsSum, feature_map: FeatureMap, test: tuple[Tensor, Tensor] | None) -> Judges:
+    number = min(max(MAX_PRODUCTS // max(total.num_pairs * total.feature_dim, 1), MIN_JUDGES), MAX_JUDGES)
+    if test is None:
+        return _of_clients(kept, number)
+    features, labels = test
+    chosen = torch.linspace(0, max(len(labels) - 1, 0), min(number, len(labels))).to(torch.int64)
+    return Judges(feature_map(features[chosen]), labels[chosen], torch.full_like(chosen, -1))
 
 
 def _of_clients(kept: Clients, number: int) -> Judges:
@@ -145,10 +206,3 @@ def _of_clients(kept: Clients, number: int) -> Judges:
             labels.append(rows.class_ids[chosen])
             owners.append(torch.full_like(chosen, place))
     return Judges(torch.cat(features) if features else torch.zeros(0, 0), torch.cat(labels), torch.cat(owners))
-
-
-def _of_test_set(test_set: ServerTestSet, feature_map: FeatureMap, number: int) -> Judges:
-    labels = torch.cat([labels for _, labels in test_set.blocks])
-    chosen = torch.linspace(0, max(len(labels) - 1, 0), min(number, len(labels))).to(torch.int64)
-    features = test_set.features()[chosen]
-    return Judges(feature_map(features), labels[chosen], torch.full_like(chosen, -1))

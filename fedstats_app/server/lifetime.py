@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -46,14 +47,16 @@ def lifetime(context: Context) -> Iterator[tuple[AppConfig, RunFolder, Disclosur
             if folder is None:
                 folder = _locked(_folder_of(config, context), held)
             folder.write_status("running")
+            folder.remove_traceback()
             ledger = DisclosureLedger(SERVER_SIDE_CODES)
             with _written_down(ledger, folder, config):
                 yield config, folder, ledger
             folder.write_status("completed")
+            _write_report(folder)
         except BaseException as error:
             _tell_failure(folder, error)
             raise
-        _tell((f"completed; results are in\n{folder.path}",), str(folder.path))
+        _tell((f"completed; results are in\n{folder.path}",), LastWord(str(folder.path)))
 
 
 def _folder_of(config: AppConfig, context: Context) -> RunFolder:
@@ -87,6 +90,16 @@ def _written_down(ledger: DisclosureLedger, folder: RunFolder, config: AppConfig
     write()
 
 
+def _write_report(folder: RunFolder) -> None:
+    """Write the page that shows the run; a run is not worse for a page that could not be made."""
+    try:
+        from fedstats_app.report.page import write_report  # what it draws with is needed nowhere before
+
+        say(f"the report is {write_report(folder.path).name} in the run folder")
+    except Exception as error:  # noqa: BLE001  # the results are complete and said to be so
+        say(f"no report: {type(error).__name__}: {error}; fedstats report makes it again")
+
+
 def _tell_failure(folder: RunFolder | None, error: BaseException) -> None:
     """Say why a run failed wherever that can be said; what cannot be written or printed does not hide it."""
     reason = f"{type(error).__name__}: {error}"[:_MAX_REASON]
@@ -94,14 +107,28 @@ def _tell_failure(folder: RunFolder | None, error: BaseException) -> None:
     if folder is not None:
         try:
             folder.write_status("failed", reason)
+            _write_report(folder)
         except OSError as second:
             lines.append(f"status.json could not be written, and may say something else: {second}")
         lines.append(f"run folder: {folder.path}")
-    _tell((*lines, f"FAILED: {reason}"), f"[fedstats] FAILED: {' '.join(reason.split())}")
+    elsewhere = _keep_traceback(folder, error) or isinstance(error, (ValueError, OSError))
+    last = LastWord(f"[fedstats] FAILED: {' '.join(reason.split())}", error if elsewhere else None)
+    _tell((*lines, f"FAILED: {reason}"), last)
 
 
-def _tell(lines: Sequence[str], last: str) -> None:
-    _say_last(last)
+def _keep_traceback(folder: RunFolder | None, error: BaseException) -> bool:
+    """Write an error's traceback into the run folder; return whether it is there."""
+    if folder is None:
+        return False
+    try:
+        folder.write_traceback("".join(traceback.format_exception(error)))
+    except OSError:
+        return False
+    return True
+
+
+def _tell(lines: Sequence[str], last: LastWord) -> None:
+    last.stay()
     with suppress(OSError):  # where what is printed goes to a full disk too
         for line in lines:
             say(line)
@@ -117,28 +144,45 @@ def _early_folder(context: Context, held: ExitStack) -> RunFolder | None:
         return None  # the configuration's own check says what is wrong with it, along with all other problems
 
 
-def _say_last(line: str) -> None:
-    logging.getLogger("flwr").addHandler(LastWord(line))
-
-
-class LastWord(logging.Handler):
-    """Says a line once more after everything that Flower logs when its process ends: its traceback, its exit code.
+class LastWord(logging.Filter):
+    """Says a line when Flower's process ends, in place of the traceback and the exit code that Flower would log.
 
     Parameters
     ----------
     line : str
         What a user should see last.
+    error : BaseException, optional
+        Why the run failed, where its traceback need not be printed: it is kept elsewhere, or the mistake is the user's.
     """
 
-    def __init__(self, line: str) -> None:
+    def __init__(self, line: str, error: BaseException | None = None) -> None:
         super().__init__()
         self.line = line
+        self.error = error
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print the line after the message with which Flower's process ends."""
+    def stay(self) -> None:
+        """Be the last word of this process, in place of any before."""
+        logger = logging.getLogger("flwr")
+        for earlier in [one for one in logger.filters if isinstance(one, LastWord)]:
+            logger.removeFilter(earlier)
+        logger.addFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Print the line where Flower's process ends; return whether Flower's own record is to be logged."""
         if record.funcName == "flwr_exit":
             with suppress(OSError):
                 print(self.line, flush=True)
+            # What went wrong in Flower itself after a run that completed is said all the same.
+            return self.error is None and record.levelno >= logging.ERROR
+        return self.error is None or record.exc_info is None or record.exc_info[1] is not self.error
+
+
+def how_to_stop(folder: RunFolder) -> str:
+    """Return in words how to stop a run, which Ctrl-C does not, and how to go on with it afterwards."""
+    return (
+        f"Ctrl-C leaves this log only: `flwr stop {folder.run_id}` stops the run, and the same command with "
+        f"resume='{folder.path}' in its --run-config goes on with it"
+    )
 
 
 @contextmanager

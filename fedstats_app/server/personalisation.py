@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from fedstats_app.grid.progress import in_words
 from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.personal.approaches import run_approach
 from fedstats_app.personal.session import PersonalSession
 from fedstats_app.results.personal_table import approach_name, personal_table
 from fedstats_app.results.state import State
 from fedstats_app.server.asking import statistics_strategy
+from fedstats_app.server.estimate import TRAINING_PASSES, expected_seconds
 from fedstats_app.server.run import Run
 
 # In results.json, the key under which an entry says which approach it is of: one approach can have several.
@@ -22,16 +26,20 @@ class Personalisation:
         options, progress = run.config.personal, run.progress
         session = _session(run, state)
         progress.say(f"personalise {options.personalise} on {len(session.clients)} clients, after {progress.elapsed}")
+        finished = {approach: _finished(run, approach) for approach in options.approaches}
+        left = [approach for approach, made in finished.items() if not made]
         results: dict[str, PersonalResult] = {}
-        for approach in options.approaches:
-            made = _finished(run, approach)
-            if made:
-                progress.say(f"personal, {approach}: was finished before")
-            else:
-                made = run_approach(session, approach)
-                entries = {name: {_APPROACH: approach, **one.to_json()} for name, one in made.items()}
-                run.folder.add_results("personal", entries)
-            results |= made
+        with progress.doing("personal models", _work(run, left), expected=_announced(run, session, left)) as step:
+            for number, (approach, made) in enumerate(finished.items(), start=1):
+                step.at(step.done, f"personal models, {approach} ({number} of {len(finished)})")
+                if made:
+                    progress.say(f"personal, {approach}: was finished before")
+                else:
+                    made = run_approach(session, approach)
+                    entries = {name: {_APPROACH: approach, **one.to_json()} for name, one in made.items()}
+                    run.folder.add_results("personal", entries)
+                    step.at(step.done + _work(run, [approach]))
+                results |= made
         if run.config.run.plots:
             from fedstats_app.results.plots.personal import plot_personal_accuracies
 
@@ -49,6 +57,29 @@ def _finished(run: Run, approach: str) -> dict[str, PersonalResult]:
     return {
         name: PersonalResult.from_json(name, entry) for name, entry in kept.items() if entry.get(_APPROACH) == approach
     }
+
+
+def _work(run: Run, approaches: Sequence[str]) -> int:
+    """Return how many passes over every client's samples approaches take: those of training, and one to be scored."""
+    epochs = run.config.personal.epochs
+    return sum(TRAINING_PASSES * epochs(approach) + 1 for approach in approaches)
+
+
+def _announced(run: Run, session: PersonalSession, approaches: Sequence[str]) -> float:
+    """Say what clients will train, how often and about how long; return that in seconds, 0 where nobody can say."""
+    epochs = {one: run.config.personal.epochs(one) for one in approaches if run.config.personal.epochs(one)}
+    if not epochs:
+        return 0.0
+    head = session.start.head.weight
+    size = sum(parameter.numel() for parameter in session.backbone.parameters()) + head.numel() + len(head)
+    seconds = expected_seconds(run, session.clients, _work(run, approaches))
+    trained = ", ".join(f"{one} {number}" for one, number in epochs.items())
+    guess = f"; about {in_words(seconds)} at the speed of the server's machine" if seconds else ""
+    run.progress.say(
+        f"{len(session.clients)} clients train the whole network, {size:,} parameters, on "
+        f"{sum(session.clients.values()):,} samples in all; epochs: {trained}{guess}"
+    )
+    return seconds
 
 
 def _session(run: Run, state: State) -> PersonalSession:

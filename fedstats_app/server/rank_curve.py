@@ -62,10 +62,12 @@ def curve_points(run: Run, strategy: StatisticsStrategy, curve: RankCurve, score
     if run.test_set is None or own.scatter is None or not scores.confusion.num_examples:
         return []
     heads = {}
-    for spec in curve.specs:
-        held = curve.low_rank(spec)
-        completed = complete(held.rows, held.scatter, held.left_out)
-        heads[str(spec.rank)] = own.feature_map, method.method.solve(completed, method.options)
+    with run.progress.doing("FedRoot at {now} of {total} other ranks", len(curve.specs)) as step:
+        for done, spec in enumerate(curve.specs):
+            step.at(done)
+            held = curve.low_rank(spec)
+            completed = complete(held.rows, held.scatter, held.left_out)
+            heads[str(spec.rank)] = own.feature_map, method.method.solve(completed, method.options)
     found = run.test_set.evaluate(heads, mask_absent=run.config.run.mask_absent)
     points = [CurvePoint(str(one.rank), curve.wire_bytes(one), found[str(one.rank)].accuracy) for one in curve.specs]
     wire_bytes = strategy.wire_bytes(FEDROOT.name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.results.client_statistics_file import load_client_statistics, take_over
 from fedstats_app.results.head_file import SUPERSEDED, head_to_bytes, read_head
+from fedstats_app.results.model_card import write_model_card
 from fedstats_app.results.record import head_metadata
 from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.results.statistics_file import load_statistics, save_statistics
@@ -21,6 +24,7 @@ from fedstats_app.results.tuned_backbone import SUFFIX
 from fedstats_app.server.without_classes import masked_head, sum_without_classes
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSum
 from fedstats_app.statistics.share_caps import ShareCaps
+from fedstats_app.statistics.subtraction import sum_without_client
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
 from fedstats_app.storage.lock import FolderLock
@@ -55,10 +59,14 @@ class Removal:
     num_examples: int
 
 
-def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "") -> Removal:
-    """Solve a run's heads again without some of its clients: the same bits as if they had never been in it.
+def remove_clients(
+    run_folder: Path, clients: Sequence[str], output_dir: str = "", *, asked_again: Path | None = None
+) -> Removal:
+    """Solve a run's heads again without some of its clients.
 
-    All that is left is folded anew, in the order of before, from what each client sent (save-client-statistics).
+    All that is left is folded anew, in the order of before, from what each client sent (save-client-statistics): the
+    same bits as if they had never been in it. Or what the clients sent once more, to another run, is subtracted: the
+    same statistics to the rounding of float64.
 
     Parameters
     ----------
@@ -68,13 +76,15 @@ def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "
         Ids, or RUN/ID where runs that extend one another have the same id.
     output_dir : str
         Where the new folder goes; by default beside the old one.
+    asked_again : Path, optional
+        A run folder that keeps what these clients sent (save-client-statistics), asked for the same again.
 
     Raises
     ------
     FileNotFoundError
         If the run kept no statistics, or not those of every client.
     ValueError
-        If there is no such client, or nobody is left.
+        If there is no such client, nobody is left, or a client answered otherwise when it was asked again.
     """
     with FolderLock(run_folder):
         collected = load_statistics(run_folder)
@@ -82,7 +92,10 @@ def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "
         left = tuple(one for one in collected.clients if one not in removed)
         if not left:
             raise ValueError(f"{run_folder}: without {', '.join(clients)} nobody is left")
-        sums = _folded(run_folder, collected, left)
+        if asked_again is None:
+            sums = _folded(run_folder, collected, left)
+        else:
+            sums = _subtracted(collected, removed, asked_again)
         rest = replace(collected, sums=sums, clients=left)
         what = "client " + ", ".join(f"{one.client} of run {one.run}" for one in removed)
         return _written(run_folder, rest, what, removed, (), output_dir)
@@ -146,6 +159,25 @@ def _folded(folder: Path, collected: CollectedStatistics, clients: Iterable[Merg
     return tuple(sums)
 
 
+def _subtracted(
+    collected: CollectedStatistics, removed: Iterable[MergedClient], folder: Path
+) -> tuple[StatisticsSum, ...]:
+    again = load_statistics(folder)
+    if again.specs != collected.specs or not set(again.class_names) <= set(collected.class_names):
+        raise ValueError(f"{folder}: must be a run of the same methods and classes, and is not")
+    by_digest = {one.digest: one for one in again.clients}
+    sums = collected.sums
+    for one in removed:
+        if one.digest not in by_digest:
+            raise ValueError(
+                f"{folder}: client {one.client} of run {one.run} must have sent the same statistics again, and has "
+                "not: its data have changed, or the run asked for others"
+            )
+        sent = load_client_statistics(folder, by_digest[one.digest], collected.class_names)
+        sums = tuple(sum_without_client(total, client) for total, client in zip(sums, sent, strict=True))
+    return sums
+
+
 def _written(
     old: Path,
     rest: CollectedStatistics,
@@ -163,13 +195,14 @@ def _written(
             f"{old}: shares were capped (max-class-share, max-client-share), and what one client counts for depends on "
             "all: only a new run without it is a run that never had it"
         )
-    before = read_json_file(old / "results.json")["methods"]
+    results = read_json_file(old / "results.json")
+    before = results["methods"]
     run_id = json.loads((old / "status.json").read_text(encoding="utf-8"))["run_id"]
     folder = RunFolder.create(output_dir or str(old.resolve().parent), run_id)
     masked = tuple(name for name, one in methods.items() if classes and _needs_matrix(one))
-    with FolderLock(folder.path):
+    entries: dict[str, object] = {}
+    with FolderLock(folder.path), _whole_or_gone(folder.path):
         folder.write_status("running")
-        entries: dict[str, object] = {}
         for name, method in methods.items():
             head, header = read_head(old / "heads" / f"{name}.safetensors")
             head = masked_head(head, classes) if name in masked else method.solve(_sum_for(method, rest))
@@ -181,13 +214,34 @@ def _written(
         folder.write_config({**record, "removed": what, "removed_from": str(old)})
         for line in _clients(old, removed):
             folder.append_client(line)
-        folder.write_results({"methods": entries, "removed": what, "removed_from": str(old), "evaluated_on": ""})
+        folder.write_results(
+            {
+                "methods": entries,
+                "num_clients_asked": results["num_clients_asked"],
+                "num_clients_merged": len(rest.clients),
+                "num_unreadable": results["num_unreadable"],
+                "removed": what,
+                "removed_from": str(old),
+                "evaluated_on": "",
+            }
+        )
+        write_model_card(folder.path)
         if not classes:
             take_over(old, folder.path, rest.clients)
             save_statistics(folder.path, rest)
-        not_made = _mark_superseded(old, methods, f"{what} removed: {folder.path}")
-        folder.write_status("completed", f"{what} removed from {old}")
+    not_made = _mark_superseded(old, methods, f"{what} removed: {folder.path}")
+    folder.write_status("completed", f"{what} removed from {old}")
     return Removal(folder.path, tuple(methods), masked, not_made, len(rest.clients), rest.num_examples)
+
+
+@contextmanager
+def _whole_or_gone(folder: Path) -> Iterator[None]:
+    """Delete a new folder that is not finished, because of a mistake or Ctrl-C."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
 
 
 def _needs_matrix(method: ConfiguredMethod) -> bool:

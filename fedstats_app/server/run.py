@@ -15,7 +15,10 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.samples import check_kind
 from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.data import Dataset
 from fedstats_app.data.clients import partitions, test_split, training_set
+from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
+from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import Federation, discover
 from fedstats_app.grid.progress import Progress
@@ -99,7 +102,7 @@ class Run:
     @property
     def title(self) -> str:
         """Heading of plots, which goes on with the number of clients."""
-        return f"{self.data_name}, {self.config.backbone.backbone}"
+        return f"{without_folders(self.data_name)}, {without_folders(self.config.backbone.backbone)}"
 
     def trainable(self, state: State) -> dict[int, int]:
         """Return the clients that are in the heads and can train, with their number of samples."""
@@ -158,16 +161,20 @@ def prepare(
     """
     progress.say(f"methods {', '.join(config.methods)}; backbone {config.backbone.backbone}")
     extension = Extension(config.federation)
-    federation = _discover(config, grid, extension, progress, on_reply)
+    with progress.doing("waiting for SuperNodes and their answers"):
+        federation = _discover(config, grid, extension, progress, on_reply)
     simulated, supernodes = federation.simulated, len(set(federation.hosts.values()))
     data_name = config.data.dataset if simulated else OWN_DATA
     found = f"{len(federation.hosts)} clients on {supernodes} SuperNodes after {progress.elapsed}"
     progress.say(f"{found}; {data_name}")
-    if simulated:
-        # A split that cannot be made is one error here, not one on every client.
-        partitions(config.data, config.partition, config.run.seed)
+    with progress.doing("loading the data and splitting it"):
+        test_data = _test_data(config, federation)
+        _say_data(config, federation, test_data, progress)
     options = config.backbone_for(own_data=not simulated)
-    backbone = loaded_backbone(options)
+    with progress.doing(f"loading backbone {options.backbone}"):
+        backbone = loaded_backbone(options)
+    for warning in backbone.licence.warnings:
+        progress.say(warning)
     if simulated:
         check_kind(training_set(config.data), backbone)
     own_names = training_set(config.data).class_names if simulated else federation.class_names
@@ -175,14 +182,15 @@ def prepare(
     _check_classes(config, len(class_names), backbone.feature_dim)
     if config.trainer and "label-words" in config.start_heads:
         label_word_head(config.tuning.words, backbone, class_names)  # words that do not suit are an error now
-    test_set = _test_set(config, federation, backbone, class_names)
+    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
+    test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader, progress)
     clients = ClientGrid(
         grid,
         federation.hosts,
         reply_timeout=config.federation.reply_timeout,
         window_bytes=config.federation.window_bytes,
     )
-    clients.on_reply = on_reply
+    clients.on_reply, clients.progress = on_reply, progress
     run = Run(
         config=config.measured(None if test_set is None else test_set.features, progress.say),
         folder=folder,
@@ -218,7 +226,7 @@ def _discover(
     options = config.federation
     return discover(
         grid,
-        config.partition.num_clients,
+        config.partition.num_clients or (lambda: len(partitions(config.data, config.partition, config.run.seed))),
         min_clients=extension.min_clients,
         wait_timeout=options.wait_timeout,
         settle_seconds=options.settle_seconds,
@@ -230,17 +238,38 @@ def _discover(
     )
 
 
-def _test_set(
-    config: AppConfig, federation: Federation, backbone: Backbone, class_names: tuple[str, ...]
-) -> ServerTestSet | None:
+def _test_data(config: AppConfig, federation: Federation) -> Dataset | None:
+    subset = config.data.subset_keys + config.partition.subset_keys
+    if subset and not federation.simulated:
+        raise ValueError(
+            f"{', '.join(subset)}: for simulations only; SuperNodes with data of their own use all of them"
+        )
     spec = config.data.test_dataset or (config.data.dataset if federation.simulated else "")
     dataset = test_split(spec, config.data) if spec else None
     if dataset is None and config.data.test_dataset:
         raise ValueError(f"test-dataset must have a test split, got {config.data.test_dataset!r} without one")
-    if dataset is None:
-        return None
-    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
-    return ServerTestSet(dataset.with_class_names(class_names), reader)
+    return dataset
+
+
+def _say_data(config: AppConfig, federation: Federation, test: Dataset | None, progress: Progress) -> None:
+    """Say which data there are before anything is computed, and refuse those that no run can use.
+
+    Of nodes with data of their own only what they have told: the names of their classes.
+    """
+    if not federation.simulated:
+        names = federation.class_names
+        progress.say(f"all nodes together have {len(names)} classes ({listed(names)})")
+        return
+    train = training_set(config.data)
+    progress.say(f"data: {description(train, test)}")
+    for line in (*train.notes, *doubts(train, test)):
+        progress.say(f"data: {line}")
+    check_classes(train)
+    # A split that cannot be made is one error here, not one on every client.
+    parts = partitions(config.data, config.partition, config.run.seed)
+    values = train.columns.get(config.partition.partition_column, ()) if config.partition.by_column else ()
+    of = f" of {listed(sorted({str(value) for value in values}))}" if len(values) else ""
+    progress.say(f"data: {config.partition.partitioner}{of} makes {clients_in_words(parts, train.kind)}")
 
 
 def _write_config(run: Run) -> None:

@@ -33,6 +33,8 @@ class Scores:
         By method, on the same samples.
     accuracies : mapping
         By method and client; empty where the server evaluated.
+    examples : mapping
+        From client to the samples that it evaluated on; empty where the server evaluated.
     failures : dict
         From every client that was asked in vain to the reason.
     num_unreadable : int
@@ -44,6 +46,7 @@ class Scores:
     evaluated_on: str
     heads: Mapping[str, HeadScores] = field(default_factory=dict)
     accuracies: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    examples: Mapping[int, int] = field(default_factory=dict)
     failures: Mapping[int, str] = field(default_factory=dict)
     num_unreadable: int = 0
     curves: dict[str, list[CurvePoint]] = field(default_factory=dict)
@@ -73,7 +76,7 @@ def score(run: Run, strategy: StatisticsStrategy, asked: Asked) -> Scores:
         progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
         merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
         found = evaluate_on_clients(run.grid, strategy.request, strategy.indexed_heads, merged)
-        scores = Scores("clients", found.heads, found.accuracies, found.failures)
+        scores = Scores("clients", found.heads, found.accuracies, found.examples, found.failures)
         if not scores.num_examples:
             progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
         return scores

@@ -216,9 +216,11 @@ class FedMeZO(MezoQuestions):
         result, empty = Result(arrays=ArrayRecord()), ArrayRecord()
         if self.learning_rate is None:
             self.measure_learning_rate(grid, timeout)
-        with grid.silences.forgotten_afterwards():
-            for _ in range(num_rounds):
-                number = len(self.log) + 1
+        first = len(self.log) + 1
+        last = first + num_rounds - 1
+        with grid.silences.forgotten_afterwards(), grid.progress.doing("training", num_rounds) as step:
+            for number in range(first, last + 1):
+                step.at(number - first, f"round {number} of {last}")
                 messages = self.configure_train(number, empty, ConfigRecord(), grid)
                 replies = grid.send_and_receive(messages, timeout=timeout)
                 _, metrics = self.aggregate_train(number, replies)

@@ -163,8 +163,10 @@ class FineTuning(SampledTraining):
             grid = ClientGrid(grid)
         config = ConfigRecord({**to_values(self.request), **(train_config or {})})
         result, arrays, first = Result(arrays=initial_arrays), initial_arrays, self.first_round
-        with grid.silences.forgotten_afterwards():
-            for absolute in range(first, first + num_rounds):
+        last = first + num_rounds - 1
+        with grid.silences.forgotten_afterwards(), grid.progress.doing("training", num_rounds) as step:
+            for absolute in range(first, last + 1):
+                step.at(absolute - first, f"round {absolute} of {last}")
                 self.first_round = absolute
                 one = super().start(grid, arrays, 1, timeout, config, evaluate_config)  # type: ignore[arg-type]  # Flower declares float but passes None on to a Grid, which takes it
                 arrays = result.arrays = one.arrays

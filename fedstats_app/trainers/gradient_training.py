@@ -50,11 +50,18 @@ class GradientTraining(Training):
         """Train, from the newest checkpoint if there is one."""
         session = self.session
         checkpoint = latest_checkpoint(self._checkpoints) if session.resume else None
+        temperature, asked = 1.0, None
+        if checkpoint is not None:
+            temperature = float(checkpoint.metadata["temperature"])
+        elif self.on_features:
+            temperature, asked = found_temperature(session)
+        self._build(temperature)
+        self.announce(self.size)
         done = 0 if checkpoint is None else checkpoint.round
         if checkpoint is None:
-            self._begin()
+            costs = {} if asked is None else {key: getattr(asked, key) for key in _COSTS}
+            self.record(0, {} if asked is None else asked.failures, **costs)
         else:
-            self._build(float(checkpoint.metadata["temperature"]))
             self._take(to_record(checkpoint.arrays))
             load_optimizer_state(self._inner, checkpoint.optimizer)
             self.stopped = str(checkpoint.metadata["stopped"])
@@ -81,13 +88,6 @@ class GradientTraining(Training):
             f"the model of round {best.round} of {self.rounds[-1].round} was kept, which was right on "
             f"{100 * self._best:.2f}% of what clients hold out{told}"
         )
-
-    def _begin(self) -> None:
-        """Find the start's temperature if it is to be found, and record the start as round 0."""
-        temperature, asked = found_temperature(self.session) if self.on_features else (1.0, None)
-        self._build(temperature)
-        costs = {} if asked is None else {key: getattr(asked, key) for key in _COSTS}
-        self.record(0, {} if asked is None else asked.failures, **costs)
 
     def _build(self, temperature: float) -> None:
         """Make the model from the start, whose logits are divided by a temperature first, and the strategy."""

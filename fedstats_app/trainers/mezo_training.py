@@ -62,6 +62,7 @@ class MezoTraining(Training):
     def run(self) -> tuple[TrainingResult, TunedModel]:
         """Train, going on after the last round in the log if there is one."""
         session = self.session
+        self.announce(sum(one.numel() for one in self.replica.parameters.values()))
         if not (session.resume and self._resumed()):
             self._begin()
         self.strategy.on_round = self._after_round

@@ -26,7 +26,6 @@ def found_options(session: Session) -> LocalOptions:
         return given.with_rate()
     rate = probe_rate(
         step,
-        session.request.num_classes,
         made=session.made,
         momentum=given.momentum,
         temperature=session.tuning.logit_temperature,

@@ -85,17 +85,25 @@ class Training(ABC):
     def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
         """Return how the model of a round does on what clients hold out, and why some did not say."""
 
+    def announce(self, num_parameters: int) -> None:
+        """Say what is trained, for how long and on what."""
+        session = self.session
+        clients = f"{len(session.clients)} clients with {sum(session.clients.values()):,} samples"
+        rounds = f"{session.tuning.num_server_rounds:,} rounds"
+        session.progress.say(f"{session.name}: {num_parameters:,} parameters are trained in {rounds} over {clients}")
+
     def score(self, number: int) -> tuple[float | None, float | None]:
         """Return accuracy and mean loss after a round, of the server's test set or of what clients hold out."""
         session = self.session
         if self._test is not None:
-            scores = evaluate(
-                self.model,
-                self._test,
-                self.request.num_classes,
-                batch_size=FEATURE_BATCH if self.on_features else session.backbone.batch_size,
-                present=session.head.head.present if session.mask_absent else None,
-            )
+            with session.progress.doing("evaluating on the test samples"):
+                scores = evaluate(
+                    self.model,
+                    self._test,
+                    self.request.num_classes,
+                    batch_size=FEATURE_BATCH if self.on_features else session.backbone.batch_size,
+                    present=session.head.head.present if session.mask_absent else None,
+                )
             return scores.confusion.accuracy, scores.loss
         return self._score_held_out(number)
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedstats_app.backbones import timm_models
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.weights import WeightsError
+from tests.support.hub_cache import HubCache
 
 timm = pytest.importorskip("timm", reason="timm is an optional extra")
 
@@ -34,37 +34,13 @@ def test_features_and_transform_are_timms(network: torch.nn.Module, tmp_path: Pa
     assert spec["interpolation"] == config["interpolation"]
 
 
-def test_file_in_the_hub_cache_is_used(
-    network: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_file(network.state_dict(), tmp_path / "model.safetensors")
-    asked: list[str] = []
-
-    def cached(repository: str, filename: str, *, revision: str | None) -> str:
-        asked.append(repository)
-        return str(tmp_path / filename)
-
-    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", cached)
-    monkeypatch.setattr(timm_models, "require_reachable", lambda url: pytest.fail("it lies there already"))
-    backbone = load_backbone(f"timm:{_NAME}", batch_size=1, device="cpu")
+def test_file_in_the_hub_cache_is_used(network: torch.nn.Module, hub_cache: HubCache) -> None:
     config = timm.get_pretrained_cfg(_NAME)
-    assert asked == [config.hf_hub_id]
+    save_file(network.state_dict(), hub_cache.folder(config.hf_hub_id) / "model.safetensors")
+    backbone = load_backbone(f"timm:{_NAME}", batch_size=1, device="cpu")
     assert backbone.weights_source == f"timm {_NAME}.{config.tag}"
     stem = network.state_dict()["conv_stem.weight"]
     assert torch.equal(backbone.module.state_dict()["conv_stem.weight"], stem)
-
-
-def test_no_network_is_an_error_that_says_what_to_put_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *args, **options: None)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens
-    with pytest.raises(WeightsError, match=rf"model\.safetensors of timm/{_NAME}\S* could not .*backbone-weights"):
-        load_backbone(f"timm:{_NAME}", device="cpu")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(timm_models, "require_reachable", lambda url: pytest.fail("offline means no network"))
-    with pytest.raises(WeightsError, match="HF_HUB_OFFLINE forbids downloads"):
-        load_backbone(f"timm:{_NAME}", device="cpu")
 
 
 def test_network_without_published_weights_is_an_error() -> None:

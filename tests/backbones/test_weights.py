@@ -13,7 +13,8 @@ from torch import nn
 
 from fedstats_app.backbones import weights
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.weights import WeightsError, official_checkpoint, read_state_file
+from fedstats_app.backbones.state_files import read_state_file
+from fedstats_app.backbones.weights import WeightsError, official_checkpoint
 
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
@@ -64,7 +65,7 @@ def test_reads_back_what_was_saved(suffix: str, tmp_path: Path) -> None:
 def test_refuses_what_is_no_state_dict(tmp_path: Path) -> None:
     garbage, nested, whole, broken = (tmp_path / f"{name}.pth" for name in ("garbage", "nested", "whole", "broken"))
     garbage.write_bytes(b"garbage")
-    torch.save({"model": _tiny_state(), "epoch": 3}, nested)
+    torch.save({"net": _tiny_state(), "epoch": 3}, nested)
     torch.save(nn.Linear(2, 2), whole)
     torch.save({"weight": torch.tensor([1.0, float("nan")])}, broken)
     (tmp_path / "garbage.safetensors").write_bytes(b"garbage")
@@ -72,7 +73,7 @@ def test_refuses_what_is_no_state_dict(tmp_path: Path) -> None:
         read_state_file(garbage)
     with pytest.raises(WeightsError, match=r"garbage\.safetensors cannot be read as safetensors"):
         read_state_file(tmp_path / "garbage.safetensors")
-    with pytest.raises(WeightsError, match=r"nested\.pth must hold a flat dict of tensors .* got keys model, epoch"):
+    with pytest.raises(WeightsError, match=r"nested\.pth must hold a flat dict of tensors .* got keys net, epoch"):
         read_state_file(nested)
     with pytest.raises(WeightsError, match=r"whole\.pth is no state dict that can be read safely"):
         read_state_file(whole)
@@ -96,7 +97,7 @@ def test_never_runs_code_from_a_file(tmp_path: Path) -> None:
 def test_says_which_file_is_missing_or_of_the_wrong_kind(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"there is no weights file '.*absent\.pth'"):
         read_state_file(tmp_path / "absent.pth")
-    with pytest.raises(WeightsError, match=r"\.pth, \.pt, \.safetensors; got .*weights\.onnx"):
+    with pytest.raises(WeightsError, match=r"\.safetensors, \.pth, \.pt, \.bin, \.index\.json; got .*weights\.onnx"):
         read_state_file(tmp_path / "weights.onnx")
 
 

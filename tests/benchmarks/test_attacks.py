@@ -20,6 +20,7 @@ REFUSED = {
     "10 a class, means times -1e4",
     "Gram plus 1e6 I",
 }
+NAMED_BY_TEST = {"energy hides the classes"}
 NAMED = {"1,000 a class, swapped", "10,000 a class, swapped"}
 
 
@@ -39,12 +40,26 @@ def test_it_is_refused_named_or_harmless(attack: str) -> None:
     config = AppConfig.of(method="fedncm,fed3r")
     limits = Limits(4.0 * norm, config.federation.max_client_samples)
 
-    accuracy, outcome, named = run(found, parts, config, ATTACKS[attack], limits)
+    accuracy, outcome, *named = run(found, parts, config, ATTACKS[attack], limits)
 
     assert outcome.client == HOSTILE
     assert (outcome.outcome == "rejected") == (attack in REFUSED), outcome.reason
-    assert named == ((HOSTILE,) if attack in NAMED else ())
+    by_clients, by_test = (attack in names for names in (NAMED, NAMED | NAMED_BY_TEST))
+    assert named == [(HOSTILE,) if yes else () for yes in (by_clients, by_test)]
     assert (min(accuracy.values()) < 0.5) == (attack in NAMED)
+
+
+@pytest.mark.parametrize("methods", ["fed3r", "fedcgs", "fedroot"])
+def test_energy_that_hides_the_classes_is_named_where_it_does_harm(methods: str) -> None:
+    found = data()
+    parts = np.array_split(np.random.default_rng(0).permutation(400), 5)
+    limits = Limits(100.0 * float(found.train.norm(dim=1).max()))
+    config = AppConfig.of(method=methods)
+
+    clean, hostile = (run(found, parts, config, ATTACKS[name], limits) for name in ("none", "energy hides the classes"))
+
+    assert hostile[0][methods] < clean[0][methods] - 0.03
+    assert (clean[3], hostile[3]) == ((), (HOSTILE,))
 
 
 @pytest.mark.parametrize("protection", [name for name in PROTECTIONS if name != "none"])

@@ -12,6 +12,7 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.heads import CalibrationSums, solve_ncm
 from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.statistics import FeatureStatistics
+from tests.support.flower import free_ports
 from tests.support.heads import head_metadata
 
 COLOURS = {"blue": (25, 30, 220), "green": (20, 200, 30), "red": (230, 20, 20)}
@@ -55,3 +56,10 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def run_folder(make_run: Callable[..., Path]) -> Path:
     return make_run()
+
+
+@pytest.fixture
+def unused_ports() -> tuple[int, int]:
+    """Two ports that nobody listens on."""
+    one, other = free_ports(2)
+    return one, other

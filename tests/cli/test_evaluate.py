@@ -7,13 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score
 
 import fedstats_app
 from fedstats_app.cli import main
-from fedstats_app.cli.evaluate import MATRIX_CLASSES, confused_pairs
-from fedstats_app.heads import ConfusionMatrix
+from fedstats_app.cli.evaluate import MATRIX_CLASSES
 from tests.cli.conftest import picture
 
 Capture = pytest.CaptureFixture[str]
@@ -100,11 +98,6 @@ def test_many_classes_show_the_pairs_confused_most(
     assert main(["evaluate", str(run_folder), str(mixed)]) == 0
     out = capsys.readouterr().out
     assert "nothing was taken for another class" in out and "no image of 1 of the head's classes: blue" in out
-
-
-def test_pairs_come_by_their_number() -> None:
-    matrix = ConfusionMatrix(torch.tensor([[9, 1, 5], [0, 9, 0], [7, 0, 9]]))
-    assert list(confused_pairs(matrix)) == [(2, 0, 7), (0, 2, 5), (0, 1, 1)]
 
 
 def test_the_test_part_is_taken_where_there_is_one(run_folder: Path, pictures: Path, capsys: Capture) -> None:

@@ -22,7 +22,7 @@ def test_help_needs_no_library_and_names_the_commands() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
-    assert all(f"\n    {name} " in done.stdout for name in ("predict", "evaluate", "doctor", "node"))
+    assert all(f"\n    {name} " in done.stdout for name in ("predict", "evaluate", "check", "doctor", "node"))
 
 
 def test_it_works_where_ray_and_flower_are_missing(run_folder: Path, pictures: Path) -> None:
@@ -52,6 +52,7 @@ def test_the_entry_point_is_the_function_and_the_module_runs_it() -> None:
         ["predict", "folder", "a.png", "--top", "0"],
         ["predict", "folder", "a.png", "--top", "many"],
         ["evaluate", "folder", "pictures", "--batch-size", "-1"],
+        ["check", "--no-such-option"],
         ["doctor", "--timeout", "0"],
         ["doctor", "--timeout", "nan"],
         ["doctor", "--node-config", "x=1"],

@@ -94,7 +94,18 @@ def test_a_server_learns_nothing_of_files_that_it_names_as_weights(
 
 
 @pytest.mark.parametrize(
-    "name", ["transformers:evil/model", "sentence:/home/user/private", "timm:resnet18", "random:timm:resnet18"]
+    "name",
+    [
+        "transformers:evil/model",
+        "sentence:/home/user/private",
+        "timm:resnet18",
+        "random:timm:resnet18",
+        "timm:hf-hub:evil/model",
+        "timm:hf-hub:evil/model@v2",
+        "timm:local-dir:/home/user/private",
+        "vision:evil/model",
+        "vision:/home/user/private",
+    ],
 )
 def test_a_server_cannot_name_what_is_downloaded_or_which_folder_is_read(tmp_path: Path, name: str) -> None:
     node = {"data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1), "state-dir": str(tmp_path / "state")}
@@ -180,3 +191,63 @@ def test_a_simulation_runs_what_its_user_says(patients: Path) -> None:
     reply = ask(node, dataset=f"csv:{patients}", label_column="has_hiv", backbone="random:tiny-text", input_size=0)
 
     assert read_node_info(reply).num_partitions == 1
+
+
+def test_a_server_cannot_say_how_large_a_network_is_built(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It would be built before its weights are seen not to fit: gigabytes for a number in a run-config."""
+    name = "random:timm:vit_tiny_patch16_224"
+    node = {
+        "data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1),
+        "state-dir": str(tmp_path / "state"),
+        "allowed-backbones": name,
+    }
+    run: dict[str, Any] = {"backbone": name, "input_size": 0, "backbone_arguments": "img_size=32,depth=2"}
+
+    assert ask(node, **run).error.reason == f"RefusedByPolicy: {REFUSED}"
+    assert "depth=2,img_size=32" in caplog.text
+    assert not ask({**node, "backbone-arguments": "img_size=32, depth=2"}, **run).has_error()
+    assert ask({**node, "backbone-arguments": "img_size=32"}, **run).has_error()
+    with pytest.raises(ConfigError, match=r"node-config: backbone-arguments: must be arguments .*'checkpoint_path'"):
+        NodeConfig.from_node_config({**node, "backbone-arguments": "checkpoint_path=x"})
+
+
+def test_an_allowed_name_is_that_name_only(tmp_path: Path) -> None:
+    node = {
+        "data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1),
+        "state-dir": str(tmp_path / "state"),
+        "allowed-backbones": "timm:hf-hub:MahmoodLab/UNI",
+    }
+
+    for other in ("timm:hf-hub:MahmoodLab/UNI@evil", "timm:hf-hub:mahmoodlab/uni", "random:timm:hf-hub:MahmoodLab/UNI"):
+        assert ask(node, backbone=other, input_size=0).error.reason == f"RefusedByPolicy: {REFUSED}"
+    assert not ask(node, backbone="timm:hf-hub:MahmoodLab/UNI", input_size=0).has_error()
+
+
+def test_an_owners_folder_is_read_and_the_hub_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an owner names a folder, a run's name of the hub leads to it; a pickle in it that is more is refused."""
+    pytest.importorskip("timm")
+    from fedstats_app.backbones import hub
+
+    monkeypatch.setattr(hub, "require_reachable", lambda url: pytest.fail("the folder has it all"))
+    folder = tmp_path / "uni"
+    folder.mkdir()
+    small = '{"img_size": 32, "depth": 1, "embed_dim": 24, "num_heads": 3}'
+    (folder / "config.json").write_text(f'{{"architecture": "vit_tiny_patch16_224", "model_args": {small}}}')
+    torch.save(torch.nn.Linear(2, 2), folder / "pytorch_model.bin")
+    name = "timm:hf-hub:MahmoodLab/UNI"
+    node = {
+        "data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1),
+        "state-dir": str(tmp_path / "state"),
+        "allowed-backbones": name,
+        "backbone-weights": str(folder),
+    }
+
+    reply = ask(node, "query.statistics", statistics_of("ant", "bee"), backbone=name, input_size=0)
+    assert reply.error.reason == "WeightsError: the reason is in the log of this node"
+    import timm
+
+    arguments = {"img_size": 32, "depth": 1, "embed_dim": 24, "num_heads": 3}
+    torch.save(
+        timm.create_model("vit_tiny_patch16_224", num_classes=0, **arguments).state_dict(), folder / "pytorch_model.bin"
+    )
+    assert not ask(node, "query.statistics", statistics_of("ant", "bee"), backbone=name, input_size=0).has_error()

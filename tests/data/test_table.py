@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
-from fedstats_app.data import table as table_module
+from fedstats_app.data import hub as hub_module
 from tests.data.conftest import write_table
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -191,7 +191,7 @@ def test_hub_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
-        monkeypatch.setattr(table_module, "_HUB_TIMEOUT_SECONDS", 0.5)
+        monkeypatch.setattr(hub_module, "_HUB_TIMEOUT_SECONDS", 0.5)
         start = time.monotonic()
         with pytest.raises(DatasetError, match=r"does not give this data set.*Timeout"):
             load_dataset("hub:some/thing", "train")
@@ -212,7 +212,7 @@ def test_hub_offline_is_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_hub_data_set_is_loaded_in_its_own_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A local folder in place of the download: all but the question to the hub is the real path."""
-    monkeypatch.setattr(table_module, "_ask_hub", lambda name, spec: None)
+    monkeypatch.setattr(hub_module, "_ask_hub", lambda name, spec: None)
     write_table(tmp_path / "hub" / "train.parquet", image=structs(*map(png, range(20))), label=list(range(20)))
     spec = f"hub:{tmp_path / 'hub'}"
     train = load_dataset(spec, "train")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.cli import main
+from fedstats_app.cli import demo, main
 from fedstats_app.cli.arguments import parser
 from fedstats_app.cli.evaluate import MATRIX_CLASSES
 from fedstats_app.heads.calibration import NUM_BINS
@@ -26,6 +26,7 @@ EXPERIMENT = 'backbone = "random:tiny"\ninput-size = 16\ndevice = "cpu"\nnum-cli
 @pytest.fixture
 def place(home: Path, image_folder: Path) -> Path:
     shutil.copytree(image_folder / "test", home / "photos")
+    shutil.copytree(home / "photos", home / "sites" / "north")
     (home / "experiment.toml").write_text(EXPERIMENT)
     LedgerFile(home / "state" / "ledger-0.sqlite").fact("data", "/data/scans")
     authority = sign("Test CA")
@@ -39,6 +40,7 @@ def test_commands_run(
     command: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flower, "run_supernode", lambda *_: None)  # it would run for ever
+    monkeypatch.setattr(demo, "_demonstrate", lambda *_: print("a federation"))  # takes minutes; see test_deployment
     words = shlex.split(command.split(" > ")[0].replace("~", str(place)))
     assert words[0] == "fedstats"
     with listening(tls(place / "server.pem")) as port:
@@ -49,7 +51,9 @@ def test_commands_run(
 
 
 def test_all_commands_are_shown() -> None:
-    assert {command.split()[1] for command in COMMANDS} == {"predict", "evaluate", "doctor", "remove", "node"}
+    assert {command.split()[1] for command in COMMANDS} == {
+        "predict", "evaluate", "export", "check", "doctor", "new", "demo", "remove", "node", "report", "runs",
+    }  # fmt: skip
 
 
 def test_options_in_the_text_exist() -> None:

@@ -31,7 +31,7 @@ EXPERIMENTS = sorted((REPOSITORY / "conf").glob("*.toml"))
 DEFAULTS: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 METHOD_PAGES = [path for path in DOCUMENTS if path.parent.name == "methods"]
 # These pages' blocks are files of an app or of the package; tests beside this one run them as such.
-RUN_ELSEWHERE = ("own-client-app.md", "add-a-method.md")
+RUN_ELSEWHERE = ("own-client-app.md", "add-a-method.md", "export.md")
 
 
 def name(path: Path) -> str:
@@ -78,7 +78,8 @@ def test_every_page_is_reached_from_the_index() -> None:
 
 
 def test_every_run_config_key_is_documented() -> None:
-    words = {word for path in (DOCS / "guide.md", *METHOD_PAGES) for code in inline_code(path) for word in code.split()}
+    pages = (DOCS / "guide.md", DOCS / "data.md", *METHOD_PAGES)
+    words = {word for path in pages for code in inline_code(path) for word in code.split()}
     assert set(DEFAULTS) - words == set()
 
 
@@ -107,8 +108,8 @@ def test_bounds_of_a_request_are_listed_with_their_defaults() -> None:
     assert {key: listed[key] for key in bounds} == bounds | {"min-batch-size": "as `min-class-count`"}
 
 
-def test_partitioners_in_the_guide_are_all_there_are() -> None:
-    described = rows(DOCS / "guide.md", "`partitioner`")
+def test_partitioners_described_are_all_there_are() -> None:
+    described = rows(DOCS / "data.md", "`partitioner`")
     assert {row[0].strip("`") for row in described} == set(PARTITIONERS)
     assert {key for row in described for key in re.findall(r"`([^`]+)`", row[2])} <= set(DEFAULTS)
 
@@ -117,7 +118,7 @@ def test_backbones_in_the_guide_are_all_there_are() -> None:
     [row] = [row for row in rows(DOCS / "guide.md", "key") if row[0] == "`backbone`"]
     named = set(re.findall(r"`([^`]+)`", row[1]))
     built_in = {backbone for backbone in available_backbones() if ":" not in backbone}
-    assert named == built_in | {"timm:NAME", "random:NAME", "sentence:NAME", "transformers:NAME"}
+    assert named == built_in | {"timm:NAME", "vision:NAME", "random:NAME", "sentence:NAME", "transformers:NAME"}
 
 
 @pytest.mark.parametrize("path", [README, *DOCUMENTS], ids=name)

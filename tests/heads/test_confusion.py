@@ -109,3 +109,9 @@ def test_samples_whose_prediction_is_not_said_are_wrong_and_count_for_their_clas
 def test_as_many_unsaid_predictions_as_classes_are_taken(elsewhere: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"elsewhere must be \(2,\) int64"):
         ConfusionMatrix(torch.zeros(2, 2, dtype=torch.int64), elsewhere=elsewhere)
+
+
+def test_confused_pairs_come_by_their_number_then_by_class() -> None:
+    matrix = ConfusionMatrix(torch.tensor([[9, 1, 5], [0, 9, 1], [7, 0, 9]]))
+    assert matrix.confused_pairs() == [(2, 0, 7), (0, 2, 5), (0, 1, 1), (1, 2, 1)]
+    assert ConfusionMatrix.zeros(3).confused_pairs() == []

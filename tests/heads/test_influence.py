@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedstats_app.heads import solve_ncm
-from fedstats_app.heads.influence import Influence, Judges, LeaveOneOut
-from fedstats_app.statistics import ClassMeanRows
+from fedstats_app.heads import solve_ncm, solve_ridge
+from fedstats_app.heads.influence import Influence, Judges, LeaveOneOutOfGram, LeaveOneOutOfMeans, energy, second_moment
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, GramFactor
 from tests.support.clients import DIM, NUM_CLASSES, Clients
 
 CLIENTS = Clients(20, seed=3)
@@ -26,24 +26,26 @@ def totals(rows: dict[int, ClassMeanRows]) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("own", [True, False], ids=["clients judge", "the server judges"])
 def test_it_equals_solving_without_the_client(own: bool) -> None:
     owners = CLIENTS.owner if own else torch.full_like(CLIENTS.owner, -1)
-    left = LeaveOneOut(*totals(ROWS), judges(owners))
+    left = LeaveOneOutOfMeans(*totals(ROWS), judges(owners))
     everyone = solve_ncm(ClassMeanRows.concatenate(ROWS.values()).summed())
 
     for client, rows in ROWS.items():
         without = solve_ncm(ClassMeanRows.concatenate(one for k, one in ROWS.items() if k != client).summed())
         asked = (owners != client) & without.present[CLIENTS.labels]
         correct = [(head.predict(CLIENTS.features) == CLIENTS.labels)[asked].double() for head in (without, everyone)]
-        influence = left.influence(client, rows)
+        influence = left.influence(client, ClientStatistics(rows))
         assert influence.gain == pytest.approx(float((correct[0] - correct[1]).mean()))
         assert influence.num_gained == int((correct[0] - correct[1]).sum())
 
 
 def test_removed_for_good_is_as_if_it_had_never_been_there() -> None:
     few = {client: rows for client, rows in ROWS.items() if client != 2}
-    removed, never = LeaveOneOut(*totals(ROWS), judges(CLIENTS.owner)), LeaveOneOut(*totals(few), judges(CLIENTS.owner))
-    removed.remove(ROWS[2])
+    removed, never = (LeaveOneOutOfMeans(*totals(rows), judges(CLIENTS.owner)) for rows in (ROWS, few))
+    removed.remove(ClientStatistics(ROWS[2]))
 
-    assert [removed.influence(k, few[k]) for k in few] == [never.influence(k, few[k]) for k in few]
+    for client, rows in few.items():
+        one = ClientStatistics(rows)
+        assert removed.influence(client, one) == never.influence(client, one)
 
 
 def test_swapped_classes_harm_and_a_large_client_does_not() -> None:
@@ -56,21 +58,82 @@ def test_swapped_classes_harm_and_a_large_client_does_not() -> None:
     large = ClassMeanRows.from_features(CLIENTS.features.repeat(5, 1), CLIENTS.labels.repeat(5), NUM_CLASSES)
     found = {}
     for name, rows in (("hostile", hostile), ("large", large)):
-        left = LeaveOneOut(*totals({**ROWS, 99: rows}), judges(CLIENTS.owner))
-        found[name] = left.influence(99, rows)
-        assert not any(left.influence(client, ROWS[client]).is_large for client in ROWS)
+        left = LeaveOneOutOfMeans(*totals({**ROWS, 99: rows}), judges(CLIENTS.owner))
+        found[name] = left.influence(99, ClientStatistics(rows))
+        assert not any(left.influence(client, ClientStatistics(ROWS[client])).is_large for client in ROWS)
 
     assert found["hostile"].is_large and found["hostile"].gain > 0.5 and found["hostile"].class_gain > 0.5
     assert not found["large"].is_large
 
 
+def with_scatter(rank: int | None) -> dict[int, ClientStatistics]:
+    """Return every client with its Gram matrix, or with a factor of its scatter of this rank."""
+    found = {}
+    for client, rows in ROWS.items():
+        features, _ = CLIENTS.part(client)
+        whole = ClientStatistics(rows, features.double().T @ features.double())
+        factor = whole.scatter_factor()
+        assert factor is not None
+        found[client] = whole if rank is None else ClientStatistics(rows, None, factor.truncated(rank, torch.float32))
+    return found
+
+
+def total(clients: dict[int, ClientStatistics]) -> FeatureStatistics:
+    gram = torch.stack([second_moment(client) for client in clients.values()]).sum(dim=0)
+    return ClassMeanRows.concatenate(client.rows for client in clients.values()).summed(gram)
+
+
+@pytest.mark.parametrize("rank", [None, 2], ids=["Gram matrices", "factors"])
+def test_of_gram_matrices_it_equals_solving_without_the_client(rank: int | None) -> None:
+    clients = with_scatter(rank)
+    left = LeaveOneOutOfGram(total(clients), 3.0, judges(CLIENTS.owner))
+    everyone = solve_ridge(total(clients), ridge_lambda=3.0)
+
+    for client in clients:
+        others = total({k: one for k, one in clients.items() if k != client})
+        without = solve_ridge(others, ridge_lambda=3.0)
+        asked = (CLIENTS.owner != client) & without.present[CLIENTS.labels]
+        correct = [(head.predict(CLIENTS.features) == CLIENTS.labels)[asked].double() for head in (without, everyone)]
+        assert left.influence(client, clients[client]).gain == pytest.approx(float((correct[0] - correct[1]).mean()))
+
+
+def test_a_gram_matrix_that_hides_what_tells_classes_apart_harms_and_a_removed_one_no_longer_does() -> None:
+    clients = with_scatter(None)
+    spread = total(clients).class_sums
+    directions = torch.linalg.qr((spread - spread.mean(dim=0)).T)[0][:, : NUM_CLASSES - 1]
+    own = clients[4]
+    clients[4] = ClientStatistics(own.rows, second_moment(own) + 1e4 * directions @ directions.T)
+    means = LeaveOneOutOfMeans(*totals(ROWS), judges(CLIENTS.owner))
+    left = LeaveOneOutOfGram(total(clients), 3.0, judges(CLIENTS.owner))
+
+    assert not any(means.influence(k, clients[k]).is_large for k in clients)
+    assert max(clients, key=lambda k: left.influence(k, clients[k]).gain) == 4
+    assert left.influence(4, clients[4]).is_large
+    left.remove(clients[4])
+    assert not any(left.influence(k, clients[k]).is_large for k in clients if k != 4)
+
+
+@pytest.mark.parametrize("rank", [None, 2], ids=["Gram matrices", "factors"])
+def test_the_energy_is_the_trace_of_the_second_moment(rank: int | None) -> None:
+    for client in with_scatter(rank).values():
+        assert energy(client) == pytest.approx(float(second_moment(client).trace()))
+    factored = ClientStatistics(ROWS[0], GramFactor.of(CLIENTS.part(0)[0].double()))
+    assert energy(factored) == pytest.approx(float(second_moment(factored).trace()))
+
+
+def test_what_sent_rows_only_has_no_second_moment() -> None:
+    assert energy(ClientStatistics(ROWS[0])) == 0.0
+    with pytest.raises(ValueError, match="got neither"):
+        second_moment(ClientStatistics(ROWS[0]))
+
+
 def test_nobody_judges_itself_and_a_class_of_one_client_alone_judges_nothing() -> None:
     one = ClassMeanRows(torch.tensor([0]), torch.tensor([3]), torch.ones(1, DIM), NUM_CLASSES)
-    left = LeaveOneOut(
+    left = LeaveOneOutOfMeans(
         *totals({0: one}), Judges(torch.ones(2, DIM), torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1]))
     )
 
-    assert left.influence(0, one) == Influence()
+    assert left.influence(0, ClientStatistics(one)) == Influence()
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
         "per_class_specificity": [],
         "per_class_f1": [],
         "per_class_auroc": [],
+        "most_confused": [],
         "client_accuracy": {
             "mean": 0.875,
             "minimum": 0.75,

@@ -78,7 +78,7 @@ def test_front_matter_is_yaml_with_what_the_hub_looks_for(card: str) -> None:
 
 def test_numbers_are_those_of_the_run(card: str) -> None:
     assert "8000 labelled images for training, of 20 clients; 22 were asked. 7 more could not" in section(card, "Data")
-    assert "| `fed3r` | Fed3R | lambda 12 (auto) | 20 | 12.35 MB |" in section(card, "Training")
+    assert "| `fed3r` | Fed3R | lambda 12 (auto) | 20 | 12.3 MB |" in section(card, "Training")
     assert "Papers: Fed3R, Fani et al. 2024; FedNCM, Legate et al. 2023." in section(card, "Training")
     assert "torch 2.6.0" in section(card, "Training") and "ray" not in section(card, "Training")
     assert "On 2000 test images of the server." in section(card, "Evaluation")
@@ -183,3 +183,15 @@ def test_it_is_written_from_the_folder(tmp_path: Path) -> None:
     path = write_model_card(run.path)
     assert path == run.path / "heads" / "README.md"
     assert path.read_text() == model_card({"fed3r": {**metadata("fed3r"), "format": HEAD_FORMAT}}, results())
+
+
+def test_the_backbones_licence_and_what_it_forbids_are_said() -> None:
+    uni = {"name": "cc-by-nc-nd-4.0", "source": "the model's README.md", "terms": ["no-derivatives", "non-commercial"]}
+    card = model_card({"fed3r": metadata("fed3r", **{"backbone-licence": json.dumps(uni)})}, results())
+    section = card.split("## Licence of the backbone")[1].split("##")[0]
+    assert "cc-by-nc-nd-4.0 (according to the model's README.md)" in section
+    assert "forbids to share what is derived from it" in section and "forbids commercial use" in section
+    free = {"name": "apache-2.0", "source": "timm", "terms": []}
+    card = model_card({"fed3r": metadata("fed3r", **{"backbone-licence": json.dumps(free)})}, results())
+    section = card.split("## Licence of the backbone")[1].split("##")[0]
+    assert "apache-2.0" in section and "**" not in section

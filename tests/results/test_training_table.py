@@ -34,9 +34,13 @@ def test_who_starts_beyond_needs_no_round_and_who_never_gets_there_is_said_so() 
 def test_only_a_random_head_of_the_same_stage_is_compared_with() -> None:
     table = training_table([RANDOM, make_training("fedcof", [0.8, 0.9], stage="full")])
     assert cells(table, "fedcof-full")[5:8] == ["-"] * 3
-    unscored = training_table([make_training("random", [None, None]), make_training("fedcof", [0.8, 0.9])])
-    assert cells(unscored, "random-probe")[:3] == ["-"] * 3
-    assert cells(unscored, "fedcof-probe")[5:8] == ["-"] * 3
+
+
+def test_without_a_random_head_there_are_no_columns_about_one() -> None:
+    for others in ([], [make_training("random", [None, None])]):
+        table = training_table([*others, make_training("fedcof", [0.8, 0.9], seconds=700.0)])
+        assert "random head" not in table and "passes" not in table
+        assert cells(table, "fedcof-probe")[3:] == ["1", "0.00", "700"]
 
 
 HUGE = {"up": 10**15, "down": 10**15, "passes": 10**12, "seconds": 1e6}
@@ -58,6 +62,7 @@ def test_lines_fit_the_terminal_and_columns_are_aligned(results: list[TrainingRe
     lines = training_table(results).splitlines()
     assert all(len(line) <= 120 and line.isascii() for line in lines)
     assert len(lines) == 5 + len(results)
+    assert ("random head" in lines[1]) == bool(results)
     assert all(len(line) == len(lines[0]) for line in lines[3:])
 
 

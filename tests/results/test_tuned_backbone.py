@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,4 +196,29 @@ def test_every_kind_of_architecture_reads_its_own_weights_back(run: RunFolder, n
     run.save_head("x", _head(start.feature_dim), _metadata(start), tuned=tuned)
     scores = fedstats_app.load(run.path, "x", device="cpu", batch_size=2).scores(_images(2))
     expected = _head(start.feature_dim).to(dtype=torch.float64).logits(torch.cat(list(start.extract(_images(2)))))
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("weights", ["", "random"])
+@pytest.mark.parametrize("pooling", ["auto", "cls+mean"])
+def test_a_model_of_a_folder_reads_its_own_weights_back(
+    run: RunFolder, tmp_path: Path, weights: str, pooling: str
+) -> None:
+    """Arguments and pooling are in the metadata; config.json is where the name, or who loads the head, says."""
+    timm = pytest.importorskip("timm")
+    folder = tmp_path / "vit"
+    folder.mkdir()
+    small = {"img_size": 32, "embed_dim": 24, "num_heads": 3}
+    network = timm.create_model("vit_tiny_patch16_224", num_classes=0, depth=2, **small)
+    torch.save(network.state_dict(), folder / "pytorch_model.bin")
+    (folder / "config.json").write_text(json.dumps({"architecture": "vit_tiny_patch16_224", "model_args": small}))
+    name, options = f"timm:local-dir:{folder}", {"arguments": "depth=2", "pooling": pooling}
+    start = load_backbone(name, weights=weights, batch_size=2, device="cpu", **options)  # type: ignore[arg-type]
+    tuned = with_module(start, start.module, "tuned")
+    (folder / "pytorch_model.bin").unlink()  # the tuned weights are in the run folder
+    names = {"backbone_arguments": "depth=2", "backbone_pooling": pooling}
+    run.save_head("x", _head(start.feature_dim), _metadata(start, **names), tuned=tuned)
+    expected = _head(start.feature_dim).to(dtype=torch.float64).logits(torch.cat(list(start.extract(_images(2)))))
+    moved = folder.rename(tmp_path / "elsewhere")
+    scores = fedstats_app.load(run.path, "x", weights=moved, device="cpu", batch_size=2).scores(_images(2))
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)

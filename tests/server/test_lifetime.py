@@ -15,6 +15,7 @@ from fedstats_app import client_app
 from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.results.status_file import STATUS_BYTES
 from fedstats_app.storage.lock import FolderInUseError, FolderLock
+from tests.support.flower import as_flower_ends
 from tests.support.full_disk import FullDisk
 from tests.support.simulation import read_json, simulate
 
@@ -125,3 +126,46 @@ def test_a_folder_in_use_is_not_gone_on_in_and_its_status_stays(
     assert (folder / "status.json").read_bytes() == before
     assert "FAILED: FolderInUseError" in capsys.readouterr().out.strip().splitlines()[-1]
     simulate(tmp_path, method="fedncm", resume=str(folder))
+
+
+def test_a_failure_s_sentence_ends_the_output_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match="nothing is at /nowhere") as caught:
+        simulate(tmp_path, method="fedncm", dataset="folder:/nowhere")
+    capsys.readouterr()
+    as_flower_ends(caught.value)
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert printed.out == "[fedstats] FAILED: DatasetError: folder:/nowhere: nothing is at /nowhere\n"
+    traceback = (only_folder(tmp_path) / "traceback.txt").read_text()
+    assert traceback.startswith("Traceback (most recent call last):\n") and "in existing_path" in traceback
+
+
+def test_an_error_of_the_app_whose_traceback_is_nowhere_else_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(RunFolder, "write_traceback", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(RunFolder, "write_results", lambda *_: (_ for _ in ()).throw(RuntimeError("a mistake of ours")))
+    with pytest.raises(RuntimeError) as caught:
+        simulate(tmp_path, method="fedncm")
+    as_flower_ends(caught.value)
+    printed = capsys.readouterr()
+    assert "a mistake of ours" in printed.err and "Traceback" in printed.err
+    assert printed.out.splitlines()[-1] == "[fedstats] FAILED: RuntimeError: a mistake of ours"
+
+
+def test_the_end_of_a_run_is_not_that_of_one_before_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError):
+        simulate(tmp_path / "first", method="fedncm", dataset="folder:/nowhere")
+    folder = simulate(tmp_path / "second", method="fedncm")
+    capsys.readouterr()
+    as_flower_ends(None)
+    assert capsys.readouterr().out == f"{folder}\n"
+
+
+def test_a_run_that_goes_on_after_a_failure_leaves_no_traceback(tmp_path: Path) -> None:
+    folder = simulate(tmp_path, method="fedncm")
+    (folder / "traceback.txt").write_text("of a failure before")
+    simulate(tmp_path, method="fedncm", resume=str(folder))
+    assert not (folder / "traceback.txt").exists()

@@ -33,8 +33,8 @@ def test_both_are_found_from_what_clients_have(tmp_path: Path) -> None:
     assert step is not None
     results = read_json(folder, "results.json")
     training = results["training"]
-    assert training["fed3r-probe"]["learning_rate"] == pytest.approx(probe_rate(step, 10), rel=1e-3)
-    assert training["random-probe"]["learning_rate"] == pytest.approx(probe_rate(step, 10, made=True), rel=1e-3)
+    assert training["fed3r-probe"]["learning_rate"] == pytest.approx(probe_rate(step), rel=1e-3)
+    assert training["random-probe"]["learning_rate"] == pytest.approx(probe_rate(step, made=True), rel=1e-3)
     parts = [client_features(config, client) for client in everybody]
     samples = TensorSamples(*(torch.cat(column) for column in zip(*parts, strict=True)))
     head, _ = read_head(folder / "heads" / "fed3r.safetensors")

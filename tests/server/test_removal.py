@@ -16,6 +16,7 @@ from fedstats_app.cli import main
 from fedstats_app.client.site import Site
 from fedstats_app.results.head_file import SUPERSEDED, read_head
 from fedstats_app.results.statistics_file import load_statistics
+from fedstats_app.server import removal
 from fedstats_app.server.removal import remove_classes, remove_clients
 from fedstats_app.statistics import CollectedStatistics
 from tests.support.local_grid import FIRST_NODE_ID
@@ -72,6 +73,8 @@ def test_heads_and_statistics_are_those_of_a_run_that_never_had_it(
     assert same_sums(load_statistics(removal.folder), load_statistics(expected))
     assert removal.num_clients == 4 and removal.methods == METHODS and not removal.masked and not removal.not_made
     assert [one["client"] for one in clients(removal.folder)] == [0, 1, 3, 4]
+    card = (removal.folder / "heads" / "README.md").read_text(encoding="utf-8")
+    assert "of 4 clients; 5 were asked. Then client 2 of run 7 was removed." in card
     assert read_json(removal.folder, "status.json")["state"] == "completed"
     # The old heads are the same heads, and say what took their place; whoever loads one is told.
     head, header = read_head(whole / "heads" / "fed3r.safetensors")
@@ -88,6 +91,49 @@ def test_heads_and_statistics_are_those_of_a_run_that_never_had_it(
     assert [one.client for one in load_statistics(again.folder).clients] == [1, 3]
     with pytest.raises(ValueError, match="without 1, 3 nobody is left"):
         remove_clients(again.folder, ["1", "3"])
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return float((one - other).abs().max()) <= 1e-9 * max(float(other.abs().max()), 1.0)
+
+
+@pytest.mark.parametrize("methods", ["all", "fedroot"])
+def test_a_client_that_was_asked_again_is_subtracted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, methods: str
+) -> None:
+    whole = simulate(tmp_path / "whole", **SETTINGS, method=methods)
+    expected = load_statistics(without(tmp_path / "without", monkeypatch, 2, method=methods))
+    with pytest.raises(FileNotFoundError, match="client 0 of run 7 sent was not kept by itself"):
+        remove_clients(whole, ["2"])
+    again = simulate(tmp_path / "again", save_client_statistics=True, **SETTINGS, method=methods)
+
+    assert main(["remove", str(whole), "--client", "2", "--asked-again", str(again)]) == 0
+    folder = max(whole.parent.iterdir(), key=lambda path: path.stat().st_mtime)
+    assert folder != whole
+    found = load_statistics(folder)
+
+    assert [one.client for one in found.clients] == [0, 1, 3, 4]
+    for one, other in zip(found.sums, expected.sums, strict=True):
+        a, b = one.summed(), other.summed()
+        assert torch.equal(a.class_counts, b.class_counts) and close(a.class_sums, b.class_sums)
+        assert (a.gram is None) == (b.gram is None) and (a.gram is None or b.gram is None or close(a.gram, b.gram))
+        assert torch.equal(one.rows().class_sums, other.rows().class_sums)
+        assert (one.num_rows, one.num_pairs) == (other.num_rows, other.num_pairs)
+        if one.has_scatter:
+            assert close(one.low_rank().scatter, other.low_rank().scatter)
+            assert one.low_rank().left_out == pytest.approx(other.low_rank().left_out, rel=1e-9)
+
+
+def test_other_answers_of_a_client_that_was_asked_again_remove_nothing(tmp_path: Path) -> None:
+    whole = simulate(tmp_path / "whole", **SETTINGS, method="fedncm")
+    other = simulate(tmp_path / "other", save_client_statistics=True, **SETTINGS, method="fedncm", seed=3)
+    more = simulate(tmp_path / "more", save_client_statistics=True, **SETTINGS, method="fed3r")
+
+    with pytest.raises(ValueError, match="client 2 of run 7 must have sent the same statistics again, and has not"):
+        remove_clients(whole, ["2"], str(tmp_path / "new"), asked_again=other)
+    with pytest.raises(ValueError, match="must be a run of the same methods and classes"):
+        remove_clients(whole, ["2"], str(tmp_path / "new"), asked_again=more)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_client_of_the_extending_or_of_the_extended_run_can_go(tmp_path: Path) -> None:
@@ -179,3 +225,19 @@ def test_where_shares_are_capped_nothing_can_be_taken_out(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=r"shares were capped \(max-class-share, max-client-share\)"):
         remove_classes(folder, ["Bag"])
     assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_ctrl_c_leaves_nothing_half_written(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def there() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in whole.parent.rglob("*") if path.is_file()}
+
+    before = there()
+    monkeypatch.setattr(removal, "take_over", interrupted)
+    assert main(["remove", str(whole), "--client", "1"]) == 130
+    assert capsys.readouterr().err == "fedstats remove: stopped by Ctrl-C\n"
+    assert there() == before

@@ -1,4 +1,4 @@
-"""Real SuperLinks with real SuperNodes: what deployment/demo.sh starts, and federations of the tests' own."""
+"""Real SuperLinks with real SuperNodes: what `fedstats demo` starts, and federations of the tests' own."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
+from fedstats_app.cli.demo.certificates import make_node_key
+from tests.support.flower import REPOSITORY, environment_at, processes_naming
 
-from tests.support.flower import REAL_RUNS, REPOSITORY, environment_at, processes_naming
-
-needs_certificates = [
-    *REAL_RUNS,
-    pytest.mark.skipif(not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="makes certificates"),
-]
-SCRIPT = REPOSITORY / "deployment" / "demo.sh"
+DEMO = (sys.executable, "-m", "fedstats_app.cli", "demo")
 # All that can take long on a busy machine: Flower's processes need seconds of processor time each before they answer.
 PATIENCE = 900.0
 # Enough for the script's federation and one beside it.
@@ -107,8 +103,7 @@ class Deployment:
                 raise AssertionError(f"registering failed; see {self.folder}/flwr-*.log")
 
     def make_key(self, name: str) -> None:
-        words = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "", "-f", self.folder / f"{name}.key"]
-        subprocess.run(words, check=True)
+        make_node_key(self.folder / f"{name}.key")
 
     def supernode(
         self,
@@ -162,12 +157,12 @@ class Deployment:
 
 @dataclass
 class Script(Deployment):
-    """The federation of deployment/demo.sh: its folder holds the images too.
+    """The federation of `fedstats demo`: its folder holds the images too.
 
     Attributes
     ----------
     process : subprocess.Popen
-        The script itself.
+        The command itself.
     """
 
     process: subprocess.Popen[bytes] = field(kw_only=True)
@@ -186,21 +181,21 @@ class Script(Deployment):
         """
         wait_until(lambda: text in self.output or self.process.poll() is not None, f"{text!r}", lambda: self.output)
         if text not in self.output:
-            raise AssertionError(f"the script ended with {self.process.poll()}:\n{self.output}")
+            raise AssertionError(f"the command ended with {self.process.poll()}:\n{self.output}")
 
 
 @contextmanager
 def demo(home: Path) -> Iterator[Script]:
-    """Run deployment/demo.sh with ``--keep``, and give what it does while it does it.
+    """Run `fedstats demo` with ``--keep``, and give what it does while it does it.
 
-    At the end the script is told to end, as by Ctrl-C, and nothing of what it started may be left.
+    At the end the command is told to end, as by Ctrl-C, and nothing of what it started may be left.
     """
     port, folder = free_range(PORTS), home / "demo"
     home.mkdir(parents=True, exist_ok=True)
     environment = script_environment(home)
     with (home / "demo.out").open("wb") as log:
         process = subprocess.Popen(
-            [str(SCRIPT), "--dir", str(folder), "--port", str(port), "--keep"],
+            [*DEMO, "--dir", str(folder), "--port", str(port), "--keep"],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

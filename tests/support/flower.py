@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -87,6 +88,20 @@ def simulation(home: Path) -> Iterator[Simulation]:
     finally:
         for pid in superlinks_of(home):
             os.kill(pid, signal.SIGTERM)
+
+
+def as_flower_ends(error: BaseException | None) -> None:
+    """Log what Flower's process of a ServerApp logs when it ends, to standard error as it does."""
+    logger, handler = logging.getLogger("flwr"), logging.StreamHandler(sys.stderr)
+    logger.addHandler(handler)
+    try:
+        if error is not None:
+            logger.error("%s raised an exception", "Simulation", exc_info=error)
+        level, message = (logging.INFO, "") if error is None else (logging.ERROR, "Exit Code: 700\n\nAn unhandled")
+        record = logger.makeRecord(logger.name, level, __file__, 0, message, (), None, "flwr_exit")
+        logger.handle(record)
+    finally:
+        logger.removeHandler(handler)
 
 
 def environment_at(home: Path, *left_out: str) -> dict[str, str]:

@@ -31,7 +31,8 @@ def test_the_typical_class_mean_is_the_median_over_samples(counts: list[int], se
         float(np.quantile((one**2).sum(axis=1), 0.5, method="inverted_cdf"))
         for one in (of_samples, of_samples - of_samples.mean(axis=0))
     )
-    assert found == pytest.approx(between / (length + 1) ** 2)
+    share, number = between / (length + 1), sum(one > 0 for one in counts)
+    assert found == pytest.approx(max(20 * number * share**2, 0.05) / (length + 1))
 
 
 def test_without_classes_to_tell_apart_there_is_no_step() -> None:
@@ -47,15 +48,15 @@ def test_one_client_with_a_class_of_its_own_hardly_moves_the_rate() -> None:
     honest = probe_step(counts, sums)
     sums[4] *= 10.0  # as much as its length is allowed to be above what is usual
     lied = probe_step(counts, sums)
-    assert honest is not None and lied is not None and 0.5 < lied / honest < 2.0
+    assert honest is not None and lied is not None and 0.4 < lied / honest < 2.5
 
 
 def test_the_rate_follows_the_scale_of_the_features() -> None:
-    assert probe_rate(1e-4, 16) == pytest.approx(9 * 8e-4)
-    assert probe_rate(1e-4, 16, made=True) == pytest.approx(18 * 8e-4)
-    assert probe_rate(1e-4, 16, momentum=0.9) == pytest.approx(0.9 * 8e-4)
-    assert probe_rate(1e-4, 16, temperature=0.1) == pytest.approx(0.09 * 8e-4)
-    assert probe_rate(1.0, 4) == LARGEST_RATE == RequestLimits().max_learning_rate
+    assert probe_rate(1e-4) == pytest.approx(1e-4)
+    assert probe_rate(1e-4, made=True) == pytest.approx(2e-4)
+    assert probe_rate(1e-4, momentum=0.9) == pytest.approx(1e-5)
+    assert probe_rate(1e-4, temperature=0.1) == pytest.approx(1e-6)
+    assert probe_rate(3.0) == LARGEST_RATE == RequestLimits().max_learning_rate
     counts, sums = torch.tensor([5, 5]), 5000.0 * torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     small, large = probe_step(counts, sums), probe_step(counts, 10 * sums)
     assert small is not None and large is not None
@@ -72,7 +73,9 @@ def test_a_calibrated_head_gains_at_the_rate_found_whatever_the_scale_of_the_fea
     features = torch.from_numpy(centres[labels.numpy()] + noise) * scale
     statistics = FeatureStatistics.from_features(features[:1000], labels[:1000], 5)
     train, test = (TensorSamples(features[part].float(), labels[part]) for part in (slice(0, 1000), slice(1000, 2000)))
-    rate = probe_rate(probe_step(statistics.class_counts, statistics.class_sums), 5)
+    step = probe_step(statistics.class_counts, statistics.class_sums)
+    assert step is not None
+    rate = probe_rate(step)
     ncm = solve_ncm(statistics)
     temperature = best_temperature(losses_by_temperature(TunedModel(ncm, tune="probe"), train, 1000))
     model = TunedModel((ncm.weight / temperature, ncm.bias / temperature), tune="probe")

@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.initialisation import random_initialisation
+from fedstats_app.backbones.licences import RANDOM_WEIGHTS, licence_of_card
+from fedstats_app.backbones.state_files import read_state_file
 from fedstats_app.backbones.text.encoders import PooledEncoder, PromptEncoder
 from fedstats_app.backbones.text.language_head import LanguageHead, take_language_head
 from fedstats_app.backbones.text.names import MASK_SLOT, TEXT_SLOT, TINY_TEXT, TRANSFORMERS, TextOptions, with_folder
@@ -23,7 +25,7 @@ from fedstats_app.backbones.text.sentence import SentenceLayout, read_layout
 from fedstats_app.backbones.text.sources import model_folder
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
 from fedstats_app.backbones.text.transform import TextTransform
-from fedstats_app.backbones.weights import WeightsError, load_exactly, read_state_file
+from fedstats_app.backbones.weights import WeightsError, load_exactly
 
 # Where neither the user nor the model's folder says how long a text may be.
 LONGEST_BY_DEFAULT = 512
@@ -122,6 +124,7 @@ def load_text_backbone(
         autocast=autocast,
         identity=f"{type(network).__name__}: {form}",
         language_head=head,
+        licence=RANDOM_WEIGHTS if model.folder is None else licence_of_card(model.folder),
     )
 
 

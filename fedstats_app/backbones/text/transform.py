@@ -121,6 +121,16 @@ class TextTransform:
         longest = max(tokens.shape[1] for tokens in inputs)
         return torch.stack([self._pad(tokens, longest) for tokens in inputs])
 
+    def standalone_tokenizer(self) -> str:
+        """Return a `tokenizer.json` that cuts off and pads by itself, for texts without a template."""
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_str(self.tokenizer.backend_tokenizer.to_str())
+        tokenizer.enable_truncation(self.input_size)
+        tokenizer.enable_padding(pad_id=self._pad_id)
+        made: str = tokenizer.to_str()
+        return made
+
     def _pad(self, tokens: Tensor, length: int) -> Tensor:
         ids, mask = tokens
         free = (0, length - tokens.shape[1])

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
-import tomllib
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.cli.doctor.finding import Finding
-from fedstats_app.cli.text import paragraph
+from fedstats_app.cli.finding import Finding, report
+from fedstats_app.cli.local_superlink import check_local_superlink
+from fedstats_app.cli.progress import told
+from fedstats_app.cli.settings import read_settings
 from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.grid.progress import Step
 
 __all__ = ["Finding", "examine", "run"]
-
-_INDENT = " " * 9
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,28 +29,19 @@ def run(arguments: argparse.Namespace) -> int:
         from fedstats_app.cli.doctor.superlink import parse_address
 
         parse_address(arguments.superlink)
-    findings: list[Finding] = []
-    for finding in examine(arguments):
-        findings.append(finding)
-        if not arguments.json:
-            print(_lines(finding), flush=True)
-    failed = [finding for finding in findings if finding.level == "FAIL"]
-    if arguments.json:
-        document = {"ok": not failed, "findings": [asdict(finding) for finding in findings]}
-        print(json.dumps(document, indent=2, ensure_ascii=False))
-    else:
-        warnings = sum(finding.level == "warning" for finding in findings)
-        print(f"{len(findings)} checks: {len(failed)} failed, {warnings} with a warning")
-    return 1 if failed else 0
+    with told("doctor") as progress, progress.doing("checking") as step:
+        return 1 if report(examine(arguments, step), as_json=arguments.json) else 0
 
 
-def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
+def examine(arguments: argparse.Namespace, step: Step) -> Iterator[Finding]:
     """Do all checks that the arguments allow, the quick ones first.
 
     Parameters
     ----------
     arguments : argparse.Namespace
         Of `fedstats doctor`.
+    step : Step
+        Is told what is being checked.
 
     Yields
     ------
@@ -61,12 +50,16 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     """
     from fedstats_app.cli.doctor.versions import check_versions
 
+    step.at(0, "checking versions")
     yield from check_versions(simulation=not (arguments.data_path or arguments.superlink))
+    step.at(0, "checking certificates and the SuperLink")
     yield from _network(arguments)
+    if not (arguments.data_path or arguments.superlink or arguments.connection):
+        yield check_local_superlink()
     config, finding = _settings(arguments.run_config)
     yield finding
     if config is not None:
-        yield from _work(config, _node(arguments), arguments.backbone_weights)
+        yield from _work(config, _node(arguments), arguments.backbone_weights, step)
 
 
 def _network(arguments: argparse.Namespace) -> Iterator[Finding]:
@@ -108,16 +101,16 @@ def _certificate_files(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield from check_pair(found["certificate"][0], found["root certificate"], host)
 
 
-def _settings(path: str | None) -> tuple[AppConfig | None, Finding]:
-    if not path:
+def _settings(given: list[str]) -> tuple[AppConfig | None, Finding]:
+    if not given:
         return AppConfig(), Finding("run-config", "ok", "the defaults")
+    named = " ".join(given)
     try:
-        settings = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-        return AppConfig.from_run_config(settings), Finding("run-config", "ok", f"{path}: {len(settings)} keys")
-    except (OSError, ValueError) as error:
-        return None, Finding(
-            "run-config", "FAIL", f"{path}: {error}", "correct the file; all keys are in pyproject.toml"
-        )
+        settings = read_settings(given)
+        return AppConfig.from_run_config(settings), Finding("run-config", "ok", f"{named}: {len(settings)} keys")
+    except ValueError as error:
+        advice = "correct it; all keys are in pyproject.toml, and `fedstats check` says more"
+        return None, Finding("run-config", "FAIL", f"{named}: {error}", advice)
 
 
 def _node(arguments: argparse.Namespace) -> NodeConfig | None:
@@ -126,35 +119,33 @@ def _node(arguments: argparse.Namespace) -> NodeConfig | None:
     return NodeConfig.from_node_config({"data-path": str(Path(arguments.data_path).expanduser().absolute())})
 
 
-def _work(config: AppConfig, node: NodeConfig | None, weights: str) -> Iterator[Finding]:
+def _work(config: AppConfig, node: NodeConfig | None, weights: str, step: Step) -> Iterator[Finding]:
     """Check what a run works with: network, data, disk; then what it costs."""
     from fedstats_app.cli.doctor.cost import check_cost, check_disk, sizes_of
     from fedstats_app.cli.doctor.samples import check_class_counts, check_kind, check_samples, load_data
     from fedstats_app.cli.doctor.weights import check_weights
 
     own_data = node is not None
+    step.at(0, f"loading backbone {config.backbone.backbone}")
     finding, backbone = check_weights(config, own_data=own_data, weights=weights)
     yield finding
+    step.at(0, "reading the list of samples")
     finding, dataset = load_data(config, node)
     yield finding
     sizes = None
     if dataset is not None:
+        step.at(0, f"reading some of {len(dataset):,} {dataset.kind}s")
         yield check_samples(dataset)
         if backbone is not None:
             yield from check_kind(dataset, backbone)
         if node is not None:
             yield from check_class_counts(dataset, config, node)
+        step.at(0, "counting samples by client")
         try:
             sizes = sizes_of(dataset, config, own_data=own_data)
         except ValueError as error:
             yield Finding("partitions", "FAIL", str(error), "change num-clients or the partitioner")
     yield from check_disk(config, node, sizes, backbone.feature_dim if backbone else 0)
     if backbone is not None and dataset is not None and sizes is not None and dataset.kind == backbone.kind:
+        step.at(0, "timing the network")
         yield from check_cost(sizes, backbone, config, dataset, own_data=own_data)
-
-
-def _lines(finding: Finding) -> str:
-    text = paragraph(f"{finding.check}: {finding.message}", first=f"{finding.level:<9}", rest=_INDENT)
-    if finding.advice:
-        text += "\n" + paragraph(f"-> {finding.advice}", first=_INDENT, rest=_INDENT + "   ")
-    return text

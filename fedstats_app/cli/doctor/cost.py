@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +13,19 @@ import numpy as np
 import torch
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.cli.doctor.finding import Finding, Level
+from fedstats_app.backbones.timing import seconds_per_sample
 from fedstats_app.cli.doctor.samples import some_of
+from fedstats_app.cli.finding import Finding, Level
 from fedstats_app.cli.sample_files import readable
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import partitions
 from fedstats_app.grid.class_memory import machine_bytes
+from fedstats_app.grid.progress import in_words
 from fedstats_app.methods import METHODS, ConfiguredMethod
 from fedstats_app.results.run_folder import DEFAULT_OUTPUT_DIR
 from fedstats_app.statistics import ClientSize
 
-_TIMED_SECONDS = 0.5
 # A solve holds the Gram matrix, the scatter, eigenvectors and work space of the same size, in float64.
 _MATRICES_IN_A_SOLVE = 6
 # What a client sends beside its statistics: three numbers and the backbone's fingerprint.
@@ -65,8 +65,8 @@ def sizes_of(dataset: Dataset, config: AppConfig, *, own_data: bool) -> Sizes:
     num_classes = len(dataset.class_names)
     if own_data:
         return Sizes((ClientSize(len(dataset), len(np.unique(dataset.labels))),), num_classes)
-    if len(dataset) > _PARTITIONED_AT_MOST:
-        num_clients = config.partition.num_clients
+    num_clients = config.partition.num_clients
+    if len(dataset) > _PARTITIONED_AT_MOST and num_clients:
         alike = ((len(dataset) + client) // num_clients for client in range(num_clients))
         return Sizes(tuple(ClientSize(num_samples, num_classes) for num_samples in alike), num_classes)
     parts = partitions(config.data, config.partition, config.run.seed)
@@ -116,7 +116,7 @@ def check_cost(
         "time",
         "ok",
         f"{1000 * seconds:.1f} ms per {dataset.kind} in the network ({backbone.device}, {torch.get_num_threads()} "
-        f"threads), so about {_duration(total)} for {sizes.num_samples:,} {dataset.kind}s on this machine, and the "
+        f"threads), so about {in_words(total)} for {sizes.num_samples:,} {dataset.kind}s on this machine, and the "
         "time to read them",
     )
 
@@ -143,25 +143,6 @@ def typical_input(dataset: Dataset, backbone: Backbone) -> torch.Tensor:
     found = readable(dataset, some_of(dataset), [], {})
     inputs = sorted((backbone.transform(sample) for sample in found), key=lambda one: one.shape[-1])
     return inputs[len(inputs) // 2] if inputs else backbone.transform.blank()
-
-
-def seconds_per_sample(backbone: Backbone, inputs: torch.Tensor) -> float:
-    """Time full batches through the network for half a second, at least one, after one that is not counted.
-
-    Parameters
-    ----------
-    backbone : Backbone
-        Whose network it is.
-    inputs : Tensor
-        What one sample becomes; the batch repeats it.
-    """
-    batch = torch.stack([inputs] * backbone.batch_size)
-    backbone.forward_batch(batch)
-    started, passes = time.perf_counter(), 0
-    while passes == 0 or time.perf_counter() - started < _TIMED_SECONDS:
-        backbone.forward_batch(batch).sum().item()  # waits for the device
-        passes += 1
-    return (time.perf_counter() - started) / (passes * backbone.batch_size)
 
 
 def check_disk(config: AppConfig, node: NodeConfig | None, sizes: Sizes | None, feature_dim: int) -> Iterator[Finding]:
@@ -199,9 +180,3 @@ def megabytes(number: float) -> str:
         if number >= size:
             return f"{number / size:,.1f} {unit}"
     return f"{number / 1e3:,.1f} kB"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.cli.doctor.finding import Finding
 from fedstats_app.cli.doctor.weights import offline
+from fedstats_app.cli.finding import Finding
 from fedstats_app.cli.sample_files import readable
 from fedstats_app.cli.text import printable
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
-from fedstats_app.data.clients import own_dataset, training_set
+from fedstats_app.data.clients import data_spec, own_dataset, test_split, training_set
+from fedstats_app.data.description import check_classes, description, doubts
 
 # Spread over all of them: damaged files often come together.
 SAMPLES_READ = 200
@@ -24,15 +25,25 @@ def load_data(config: AppConfig, node: NodeConfig | None) -> tuple[Finding, Data
     """Load the data of a node, or of the simulation, without any download."""
     try:
         with offline():
-            dataset = training_set(config.data) if node is None else own_dataset(node.data_path, config.data)
+            if node is None:
+                dataset = training_set(config.data)
+                test = test_split(config.data.test_dataset or config.data.dataset, config.data)
+                check_classes(dataset)
+            else:
+                reading = node.data_options(config.data)
+                dataset = own_dataset(node.data_path, reading)
+                test = test_split(data_spec(node.data_path), reading)
     # What is missing for a data set of the hub shows as a failed connection or a missing library.
     except (ValueError, OSError, ImportError) as error:
         return Finding("data", "FAIL", str(error), "put the data there, or name another data-path or dataset"), None
-    names = dataset.class_names
-    listed = ", ".join(printable(name, 40) for name in names[:CLASSES_LISTED])
-    more = f" and {len(names) - CLASSES_LISTED} more" if len(names) > CLASSES_LISTED else ""
-    message = f"{dataset.name}: {len(dataset):,} {dataset.kind}s of {len(names)} classes ({listed}{more})"
-    return Finding("data", "ok", message), dataset
+    message = f"{dataset.name}: {description(dataset, test)}"
+    doubtful = [*dataset.notes, *doubts(dataset, test)]
+    if node is not None and test is not None:
+        doubtful.append("the test split is not used: a node keeps some samples of its own for evaluation")
+    if not doubtful:
+        return Finding("data", "ok", message), dataset
+    advice = "if the folders are not read as you meant, see docs/data.md"
+    return Finding("data", "warning", f"{message}; {'; '.join(doubtful)}", advice), dataset
 
 
 def check_kind(dataset: Dataset, backbone: Backbone) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.weights import WeightsError
-from fedstats_app.cli.doctor.finding import Finding
+from fedstats_app.cli.finding import Finding
 from fedstats_app.config import AppConfig
 
 
@@ -36,9 +36,12 @@ def check_weights(config: AppConfig, *, own_data: bool, weights: str) -> tuple[F
     seconds = time.perf_counter() - started
     size = f"at {backbone.input_size} pixels" if backbone.kind == "image" else f"up to {backbone.input_size} tokens"
     message = (
-        f"{backbone.name} {size}, {backbone.feature_dim} features, on {backbone.device}; "
-        f"weights: {backbone.weights_source}; fingerprint {backbone.fingerprint[:16]}; loaded in {seconds:.1f} s"
+        f"{backbone.name} {size}, {backbone.feature_dim} features ({backbone.features}), on {backbone.device}; "
+        f"weights: {backbone.weights_source}, licence {backbone.licence.name}; fingerprint "
+        f"{backbone.fingerprint[:16]}; loaded in {seconds:.1f} s"
     )
+    if warnings := backbone.licence.warnings:
+        return Finding("backbone", "warning", message, " ".join(warnings)), backbone
     return Finding("backbone", "ok", message), backbone
 
 

@@ -166,6 +166,8 @@ def _set_up_axes(axes: Axes, points: Sequence[CostPoint]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(log_ticks(low, high)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    # The limits leave room for labels beyond what an accuracy can be, where there is nothing to read off.
+    axes.set_yticks([tick for tick in axes.get_yticks() if max(axes.get_ylim()[0], 0) <= tick <= 100])
     axes.yaxis.set_major_formatter(per_cent)
     axes.set_xlabel("sent by all clients together (MB, log scale)")
     axes.set_ylabel("test accuracy")

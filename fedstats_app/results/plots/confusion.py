@@ -22,15 +22,21 @@ from fedstats_app.results.plots.style import (
 )
 
 _MOST_CLASSES_WITH_NUMBERS = 20
-_MOST_CLASSES_WITH_NAMES = 50
+_MOST_CLASSES_WITHOUT_LIST = 50
+_MOST_CLASSES_WITH_NAMES = 120
+_ROW_HEIGHT = 0.105  # inches, of the smallest names that can be read
 _MOST_CELLS = 300  # along a side; more classes share a cell
-_PAIRS = 15
-_PANEL_WIDTH = 3.6  # inches
+_PAIRS_PER_INCH = 1.7
+_LONGEST_IN_PAIR = 22
+_PANEL_WIDTH = 4.2  # inches
 _PANEL_MARGIN = 0.08  # clear of the colour bar's label
 
 
 def plot_confusion_matrix(matrix: ArrayLike, class_names: Sequence[str], path: Path, title: str) -> None:
-    """Draw a confusion matrix: with numbers for up to 20 classes, with a list of the most confused pairs beyond 50.
+    """Draw a confusion matrix: with numbers for up to 20 classes, with names for up to 120.
+
+    Beyond 50 classes the most confused pairs are listed beside it.
+
 
     Parameters
     ----------
@@ -57,8 +63,10 @@ def confusion_figure(counts: NDArray[np.int64], class_names: Sequence[str], titl
     """Build the figure; call it within `plot_style`."""
     num_classes = len(counts)
     names = shortened(class_names)
-    side_panel = num_classes > _MOST_CLASSES_WITH_NAMES
+    side_panel = num_classes > _MOST_CLASSES_WITHOUT_LIST
     height = float(np.clip(3.0 + 0.42 * num_classes, 4.8, 8.0))
+    if num_classes <= _MOST_CLASSES_WITH_NAMES:
+        height = max(height, 2.4 + _ROW_HEIGHT * num_classes)
     width = height + 0.6
     figure = new_figure(width + _PANEL_WIDTH, width) if side_panel else new_figure(width, height)
     grid = figure.add_gridspec(1, 2 if side_panel else 1, width_ratios=[width, _PANEL_WIDTH] if side_panel else None)
@@ -71,7 +79,8 @@ def confusion_figure(counts: NDArray[np.int64], class_names: Sequence[str], titl
     if num_classes <= _MOST_CLASSES_WITH_NUMBERS:
         _write_numbers(axes, shares)
     if side_panel:
-        _list_confused_pairs(figure.add_subfigure(grid[1]).add_subplot(), counts, names)
+        listed = shortened(class_names, _LONGEST_IN_PAIR)
+        _list_confused_pairs(figure.add_subfigure(grid[1]).add_subplot(), counts, listed, int(_PAIRS_PER_INCH * width))
     cells = f"; {group} x {group} classes in a cell" if group > 1 else ""
     set_title(axes, title, _summary(counts) + cells, inches=width)
     return figure
@@ -135,6 +144,8 @@ def _name_classes(axes: Axes, names: Sequence[str]) -> None:
     if len(names) > _MOST_CLASSES_WITH_NAMES:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(10, integer=True))
+        axes.set_xlabel("number of the predicted class")
+        axes.set_ylabel("number of the true class")
         return
     size = 9 if len(names) <= _MOST_CLASSES_WITH_NUMBERS else 6
     slant = 90 if len(names) > 12 else 40
@@ -152,12 +163,12 @@ def _write_numbers(axes: Axes, shares: NDArray[np.float64]) -> None:
             axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=size, color=colour)
 
 
-def _list_confused_pairs(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) -> None:
+def _list_confused_pairs(axes: Axes, counts: NDArray[np.int64], names: Sequence[str], number: int) -> None:
     axes.set_axis_off()
     axes.set_title("most confused", loc="left", x=_PANEL_MARGIN, fontsize=10, fontweight="bold")
     totals = counts.sum(axis=1)
-    for line, (true, predicted) in enumerate(most_confused_pairs(counts, _PAIRS)):
-        height = 1 - (line + 0.5) / _PAIRS
-        number = counts[true, predicted]
+    for line, (true, predicted) in enumerate(most_confused_pairs(counts, number)):
+        height = 1 - (line + 0.5) / number
+        samples = counts[true, predicted]
         axes.text(_PANEL_MARGIN, height, f"{names[true]} → {names[predicted]}", va="bottom", fontsize=9)
-        axes.text(_PANEL_MARGIN, height, f"{number:,} of {totals[true]:,}", va="top", fontsize=8, color=MUTED)
+        axes.text(_PANEL_MARGIN, height, f"{samples:,} of {totals[true]:,}", va="top", fontsize=8, color=MUTED)

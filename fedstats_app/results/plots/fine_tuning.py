@@ -28,7 +28,7 @@ from fedstats_app.results.plots.style import (
 )
 from fedstats_app.results.training_curves import TrainingCurve, training_curves
 
-_WIDTH = 11.0
+_PANEL_WIDTH = 11.0 / 3
 # Those of the plot of accuracy against bytes, where the methods come in this order.
 _COLOURS = dict(zip(METHODS, METHOD_COLOURS, strict=False))
 _MADE = (RANDOM_START, "zero")  # heads that nothing was solved for
@@ -42,7 +42,9 @@ _PANELS: tuple[tuple[str, Callable[[TrainingCurve], Sequence[float]]], ...] = (
 
 
 def plot_training(results: Sequence[TrainingResult], path: Path, title: str = "Training from each head") -> None:
-    """Draw accuracy over rounds, megabytes (log) and forward passes (log); a row of panels for every stage.
+    """Draw accuracy over rounds, megabytes (log) and, if training makes any, forward passes (log).
+
+    Every stage has a row of panels.
 
     A training's curve begins with a star where its head was solved; those from a random head are grey and dotted, and
     enter from below where they start far under all others. Trainings of one name are the seeds of one experiment: the
@@ -73,14 +75,22 @@ def training_figure(results: Sequence[TrainingResult], title: str) -> Figure:
         raise ValueError("training curves: at least one training must have been evaluated, got none that was")
     stages = {curve.stage: curve.title for curve in curves}
     colours = _colours(curves)
-    figure = new_figure(_WIDTH, 1.3 + 3.1 * len(stages))
-    rows = figure.subplots(len(stages), len(_PANELS), squeeze=False, sharey="row")
+    panels = _PANELS if any(map(_makes_passes, curves)) else _PANELS[:-1]
+    figure = new_figure(_PANEL_WIDTH * len(panels), 1.3 + 3.1 * len(stages))
+    rows = figure.subplots(len(stages), len(panels), squeeze=False, sharey="row")
     for row, stage in zip(rows, stages, strict=True):
         _draw_stage(list(row), [curve for curve in curves if curve.stage == stage], colours)
         row[0].set_title(stages[stage], loc="left", fontsize=10, color=MUTED)
     figure.suptitle(title, x=0.012, ha="left", fontsize=12, fontweight="bold")
     _add_legend(figure, curves, colours)
     return figure
+
+
+def _makes_passes(curve: TrainingCurve) -> bool:
+    """Return whether training goes on making passes; on cached features the line over them is a vertical one."""
+    passes = curve.forward_passes
+    # A made head's training fills the cache first.
+    return passes[-1] > (1.2 * passes[len(passes) // 2] if curve.start in _MADE else passes[0])
 
 
 def _label(curve: TrainingCurve) -> str:
@@ -108,7 +118,7 @@ def _colours(curves: Sequence[TrainingCurve]) -> dict[str, str]:
 def _draw_stage(row: list[Axes], curves: Sequence[TrainingCurve], colours: dict[str, str]) -> None:
     for axes in row[1:]:
         axes.set_xscale("log")
-    for axes, (name, costs) in zip(row, _PANELS, strict=True):
+    for axes, (name, costs) in zip(row, _PANELS, strict=False):
         for order, curve in enumerate(curves):
             _draw(axes, curve, np.array(costs(curve), dtype=float), colours[_label(curve)], order)
         axes.set_xlabel(name)
@@ -117,7 +127,7 @@ def _draw_stage(row: list[Axes], curves: Sequence[TrainingCurve], colours: dict[
     row[0].set_ylabel("test accuracy")
     row[0].yaxis.set_major_formatter(per_cent)
     row[0].xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    for axes, (_, costs) in zip(row[1:], _PANELS[1:], strict=True):
+    for axes, (_, costs) in zip(row[1:], _PANELS[1:], strict=False):
         _limit_log_axis(axes, [cost for curve in curves for cost in costs(curve) if cost > 0])
     solved = [curve for curve in curves if curve.start not in _MADE and len(curve.rounds) > 1]
     if solved and all(curve.forward_passes[-1] == curve.forward_passes[0] for curve in solved):

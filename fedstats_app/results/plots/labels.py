@@ -26,7 +26,8 @@ from fedstats_app.results.plots.style import (
 _MOST_CLASSES_IN_BARS = 20
 _MOST_CLIENTS_IN_BARS = 150
 _MOST_CLIENTS_WITH_NAMES = 30
-_MOST_CLASSES_WITH_NAMES = 40
+_MOST_CLASSES_WITH_NAMES = 120
+_ROW_HEIGHT = 0.105  # inches, of the smallest names that can be read
 _MOST_COLUMNS = 1000  # of the heat map; more clients share a column
 _MOST_ROWS = 600
 # One sample must stand out from none, which is left almost white.
@@ -141,7 +142,10 @@ def _heat_map(counts: NDArray[np.int64], class_names: Sequence[str], title: str)
     classes_per_row = group_size(num_classes, _MOST_ROWS)
     image = sum_groups(sum_groups(ordered, clients_per_column, axis=0), classes_per_row, axis=1).T
     most = max(int(image.max()), 2)
-    figure = new_figure(11.0, float(np.clip(1.9 + 0.3 * num_classes, 3.4, 6.5)))
+    height = float(np.clip(1.9 + 0.3 * num_classes, 3.4, 6.5))
+    if num_classes <= _MOST_CLASSES_WITH_NAMES:
+        height = max(height, 1.9 + _ROW_HEIGHT * num_classes)
+    figure = new_figure(11.0, height)
     axes = figure.add_subplot()
     drawn = axes.imshow(
         np.ma.masked_equal(image, 0),
@@ -157,9 +161,9 @@ def _heat_map(counts: NDArray[np.int64], class_names: Sequence[str], title: str)
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     if num_classes <= _MOST_CLASSES_WITH_NAMES:
         axes.set_yticks(np.arange(num_classes) + 0.5, shortened(class_names))
-        axes.tick_params(axis="y", length=0, labelsize=10 if num_classes <= 20 else 7)
+        axes.tick_params(axis="y", length=0, labelsize=10 if num_classes <= 20 else 7 if num_classes <= 40 else 6)
     else:
-        axes.set_ylabel("class")
+        axes.set_ylabel("number of the class")
         axes.yaxis.set_major_locator(MaxNLocator(10, integer=True))
     set_title(axes, title, _summary(counts), inches=figure.get_figwidth() - 1.0)
     what = "samples" if clients_per_column * classes_per_row == 1 else "samples in a cell"

@@ -110,7 +110,35 @@ def quiet_axes(axes: Axes, along: Literal["x", "y"]) -> None:
 
 
 def shortened(names: Sequence[str], length: int = 18) -> list[str]:
-    """Cut long names in the middle, so that they leave room for the data; their ends often tell them apart."""
+    """Cut long names in the middle, so that they leave room for the data; their ends often tell them apart.
+
+    Where they do not, the names that would look alike are cut around the place where they begin to differ, and where
+    that is not enough, numbered. Different names stay different, at most `length` characters long.
+    """
     tail = length // 2 - 1
     head = length - 1 - tail
-    return [name if len(name) <= length else f"{name[:head].rstrip()}…{name[-tail:].lstrip()}" for name in names]
+    short = [name if len(name) <= length else f"{name[:head].rstrip()}…{name[-tail:].lstrip()}" for name in names]
+    for alike in _alike(short, names):
+        begin = max(_first_difference([names[place] for place in alike]) - 2, 0)
+        for place in alike:
+            part = names[place][begin : begin + length - 2]
+            short[place] = f"{'…' if begin else ''}{part}{'…' if begin + len(part) < len(names[place]) else ''}"
+    while alike_still := _alike(short, names):  # again, should a name look like a numbered one
+        for place in (place for alike in alike_still for place in alike):
+            number = f" #{place}"
+            short[place] = short[place][: length - len(number)] + number
+    return short
+
+
+def _first_difference(names: Sequence[str]) -> int:
+    """Return how many letters all names begin with."""
+    columns = enumerate(zip(*names, strict=False))
+    return next((place for place, letters in columns if len(set(letters)) > 1), min(map(len, names)))
+
+
+def _alike(short: Sequence[str], names: Sequence[str]) -> list[list[int]]:
+    """Return the places of different names that have become the same, together."""
+    places: dict[str, list[int]] = {}
+    for place, text in enumerate(short):
+        places.setdefault(text, []).append(place)
+    return [alike for alike in places.values() if len({names[place] for place in alike}) > 1]

@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from flwr.app import Message, RecordDict
@@ -102,14 +101,6 @@ def test_all_methods_asked_for_and_the_time_are_told(monkeypatch: pytest.MonkeyP
     found = findings(None, monkeypatch)
     assert all(f"{method} " in found["bytes up"].message for method in AppConfig().methods)
     assert "for 3,000 images" in found["time"].message and "ms per image" in found["time"].message
-
-
-def test_time_is_that_of_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    backbone = load_backbone("random:tiny", input_size=16, device="cpu", batch_size=4)
-    clock = iter(np.arange(0, 100, 0.3))
-    monkeypatch.setattr(cost.time, "perf_counter", lambda: float(next(clock)))
-    # Read at 0.0 (start), 0.3 after one pass, 0.6 after two, which ends it, 0.9 for the total: two passes of four.
-    assert cost.seconds_per_sample(backbone, backbone.transform.blank()) == pytest.approx(0.9 / 8)
 
 
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

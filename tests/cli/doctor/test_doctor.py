@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from fedstats_app.backbones.registry import load_backbone
@@ -53,7 +54,8 @@ def test_text_is_a_line_per_check_with_what_to_do(
     assert "\nwarning  class counts: 3 of 3 classes have fewer than 5 images" in out
     assert "\n         -> add images, or set min-class-count" in out
     assert "from this node, each method alone" in out and "memory:" not in out
-    assert out.splitlines()[-1].endswith("0 failed, 1 with a warning")
+    assert "pixels on a side" in " ".join(out.split())
+    assert out.splitlines()[-1].endswith("0 failed, 2 with a warning")
     words = [line for line in out.splitlines() if str(pictures.parent) not in line]
     assert max(map(len, words)) <= 100
 
@@ -136,3 +138,21 @@ def test_a_certificate_file_that_is_none_fails_once(settings: Path, tmp_path: Pa
     words = ["--run-config", settings, "--root-certificates", missing, "--superlink", "127.0.0.1:9"]
     code, found = doctor(capsys, *words)
     assert code == 1 and found["root certificate"]["level"] == "FAIL" and "SuperLink" not in found
+
+
+def test_a_licence_that_restricts_is_a_warning(settings: Path, tmp_path: Path, capsys: Capture) -> None:
+    timm = pytest.importorskip("timm")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    small = {"img_size": 32, "depth": 1, "embed_dim": 24, "num_heads": 3}
+    architecture = "vit_tiny_patch16_224"
+    torch.save(timm.create_model(architecture, num_classes=0, **small).state_dict(), folder / "pytorch_model.bin")
+    (folder / "config.json").write_text(json.dumps({"architecture": architecture, "model_args": small}))
+    (folder / "README.md").write_text("---\nlicense: cc-by-nc-nd-4.0\n---\n")
+    text = settings.read_text().replace("random:tiny", f"timm:local-dir:{folder}").replace("= 16", "= 0")
+    settings.write_text(text)
+    code, found = doctor(capsys, "--run-config", settings)
+    assert (code, found["backbone"]["level"]) == (0, "warning")
+    assert "24 features (the class token)" in found["backbone"]["message"]
+    assert "licence cc-by-nc-nd-4.0" in found["backbone"]["message"]
+    assert "forbids to share what is derived from it" in found["backbone"]["advice"]

@@ -24,12 +24,13 @@ def _names(classes: int) -> list[str]:
     return [f"a rather long class name, no. {index}" for index in range(classes)]
 
 
-@pytest.mark.parametrize("classes", [1, 2, 10, 20, 50, 51, 1203])
+@pytest.mark.parametrize("classes", [1, 2, 10, 20, 50, 51, 100, 120, 121, 1203])
 def test_every_size_is_readable(classes: int, check_texts: Check) -> None:
     texts = check_texts(confusion_figure(_matrix(classes), _names(classes), "FedCOF on some data"))
     accuracy = 100 * np.trace(_matrix(classes)) / (50 * classes)
     assert any(f"{accuracy:.1f} % of {50 * classes:,} test samples" in text for text in texts)
     assert ("most confused" in texts) == (classes > 50)
+    assert ("number of the true class" in texts) == (classes > 120)
 
 
 def test_cells_hold_per_cent_of_the_true_class(check_texts: Check) -> None:

@@ -84,11 +84,16 @@ def test_a_random_head_that_never_gets_near_is_still_seen() -> None:
     assert axes.get_ylim()[0] < random.get_ydata().max()
 
 
-def test_a_probe_on_cached_features_says_why_its_passes_stand_still() -> None:
-    for passes, expected in ((0, 1), (10, 0)):
-        panels = draw([rising("random", 0.1, 0.8), rising("fedcof", 0.8, 0.9, passes=passes)]).axes
-        assert [len(axes.texts) for axes in panels] == [0, 0, expected]
-    assert not draw([rising("random", 0.1, 0.8, passes=0)]).axes[2].texts
+def test_a_panel_of_passes_that_stand_still_is_left_out() -> None:
+    for passes, panels in ((0, 2), (10, 3)):
+        assert len(draw([rising("random", 0.1, 0.8), rising("fedcof", 0.8, 0.9, passes=passes)]).axes) == panels
+    assert len(draw([rising("random", 0.1, 0.8, passes=0)]).axes) == 2
+    assert len(draw([rising("random", 0.1, 0.8, passes=100)]).axes) == 3
+
+
+def test_beside_a_stage_that_makes_passes_a_probe_on_cached_features_says_why_its_stand_still() -> None:
+    stages = [rising("fedcof", 0.8, 0.9), rising("fedcof", 0.8, 0.9, stage="full", passes=10)]
+    assert [len(axes.texts) for axes in draw(stages).axes] == [0, 0, 1, 0, 0, 0]
 
 
 def test_seeds_are_one_line_with_a_band_of_one_deviation() -> None:

@@ -1,3 +1,6 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fedstats_app.results.plots.style import METHOD_COLOURS, shortened
 
 
@@ -8,6 +11,17 @@ def test_long_names_keep_both_ends_and_stay_apart() -> None:
     assert len(set(cut)) == 4
     assert all(len(name) <= 18 for name in cut)
     assert cut[2] == "a class w…g name 1"
+
+
+def test_names_with_the_same_ends_are_cut_where_they_differ() -> None:
+    names = ["a beetle of the north, adult", "a beetle of the south, adult", "a tree"]
+    assert shortened(names) == ["…e north, adult", "…e south, adult", "a tree"]
+
+
+@given(st.lists(st.text("ab…# 1", max_size=40), max_size=30, unique=True))
+def test_different_names_stay_different_and_none_is_too_long(names: list[str]) -> None:
+    cut = shortened(names)
+    assert len(set(cut)) == len(names) and all(len(name) <= 18 for name in cut)
 
 
 def test_text_in_the_colours_of_the_methods_can_be_read_on_white() -> None:

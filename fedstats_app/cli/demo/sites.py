@@ -1,6 +1,6 @@
 """Make three sites' folders of images, one folder per class, out of the sample that comes with the app.
 
-    python deployment/make_sites.py FOLDER
+    python -m fedstats_app.cli.demo.sites FOLDER
 
 FOLDER/images/site-a, site-b and site-c share some classes and have some to themselves. FOLDER/server/test has images
 for the server to score models on, and FOLDER/new.png is one of an ankle boot; no site has any of them.
@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from fedstats_app.data import Dataset, load_dataset
 
@@ -42,13 +43,20 @@ def make_sites(root: Path) -> None:
             taken[name] += count
     for name in taken:
         _save(test, _indices(test, name)[-TEST_IMAGES:], root / "server" / "test" / name)
-    test.sample(int(_indices(test, NEW_IMAGE)[0])).save(root / "new.png")
+    _image(test, int(_indices(test, NEW_IMAGE)[0])).save(root / "new.png")
 
 
 def _save(dataset: Dataset, indices: np.ndarray, folder: Path) -> None:
     folder.mkdir(parents=True)
     for number, index in enumerate(indices):
-        dataset.sample(int(index)).save(folder / f"{number:03d}.png")
+        _image(dataset, int(index)).save(folder / f"{number:03d}.png")
+
+
+def _image(dataset: Dataset, index: int) -> Image.Image:
+    sample = dataset.sample(index)
+    if isinstance(sample, str):
+        raise TypeError("the built-in sample must have images, it has texts")
+    return sample
 
 
 def _indices(dataset: Dataset, name: str) -> np.ndarray:

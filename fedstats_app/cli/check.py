@@ -1,0 +1,121 @@
+"""`fedstats check`: what would be wrong with a run, before Flower is started, in about a second."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedstats_app.cli.finding import Finding, report
+from fedstats_app.cli.local_superlink import check_local_superlink
+from fedstats_app.cli.settings import SettingsError, read_settings, run_config_words
+from fedstats_app.config import AppConfig, ConfigError
+
+_VARIABLE = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
+# What a backbone of this prefix needs, and the extra that has it.
+_LIBRARIES = {
+    "timm:": ("timm", "timm"),
+    "sentence:": ("transformers", "text"),
+    "transformers:": ("transformers", "text"),
+}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print every finding and, if nothing fails, the command to run in the last line; 1 if something fails."""
+    given = [*arguments.run_config, *arguments.settings]
+    failed = report(examine(given), as_json=arguments.json)
+    if failed:
+        return 1
+    if not arguments.json:
+        print(f"\n{command(given)}")
+    return 0
+
+
+def command(given: list[str]) -> str:
+    """Return the line that starts the run that was checked."""
+    variable = "" if os.environ.get(_VARIABLE) == "1" else f"{_VARIABLE}=1 "
+    return f"{variable}flwr run . --stream {run_config_words(given)}".rstrip()
+
+
+def examine(given: list[str]) -> Iterator[Finding]:
+    """Check settings as `flwr run --run-config` takes them, and what they name on this machine.
+
+    Parameters
+    ----------
+    given : list of str
+        One TOML file, or texts of pairs KEY=VALUE; empty for the defaults.
+
+    Yields
+    ------
+    Finding
+        One for each problem, and one for each thing that is right.
+    """
+    config = None
+    for finding in check_settings(given):
+        yield finding if isinstance(finding, Finding) else Finding("run-config", "ok", _settled(given))
+        config = finding if isinstance(finding, AppConfig) else None
+    if config is not None:
+        yield from _check_places(config)
+        yield from _check_libraries(config)
+    yield check_local_superlink()
+
+
+def check_settings(given: list[str]) -> Iterator[Finding | AppConfig]:
+    """Yield the configuration, or else a finding for each problem."""
+    advice = "all keys, with their defaults and what they mean, are in the app's pyproject.toml"
+    try:
+        yield AppConfig.from_run_config(read_settings(given))
+    except SettingsError as error:
+        for problem in str(error).split("\n"):
+            yield Finding("settings", "FAIL", problem, """as in: --run-config "num-clients=20 method='fedcof'\"""")
+    except ConfigError as error:
+        for problem in str(error).split("\n")[1:]:
+            yield Finding("run-config", "FAIL", problem.strip(), advice)
+
+
+def _settled(given: list[str]) -> str:
+    return f"{' '.join(given)}: every key and value" if given else "the defaults"
+
+
+def _check_places(config: AppConfig) -> Iterator[Finding]:
+    """Look whether something is at every path that is named; what is in it takes longer, and is the doctor's."""
+    weights = config.backbone.backbone_weights
+    named = [
+        ("data", "dataset", _path_of(config.data.dataset)),
+        ("data", "test-dataset", _path_of(config.data.test_dataset)),
+        ("backbone", "backbone-weights", "" if weights == "random" else weights),
+        ("run folder", "resume", config.run.resume),
+        ("run folder", "extend", config.federation.extend),
+    ]
+    for check, key, path in named:
+        if path and Path(path).expanduser().exists():
+            yield Finding(check, "ok", f"{key}: {path} is there")
+        elif path:
+            yield Finding(check, "FAIL", f"{key}: nothing is at {path}", "correct the path, on this machine")
+
+
+def _path_of(spec: str) -> str:
+    """Return where a data set is, "" for one that is not in a file of this machine."""
+    kind, _, where = spec.partition(":")
+    return "" if kind in ("builtin", "hub") else where
+
+
+def _check_libraries(config: AppConfig) -> Iterator[Finding]:
+    name = config.backbone.backbone
+    needed = {f"backbone {name!r}": _LIBRARIES[prefix] for prefix in _LIBRARIES if name.startswith(prefix)}
+    if config.run.fine_tune == "fedmezo" and config.fedmezo.tune == "lora":
+        needed["fedmezo-tune 'lora'"] = ("peft", "text")
+    for what, (library, extra) in needed.items():
+        if not _installed(library):
+            message = f"{what} needs {library}, which is not installed for {sys.executable}"
+            yield Finding("libraries", "FAIL", message, f'pip install "fedstats-app[{extra}]"')
+
+
+def _installed(library: str) -> bool:
+    try:
+        return importlib.util.find_spec(library) is not None
+    except ValueError:  # somebody forbade it
+        return False

@@ -1,0 +1,79 @@
+"""The commands that `fedstats demo` runs: those of docs/deployment.md, which a test compares."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+# What runs are told: two rounds of training on the images of the sample, the same without weights, and on one's own.
+PROBE = "input-size=64 min-clients=3 wait-timeout=300 fine-tune='probe' num-server-rounds=2 evaluate-every=2"
+MEZO = (
+    "input-size=64 min-clients=3 wait-timeout=300 fine-tune='fedmezo' fedmezo-temperature=1.8 "
+    "fedmezo-learning-rate=0.0005 num-server-rounds=2 evaluate-every=2 test-dataset='folder:{folder}/server'"
+)
+OWN = "min-clients={sites} wait-timeout=300 reply-timeout=3600"
+CONNECTION = "demo"
+# Whoever tries to reach the network all the same finds a proxy that is not there.
+_NOWHERE = "http://127.0.0.1:9"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the environment of all commands: this Python's first, state of Flower in the folder, no network."""
+    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    beside = str(Path(sys.executable).parent)
+    return {
+        **kept,
+        "PATH": beside + os.pathsep + os.environ.get("PATH", ""),
+        "FLWR_HOME": str(folder / "flwr"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "HF_HUB_OFFLINE": "1",
+        "HTTP_PROXY": _NOWHERE,
+        "HTTPS_PROXY": _NOWHERE,
+        "NO_PROXY": "127.0.0.1,localhost",
+    }
+
+
+def superlink(folder: Path, port: int) -> list[str]:
+    """Return the command of the SuperLink."""
+    return [
+        "flower-superlink", "--host", "127.0.0.1", "--port", str(port), "--database", f"{folder}/superlink.db",
+        "--enable-supernode-auth", "--ssl-ca-certfile", f"{folder}/ca.crt", "--ssl-certfile", f"{folder}/server.pem",
+        "--ssl-keyfile", f"{folder}/server.key", "--disable-runtime-dependency-installation",
+    ]  # fmt: skip
+
+
+def connection(folder: Path, port: int) -> str:
+    """Return what Flower's config.toml says of that SuperLink."""
+    return f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{folder}/ca.crt"\n'
+
+
+def register(folder: Path, site: str) -> list[str]:
+    """Return the command that lets a site's key in."""
+    return ["flwr", "supernode", "register", f"{folder}/{site}.key.pub", CONNECTION, "--name", site]
+
+
+def node(folder: Path, images: Path, port: int, number: int, site: str) -> list[str]:
+    """Return the command of a site's SuperNode, the number-th of this machine."""
+    return [
+        "fedstats", "node", "--superlink", f"127.0.0.1:{port}", "--port", str(port + number),
+        "--root-certificates", f"{folder}/ca.crt", "--auth-supernode-private-key", f"{folder}/{site}.key",
+        "--node-config", f'data-path="{images}/{site}" cache-dir="{folder}/cache/{site}"',
+    ]  # fmt: skip
+
+
+def listed() -> list[str]:
+    """Return the command that lists the SuperNodes."""
+    return ["flwr", "supernode", "list", CONNECTION]
+
+
+def run(settings: str, **values: object) -> list[str]:
+    """Return the command of a run."""
+    return ["flwr", "run", ".", CONNECTION, "--stream", "-c", settings.format(**values)]
+
+
+def predict(run_folder: str, image: Path) -> list[str]:
+    """Return the command that classifies an image."""
+    return [sys.executable, "-m", "fedstats_app.cli", "predict", run_folder, str(image)]

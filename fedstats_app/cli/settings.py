@@ -1,0 +1,83 @@
+"""Settings as `flwr run --run-config` takes them: one TOML file, or words KEY=VALUE."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# As Flower reads them: a value in quotes may hold spaces. What stands between two pairs it leaves out without a word.
+_PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
+
+
+class SettingsError(ValueError):
+    """What cannot be read as settings; one problem per line."""
+
+
+def read_settings(given: Sequence[str]) -> dict[str, Any]:
+    """Read settings as Flower does, but name what it would refuse namelessly or leave out.
+
+    Parameters
+    ----------
+    given : sequence of str
+        One path that ends in ``.toml``; or texts of pairs, such as ``num-clients=20 method='fedcof'``.
+
+    Returns
+    -------
+    dict
+        Values by key, as TOML has them; a table's keys stand behind its name and a dot.
+
+    Raises
+    ------
+    SettingsError
+        If there is no such file, it is no TOML, or a word is no pair.
+    """
+    files = [one for one in given if one.endswith(".toml")]
+    if files and len(given) > 1:
+        raise SettingsError(f"Flower takes either one TOML file or KEY=VALUE words, got {' '.join(given)}")
+    return _read_file(files[0]) if files else _read_pairs(given)
+
+
+def run_config_words(given: Sequence[str]) -> str:
+    """Return the settings as words of a command line, "" for none."""
+    if not given:
+        return ""
+    joined = " ".join(given)
+    # A shell's double quotes keep the single ones of TOML readable.
+    plain = not re.search(r'["$`\\!]', joined) and not joined.endswith(".toml")
+    return f'--run-config "{joined}"' if plain else f"--run-config {shlex.quote(joined)}"
+
+
+def _read_file(name: str) -> dict[str, Any]:
+    try:
+        return _flat(tomllib.loads(Path(name).expanduser().read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise SettingsError(f"{name}: nothing is there") from None
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{name}: {error}") from error
+
+
+def _read_pairs(given: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    problems = []
+    for text in given:
+        for word in _PAIR.sub(" ", text).split():
+            problems.append(f"{word!r} is no KEY=VALUE, and Flower would leave it out without a word")
+        for key, value in _PAIR.findall(text):
+            try:
+                values |= _flat(tomllib.loads(f"{key} = {value}"))
+            except tomllib.TOMLDecodeError:
+                problems.append(f"{key}: {value!r} is no TOML value; text stands in quotes: {key}='{value}'")
+    if problems:
+        raise SettingsError("\n".join(problems))
+    return values
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found

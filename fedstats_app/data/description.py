@@ -1,0 +1,100 @@
+"""What a data set holds, in words: said before anything is computed, so that a misread folder is seen at once."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedstats_app.data.dataset import UNREADABLE, Dataset, DatasetError
+
+# Lists of names up to so many characters are shown whole.
+_LIST_LENGTH = 200
+_NAME_LENGTH = 40
+_FIRST_NAMES = 6
+# Those of MNIST, 28 pixels wide, are the smallest that people classify on purpose.
+SMALL_PIXELS = 24
+_SIZES_READ = 100
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in one line: all of them where they are short, else the first ones, the last and their number."""
+    shown = ["".join(c if c.isprintable() else "?" for c in name) for name in names]
+    shown = [name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 3]}..." for name in shown]
+    whole = ", ".join(shown)
+    if len(whole) <= _LIST_LENGTH or len(shown) <= _FIRST_NAMES + 2:
+        return whole
+    return f"{', '.join(shown[:_FIRST_NAMES])}, ... ({len(shown) - _FIRST_NAMES - 1} more), {shown[-1]}"
+
+
+def description(train: Dataset, test: Dataset | None) -> str:
+    """Return how many samples and classes there are, the classes' names and which splits."""
+    what = f"{train.kind}s"
+    held_out = f"test split: {len(test):,} {what}" if test is not None else "no test split"
+    count = len(train.class_names)
+    classes = "1 class" if count == 1 else f"{count} classes"
+    return f"{len(train):,} {what} of {classes} ({listed(train.class_names)}); {held_out}"
+
+
+def doubts(train: Dataset, test: Dataset | None) -> list[str]:
+    """Return what is likely to be a mistake, or to make results poor, a sentence each.
+
+    Headers of up to 100 images, spread over all, are read.
+    """
+    counts = np.bincount(train.labels, minlength=len(train.class_names))
+    found = []
+    if len(counts) > 1 and (count := int((counts == 0).sum())):
+        found.append(f"{_classes(train, counts == 0)} without any {train.kind} ({count} of {len(counts)})")
+    if count := int((counts == 1).sum()):
+        found.append(f"{_classes(train, counts == 1)} with a single {train.kind} ({count} of {len(counts)})")
+    if test is not None:
+        tested = np.bincount(test.labels, minlength=len(counts)) > 0
+        if untested := int(((counts > 0) & ~tested[: len(counts)]).sum()):
+            found.append(f"{untested} of {len(counts)} classes have no {train.kind} in the test split")
+    if train.kind == "image" and (smallest := _smallest_side(train)) is not None and smallest < SMALL_PIXELS:
+        found.append(f"images of only {smallest} pixels on a side, in which networks see little")
+    return found
+
+
+def clients_in_words(parts: Sequence[NDArray[np.int64]], kind: str) -> str:
+    """Return how many samples clients have."""
+    sizes = np.array([len(part) for part in parts])
+    empty = f", {int((sizes == 0).sum())} of them without any" if (sizes == 0).any() else ""
+    return f"{len(sizes)} clients of {sizes.min():,} to {sizes.max():,} {kind}s (median {np.median(sizes):,.0f}){empty}"
+
+
+def check_classes(train: Dataset) -> None:
+    """Refuse data with one class: there is nothing to tell apart.
+
+    Raises
+    ------
+    DatasetError
+        If so; it names what may be the classes instead.
+    """
+    present = np.unique(train.labels)
+    if len(present) > 1:
+        return
+    below = sorted({str(value) for value in train.columns.get("subfolder", ())} - {""})
+    name = train.class_names[present[0]]
+    hint = f". If the folders in {name} ({listed(below)}) are the classes, name {name} as the folder" if below else ""
+    raise DatasetError(
+        f"{train.name}: all {len(train):,} {train.kind}s are of one class, {name!r}; a classifier needs two{hint}"
+    )
+
+
+def _classes(dataset: Dataset, which: NDArray[np.bool_]) -> str:
+    names = [dataset.class_names[index] for index in np.flatnonzero(which)]
+    return f"class{'es' if len(names) > 1 else ''} {listed(names)}"
+
+
+def _smallest_side(dataset: Dataset) -> int | None:
+    sides = []
+    for index in np.unique(np.linspace(0, len(dataset) - 1, min(_SIZES_READ, len(dataset))).astype(int)):
+        try:
+            opened = dataset.source.open(int(index))
+            if isinstance(opened, Image.Image):
+                with opened:
+                    sides.append(min(opened.size))
+        except UNREADABLE:
+            continue
+    return min(sides, default=None)

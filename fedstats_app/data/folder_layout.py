@@ -1,0 +1,232 @@
+"""Which folders of a data set are splits, which domains and which classes, from their names and places alone."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from fedstats_app.data.dataset import DatasetError, Kind
+from fedstats_app.data.splits import AS_TEST, LEFT_OUT, Split, split_of
+
+IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+TEXT_SUFFIXES = frozenset({".txt"})
+SUFFIXES: Mapping[Kind, frozenset[str]] = {"image": IMAGE_SUFFIXES, "text": TEXT_SUFFIXES}
+
+Levels = Literal["class", "domain/class"]
+FOLDER_LEVELS = ("auto", *get_args(Levels))
+
+# What operating systems and unpackers leave behind; names that begin with a dot are passed over too.
+_SYSTEM = frozenset(
+    {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin", "system volume information", "lost+found"}
+) | {"__pycache__"}
+_WRAPPERS_OPENED = 4
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class FolderLayout:
+    """Where a data set's parts lie.
+
+    Attributes
+    ----------
+    train, test : Path or None
+        The folders that hold the class folders (or, in layout "domain/class", the domain folders).
+    levels : {"class", "domain/class"}
+        What the folders in them are.
+    notes : tuple of str
+        What a person should know of how the folders were understood.
+    """
+
+    train: Path | None
+    test: Path | None
+    levels: Levels
+    notes: tuple[str, ...] = ()
+
+
+def is_passed_over(name: str) -> bool:
+    """Return whether a file or folder is hidden, or left behind by an operating system."""
+    return name.startswith(".") or name.casefold() in _SYSTEM
+
+
+def visible_folders(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder that are not passed over, sorted."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if not is_passed_over(entry.name) and entry.is_dir())
+
+
+def visible_files(folder: Path) -> Iterator[Path]:
+    """Yield the files at all depths of a folder that are neither passed over nor in a folder that is."""
+    for directory, subdirectories, files in os.walk(folder):
+        subdirectories[:] = [name for name in subdirectories if not is_passed_over(name)]
+        yield from (Path(directory, name) for name in files if not is_passed_over(name))
+
+
+def find_layout(root: Path, *, levels: str, spec: str) -> FolderLayout:
+    """Find out where the splits of a folder are, and what the folders in them are.
+
+    Folders are splits if their names say so (`split_of`), in any case and spelling, and if they hold folders and no
+    samples themselves: ``train`` beside ``bus``, with images in it, is a class. Words beside the split's must be the
+    same in another split's name: ``seg_train`` and ``seg_test``. A folder that holds nothing but one folder is opened
+    where that is the way to splits. A validation folder serves as the test split where there is no other.
+
+    Parameters
+    ----------
+    root : Path
+        An existing folder.
+    levels : {"auto", "class", "domain/class"}
+        What the user says; "auto" takes folders for classes, but where their own folders could be that as well.
+    spec : str
+        The data set, to begin errors with.
+
+    Raises
+    ------
+    DatasetError
+        If there are several training or test folders, if splits lie below classes, or if either of two levels of
+        folders may be the classes; the message says what to do.
+    """
+    notes = _tables_beside(root)
+    root = _open_wrappers(root, notes)
+    names = visible_folders(root)
+    found = _splits(root, names)
+    if not found:
+        return FolderLayout(root, None, _levels_of(root, levels, spec), tuple(notes))
+    for split in ("train", "test"):
+        if len(several := [name for name, one in found.items() if one == split]) > 1:
+            raise DatasetError(
+                f"{spec}: {_named(several)} may all be the {split} split of {root}; keep one of them there, or name "
+                f"the folders one by one: dataset = 'folder:{root}/...' and test-dataset = 'folder:{root}/...'"
+            )
+    rest = [name for name in names if name not in found]
+    if "train" not in found.values() and rest:
+        raise DatasetError(
+            f"{spec}: {_named([*found])} looks like a split beside {_named(rest)}, but there is no training folder; "
+            f"put the class folders into {root / 'train'}, or give {_named([*found])} another name if it is a class"
+        )
+    of = {split: [root / name for name, one in found.items() if one == split] for split in get_args(Split)}
+    train = _open_own_name(of["train"][0]) if of["train"] else None
+    test = _labelled(of["test"], notes)
+    validation = of["validation"]
+    if test is None and len(validation) == 1 and (test := _labelled(validation, notes)) is not None:
+        notes.append(f"{_names(validation)} {AS_TEST}")
+    elif validation and train is not None:
+        notes.append(f"{_names(validation)} {LEFT_OUT}")
+    if rest:
+        notes.append(f"{_named(rest)} beside the splits: left out")
+    where = train if train is not None else test
+    if where is None:
+        raise DatasetError(f"{spec}: {root} has neither a training nor a test folder, only {_named([*found])}")
+    return FolderLayout(train, test, _levels_of(where, levels, spec), tuple(notes))
+
+
+def _tables_beside(root: Path) -> list[str]:
+    """Return a note if tables lie beside the folders, which may be the better source of labels."""
+    with os.scandir(root) as entries:
+        names = (entry.name for entry in entries if entry.is_file() and not is_passed_over(entry.name))
+        tables = sorted(name for name in names if name.lower().endswith((".csv", ".parquet")))
+    if not tables:
+        return []
+    return [
+        f"{_named(tables)} beside the folders: not read; if its labels are meant, name it as csv:/PATH or parquet:/PATH"
+    ]
+
+
+def _open_wrappers(root: Path, notes: list[str]) -> Path:
+    """Follow single folders in folders as long as they lead to splits."""
+    folder = root
+    for _ in range(_WRAPPERS_OPENED):
+        names = visible_folders(folder)
+        if _splits(folder, names):
+            if folder != root:
+                notes.append(f"the splits are those of {folder.relative_to(root)}")
+            return folder
+        if len(names) != 1 or _has_samples(folder):
+            break
+        folder = folder / names[0]
+    return root
+
+
+def _splits(folder: Path, names: Sequence[str]) -> dict[str, Split]:
+    """Return which folders are splits, by name; none where those of such names are classes."""
+    spoken = {name: split_of(name) for name in names}
+    partners = Counter(rest for split, rest in {value for value in spoken.values() if value[0]})
+    candidates = {
+        name: split
+        for name, (split, rest) in spoken.items()
+        if split is not None and (not rest or partners[rest] > 1) and not _is_empty(folder / name)
+    }
+    if any(visible_folders(folder / name) and not _has_samples(folder / name) for name in candidates):
+        return candidates
+    # Samples and no folders: classes that are called so, unless nothing else is there.
+    return candidates if len(candidates) == len(names) else {}
+
+
+def _labelled(folders: Sequence[Path], notes: list[str]) -> Path | None:
+    """Return the folder of a split, opened; None where it holds no folders, and so no labels."""
+    if not folders:
+        return None
+    opened = _open_own_name(folders[0])
+    if visible_folders(opened):
+        return opened
+    notes.append(f"{folders[0].name} has no class folders in it: left out")
+    return None
+
+
+def _open_own_name(folder: Path) -> Path:
+    """Open a folder within a folder where both speak of one split, as in ``seg_train/seg_train``."""
+    while (names := visible_folders(folder)) and len(names) == 1:
+        same = split_of(names[0])[0] is not None and split_of(names[0]) == split_of(folder.name)
+        if not same or not visible_folders(folder / names[0]):
+            break
+        folder = folder / names[0]
+    return folder
+
+
+def _levels_of(folder: Path, levels: str, spec: str) -> Levels:
+    if levels == "domain/class":
+        return "domain/class"
+    upper = visible_folders(folder)
+    lower = {name: visible_folders(folder / name) for name in upper if not _has_samples(folder / name)}
+    names = Counter(name for inside in lower.values() for name in inside)
+    if len(lower) < len(upper) or len(upper) < 2 or not names:
+        return "class"
+    if all(split is not None and not rest for split, rest in map(split_of, names)):
+        raise DatasetError(
+            f"{spec}: the folders {_named(upper)} of {folder} are divided into splits ({_named(names)}); the split "
+            f"must come first: {folder}/{next(iter(names))}/{upper[0]}"
+        )
+    shared = sorted(name for name, count in names.items() if count > 1)
+    if levels == "auto" and len(shared) > 1:
+        raise DatasetError(
+            f"{spec}: the folders {_named(upper)} of {folder} hold folders of the same names ({_named(shared)}). Which "
+            f"are the classes? Set folder-levels = 'domain/class' if they are {_named(shared)} (partitioner = 'domain' "
+            f"with partition-column = 'domain' then makes clients of {_named(upper)}), or folder-levels = 'class' if "
+            f"they are {_named(upper)}"
+        )
+    return "class"
+
+
+def _has_samples(folder: Path) -> bool:
+    """Return whether files of a folder itself end as images or texts do."""
+    with os.scandir(folder) as entries:
+        return any(
+            not is_passed_over(entry.name)
+            and os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES | TEXT_SUFFIXES
+            and entry.is_file()
+            for entry in entries
+        )
+
+
+def _is_empty(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return all(is_passed_over(entry.name) for entry in entries)
+
+
+def _names(folders: Sequence[Path]) -> str:
+    return _named([folder.name for folder in folders])
+
+
+def _named(names: Sequence[str] | Mapping[str, object]) -> str:
+    shown = list(names)[:_NAMED]
+    return ", ".join(shown) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

@@ -1,0 +1,121 @@
+"""Parts of a data set for experiments: some classes, so many samples of each, all but one domain."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstats_app.data.dataset import Dataset, DatasetError
+
+_NAMED = 20
+
+
+def only_classes(dataset: Dataset, wanted: str) -> Dataset:
+    """Return the samples of some classes, which alone are the classes then, in the data set's order.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The whole.
+    wanted : str
+        A number, for so many classes from the first on; or their names, separated by commas; empty for all.
+
+    Raises
+    ------
+    DatasetError
+        If there are not so many, or none of a name.
+    """
+    if not wanted:
+        return dataset
+    have = dataset.class_names
+    if wanted.isdecimal():
+        if not 1 <= int(wanted) <= len(have):
+            raise DatasetError(f"{dataset.name}: classes must be 1 to {len(have)}, or names, got {wanted}")
+        names = have[: int(wanted)]
+    else:
+        asked = [name.strip() for name in wanted.split(",")]
+        if unknown := [name for name in asked if name not in have]:
+            shown = f"{list(have[:_NAMED])}{' ...' if len(have) > _NAMED else ''}"
+            raise DatasetError(f"{dataset.name}: classes must be among {shown}, got {unknown}")
+        names = tuple(name for name in have if name in asked)
+    return _with_classes(dataset, names)
+
+
+def of_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
+    """Return the samples of some classes, by name, in another data set's order; classes without samples too."""
+    return _with_classes(dataset, tuple(names))
+
+
+def _with_classes(dataset: Dataset, names: tuple[str, ...]) -> Dataset:
+    if names == dataset.class_names:
+        return dataset
+    kept = [label for label, name in enumerate(dataset.class_names) if name in names]
+    return dataset.subset(np.flatnonzero(np.isin(dataset.labels, kept))).with_class_names(names)
+
+
+def without_domain(dataset: Dataset, domain: str) -> tuple[Dataset, Dataset]:
+    """Return a data set without one domain, and that domain.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The whole.
+    domain : str
+        ``COLUMN=VALUE``.
+
+    Returns
+    -------
+    rest, left_out : Dataset
+        Both with all classes.
+
+    Raises
+    ------
+    DatasetError
+        If there is no such column, or nothing or everything has the value.
+    """
+    column, _, value = domain.partition("=")
+    if column not in dataset.columns:
+        raise DatasetError(
+            f"{dataset.name}: left-out-domain must name one of the columns {sorted(dataset.columns)}, got {domain!r}"
+        )
+    values = np.array([str(one) for one in dataset.columns[column].tolist()])
+    out = values == value
+    if not out.any() or out.all():
+        found = sorted(set(values.tolist()))
+        shown = f"{found[:_NAMED]}{' ...' if len(found) > _NAMED else ''}"
+        raise DatasetError(
+            f"{dataset.name}: left-out-domain must leave something in and something out; {column!r} has {shown}, "
+            f"got {value!r}"
+        )
+    return dataset.subset(np.flatnonzero(~out)), dataset.subset(np.flatnonzero(out))
+
+
+def at_most_per_class(labels: NDArray[np.int64], number: int, seed: int) -> NDArray[np.int64]:
+    """Return the indices of at most so many samples of every class, drawn by (seed, class).
+
+    Those of a smaller number are among those of a larger one, and those of a class do not depend on the others.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray
+        ``(n,)`` int64.
+    number : int
+        At least 1.
+    seed : int
+        Not negative.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``(m,)`` int64, ascending.
+    """
+    chosen = [
+        at_most(np.flatnonzero(labels == label), number, np.random.default_rng([seed, 1, int(label)]))
+        for label in np.unique(labels)
+    ]
+    return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, dtype=np.int64)
+
+
+def at_most(indices: NDArray[np.int64], number: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return at most so many of the indices, ascending; those of a smaller number are among those of a larger one."""
+    return np.sort(rng.permutation(indices)[:number])

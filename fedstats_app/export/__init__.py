@@ -1,0 +1,4 @@
+"""A run's classifier for other programs: one ONNX file, or a folder for the Hugging Face hub.
+
+May import backbones, classifier, data, heads, outcomes, results, statistics and storage.
+"""

@@ -1,0 +1,167 @@
+"""What a run folder says of its run, read for people: what is missing is left out, and what is damaged is an error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedstats_app.methods import METHODS, display_name
+from fedstats_app.outcomes.training_record import TrainingResult
+from fedstats_app.results.disclosure import DISCLOSURE_FILE
+from fedstats_app.results.examples_file import Example, read_examples
+from fedstats_app.results.head_file import read_head
+from fedstats_app.results.rounds_file import read_rounds
+from fedstats_app.results.tuned_backbone import SUFFIX
+from fedstats_app.storage.json_digest import read_json_file, read_json_lines
+
+LABELS_PLOT = Path("plots", "label-distribution.png")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The files of one run folder.
+
+    Attributes
+    ----------
+    name : str
+        The folder's, without those that it lies in.
+    status, config, results : mapping
+        Of status.json, config.json and results.json; empty where the run did not come so far.
+    clients, disclosure : sequence of mapping
+        The lines of clients.jsonl and disclosure.jsonl.
+    trainings : sequence of TrainingResult
+        Of stage 2.
+    examples : sequence of Example
+        Test images of the server that its best head got wrong.
+    shows_labels : bool
+        Whether the run showed its clients' labels, as only simulations do.
+    kind : {"image", "text"}
+        What is classified.
+    """
+
+    name: str
+    status: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    results: Mapping[str, Any] = field(default_factory=dict)
+    clients: Sequence[Mapping[str, Any]] = ()
+    disclosure: Sequence[Mapping[str, Any]] = ()
+    trainings: Sequence[TrainingResult] = ()
+    examples: Sequence[Example] = ()
+    shows_labels: bool = False
+    kind: str = "image"
+
+    @classmethod
+    def read(cls, folder: Path) -> RunRecord:
+        """Read a run folder.
+
+        Raises
+        ------
+        FileNotFoundError
+            If it is none: there is no status.json.
+        ValueError
+            If a file in it is damaged.
+        """
+        folder = folder.resolve()
+        if not (folder / "status.json").is_file():
+            raise FileNotFoundError(f"{folder} is no run folder: it has no status.json")
+        results = _entries(folder / "results.json")
+        rounds = read_rounds(folder / "rounds.jsonl")
+        trainings = [
+            TrainingResult.from_json(name, entry, rounds) for name, entry in results.get("training", {}).items()
+        ]
+        return cls(
+            name=folder.name,
+            status=_status(folder / "status.json"),
+            config=_entries(folder / "config.json"),
+            results=results,
+            clients=_lines(folder / "clients.jsonl"),
+            # Its lines have no digest, as run after run adds to them.
+            disclosure=_plain_lines(folder / DISCLOSURE_FILE),
+            trainings=trainings,
+            examples=read_examples(folder),
+            shows_labels=(folder / LABELS_PLOT).is_file(),
+            kind=_kind(folder / "heads"),
+        )
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """In the order of their ids."""
+        names: Sequence[str] = self.config.get("class_names", [])
+        return names
+
+    @property
+    def methods(self) -> Mapping[str, Mapping[str, Any]]:
+        """From every closed-form method to what results.json says of its head, in the order of the tables."""
+        found: Mapping[str, Mapping[str, Any]] = self.results.get("methods", {})
+        order = {name: place for place, name in enumerate(METHODS)}
+        return {name: found[name] for name in sorted(found, key=lambda name: order.get(name, len(order)))}
+
+    @property
+    def scored(self) -> Mapping[str, Mapping[str, Any]]:
+        """Those that have an accuracy."""
+        return {name: entry for name, entry in self.methods.items() if entry.get("accuracy") is not None}
+
+    @property
+    def best(self) -> str:
+        """The most accurate closed-form method; "" where none was evaluated."""
+        return max(self.scored, key=lambda name: self.scored[name]["accuracy"], default="")
+
+    @property
+    def advised(self) -> str:
+        """The method to take: the run's advice, else the most accurate one."""
+        advised = (self.results.get("advice") or {}).get("method", "")
+        return advised if advised in self.scored else self.best
+
+    @property
+    def num_test(self) -> int:
+        """Samples of the evaluation."""
+        return int(self.results.get("num_test_examples", 0))
+
+    @property
+    def on_server(self) -> bool:
+        """Whether the server evaluated, on test samples of its own."""
+        return bool(self.results.get("evaluated_on") == "server")
+
+    def class_name(self, index: int) -> str:
+        """Return a class's name, or its number where names are not known."""
+        return str(self.class_names[index]) if index < len(self.class_names) else str(index)
+
+    def title_of(self, head: str) -> str:
+        """Return a head's name as people write it: "Fed3R", "Fed3R, probe"."""
+        method, _, stage = head.partition("-")
+        return display_name(method) + (f", {stage}" if stage else "")
+
+
+def _kind(heads: Path) -> str:
+    paths = (path for path in sorted(heads.glob("*.safetensors")) if not path.name.endswith(SUFFIX))
+    return next((read_head(path)[1].get("sample-kind", "image") for path in paths), "image")
+
+
+def _entries(path: Path) -> dict[str, Any]:
+    return read_json_file(path) if path.is_file() else {}
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return read_json_lines(path) if path.is_file() else []
+
+
+def _plain_lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except FileNotFoundError:
+        return []
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _status(path: Path) -> dict[str, Any]:
+    try:
+        status = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if not isinstance(status, dict):
+        raise ValueError(f"{path} is damaged: it must be a JSON object, got {type(status).__name__}")
+    return status

@@ -1,0 +1,209 @@
+"""A run in plain words: the paragraph at the top of its report, and the warnings."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fedstats_app.data.paths import without_folders
+from fedstats_app.methods import display_name
+from fedstats_app.report.run_record import RunRecord
+from fedstats_app.results.text_columns import bytes_with_unit
+
+# Below so many test samples of a class an interval spans about 30 points and more.
+FEW_SAMPLES = 30
+_NAMED = 3
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """Write a share, 0 to 1, as a percentage; "-" for none."""
+    return "-" if share is None else f"{100 * share:.{digits}f}\u00a0%"
+
+
+def interval_text(bounds: Sequence[float] | None) -> str:
+    """Write an interval of shares as per cent, without the sign: 83.8 to 86.9; "" for none."""
+    return "" if bounds is None else f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
+
+
+def size(number: float) -> str:
+    """Write a number of bytes in the decimal unit that suits: 32 bytes, 5.88 MB."""
+    return bytes_with_unit(number) if number >= 999.5 else f"{number:.0f} bytes"
+
+
+def duration(seconds: float) -> str:
+    """Write a time in the unit that suits: 0.4 s, 51 s, 12 min, 3.5 h."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number and what it counts: 1 site, 1,200 sites, 2 classes."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def summary(run: RunRecord) -> str:
+    """Return one paragraph for somebody who has to decide, without a word of the field's own."""
+    if not run.methods:
+        return "This run has no results" + (f": {run.status['reason']}" if run.status.get("reason") else ".")
+    return " ".join([_task(run), *_result(run), _cost(run)])
+
+
+def _task(run: RunRecord) -> str:
+    names = [str(name) for name in run.class_names]
+    listed = ", ".join(names[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    merged, asked = (int(run.results.get(f"num_clients_{what}", 0)) for what in ("merged", "asked"))
+    sites = counted(asked, "site") if merged == asked else f"{merged:,} of {counted(asked, 'site')}"
+    return (
+        f"This classifier tells {len(names):,} kinds of {run.kind}s apart ({listed}{more}). It was made from the data "
+        f"of {sites}, and no {run.kind} left its site: each site sent summary numbers, once, and the server computed "
+        "the classifier from them."
+    )
+
+
+def _result(run: RunRecord) -> Iterator[str]:
+    if not run.advised:
+        yield "Nothing has been evaluated, so how good it is remains to be seen."
+        return
+    entry = run.methods[run.advised]
+    where = "of the server" if run.on_server else "that the sites kept aside for it"
+    yield (
+        f"The method to take is {display_name(run.advised)}: it is right on {percent(entry['accuracy'])} of "
+        f"{run.num_test:,} test {run.kind}s {where}{_range(entry)}."
+    )
+    if run.best != run.advised:
+        best = run.methods[run.best]
+        yield (
+            f"{display_name(run.best)} is right on {percent(best['accuracy'])}, a difference that so many test "
+            f"{run.kind}s cannot confirm, and takes {_times(best['wire_bytes'], entry['wire_bytes'])}."
+        )
+
+
+def _range(entry: Mapping[str, Any]) -> str:
+    """Tell how much of an accuracy may be chance."""
+    if not entry.get("accuracy_interval"):
+        return ""
+    return f", and with 95 % confidence on {interval_text(entry['accuracy_interval'])} % of all such"
+
+
+def _times(dear: int, cheap: int) -> str:
+    ratio = dear / max(cheap, 1)
+    return f"{ratio:.0f} times the bytes" if ratio >= 1.95 else "more bytes"
+
+
+def _cost(run: RunRecord) -> str:
+    chosen = run.methods.get(run.advised) or next(iter(run.methods.values()))
+    merged = int(run.results.get("num_clients_merged", 0))
+    each = f", {bytes_with_unit(chosen['wire_bytes'] / merged)} each on average" if merged else ""
+    seconds = run.results.get("seconds")
+    took = f" The computation took {duration(seconds)}." if seconds else ""
+    return f"All sites together send {bytes_with_unit(chosen['wire_bytes'])} for it{each}.{took}"
+
+
+def warnings(run: RunRecord) -> list[str]:
+    """Return what a reader must know before trusting the numbers, the gravest first, a sentence or two each."""
+    return [*_about_run(run), *_about_evaluation(run), *_about_sites(run), *_about_training(run), *_notes(run)]
+
+
+def _about_run(run: RunRecord) -> Iterator[str]:
+    state, reason = run.status.get("state"), run.status.get("reason", "")
+    if state == "failed":
+        yield f"The run failed: {reason}"
+    elif state != "completed":
+        yield "The run had not ended when this page was made; what it had not reached is missing."
+    if removed := run.results.get("removed"):
+        yield f"These heads were solved again without {removed}, and have not been evaluated since."
+
+
+def _about_evaluation(run: RunRecord) -> Iterator[str]:
+    if (run.results.get("advice") or {}).get("at_chance"):
+        yield "No method is better than always naming the most frequent class, as far as the test data can tell."
+    entry = run.methods.get(run.advised, {})
+    few = [
+        run.class_name(index)
+        for index, number in enumerate(entry.get("per_class_examples") or [])
+        if 0 < number < FEW_SAMPLES
+    ]
+    none = sum(number == 0 for number in entry.get("per_class_examples") or [])
+    if none:
+        yield f"{counted(none, 'class')} had no test {run.kind}s: nothing is known of them."
+    if few:
+        yield (
+            f"Of {_listed(few)} there are fewer than {FEW_SAMPLES} test {run.kind}s: read the intervals, not the "
+            "percentages."
+        )
+    if failures := run.results.get("evaluation_failures"):
+        yield f"{counted(len(failures), 'site')} did not evaluate, such as {_first(failures)}"
+    if unreadable := run.results.get("num_test_unreadable"):
+        yield f"{unreadable:,} test {run.kind}s could not be read and are not in the accuracy."
+
+
+def _about_sites(run: RunRecord) -> Iterator[str]:
+    out = [one for one in run.clients if one.get("outcome") not in ("merged", "known")]
+    if out:
+        yield (
+            f"{counted(len(out), 'site')} of {len(run.clients):,} {'is' if len(out) == 1 else 'are'} not in the "
+            "result; why is listed below."
+        )
+    if refused := run.results.get("refused_nodes"):
+        yield f"{counted(len(refused), 'machine')} could not take part, such as {_first(refused)}"
+    yield from run.results.get("harmful_clients", [])
+    policy = run.results.get("policy") or {}
+    if suppressed := policy.get("num_with_suppressed_classes"):
+        yield f"{counted(suppressed, 'site')} kept back classes of which they have few {run.kind}s, to protect them."
+    if open_nodes := policy.get("nodes_running_any_app"):
+        yield f"{counted(len(open_nodes), 'machine')} run any program that the server sends: no policy binds them."
+    if unreadable := run.results.get("num_unreadable"):
+        yield f"{unreadable:,} {run.kind}s of the sites could not be read and were left out."
+    kinds: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for one in run.clients:
+        if one.get("warning"):
+            alike = re.sub(r"[\d.,]+", "#", one["warning"])
+            kinds[alike] += 1
+            examples.setdefault(alike, f"site {one['client']}: {one['warning']}")
+    for alike, number in kinds.items():
+        yield f"{counted(number, 'site')} came with a warning for the owner, such as {examples[alike]}."
+
+
+def _about_training(run: RunRecord) -> Iterator[str]:
+    for one in run.trainings:
+        start, final = one.start_accuracy, one.final_accuracy
+        if start is not None and final is not None and final < start:
+            yield (
+                f"Training made {run.title_of(one.name)} worse: from {percent(start)} to {percent(final)}. "
+                f"The head of {display_name(one.start)} before it is the better one."
+            )
+
+
+def _notes(run: RunRecord) -> Iterator[str]:
+    for name, entry in run.methods.items():
+        yield from (f"{display_name(name)}: {note}" for note in entry.get("notes", []))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _first(reasons: Mapping[str, str]) -> str:
+    who, reason = next(iter(reasons.items()))
+    return f"{who}: {reason}"
+
+
+def facts(run: RunRecord) -> list[tuple[str, str]]:
+    """Return what identifies a run: when, on what, with which network."""
+    started = str(run.status.get("started", ""))
+    found = [
+        ("date", started.replace("T", " ").removesuffix("Z") + " UTC" if started else "-"),
+        ("data", without_folders(str(run.config.get("data", "-")))),
+        ("network", without_folders(str(run.config.get("backbone", {}).get("name", "-")))),
+        ("classes", f"{len(run.class_names):,}" if run.class_names else "-"),
+        ("sites", f"{run.config['num_clients']:,}" if "num_clients" in run.config else "-"),
+    ]
+    return found

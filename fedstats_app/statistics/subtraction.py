@@ -1,0 +1,79 @@
+"""A client taken out of a sum again: what was added is subtracted, to the rounding of float64."""
+
+from __future__ import annotations
+
+import torch
+
+from fedstats_app.statistics.accumulation import add_to_group_sums
+from fedstats_app.statistics.class_mean_rows import ClassMeanRows
+from fedstats_app.statistics.client_statistics import ClientStatistics
+from fedstats_app.statistics.statistics_sum import StatisticsSum
+
+
+def sum_without_client(total: StatisticsSum, client: ClientStatistics) -> StatisticsSum:
+    """Return a copy of a sum without one of the clients that were folded into it.
+
+    Its rows leave exactly, where rows are kept. Sums, Gram matrix and scatter are within the rounding of the sum.
+
+    Parameters
+    ----------
+    total : StatisticsSum
+        Unchanged.
+    client : ClientStatistics
+        As it was folded, with classes numbered as in the sum.
+
+    Raises
+    ------
+    ValueError
+        If it lacks the Gram matrix or the factor that the sum has, or its rows were not folded.
+    """
+    summed, rows = total.summed(), client.rows
+    summed.class_counts.index_add_(0, rows.class_ids, -rows.counts)
+    add_to_group_sums(summed.class_sums, -rows.class_sums, rows.class_ids)
+    # A class that nobody has left has no rounding error as its sum.
+    summed.class_sums[summed.class_counts == 0] = 0.0
+    if bool((summed.class_counts < 0).any()):
+        raise ValueError("a client to take out must be in the sum, got more samples of a class than the sum has")
+    if summed.gram is not None:
+        if client.gram is None:
+            raise ValueError("a client to take out must have a Gram matrix as the sum has, got none")
+        summed.gram.sub_(client.gram)
+    scatter, left_out = None, 0.0
+    if total.has_scatter:
+        if client.scatter is None:
+            raise ValueError("a client to take out must have a factor of its scatter as the sum has, got none")
+        low_rank, factor = total.low_rank(rows if not total.keeps_rows else None), client.scatter.scaled()
+        scatter = low_rank.scatter - factor.T @ factor
+        left_out = max(low_rank.left_out - client.scatter.left_out, 0.0)
+    kept = _rows_without(total.rows(), rows) if total.keeps_rows else None
+    return StatisticsSum.resumed(
+        summed,
+        kept,
+        num_rows=total.num_rows - len(rows),
+        num_pairs=total.num_pairs - len(torch.unique(rows.class_ids)),
+        scatter=scatter,
+        left_out=left_out,
+    )
+
+
+def _rows_without(kept: ClassMeanRows, rows: ClassMeanRows) -> ClassMeanRows:
+    """Return rows without the first block of them that is a client's."""
+    starts = range(len(kept) - len(rows) + 1) if len(rows) else ()
+    equal = (kept.class_ids == rows.class_ids[0]) & (kept.counts == rows.counts[0]) if len(rows) else None
+    for start in starts:
+        block = slice(start, start + len(rows))
+        if (
+            equal is not None
+            and bool(equal[start])
+            and torch.equal(kept.class_ids[block], rows.class_ids)
+            and torch.equal(kept.counts[block], rows.counts)
+            and torch.equal(kept.class_sums[block], rows.class_sums.to(kept.class_sums.dtype))
+        ):
+            stay = torch.ones(len(kept), dtype=torch.bool)
+            stay[block] = False
+            return ClassMeanRows(
+                kept.class_ids[stay], kept.counts[stay], num_classes=kept.num_classes, class_sums=kept.class_sums[stay]
+            )
+    if not len(rows):
+        return kept
+    raise ValueError("a client to take out must be in the sum, got rows that were not folded")

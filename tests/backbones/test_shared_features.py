@@ -1,0 +1,123 @@
+"""Samples that two data sets share are computed once, and are the same bits whichever data set they were read from."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.data import Dataset, Sample, cache_size, clear_cache, load_dataset
+from tests.backbones.test_feature_reader import image_folder, read
+
+
+class Counting:
+    """A backbone that counts the samples it is given."""
+
+    def __init__(self, backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.backbone, self.number, extract = backbone, 0, backbone.extract
+
+        def counted(samples: Iterator[Sample]) -> Iterator[torch.Tensor]:
+            def each() -> Iterator[Sample]:
+                for sample in samples:
+                    self.number += 1
+                    yield sample
+
+            return extract(each())
+
+        monkeypatch.setattr(backbone, "extract", counted)
+
+    def features(self, dataset: Dataset, cache: Path | None) -> tuple[torch.Tensor, int]:
+        """Return all features of a data set, and how many of them were computed."""
+        before = self.number
+        features, _ = read(FeatureReader(self.backbone, cache), dataset, np.arange(len(dataset)))
+        return features, self.number - before
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    return Counting(load_backbone("random:tiny", batch_size=4), monkeypatch)
+
+
+def folder(path: Path) -> Dataset:
+    return load_dataset(f"folder:{path}", "train")
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Dataset, Dataset]:
+    """Two folders: the second has nine of the first one's twelve images, under other names, and one of its own."""
+    first = image_folder(tmp_path / "first")
+    for number, path in enumerate(sorted(first.rglob("*.png"))[3:]):
+        target = tmp_path / "second" / f"class {number % 3}" / f"other-{number}.png"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "second" / "class 0" / "own.png")
+    return folder(first), folder(tmp_path / "second")
+
+
+def test_shared_images_are_computed_once(two: tuple[Dataset, Dataset], counting: Counting, tmp_path: Path) -> None:
+    first, second = two
+    cache = tmp_path / "cache"
+    assert counting.features(first, cache)[1] == 12
+    fresh, _ = counting.features(second, None)
+    found, computed = counting.features(second, cache)
+    assert computed == 1 and torch.equal(found, fresh)
+    # Now they are known by their places, even where the first data set's are gone.
+    shutil.rmtree(cache / "contents")
+    again, computed = counting.features(second, cache)
+    assert computed == 0 and torch.equal(again, fresh)
+
+
+def test_a_part_of_a_data_set_shares_with_the_whole(counting: Counting, tmp_path: Path) -> None:
+    whole = load_dataset("builtin", "train")
+    part = whole.subset(np.arange(40, 70))
+    assert counting.features(part, tmp_path)[1] == 30
+    more = whole.subset(np.arange(50, 90))
+    fresh, _ = counting.features(more, None)
+    found, computed = counting.features(more, tmp_path)
+    assert computed == 20 and torch.equal(found, fresh)
+
+
+def test_another_backbone_shares_nothing(two: tuple[Dataset, Dataset], counting: Counting, tmp_path: Path) -> None:
+    counting.features(two[0], tmp_path / "cache")
+    other = load_backbone("random:tiny", input_size=24, batch_size=4)
+    found, _ = read(FeatureReader(other, tmp_path / "cache"), two[1], np.arange(len(two[1])))
+    assert torch.equal(found, read(FeatureReader(other), two[1], np.arange(len(two[1])))[0])
+
+
+@pytest.mark.parametrize("damage", ["flipped list", "cut list", "flipped part", "part gone", "list of another part"])
+def test_damage_costs_time_and_nothing_else(
+    two: tuple[Dataset, Dataset], counting: Counting, tmp_path: Path, damage: str
+) -> None:
+    first, second = two
+    cache = tmp_path / "cache"
+    counting.features(first, cache)
+    [listed], [part] = ([*(cache / top).rglob("*.npy")] for top in ("contents", "features"))
+    path = listed if "list" in damage else part
+    content = bytearray(path.read_bytes())
+    if damage == "part gone":
+        path.unlink()
+    elif damage == "cut list":
+        path.write_bytes(content[:-8])
+    elif damage == "list of another part":
+        content[-1] ^= 1
+        path.rename(path.with_name(f"{'0' * 64}.npy"))
+    else:
+        content[-1] ^= 1
+        path.write_bytes(content)
+    fresh, _ = counting.features(second, None)
+    found, computed = counting.features(second, cache)
+    assert computed == 10 and torch.equal(found, fresh)
+
+
+def test_lists_count_and_are_cleared(two: tuple[Dataset, Dataset], counting: Counting, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    counting.features(two[0], cache)
+    files = [path for path in cache.rglob("*") if path.is_file()]
+    assert len(files) == 2 and cache_size(cache) == sum(path.stat().st_size for path in files) == clear_cache(cache)
+    assert counting.features(two[0], cache)[1] == 12

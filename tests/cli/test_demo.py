@@ -1,0 +1,83 @@
+"""`fedstats demo`: what it refuses, and what it leaves when it fails. Real federations of it are in test_deployment."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedstats_app.cli import main
+from fedstats_app.cli.demo import run_folder, sites_in
+from fedstats_app.cli.demo.processes import Processes
+from fedstats_app.cli.errors import CommandError
+
+
+@pytest.mark.parametrize(
+    ("folder", "reason"),
+    [
+        ("nowhere", "must have a folder per site, got none"),
+        ("empty", "must have a folder per site, got none"),
+        ("taken", "must not be called server"),
+        ("quoted", 'must not be called a"b'),
+        ("deep", "must have a folder of images per class, got none in "),
+    ],
+)
+def test_folders_that_are_no_sites_are_refused(
+    folder: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in ("empty", "taken/server/ant", 'quoted/a"b/ant', "deep/good/ant", "deep/stray"):
+        (tmp_path / path).mkdir(parents=True)
+    assert main(["demo", "--images", str(tmp_path / folder), "--dir", str(tmp_path / "demo")]) == 2
+    printed = capsys.readouterr()
+    assert reason in printed.err and printed.err.count("\n") == 1 and not printed.out
+    assert not (tmp_path / "demo").exists()
+
+
+def test_sites_are_folders_with_folders(tmp_path: Path) -> None:
+    for path in ("north/ant", "south wing/ant"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "notes.txt").touch()
+    assert sites_in(tmp_path) == ("north", "south wing")
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--dir", str(tmp_path)]) == 2
+    assert "--dir must not be there" in capsys.readouterr().err
+
+
+WAITS = "import time; print('ready', flush=True); time.sleep(600)"
+
+
+def test_what_was_started_is_ended_whatever_happens(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), Processes(tmp_path, tmp_path, {}) as processes:
+        processes.background("one", [sys.executable, "-c", WAITS])
+        processes.wait_for("one", "ready")
+        assert processes.runs("one")
+        raise KeyboardInterrupt
+    assert not processes.runs("one")
+
+
+def test_a_command_that_ends_early_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    with Processes(tmp_path, tmp_path, {}) as processes:
+        processes.background("one", [sys.executable, "-c", "print('the port is taken')"])
+        started = time.monotonic()
+        with pytest.raises(CommandError, match='one did not say "up":\nthe port is taken'):
+            processes.wait_for("one", "up")
+        assert time.monotonic() - started < 60
+
+
+def test_a_command_s_last_line_and_log_are_kept_and_its_code_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Processes(tmp_path, tmp_path, {}) as processes:
+        assert processes.foreground([sys.executable, "-c", "print('a\\nb\\n')"], "run") == "b"
+        assert (tmp_path / "run.log").read_text() == "a\nb\n\n" == capsys.readouterr().out
+        with pytest.raises(CommandError, match="ended with code 3"):
+            processes.foreground([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_a_run_that_failed_is_told_by_its_last_line(tmp_path: Path) -> None:
+    assert run_folder(str(tmp_path)) == str(tmp_path)
+    why = "[fedstats] FAILED: " + "no node answered; " * 100
+    with pytest.raises(CommandError, match=r"the run failed: .*no node answered"):
+        run_folder(why)

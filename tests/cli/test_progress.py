@@ -1,0 +1,144 @@
+"""Progress of commands: lines in a log, a bar in a terminal, nothing among the results; and Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedstats_app.classifier import Classifier
+from fedstats_app.cli import evaluate, main, predict
+from fedstats_app.cli import progress as module
+from fedstats_app.grid.progress import Progress
+from tests.support.clock import Clock
+
+SECONDS_PER_IMAGE = 4.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that goes on while images are classified, in chunks of six, and for the heart of every command."""
+    clock = Clock()
+
+    class Clocked(Progress):
+        def __init__(self, write: object) -> None:
+            super().__init__(write, clock)  # type: ignore[arg-type]
+
+        @contextmanager
+        def heartbeat(self) -> Iterator[None]:
+            clock.beats.append(self.beat)
+            yield
+
+    def slow(name: str) -> None:
+        original = getattr(Classifier, name)
+
+        def one_after_another(self: Classifier, samples: Iterator[object], *more: int) -> object:
+            taken = []
+            for sample in samples:
+                clock.sleep(SECONDS_PER_IMAGE)
+                taken.append(sample)
+            return original(self, taken, *more)
+
+        monkeypatch.setattr(Classifier, name, one_after_another)
+
+    slow("top")
+    slow("scores")
+    monkeypatch.setattr(module, "Progress", Clocked)
+    monkeypatch.setattr(predict, "CHUNK", 6)
+    monkeypatch.setattr(evaluate, "CHUNK", 6)
+    return clock
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+@pytest.mark.usefixtures("clock")
+def test_lines_say_how_far_a_long_command_is_and_results_stay_alone(
+    command: str, run_folder: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(run_folder), str(pictures), "--json"]) == 0
+    printed = capsys.readouterr()
+    json.loads(printed.out)
+    # Twelve pictures; top() asks for scores itself, with the pictures in a list.
+    lines = printed.err.splitlines()
+    assert lines[0] == f"fedstats {command}: 1 of 12 images; 8 s so far, about 40 s left"
+    assert all(line.startswith(f"fedstats {command}: ") and " of 12 images; " in line for line in lines)
+    assert any(" 9 of 12 images; " in line for line in lines)
+
+
+def test_a_bar_in_a_terminal_is_gone_in_the_end_and_results_go_where_they_belong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, results = Terminal(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stdout", results)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    with module.told("predict") as progress, progress.doing("{done} of {total} images", 12) as step:
+        step.at(3)
+        time.sleep(0.6)  # the bar is drawn four times a second
+        print("cat")
+    assert "3 of 12 images; " in terminal.getvalue() and "━" in terminal.getvalue()
+    # Cleared line by line, and the cursor is shown again.
+    assert terminal.getvalue().rstrip().endswith("\x1b[2K") and "\x1b[?25h" in terminal.getvalue()
+    assert results.getvalue() == "cat\n"
+
+
+@pytest.mark.parametrize("words", [["predict", "{run}", "{pictures}"], ["evaluate", "{run}", "{pictures}"], ["doctor"]])
+def test_ctrl_c_ends_a_command_with_one_line_and_code_130(
+    words: list[str],
+    run_folder: Path,
+    pictures: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedstats_app.classifier.read_samples", interrupted)
+    monkeypatch.setattr("fedstats_app.cli.doctor.weights.check_weights", interrupted)
+    assert main([word.format(run=run_folder, pictures=pictures) for word in words]) == 130
+    assert capsys.readouterr().err == f"fedstats {words[0]}: stopped by Ctrl-C\n"
+
+
+def test_ctrl_c_in_a_terminal(run_folder: Path, pictures: Path) -> None:
+    """As a user does it: a signal to a process that draws a bar."""
+    picture = next(pictures.rglob("*.png"))
+    program = [sys.executable, "-m", "fedstats_app.cli", "predict", str(run_folder), *[str(picture)] * 8_000]
+    code, shown = _interrupted(program, after=b"of 8,000 images")
+    assert code == 130
+    assert "fedstats predict: stopped by Ctrl-C" in shown and "Traceback" not in shown
+
+
+def _interrupted(program: Sequence[str], after: bytes) -> tuple[int, str]:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    with subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown, sent = b"", False
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # what Linux says when the other side is closed
+                break
+            shown += part
+            if not part:
+                break
+            if after in shown and not sent:
+                process.send_signal(signal.SIGINT)
+                sent = True
+        code = process.wait(timeout=60)
+    os.close(ours)
+    return code, shown.decode(errors="replace")

@@ -1,0 +1,170 @@
+"""Folders as they are downloaded: splits, domains and classes told apart, or asked about."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.data import Dataset, DatasetError, load_dataset
+from fedstats_app.data.splits import split_of
+from tests.data.conftest import write_png
+
+
+def tree(root: Path, *folders: str, images: int = 2) -> Path:
+    """Make folders with some images each."""
+    for folder in folders:
+        for number in range(images):
+            write_png(root / folder / f"{number}.png")
+    return root
+
+
+def both(root: Path, **reading: str) -> tuple[Dataset, Dataset | None]:
+    return load_dataset(f"folder:{root}", "train", **reading), load_dataset(f"folder:{root}", "test", **reading)
+
+
+SPELLINGS = [
+    ("train", "test"),
+    ("Training", "Testing"),
+    ("TRAIN", "TEST"),
+    ("train_set", "test_set"),
+    ("training_data", "testing_data"),
+    ("Train Images", "Test Images"),
+    ("trainset", "testset"),
+    ("seg_train", "seg_test"),
+    ("TrainData", "TestData"),
+    ("train", "val"),
+    ("train", "Valid"),
+    ("training", "validation"),
+    ("train", "eval"),
+    ("train", "dev"),
+]
+
+
+@pytest.mark.parametrize(("train", "test"), SPELLINGS)
+@pytest.mark.parametrize("wrapper", ["", "archive/", "archive/data/"])
+def test_splits_are_known_by_their_names(tmp_path: Path, train: str, test: str, wrapper: str) -> None:
+    folders = [f"{wrapper}{train}/{name}" for name in ("cat", "dog")] + [f"{wrapper}{test}/dog"]
+    found, held = both(tree(tmp_path, *folders))
+    assert held is not None
+    assert found.class_names == held.class_names == ("cat", "dog")
+    assert (len(found), len(held)) == (4, 2)
+    validation = test.lower() in ("val", "valid", "validation", "eval", "dev")
+    assert any("is used as the test split" in note for note in found.notes) is validation
+    assert any("archive" in note for note in found.notes) is bool(wrapper)
+
+
+def test_a_folder_of_its_own_name_is_opened(tmp_path: Path) -> None:
+    found, held = both(tree(tmp_path, "a_train/a_train/x", "a_train/a_train/y", "a_test/a_test/x"))
+    assert held is not None and (found.class_names, len(found), len(held)) == (("x", "y"), 4, 2)
+
+
+def test_validation_beside_a_test_split_is_left_out_and_said(tmp_path: Path) -> None:
+    found, held = both(tree(tmp_path, "train/cat", "train/dog", "val/cat", "test/cat", "docs/figures"))
+    assert held is not None and held.sample_name(0) == "cat/0.png"
+    assert "val is left out: nothing here is chosen on a validation split" in found.notes
+    assert "docs beside the splits: left out" in found.notes
+
+
+def test_a_test_folder_without_labels_is_left_out_and_said(tmp_path: Path) -> None:
+    found, held = both(tree(tmp_path, "train/cat", "train/dog", "test"))
+    assert held is None
+    assert found.notes == ("test has no class folders in it: left out",)
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("train", "bus", "tram"),
+        ("valid", "invalid"),
+        ("bullet train/a", "bullet train/b", "car"),
+        ("test", "control"),
+    ],
+)
+def test_classes_of_such_names_stay_classes(tmp_path: Path, folders: tuple[str, ...]) -> None:
+    found, held = both(tree(tmp_path, *folders))
+    assert held is None
+    assert found.class_names == tuple(sorted({folder.split("/")[0] for folder in folders}))
+
+
+@pytest.mark.parametrize(
+    ("folders", "question"),
+    [
+        (("train/a", "Training/a", "test/a"), "Training, train may all be the train split"),
+        (("train/a", "test/a", "testing/a"), "test, testing may all be the test split"),
+        (("cat", "dog", "test/cat"), "test looks like a split beside cat, dog"),
+        (("cat/train", "cat/test", "dog/train", "dog/test"), "the split must come first: .*/test/cat"),
+        (("photo/cat", "photo/dog", "sketch/cat", "sketch/dog"), "folder-levels = 'domain/class'"),
+        (("train/photo/cat", "train/photo/dog", "train/sketch/cat", "train/sketch/dog"), "partition-column = 'domain'"),
+        (("train", "test"), "no folders in it; one per class is needed"),
+    ],
+)
+def test_what_cannot_be_told_is_asked(tmp_path: Path, folders: tuple[str, ...], question: str) -> None:
+    with pytest.raises(DatasetError, match=question):
+        load_dataset(f"folder:{tree(tmp_path, *folders)}", "train")
+
+
+def test_domains_are_a_column_where_the_user_says_so(tmp_path: Path) -> None:
+    tree(tmp_path, "photo/dog", "photo/cat", "sketch/dog", "sketch/owl")
+    write_png(tmp_path / "sketch" / "owl" / "deep" / "er.png")
+    found, held = both(tmp_path, folder_levels="domain/class")
+    assert held is None and found.class_names == ("cat", "dog", "owl")
+    by_class = {name: int(np.sum(found.labels == label)) for label, name in enumerate(found.class_names)}
+    assert by_class == {"cat": 2, "dog": 4, "owl": 3}
+    for index in range(len(found)):
+        domain, name, *_ = found.sample_name(index).split("/")
+        assert (found.columns["domain"][index], found.class_names[found.labels[index]]) == (domain, name)
+
+
+def test_folders_below_classes_stay_a_column_where_the_user_says_so(tmp_path: Path) -> None:
+    tree(tmp_path, "dog/photo", "dog/sketch", "cat/photo", "cat/sketch")
+    found, _ = both(tmp_path, folder_levels="class")
+    assert found.class_names == ("cat", "dog") and set(found.columns["subfolder"]) == {"photo", "sketch"}
+
+
+def test_patients_below_classes_ask_nothing(tmp_path: Path) -> None:
+    found, _ = both(tree(tmp_path, "ill/p1", "ill/p2", "well/p3", "well/p4"))
+    assert found.class_names == ("ill", "well") and len(set(found.columns["subfolder"])) == 4
+
+
+def test_what_systems_leave_behind_is_no_class(tmp_path: Path) -> None:
+    tree(tmp_path, "train/cat", "train/dog", "__MACOSX/train/cat", "train/__MACOSX/cat", "train/@eaDir/cat", ".git/x")
+    for path in ("train/.DS_Store", "train/cat/.DS_Store", "train/cat/Thumbs.db", "train/dog/desktop.ini"):
+        (tmp_path / path).write_bytes(b"\0")
+    write_png(tmp_path / "train" / "cat" / "._0.png")
+    found, _ = both(tmp_path)
+    assert (found.class_names, len(found), found.notes) == (("cat", "dog"), 4, ())
+
+
+def test_notes_are_no_part_of_what_the_data_are(tmp_path: Path) -> None:
+    plain = tree(tmp_path / "plain", "train/cat", "train/dog")
+    found, _ = both(plain)
+    (plain / "val").mkdir()
+    tree(plain, "val/cat", "test/cat")
+    noted, _ = both(plain)
+    assert found.notes != noted.notes and found.fingerprint == noted.fingerprint
+    assert dataclasses.replace(noted, notes=()).class_names == found.class_names
+
+
+def test_a_table_beside_the_folders_is_pointed_out(tmp_path: Path) -> None:
+    tree(tmp_path, "images_part_1", "images_part_2")
+    (tmp_path / "metadata.csv").write_text("image_id,dx\n")
+    assert both(tmp_path)[0].notes == (
+        "metadata.csv beside the folders: not read; if its labels are meant, name it as csv:/PATH or parquet:/PATH",
+    )
+
+
+WORDS: Mapping[str, str] = {"train": "train", "Training": "train", "VAL": "validation", "dev": "validation"}
+
+
+@given(st.sampled_from(sorted(WORDS)), st.sampled_from(["", "_", "-", " "]), st.sampled_from(["", "set", "data"]))
+def test_a_split_is_known_whatever_the_spelling(word: str, joint: str, filler: str) -> None:
+    assert split_of(f"{word}{joint}{filler}") == (WORDS[word], "")
+
+
+@given(st.text(alphabet="abcxyz _-0123456789", max_size=12))
+def test_other_names_speak_of_no_split(name: str) -> None:
+    assert split_of(name) == (None, name)

@@ -1,0 +1,130 @@
+"""Parts of a data set for experiments."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.data import DatasetError
+from fedstats_app.data import clients as client_data
+from fedstats_app.data.clients import partitions, training_set
+from fedstats_app.data.subset import at_most_per_class, only_classes, without_domain
+from tests.data.conftest import make_dataset
+from tests.data.test_folder_layout import tree
+
+LABELS = np.array([2, 0, 1, 0, 2, 2, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names", "indices"),
+    [
+        ("", ("class 0", "class 1", "class 2"), range(8)),
+        ("2", ("class 0", "class 1"), (1, 2, 3, 6, 7)),
+        ("class 2, class 0", ("class 0", "class 2"), (0, 1, 3, 4, 5, 7)),
+    ],
+)
+def test_classes_are_taken_by_number_or_name(wanted: str, names: tuple[str, ...], indices: list[int]) -> None:
+    whole = make_dataset(LABELS, user=np.arange(8))
+    some = only_classes(whole, wanted)
+    assert some.class_names == names
+    assert [some.sample_name(i) for i in range(len(some))] == [whole.sample_name(i) for i in indices]
+    assert [some.class_names[c] for c in some.labels] == [whole.class_names[whole.labels[i]] for i in indices]
+    np.testing.assert_array_equal(some.columns["user"], list(indices))
+
+
+@pytest.mark.parametrize("wanted", ["0", "4", "class 7", "class 0,nothing"])
+def test_classes_that_are_not_there_are_an_error(wanted: str) -> None:
+    with pytest.raises(DatasetError, match="classes must be"):
+        only_classes(make_dataset(LABELS), wanted)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 12), st.integers(0, 9))
+def test_at_most_so_many_of_a_class(labels: list[int], number: int, seed: int) -> None:
+    values = np.array(labels)
+    chosen = at_most_per_class(values, number, seed)
+    np.testing.assert_array_equal(chosen, np.unique(chosen))
+    expected = np.minimum(np.bincount(values, minlength=5), number)
+    np.testing.assert_array_equal(np.bincount(values[chosen], minlength=5), expected)
+    assert set(chosen) <= set(at_most_per_class(values, number + 1, seed))
+    np.testing.assert_array_equal(chosen, at_most_per_class(values, number, seed))
+
+
+def test_another_seed_draws_others() -> None:
+    assert set(at_most_per_class(np.zeros(1000, int), 10, 0)) != set(at_most_per_class(np.zeros(1000, int), 10, 1))
+
+
+def test_a_domain_is_left_out() -> None:
+    whole = make_dataset(LABELS, centre=np.array([3, 4, 3, 5, 3, 4, 5, 5]))
+    rest, out = without_domain(whole, "centre=3")
+    assert (len(rest), len(out)) == (5, 3) and rest.class_names == out.class_names == whole.class_names
+    assert [out.sample_name(i) for i in range(3)] == ["plain/0", "plain/2", "plain/4"]
+    for wrong, reason in [("center=3", r"one of the columns \['centre'\]"), ("centre=9", r"has \['3', '4', '5'\]")]:
+        with pytest.raises(DatasetError, match=reason):
+            without_domain(whole, wrong)
+
+
+@pytest.fixture
+def domains(tmp_path: Path) -> str:
+    tree(
+        tmp_path,
+        *(f"{domain}/{name}" for domain in ("art", "photo", "sketch") for name in ("cat", "dog", "owl")),
+        images=4,
+    )
+    return f"folder:{tmp_path}"
+
+
+def test_a_run_leaves_a_domain_out_and_tests_on_it(domains: str) -> None:
+    config = AppConfig.of(
+        dataset=domains, folder_levels="domain/class", left_out_domain="domain=sketch", classes="cat,owl",
+        partitioner="natural-id", partition_column="domain", num_clients=0, samples_per_class=6, samples_per_client=5,
+    )  # fmt: skip
+    train, test = training_set(config.data), client_data.test_split(config.data.dataset, config.data)
+    assert test is not None and train.class_names == test.class_names == ("cat", "owl")
+    assert (len(train), set(train.columns["domain"])) == (16, {"art", "photo"})
+    assert (len(test), set(test.columns["domain"])) == (8, {"sketch"})
+    parts = partitions(config.data, config.partition, 0)
+    assert len(parts) == 2 and max(map(len, parts)) <= 5
+    used = np.concatenate(parts)
+    assert len(np.unique(used)) == len(used) and np.bincount(train.labels[used]).max() <= 6
+    for part, domain in zip(parts, ("art", "photo"), strict=True):
+        assert set(train.columns["domain"][part]) == {domain}
+
+
+def test_without_these_keys_a_split_is_what_it_was() -> None:
+    config = AppConfig.of(num_clients=7)
+    few = AppConfig.of(num_clients=7, samples_per_client=10**6, samples_per_class=10**6)
+    for part, same in zip(*(partitions(one.data, one.partition, 3) for one in (config, few)), strict=True):
+        np.testing.assert_array_equal(part, same)
+
+
+def test_what_cannot_be_is_said_before_a_run() -> None:
+    with pytest.raises(ConfigError, match=r"num-clients: 0 \(as many as there are\) is for partitioner natural-id"):
+        AppConfig.of(num_clients=0)
+    with pytest.raises(ConfigError, match="left-out-domain: must be COLUMN=VALUE, got 'sketch'"):
+        AppConfig.of(left_out_domain="sketch")
+
+
+@pytest.mark.parametrize("partitioner", ["natural-id", "domain"])
+def test_as_many_clients_as_there_are(domains: str, partitioner: str) -> None:
+    config = AppConfig.of(
+        dataset=domains, folder_levels="domain/class", partitioner=partitioner, partition_column="domain", num_clients=0
+    )
+    parts = partitions(config.data, config.partition, 0)
+    assert [len(part) for part in parts] == [12, 12, 12]
+
+
+def test_test_data_may_be_a_folder_of_classes(tmp_path: Path) -> None:
+    tree(tmp_path, "Training/cat", "Training/dog", "Other/cat", "Other/dog", "split/train/cat", images=3)
+    paths = {name: f"folder:{tmp_path / name}" for name in ("Training", "Other", "split")}
+
+    def found(test: str) -> int | None:
+        data = AppConfig.of(dataset=paths["Training"], test_dataset=test).data
+        split = client_data.test_split(test, data)
+        return None if split is None else len(split)
+
+    assert found(paths["Other"]) == 6
+    # Never the training data, whether of this run or of a data set that is divided.
+    assert found(paths["Training"]) is None and found(paths["split"]) is None

@@ -1,0 +1,45 @@
+"""The documentation site is built without a warning, has every page, and loads nothing from elsewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import DOCS, DOCUMENTS, REPOSITORY
+
+pytest.importorskip("material", reason="the extra docs is not installed")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=300, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_page_is_in_the_menu_and_on_the_site(site: Path) -> None:
+    listed = re.findall(r": (\S+\.md)$", (REPOSITORY / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert set(listed) == {path.relative_to(DOCS).as_posix() for path in DOCUMENTS} | {"about.md"}
+    for name in listed:
+        page = site / name.removesuffix(".md").removesuffix("index") / "index.html"
+        assert "<article" in page.read_text(), name
+
+
+def test_links_out_of_the_documents_lead_to_files_of_the_site(site: Path) -> None:
+    conf = {path.name for path in (REPOSITORY / "conf").glob("*.toml")}
+    assert {path.name for path in (site / "conf").iterdir()} == conf
+    assert (site / "about" / "index.html").exists() and 'href="../about/"' in (
+        site / "guide" / "index.html"
+    ).read_text()
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    loading = re.compile(r"<(?:script|img|link)[^>]*(?:src|href)=[\"']?(https?:)?//", re.IGNORECASE)
+    assert [page for page in site.rglob("*.html") if loading.search(page.read_text())] == []

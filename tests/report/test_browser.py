@@ -1,0 +1,80 @@
+"""The pages in a real browser: nothing wrong in the console, nothing asked of a network, nothing wider than a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fedstats_app.report.comparison import write_comparison
+from tests.support.chromium import CHROMIUM, Browser, browser
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here (Debian: apt install chromium)")
+
+DESK, PHONE = (1280, 900), (390, 844)
+# Elements that are wider than the window, but for those in a box of their own that scrolls.
+TOO_WIDE = """[...document.body.querySelectorAll('*')].filter(one => !one.closest('.scroll, pre, svg')
+  && one.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5).map(one => one.outerHTML)"""
+OPEN_ALL = "document.querySelectorAll('details').forEach(one => one.open = true)"
+WIDTH = "document.documentElement.scrollWidth"
+SVG = "[...document.querySelectorAll('svg.wide, svg.narrow')].map(one => getComputedStyle(one).display)"
+# Labels of one chart that lie on each other.
+COVERED = """[...document.querySelectorAll('svg.wide, svg.narrow')].flatMap(chart => {
+  const boxes = [...chart.querySelectorAll('text.label')].map(one => [one.textContent, one.getBoundingClientRect()]);
+  return boxes.flatMap(([name, a], i) => boxes.slice(i + 1).filter(([_, b]) => a.width && b.width
+    && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4).map(([other, _]) => name + ' on ' + other));
+})"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as running:
+        yield running
+
+
+@pytest.fixture(params=["server", "clients", "comparison"])
+def page(
+    request: pytest.FixtureRequest, server_run: Path, client_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    if request.param == "comparison":
+        return write_comparison([server_run, client_run], tmp_path_factory.mktemp("page") / "comparison.html")
+    return {"server": server_run, "clients": client_run}[request.param] / "report.html"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_a_page_is_quiet_and_fits(chromium: Browser, page: Path, size: tuple[int, int], dark: bool) -> None:
+    width, height = size
+    opened = chromium.open(
+        page, width=width, height=height, dark=dark, opened=OPEN_ALL, scroll=WIDTH, wide=TOO_WIDE, on=COVERED
+    )
+    assert opened.problems == []
+    assert opened.requests == [page.as_uri()]
+    assert opened.values["wide"] == [] and opened.values["scroll"] == width
+    assert opened.values["on"] == []
+    with Image.open(BytesIO(chromium.screenshot())) as picture:
+        colours = picture.convert("L").getextrema()
+        corner = picture.convert("L").getpixel((2, 2))
+    assert colours[0] < 60 and colours[1] > 200, "a blank page"
+    assert isinstance(corner, int) and (corner < 60) == dark
+
+
+def test_a_chart_is_there_in_the_size_of_the_screen_alone(chromium: Browser, server_run: Path) -> None:
+    page = server_run / "report.html"
+    desk = chromium.open(page, width=DESK[0], height=DESK[1], shown=SVG).values["shown"]
+    phone = chromium.open(page, width=PHONE[0], height=PHONE[1], shown=SVG).values["shown"]
+    assert desk == ["block", "none"] * 2 and phone == ["none", "block"] * 2
+
+
+def test_the_checks_see_what_is_wrong(chromium: Browser, tmp_path: Path) -> None:
+    """A page that is too wide, asks for a file and logs an error: else the other tests would look at nothing."""
+    bad = tmp_path / "bad.html"
+    viewport = "<meta name=viewport content=width=device-width>"
+    bad.write_text(f"{viewport}<p style='width:900px'>x<img src='nothing.png'><script>console.error('oh')</script>")
+    opened = chromium.open(bad, width=390, height=844, scroll=WIDTH, wide=TOO_WIDE)
+    assert opened.problems and len(opened.requests) == 2
+    assert opened.values["wide"] and opened.values["scroll"] >= 900

@@ -1,0 +1,197 @@
+"""The page of a run: what is on it, and what must not be."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedstats_app.outcomes.intervals import wilson_interval
+from fedstats_app.report.page import report, write_report
+from fedstats_app.report.run_record import RunRecord
+from fedstats_app.report.sections import class_shares, site_shares
+from fedstats_app.storage.json_digest import read_json_file, read_json_lines, to_json_with_digest
+from tests.report.conftest import PRIVATE
+
+VOID = {"meta", "link", "br", "img"}
+
+
+class Tags(HTMLParser):
+    """Refuses tags that do not close in the order in which they open; keeps text and attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).replace("\u00a0", " ").split())
+
+
+def page_of(folder: Path) -> Tags:
+    return Tags((folder / "report.html").read_text(encoding="utf-8"))
+
+
+def test_every_run_has_one_with_all_its_parts(server_run: Path) -> None:
+    page = page_of(server_run)
+    results = read_json_file(server_run / "results.json")
+    for name in ("FedNCM", "Fed3R", "FedCOF", "FedCGS", "FedRoot"):
+        assert name in page.words
+    for entry in results["methods"].values():
+        assert f"{100 * entry['accuracy']:.1f} %" in page.words
+        assert "{:.1f} to {:.1f}".format(*(100 * bound for bound in entry["accuracy_interval"])) in page.words
+    for heading in ("Classes", "Most confused", "Sites", "Training from the heads", "Time", "What left the sites"):
+        assert heading in page.words
+    assert "statistics-0.class-sums" in page.words and "Ankle boot" in page.words
+    assert list(results["seconds_by_phase"]) == ["preparation", "statistics and solving", "evaluation"]
+    assert "fedstats predict" in page.words
+
+
+def test_it_needs_no_other_file_and_is_small(server_run: Path, client_run: Path) -> None:
+    for folder in (server_run, client_run):
+        path = folder / "report.html"
+        assert path.stat().st_size < 3_000_000
+        page = page_of(folder)
+        links = [value for _, name, value in page.attributes if name in ("src", "href", "action", "srcset", "data")]
+        assert links and all(link.startswith(("#", "data:")) for link in links)
+        assert not {tag for tag, _, _ in page.attributes} & {"script", "iframe", "object", "form"}
+        assert "url(" not in path.read_text(encoding="utf-8")
+
+
+def test_it_shows_where_nobodys_data_lie(server_run: Path, client_run: Path) -> None:
+    for folder in (server_run, client_run):
+        assert PRIVATE in (folder / "config.json").read_text(), "else this test looks for nothing"
+        assert PRIVATE not in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_pictures_are_the_servers_alone(server_run: Path, client_run: Path) -> None:
+    """What clients keep for evaluation never leaves them, and so no picture of it can be on the page."""
+    assert "data:image/jpeg" in (server_run / "report.html").read_text(encoding="utf-8")
+    assert "data:image/" not in (client_run / "report.html").read_text(encoding="utf-8")
+    assert not (client_run / "examples.json").exists()
+
+
+def test_labels_by_site_are_those_of_simulations_alone(server_run: Path, client_run: Path) -> None:
+    assert "Who has which class" in page_of(server_run).words
+    assert "Who has which class" not in page_of(client_run).words
+
+
+def test_names_cannot_become_markup(client_run: Path) -> None:
+    text = (client_run / "report.html").read_text(encoding="utf-8")
+    assert "<script>cat" not in text and "&lt;script&gt;cat" in text and "ant &amp; bee" in text
+    assert "<memory>" not in text and "&lt;memory&gt;" in text
+
+
+def test_who_is_left_out_is_named_with_the_reason(client_run: Path) -> None:
+    (node,) = read_json_file(client_run / "results.json")["refused_nodes"]
+    page = page_of(client_run)
+    assert f"machine {node}" in page.words and "out of <memory>" in page.words
+    outcomes = [
+        {"client": 1, "outcome": "merged"},
+        {"client": 2, "outcome": "refused", "reason": "its owner allows no Gram matrix"},
+    ]
+    page = Tags(report(replace(RunRecord.read(client_run), clients=outcomes)))
+    assert "1 site of 2 is not in the result" in page.words
+    assert "site 2 refused its owner allows no Gram matrix" in page.words
+
+
+def test_intervals_are_wilsons_of_the_counts(server_run: Path, client_run: Path) -> None:
+    run = RunRecord.read(server_run)
+    entry = run.methods[run.advised]
+    for one in class_shares(run):
+        number = entry["per_class_examples"][run.class_names.index(one.name)]
+        assert one.number == number and (one.low, one.high) == wilson_interval(round(one.share * number), number)
+    assert len(class_shares(run)) == 10
+    run = RunRecord.read(client_run)
+    sites = site_shares(run)
+    assert len(sites) == 3 and sum(one.number for one in sites) == run.num_test
+    right = sum(one.share * one.number for one in sites)
+    assert right / run.num_test == pytest.approx(run.methods[run.advised]["accuracy"])
+
+
+def test_it_is_made_from_the_folder_alone_the_same_again(copied: Path) -> None:
+    first = write_report(copied).read_bytes()
+    (copied / "report.html").unlink()
+    assert write_report(copied).read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("missing", "gone"),
+    [
+        ("examples.json", "data:image/jpeg"),
+        ("disclosure.jsonl", "What left the sites"),
+        ("clients.jsonl", "Who has which class"),
+        ("config.json", "settings</summary>"),
+        ("results.json", "Classes</h2>"),
+    ],
+)
+def test_what_a_folder_lacks_is_left_out(copied: Path, missing: str, gone: str) -> None:
+    assert gone in write_report(copied).read_text(encoding="utf-8")
+    (copied / missing).unlink()
+    text = write_report(copied).read_text(encoding="utf-8")
+    assert gone not in text
+    Tags(text)
+
+
+def test_a_failed_run_says_why(copied: Path) -> None:
+    (copied / "results.json").unlink()
+    (copied / "status.json").write_text(json.dumps({"state": "failed", "reason": "TooFewClients: 1 of 2"}))
+    page = Tags(report(RunRecord.read(copied)))
+    assert "TooFewClients: 1 of 2" in page.words and "This run has no results" in page.words
+
+
+def test_a_training_that_made_a_head_worse_is_a_warning(copied: Path) -> None:
+    for start, end, is_worse in ((0.4, 0.9, False), (0.9, 0.4, True)):
+        lines = read_json_lines(copied / "rounds.jsonl")
+        for line in lines:
+            line["accuracy"] = start if line["round"] == 0 else end
+        (copied / "rounds.jsonl").write_text("".join(to_json_with_digest(one, indent=None) + "\n" for one in lines))
+        page = Tags(write_report(copied).read_text(encoding="utf-8"))
+        assert ("Training made Fed3R, probe worse: from 90.0 % to 40.0 %" in page.words) == is_worse
+
+
+def test_runs_of_earlier_versions_have_a_page(copied: Path) -> None:
+    """Entries that they did not write are left out, not needed."""
+    results = read_json_file(copied / "results.json")
+    for name in ("seconds_by_phase", "evaluation_examples", "advice", "curve"):
+        del results[name]
+    for entry in results["methods"].values():
+        for name in ("most_confused", "accuracy_interval", "macro_auroc", "per_class_examples"):
+            del entry[name]
+    (copied / "results.json").write_text(to_json_with_digest(results) + "\n")
+    page = Tags(write_report(copied).read_text(encoding="utf-8"))
+    assert "Methods" in page.words and not re.search(r"\bNone\b", page.words)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no run folder: it has no status\.json"):
+        write_report(tmp_path)
+
+
+def test_damage_is_an_error_that_names_the_file(copied: Path) -> None:
+    content = (copied / "results.json").read_text()
+    (copied / "results.json").write_text(content.replace('"num_clients_merged": 10', '"num_clients_merged": 11'))
+    with pytest.raises(ValueError, match=r"results\.json is damaged"):
+        write_report(copied)

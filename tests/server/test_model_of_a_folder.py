@@ -1,0 +1,60 @@
+"""A whole run on a foundation backbone from a folder: what it is stands in head, record and card, and it predicts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import fedstats_app
+from fedstats_app.results.head_file import read_head
+from tests.support.simulation import read_json, simulate
+
+timm = pytest.importorskip("timm", reason="timm is an optional extra")
+
+ARCHITECTURE = "vit_tiny_patch16_224"
+
+
+def test_a_run_says_what_its_features_are_and_what_their_licence_forbids(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "uni"
+    folder.mkdir()
+    small = {"img_size": 32, "embed_dim": 24, "num_heads": 3}
+    network = timm.create_model(ARCHITECTURE, num_classes=0, depth=2, init_values=1e-5, **small)
+    checkpoint = {"teacher": {f"backbone.{key}": value for key, value in network.state_dict().items()}}
+    torch.save(checkpoint, folder / "pytorch_model.bin")
+    (folder / "config.json").write_text(json.dumps({"architecture": ARCHITECTURE, "model_args": small}))
+    (folder / "README.md").write_text("---\nlicense: cc-by-nc-nd-4.0\nextra_gated_prompt: accept\n---\n")
+
+    run = simulate(
+        tmp_path,
+        method="fedncm",
+        backbone=f"timm:local-dir:{folder}",
+        input_size=0,
+        backbone_arguments="init_values=1e-5, depth=2",
+        backbone_pooling="cls+mean",
+    )
+
+    head, metadata = read_head(run / "heads" / "fedncm.safetensors")
+    assert head.weight.shape == (10, 48)
+    assert metadata["backbone-arguments"] == "depth=2,init_values=1e-05"
+    assert metadata["backbone-pooling"] == "cls+mean"
+    assert metadata["backbone-features"] == "the class token, then the mean of the patch tokens"
+    licence = json.loads(metadata["backbone-licence"])
+    assert (licence["name"], licence["terms"]) == (
+        "cc-by-nc-nd-4.0",
+        ["no-derivatives", "non-commercial", "acceptance"],
+    )
+    recorded = read_json(run, "config.json")["backbone"]
+    assert (recorded["input_size"], recorded["licence"]["name"]) == (32, "cc-by-nc-nd-4.0")
+    assert "cc-by-nc-nd-4.0, forbids to share what is derived from it" in (run / "heads" / "README.md").read_text()
+    assert "cc-by-nc-nd-4.0, forbids to share what is derived from it" in capsys.readouterr().out
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (28, 28, 3), dtype=np.uint8))
+    expected = fedstats_app.load(run, "fedncm", device="cpu").scores(picture)
+    moved = folder.rename(tmp_path / "elsewhere")
+    torch.testing.assert_close(fedstats_app.load(run, "fedncm", weights=moved, device="cpu").scores(picture), expected)

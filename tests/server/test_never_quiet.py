@@ -1,0 +1,117 @@
+"""Every stage of a run says at least every ten seconds what it does, with clients and a server that take their time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Message
+
+from fedstats_app import client_app, server_app
+from fedstats_app.server import closed_form, estimate, rank_curve, run
+from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.trainers import training
+from tests.support.clock import Clock, Said
+from tests.support.local_grid import clients_in
+from tests.support.simulation import simulate
+
+SECONDS_PER_CLIENT, SECONDS_OF_SERVER = 11.0, 35.0
+# What the server computes by itself: where the function is used, its name, and what is said meanwhile.
+SLOW = [
+    (run, "partitions", "loading the data and splitting it"),
+    (run, "discover", "waiting for SuperNodes"),
+    (run, "loaded_backbone", "loading backbone random:tiny"),
+    (run, "test_split", "loading the server's test data"),
+    (StatisticsStrategy, "solve", "solving"),
+    (closed_form, "save_statistics", "writing the statistics"),
+    (closed_form, "score", "evaluating"),
+    (closed_form, "measure", "measuring what each client changes"),
+    (rank_curve, "complete", "of 5 other ranks"),
+    (closed_form, "write_model_card", "writing results and plots"),
+    (training, "evaluate", "evaluating on the test samples"),
+]
+
+
+def told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: list[tuple[Any, str, str]] = SLOW, **settings: object
+) -> Said:
+    """Run the app by a clock of its own, and return what was said."""
+    clock = Clock()
+    said = Said(clock)
+    monkeypatch.setattr(server_app, "Progress", lambda: said)
+    for owner, name, words in slow:
+        monkeypatch.setattr(owner, name, _slowed(getattr(owner, name), words, said))
+
+    def app(msg: Message, context: Context) -> Message:
+        clock.sleep(SECONDS_PER_CLIENT * clients_in(msg))
+        return client_app.app(msg, context)
+
+    simulate(tmp_path, app=app, num_clients=6, **settings)
+    return said
+
+
+def _slowed(function: Any, words: str, said: Said) -> Any:
+    def slow(*arguments: Any, **named: Any) -> Any:
+        started = said.clock()
+        said.clock.sleep(SECONDS_OF_SERVER)
+        assert words in said.between(started, said.clock())
+        return function(*arguments, **named)
+
+    return slow
+
+
+def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"fine_tune": "probe", "start_head": "fed3r", "num_server_rounds": 2}
+    said = told(tmp_path, monkeypatch, method="fed3r,fedroot", **settings)
+    assert said.longest_silence <= 10
+    lines = said.between(0, said.clock())
+    assert "statistics: 0 of 6 clients answered" in lines and "3 of 6 clients answered" in lines
+    assert "fed3r-probe: 330 parameters are trained in 2 rounds over 6 clients with 8,000 samples" in lines
+    assert "fed3r-probe: round 1 of 2: 3 of 6 clients answered" in lines and "round 2 of 2" in lines
+
+
+@pytest.mark.parametrize("stage", ["full", "fedmezo"])
+def test_training_says_about_how_long_it_will_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    settings = {"fine_tune": stage, "num_server_rounds": 3, "train_batch_size": 512}
+    said = told(tmp_path, monkeypatch, [], method="fedncm", test_dataset="", **settings)
+    assert said.longest_silence <= 10
+    second = [line for _, line in said.lines if f"fedncm-{stage}: round 2 of 3: 0 of 6" in line]
+    assert second and all(", about " in line and line.endswith(" left") for line in second)
+
+
+def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "seconds_per_sample", lambda *_: 0.01)
+    said = told(
+        tmp_path,
+        monkeypatch,
+        [],
+        method="fedncm,fed3r",
+        partitioner="fedpac",
+        personalise="all",
+        personal_epochs=1,
+        personal_rounds=2,
+        personal_batch_size=512,
+    )
+    assert said.longest_silence <= 10
+    lines = said.between(0, said.clock())
+    # 6 clients of 1,333 images, of which they keep a fifth; 3 x (1 + 1 + 1 + 3 + 2) + 7 passes.
+    assert (
+        "6 clients train the whole network, 5,418 parameters, on 6,396 samples in all; epochs: "
+        "local-only 1, one-shot 1, one-shot-sum 1, fedavg-ft 3, fedproto 2; about 33 min at the speed"
+    ) in lines
+    for number, approach in enumerate(server_app.AppConfig.of(personalise="all").personal.approaches, start=1):
+        assert f"personal models, {approach} ({number} of 7): " in lines
+    assert "fedproto (6 of 7): round 2 of 2: 3 of 6 clients answered" in lines
+    assert "fedavg-ft (5 of 7): round 2 of 2: 3 of 6 clients answered" in lines
+
+
+def test_how_to_stop_and_to_go_on_is_the_first_thing_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = told(tmp_path, monkeypatch, [], method="fedncm")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert said.lines[0] == (
+        0.0,
+        "Ctrl-C leaves this log only: `flwr stop 7` stops the run, and the same command with "
+        f"resume='{folder}' in its --run-config goes on with it",
+    )
+    assert sum("flwr stop" in line for _, line in said.lines) == 1

@@ -1,0 +1,63 @@
+"""A run writes its report last, and is not worse for one that cannot be made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstats_app.report import page
+from fedstats_app.results import examples_file
+from fedstats_app.server import examples
+from tests.support.simulation import simulate
+
+SETTINGS: dict[str, Any] = {"method": "fedncm", "num_clients": 3, "min_clients": 1, "plots": True}
+Capture = pytest.CaptureFixture[str]
+
+
+def state(folder: Path) -> str:
+    status: dict[str, str] = json.loads((folder / "status.json").read_text())
+    return status["state"]
+
+
+def test_it_is_made_when_everything_else_is_there(tmp_path: Path) -> None:
+    folder = simulate(tmp_path, **SETTINGS)
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    assert '<span class="badge completed">' in text and "What left the sites" in text
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no ink"), OSError(28, "No space left on device")])
+def test_a_failing_report_is_one_clear_line(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(page, "report", fail)
+    monkeypatch.setattr(examples, "write_examples", fail)
+    folder = simulate(tmp_path, **SETTINGS)
+    said = [line for line in capsys.readouterr().out.splitlines() if str(error) in line]
+    assert len(said) == 2 and "no example images" in said[0] and "no report" in said[1]
+    assert "fedstats report makes it again" in said[1]
+    assert state(folder) == "completed" and (folder / "heads" / "fedncm.safetensors").is_file()
+    assert not (folder / "report.html").exists()
+
+
+def test_a_failed_run_has_one_that_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="min-clients"):
+        simulate(tmp_path, **{**SETTINGS, "min_clients": 5})
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert state(folder) == "failed"
+    assert "The run failed: " in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_examples_are_images_that_the_head_takes_for_another_class(tmp_path: Path) -> None:
+    folder = simulate(tmp_path, **SETTINGS)
+    entry = json.loads((folder / "results.json").read_text())["methods"]["fedncm"]
+    found = examples_file.read_examples(folder)
+    assert [(one.true, one.predicted) for one in found] == [tuple(pair[:2]) for pair in entry["most_confused"][:6]]
+    for one, (*_, number) in zip(found, entry["most_confused"], strict=False):
+        assert len(one.pictures) == min(5, number)
+    assert not (simulate(tmp_path, **{**SETTINGS, "plots": False}) / "examples.json").exists()
