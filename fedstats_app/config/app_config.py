@@ -27,7 +27,7 @@ from fedstats_app.personal.options import PersonalOptions
 from fedstats_app.trackers.options import TrackerOptions
 from fedstats_app.trainers import TRAINERS, Trainer
 from fedstats_app.trainers.options import MADE_HEADS, TuningOptions
-from fedstats_app.training.options import LocalOptions, OptimizerOptions
+from fedstats_app.training.options import ClientOptions, OptimizerOptions
 from fedstats_app.training.zeroth_order.options import FedMeZOOptions
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class AppConfig:
     )
     federation: FederationOptions = field(default_factory=FederationOptions)
     tuning: TuningOptions = field(default_factory=TuningOptions)
-    local: LocalOptions = field(default_factory=LocalOptions)
+    local: ClientOptions = field(default_factory=ClientOptions)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     fedmezo: FedMeZOOptions = field(default_factory=FedMeZOOptions)
     personal: PersonalOptions = field(default_factory=PersonalOptions)

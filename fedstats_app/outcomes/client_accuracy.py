@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -39,3 +40,8 @@ class ClientAccuracy:
     def to_json(self) -> dict[str, object]:
         """Give the entry for results.json, where clients are strings."""
         return {**asdict(self), "by_client": {str(client): value for client, value in self.by_client.items()}}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> ClientAccuracy:
+        """Read what :meth:`to_json` gave."""
+        return cls(**{**entry, "by_client": {int(client): value for client, value in entry["by_client"].items()}})

@@ -62,6 +62,9 @@ class MethodResult:
         :data:`MOST_CONFUSED`.
     client_accuracy : ClientAccuracy or None
         How the accuracy differs between clients; None where the server evaluated.
+    probe_step : float or None
+        From which the learning rate of a probe follows (:func:`fedstats_app.training.probe_rate.probe_step`), of the
+        features that the head takes.
     """
 
     method: str
@@ -89,6 +92,7 @@ class MethodResult:
     per_class_auroc: list[float | None] = field(default_factory=list)
     most_confused: list[tuple[int, int, int]] = field(default_factory=list)
     client_accuracy: ClientAccuracy | None = None
+    probe_step: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""

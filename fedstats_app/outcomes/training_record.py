@@ -7,6 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
+from fedstats_app.heads import Calibration
+from fedstats_app.outcomes.client_accuracy import ClientAccuracy
+from fedstats_app.outcomes.quality import QUALITY
+
 RANDOM_START = "random"
 
 
@@ -42,6 +46,8 @@ class RoundRecord:
         Wall-clock time.
     bytes_catch_up : int
         To clients besides, for what they have missed or to begin with (FedMeZO).
+    held_out_accuracy : float or None
+        On what clients hold out, where that chooses the round whose model is kept.
     """
 
     stage: str
@@ -57,6 +63,7 @@ class RoundRecord:
     forward_passes: int = 0
     seconds: float = 0.0
     bytes_catch_up: int = 0
+    held_out_accuracy: float | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -92,8 +99,8 @@ class RoundRecord:
             If a field is missing or unknown, or a value is outside its range.
         """
         expected = [item.name for item in fields(cls)]
-        # Runs of versions that had no FedMeZO lack this one.
-        line = {"bytes_catch_up": 0, **line}
+        # Runs of versions that had no FedMeZO, or kept the last round always, lack these.
+        line = {"bytes_catch_up": 0, "held_out_accuracy": None, **line}
         if set(line) != set(expected):
             raise ValueError(f"a round must have {', '.join(expected)}, got {', '.join(sorted(line))}")
         losses = {name: None if line[name] is None else float(line[name]) for name in ("loss", "train_loss")}
@@ -132,6 +139,19 @@ class TrainingResult:
         The stage in a heading; "" in runs of versions that did not write it down.
     sent : str
         What every client sent, in words that follow "clients sent"; "" in runs of such versions.
+    learning_rate : float or None
+        Of the clients' SGD; None where there is none, and in runs of such versions.
+    start_temperature : float
+        By which the start's logits were divided before the first round.
+    quality : mapping
+        What :func:`fedstats_app.outcomes.quality.quality` says of the head in the end; empty where nobody said more
+        than its accuracy.
+    calibration : Calibration or None
+        Of that head, on the samples that scored it.
+    client_accuracy : ClientAccuracy or None
+        How that head's accuracy differs between clients, where they told of its classes.
+    kept_round : int or None
+        The round whose model was kept, if another than the last.
     """
 
     name: str
@@ -146,6 +166,12 @@ class TrainingResult:
     notes: Sequence[str] = field(default_factory=list)
     display_name: str = ""
     sent: str = ""
+    learning_rate: float | None = None
+    start_temperature: float = 1.0
+    quality: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    client_accuracy: ClientAccuracy | None = None
+    kept_round: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse rounds that are not one training's, in order, and negative costs."""
@@ -175,8 +201,15 @@ class TrainingResult:
 
     @property
     def final_accuracy(self) -> float | None:
-        """Accuracy after the last round that was evaluated."""
+        """Accuracy of the model that was kept: after the last round that was evaluated, or after the one chosen."""
+        if self.kept_round is not None:
+            return next((one.accuracy for one in self.rounds if one.round == self.kept_round), None)
         return next((one.accuracy for one in reversed(self.rounds) if one.accuracy is not None), None)
+
+    @property
+    def head_round(self) -> int:
+        """Absolute number of the round whose model was kept."""
+        return self.num_rounds if self.kept_round is None else self.kept_round
 
     @property
     def best_accuracy(self) -> float | None:
@@ -232,8 +265,10 @@ class TrainingResult:
         dict
             `accuracy` is the final one. The rounds are in rounds.jsonl.
         """
-        kept = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("name", "rounds")}
+        apart = ("name", "rounds", "quality")
+        kept = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in apart}
         return {
+            **self.quality,
             "accuracy": self.final_accuracy,
             "start_accuracy": self.start_accuracy,
             "best_accuracy": self.best_accuracy,
@@ -243,6 +278,8 @@ class TrainingResult:
             "forward_passes": self.cumulative_forward_passes()[-1],
             "seconds": self.seconds,
             **kept,
+            "calibration": None if self.calibration is None else asdict(self.calibration),
+            "client_accuracy": None if self.client_accuracy is None else self.client_accuracy.to_json(),
         }
 
     @classmethod
@@ -264,7 +301,15 @@ class TrainingResult:
             If the entry lacks a field or there is no round.
         """
         taken = [item.name for item in fields(cls) if item.name not in ("name", "rounds")]
-        entry = {"display_name": "", "sent": "", **entry}
+        measured = {key: value for key, value in entry.items() if key in QUALITY}
+        fitted, by_client = entry.get("calibration"), entry.get("client_accuracy")
+        entry = {
+            **{"display_name": "", "sent": "", "learning_rate": None, "start_temperature": 1.0, "kept_round": None},
+            **entry,
+            "quality": measured,
+            "calibration": fitted and Calibration(**fitted),
+            "client_accuracy": by_client and ClientAccuracy.from_json(by_client),
+        }
         missing = [key for key in taken if key not in entry]
         if missing:
             raise ValueError(f"training {name!r} must have {', '.join(missing)}, got only {', '.join(sorted(entry))}")

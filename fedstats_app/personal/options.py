@@ -39,10 +39,10 @@ class PersonalOptions(Options):
     def local(self, epochs: int, *, flip: bool) -> LocalOptions:
         """Return how clients train for so many epochs, the same in all approaches."""
         return LocalOptions(
-            epochs,
-            self.personal_batch_size,
-            self.personal_learning_rate,
-            self.personal_momentum,
-            self.personal_weight_decay,
-            flip,
+            epochs=epochs,
+            batch_size=self.personal_batch_size,
+            learning_rate=self.personal_learning_rate,
+            momentum=self.personal_momentum,
+            weight_decay=self.personal_weight_decay,
+            flip=flip,
         )

@@ -226,7 +226,12 @@ network's weights are not in it; their fingerprint is, and other weights are ref
         versions = json.loads(self.first.get("versions", "{}"))
         made = ", ".join(f"{library} {version}" for library, version in versions.items() if version != "not installed")
         seed = f"Seed {self.first.get('seed', '?')}. {made or 'Versions were not recorded'}."
-        return f"## Training\n\n{table}\n{counted}\n\n{_papers(self.heads)}{seed}\n"
+        trained = self.results.get("training", {})
+        notes = [
+            f"- `{name}`: {_text(note)}.\n" for name in self.heads for note in trained.get(name, {}).get("notes", [])
+        ]
+        listed = f"\n{''.join(notes)}" if notes else ""
+        return f"## Training\n\n{table}\n{counted}\n\n{_papers(self.heads)}{seed}\n{listed}"
 
     def evaluation(self) -> str:
         """Return how good the predictions are: of every head, and by class of the most accurate one."""

@@ -13,6 +13,7 @@ import torch
 from fedstats_app import __version__
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.options import BackboneOptions
+from fedstats_app.heads import Calibration
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.statistics import FeatureMap
@@ -107,25 +108,24 @@ def head_metadata(result: MethodResult, feature_map: FeatureMap, *, evaluated_on
 
     `temperature` and `calibrated-on` are there only if the head was calibrated.
     """
-    calibration: dict[str, str] = {}
-    if result.calibration is not None:
-        samples = "samples that clients kept" if evaluated_on == "clients" else "test samples of the server"
-        calibration = {
-            "temperature": str(result.calibration.temperature),
-            "calibrated-on": f"{result.calibration.num_examples} {samples}",
-        }
     return {
         "feature-map": json.dumps(feature_map.to_dict()),
         "method": result.method,
         "regulariser": result.regulariser,
         "num-examples": str(result.num_examples),
         "num-clients": str(result.num_clients),
-        **calibration,
+        **_calibrated(result.calibration, evaluated_on),
     }
 
 
 def trained_head_metadata(
-    result: TrainingResult, feature_map: FeatureMap, clients: Mapping[int, int], *, by: str, temperature: float
+    result: TrainingResult,
+    feature_map: FeatureMap,
+    clients: Mapping[int, int],
+    *,
+    by: str,
+    temperature: float,
+    evaluated_on: str,
 ) -> dict[str, str]:
     """Return the same for a head that was trained.
 
@@ -140,13 +140,26 @@ def trained_head_metadata(
     by : str
         What moved the weights: an optimiser's name, or a trainer's.
     temperature : float
-        By which scores are divided.
+        By which scores were divided in training, and are where the head was not calibrated.
+    evaluated_on : str
+        "clients" or "server".
     """
     return {
         "feature-map": json.dumps(feature_map.to_dict()),
         "method": result.name,
-        "regulariser": f"{by} from {result.start}, {result.num_rounds} rounds",
+        "regulariser": f"{by} from {result.start}, {result.head_round} rounds",
         "num-examples": str(sum(clients.values())),
         "num-clients": str(len(clients)),
         "temperature": str(temperature),
+        **_calibrated(result.calibration, evaluated_on),
+    }
+
+
+def _calibrated(calibration: Calibration | None, evaluated_on: str) -> dict[str, str]:
+    if calibration is None:
+        return {}
+    samples = "samples that clients kept" if evaluated_on == "clients" else "test samples of the server"
+    return {
+        "temperature": str(calibration.temperature),
+        "calibrated-on": f"{calibration.num_examples} {samples}",
     }

@@ -28,12 +28,16 @@ class SolvedHead:
         None where nothing was evaluated.
     wire_bytes : int
         That all clients sent for it.
+    probe_step : float or None
+        As :class:`fedstats_app.outcomes.method_result.MethodResult` has it, of the features that it takes; None where
+        nobody knows.
     """
 
     head: LinearHead
     feature_map: FeatureMap
     accuracy: float | None = None
     wire_bytes: int = 0
+    probe_step: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,8 @@ def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> S
         parameters = {key: float(value) for key, value in result.get("parameters", {}).items()}
         head = replace(head, report=SolveReport(result["regulariser"], parameters))
         feature_map = feature_map_from_dict(json.loads(metadata["feature-map"]))
-        heads[name] = SolvedHead(head, feature_map, result["accuracy"], int(result["wire_bytes"]))
+        sent, step = int(result["wire_bytes"]), result.get("probe_step")  # which earlier versions did not write down
+        heads[name] = SolvedHead(head, feature_map, result["accuracy"], sent, step)
     outcomes = read_json_lines(folder / "clients.jsonl")
     merged = [outcome for outcome in outcomes if outcome["outcome"] in ("merged", "known")]
     clients = {int(outcome["client"]): int(outcome["num_examples"]) for outcome in merged}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 
+from fedstats_app.outcomes.decline import decline
 from fedstats_app.outcomes.training_record import TrainingResult, random_head_training
 from fedstats_app.results.text_columns import GAP, aligned, cut, ruled, three_figures, widths_of
 
@@ -24,7 +26,8 @@ def training_table(results: Sequence[TrainingResult]) -> str:
     In brackets is the share of what the random head of the same stage took to get there first. Megabytes (10^6 bytes)
     are up and down of all clients, with those of the closed-form stage, and so are the forward passes of samples
     through the backbone, of which a backward pass counts as two. Without a random head that was evaluated there is
-    nothing to compare with, and no column for it.
+    nothing to compare with, and no column for it. Below the table stands which trainings left a head
+    that is less accurate than their start or their best round.
 
     Parameters
     ----------
@@ -44,7 +47,17 @@ def training_table(results: Sequence[TrainingResult]) -> str:
         table = [line[:first] + line[after:] for line in table]
     widths = widths_of(table)
     head, *body = (aligned(line, widths, {0}) for line in table)
-    return ruled([_group_line(widths, groups), head], body)
+    return "\n".join([ruled([_group_line(widths, groups), head], body), *_declines(results)])
+
+
+def _declines(results: Sequence[TrainingResult]) -> list[str]:
+    """Return below the table, for every training that left a worse head than it had before, by how much."""
+    return [
+        line
+        for result in results
+        if (worse := decline(result))
+        for line in textwrap.wrap(f"* {cut(result.name, _LONGEST_NAME)}: {worse}", 120, subsequent_indent="  ")
+    ]
 
 
 def _cells(result: TrainingResult, reference: TrainingResult | None) -> tuple[str, ...]:

@@ -117,7 +117,10 @@ def _start_head(run: Run, state: State, name: str) -> SolvedHead:
         "zero": lambda: zero_head(num_classes, dim),
         "label-words": lambda: label_word_head(tuning.words, run.backbone, run.class_names),
     }
-    return SolvedHead(made[name](), IdentityMap()) if name in made else state.heads[name]
+    if name not in made:
+        return state.heads[name]
+    plain = (one.probe_step for one in state.heads.values() if isinstance(one.feature_map, IdentityMap))
+    return SolvedHead(made[name](), IdentityMap(), probe_step=next(plain, None))
 
 
 def _save(run: Run, session: Session, result: TrainingResult, model: TunedModel) -> None:
@@ -130,7 +133,8 @@ def _save(run: Run, session: Session, result: TrainingResult, model: TunedModel)
             start.feature_map,
             session.clients,
             by=session.trainer.by(config.optimizer.optimizer),
-            temperature=config.tuning.temperature,
+            temperature=config.tuning.logit_temperature,
+            evaluated_on="clients" if run.test_set is None else "server",
         ),
     }
     tuned = None if model.backbone is None else with_module(run.backbone, model.backbone, f"tuned, {result.name}")

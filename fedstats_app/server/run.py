@@ -87,9 +87,12 @@ class Run:
     @property
     def holdout(self) -> float:
         """The share of its samples that each client keeps for evaluation, in all stages."""
-        # Personal models are scored on each client's own samples, whatever the server has.
-        kept = self.test_set is None or self.config.personal.approaches
-        return self.config.data.holdout_fraction if kept else 0.0
+        config = self.config
+        # Personal models are scored on each client's own samples, whatever the server has, and no round is chosen by
+        # the samples that tell how good it is.
+        chosen = config.trainer and config.tuning.keep == "best"
+        kept = self.test_set is None or config.personal.approaches or chosen
+        return config.data.holdout_fraction if kept else 0.0
 
     @property
     def sent_names(self) -> tuple[str, ...]:
@@ -115,8 +118,8 @@ class Run:
         tuning = self.config.tuning
         return TrainingRequest(
             len(self.class_names),
-            options=self.config.local,
-            temperature=tuning.temperature,
+            options=self.config.local.with_rate(),
+            temperature=tuning.logit_temperature,
             tune_bias=tuning.tune_bias,
             batch_norm=tuning.running_statistics,
             seed=self.config.run.seed,

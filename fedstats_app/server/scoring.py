@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-from torch import Tensor
 
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import ConfusionMatrix, HeadScores
 from fedstats_app.methods import FEDROOT, METHODS
 from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 from fedstats_app.outcomes.curve import CurvePoint
-from fedstats_app.outcomes.intervals import wilson_interval
-from fedstats_app.outcomes.method_result import MOST_CONFUSED, MethodResult
+from fedstats_app.outcomes.method_result import MethodResult
+from fedstats_app.outcomes.quality import quality
 from fedstats_app.results.communication import uplink_bytes
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.rank_curve import curve_points
 from fedstats_app.server.run import Run
 from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.training.probe_rate import probe_step
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
     found = scores.heads.get(method)
     return MethodResult(
         method=method,
-        **_evaluated(found if found is not None and found.confusion.num_examples else None),
+        **quality(found),
         client_accuracy=ClientAccuracy.of(scores.accuracies.get(method, {})),
         num_examples=collection.num_examples,
         num_clients=collection.num_merged,
@@ -119,6 +116,7 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
         calibration=None if found is None else found.calibration.fit(),
         notes=list(head.report.notes),
         parameters=dict(head.report.parameters),
+        probe_step=_probe_step(strategy, method),
     )
 
 
@@ -136,31 +134,6 @@ def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
     )
 
 
-def _evaluated(scores: HeadScores | None) -> dict[str, Any]:
-    """Return the fields of a result that say how good the predictions are, of a head that was evaluated or not."""
-    if scores is None:
-        return dict.fromkeys(("accuracy", "macro_accuracy")) | {"per_class_accuracy": []}
-    confusion, margins = scores.confusion, scores.margins
-    # Where sites told of no class by itself, there is an accuracy but nothing by class.
-    return {
-        "accuracy": confusion.accuracy,
-        "accuracy_interval": wilson_interval(confusion.num_correct, confusion.num_examples),
-        "macro_accuracy": _number(confusion.macro_accuracy),
-        "macro_f1": _number(confusion.macro_f1),
-        "macro_auroc": _number(margins.macro_auroc),
-        "macro_auroc_error": _number(margins.macro_auroc_error),
-        "per_class_examples": confusion.class_examples.tolist(),
-        "per_class_accuracy": _numbers(confusion.per_class_accuracy),
-        "per_class_specificity": _numbers(confusion.per_class_specificity),
-        "per_class_f1": _numbers(confusion.per_class_f1),
-        "per_class_auroc": _numbers(margins.per_class_auroc),
-        "most_confused": confusion.confused_pairs()[:MOST_CONFUSED],
-    }
-
-
-def _numbers(values: Tensor) -> list[float | None]:
-    return [_number(value) for value in values.tolist()]
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+def _probe_step(strategy: StatisticsStrategy, method: str) -> float | None:
+    total = strategy.statistics(method).summed()
+    return probe_step(total.class_counts, total.class_sums)

@@ -29,9 +29,12 @@ def _run(session: Session) -> tuple[TrainingResult, TunedModel]:
 
 
 def _problems(tuning: TuningOptions) -> list[str]:
-    if tuning.batch_norm == "frozen":
-        return []
-    return [f"batch-norm: fedmezo needs frozen running statistics, got {tuning.batch_norm!r}"]
+    problems = []
+    if tuning.batch_norm != "frozen":
+        problems.append(f"batch-norm: fedmezo needs frozen running statistics, got {tuning.batch_norm!r}")
+    if tuning.keep != "last":
+        problems.append(f"keep: fedmezo's nodes all have the last round's model, got {tuning.keep!r}")
+    return problems
 
 
 FEDMEZO = Trainer(

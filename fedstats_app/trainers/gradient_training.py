@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord
@@ -13,12 +16,15 @@ from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.strategies.update_limits import UpdateLimits
+from fedstats_app.trainers.probe_start import divided, found_options, found_temperature
 from fedstats_app.trainers.trainer import Session
 from fedstats_app.trainers.training import Training
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.options import OptimizerOptions
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import EvaluationCounts
+
+_COSTS = ("bytes_up", "bytes_down", "bytes_catch_up")
 
 
 class GradientTraining(Training):
@@ -32,10 +38,64 @@ class GradientTraining(Training):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        request, head = self.request, session.head.head
+        if self.on_features:
+            self.request = replace(self.request, options=found_options(session))
+        self.learning_rate = self.request.options.learning_rate
+        self.repeats = self.request.options.epochs
+        self._checkpoints: Path = session.folder.path / "checkpoints" / session.name
+        # Where the model of the best round is, if that is to be kept, and how good it is.
+        self._best_folder, self._best = self._checkpoints.with_name(f"{session.name}.best"), -1.0
+
+    def run(self) -> tuple[TrainingResult, TunedModel]:
+        """Train, from the newest checkpoint if there is one."""
+        session = self.session
+        checkpoint = latest_checkpoint(self._checkpoints) if session.resume else None
+        temperature, asked = 1.0, None
+        if checkpoint is not None:
+            temperature = float(checkpoint.metadata["temperature"])
+        elif self.on_features:
+            temperature, asked = found_temperature(session)
+        self._build(temperature)
+        self.announce(self.size)
+        done = 0 if checkpoint is None else checkpoint.round
+        if checkpoint is None:
+            costs = {} if asked is None else {key: getattr(asked, key) for key in _COSTS}
+            self.record(0, {} if asked is None else asked.failures, **costs)
+        else:
+            self._take(to_record(checkpoint.arrays))
+            load_optimizer_state(self._inner, checkpoint.optimizer)
+            self.stopped = str(checkpoint.metadata["stopped"])
+            self.take_up(done)
+            self._strategy.first_round = done + 1
+            best = latest_checkpoint(self._best_folder)
+            self._best = -1.0 if best is None else float(best.metadata["accuracy"])
+        self._strategy.on_round = self._after_round
+        if done < session.tuning.num_server_rounds and not self.stopped:
+            self._strategy.start(session.grid, self._arrays, session.tuning.num_server_rounds - done)
+        if self._best >= 0.0:
+            self._take_best()
+        return self.result(), self.model
+
+    def _take_best(self) -> None:
+        """Go back to the model of the round that did best on what clients hold out."""
+        best = latest_checkpoint(self._best_folder)
+        if best is None or best.round == self.rounds[-1].round:
+            return
+        self.kept_round = best.round
+        self._take(to_record(best.arrays))
+        told = "" if self._test is not None else "; the same samples tell its accuracy, which so is a little too good"
+        self.notes.append(
+            f"the model of round {best.round} of {self.rounds[-1].round} was kept, which was right on "
+            f"{100 * self._best:.2f}% of what clients hold out{told}"
+        )
+
+    def _build(self, temperature: float) -> None:
+        """Make the model from the start, whose logits are divided by a temperature first, and the strategy."""
+        session, request, self.start_temperature = self.session, self.request, temperature
+        head = divided(session.head.head, temperature)
         self.model = TunedModel.of(request, head, session.backbone.module).to(session.backbone.device)
         trained = self.model.trained_state()
-        self.repeats, self.size = request.options.epochs, sum(tensor.numel() for tensor in trained.values())
+        self.size = sum(tensor.numel() for tensor in trained.values())
         # What of the head clients need and is not trained.
         self._fixed = {
             name: torch.nan_to_num(tensor.detach().float(), neginf=0.0)
@@ -54,35 +114,23 @@ class GradientTraining(Training):
             min_clients=session.min_clients,
             limits=UpdateLimits(optimizer.update_clip, optimizer.update_outlier, session.tuning.max_tuning_share),
         )
-        self._checkpoints: Path = session.folder.path / "checkpoints" / session.name
-
-    def run(self) -> tuple[TrainingResult, TunedModel]:
-        """Train, from the newest checkpoint if there is one."""
-        session, strategy = self.session, self._strategy
-        self.announce(self.size)
-        checkpoint = latest_checkpoint(self._checkpoints) if session.resume else None
-        done = 0 if checkpoint is None else checkpoint.round
-        if checkpoint is None:
-            self.record(0, {})
-        else:
-            self._take(to_record(checkpoint.arrays))
-            load_optimizer_state(self._inner, checkpoint.optimizer)
-            self.stopped = str(checkpoint.metadata["stopped"])
-            self.take_up(done)
-            strategy.first_round = done + 1
-        strategy.on_round = self._after_round
-        if done < session.tuning.num_server_rounds and not self.stopped:
-            strategy.start(session.grid, self._arrays, session.tuning.num_server_rounds - done)
-        return self.result(), self.model
 
     def score(self, number: int) -> tuple[float | None, float | None]:
         """As the base; where stage 1 scored the head as training would, nobody is asked again."""
         known = self.session.known_score
         # Stage 1 scored at temperature 1, on features that only a probe sees too where they are in half precision.
-        as_in_training = self.request.temperature == 1.0 and (
+        as_in_training = self.request.temperature == self.start_temperature == 1.0 and (
             self.on_features or self.session.backbone.autocast == "none"
         )
         return known if number == 0 and known is not None and as_in_training else super().score(number)
+
+    def record(self, number: int, failures: Mapping[int, str], **costs: Any) -> None:
+        """As the base; the best model so far is written down where that is the one to keep."""
+        super().record(number, failures, **costs)
+        accuracy = self.rounds[-1].held_out_accuracy
+        if accuracy is not None and accuracy > self._best:
+            self._best = accuracy
+            save_checkpoint(self._best_folder, number, to_tensors(self._arrays), {}, {"accuracy": accuracy})
 
     def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
         """Return how the model of a round does on what clients hold out, and why some did not say."""
@@ -117,7 +165,7 @@ class GradientTraining(Training):
                 number,
                 to_tensors(outcome.arrays),
                 optimizer_state(self._inner),
-                {"name": self.session.name, "stopped": self.stopped},
+                {"name": self.session.name, "stopped": self.stopped, "temperature": self.start_temperature},
             )
         return stop
 

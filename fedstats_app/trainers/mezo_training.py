@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.grid.evaluation import sum_evaluations
-from fedstats_app.grid.mezo_exchange import SEED_STREAM, Asked
+from fedstats_app.grid.mezo_exchange import SEED_STREAM, Asked, together
 from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO, MezoRound
@@ -32,7 +32,7 @@ FOLDER = "mezo"
 # In which rounds the learning rate was changed, and to what.
 RATES = "rates.json"
 # Beside the setup, in what the training starts from.
-_RATE = "learning-rate"
+_RATE, _TEMPERATURE = "learning-rate", "temperature-of-start"
 
 
 class MezoTraining(Training):
@@ -111,14 +111,16 @@ class MezoTraining(Training):
             temperature, answers = self.strategy.measure_temperature(session.grid)
             asked.append((1, answers))
             say(f"{session.name}: the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
+        self.start_temperature = temperature
         if temperature != 1.0:
             self._take_start({key: tensor / temperature for key, tensor in self.start_tensors.items()})
         if self.strategy.learning_rate is None:
             asked.append((1 + 2 * CURVATURE_DIRECTIONS, self.strategy.measure_learning_rate(session.grid)))
             say(f"{session.name}: fedmezo-learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
-        self.files.save_start({**to_values(self.setup), _RATE: self.strategy.learning_rate}, self.start_tensors)
+        found = {_RATE: self.strategy.learning_rate, _TEMPERATURE: temperature}
+        self.files.save_start({**to_values(self.setup), **found}, self.start_tensors)
         passes = sum(times * sum(one.num_examples for one in answers.of.values()) for times, answers in asked)
-        self._record(0, _together([answers for _, answers in asked]), passes)
+        self._record(0, together([answers for _, answers in asked]), passes)
 
     def _resumed(self) -> bool:
         """Take the training that was interrupted up as its log has it; return whether it had begun."""
@@ -133,6 +135,7 @@ class MezoTraining(Training):
         changed = read_json_file(path) if path.is_file() else {}
         rates = {int(number): float(rate) for number, rate in changed.items() if int(number) <= len(updates)}
         log = UpdateLog(self.setup.num_directions, updates)
+        self.start_temperature = float(kept[0].get(_TEMPERATURE, 1.0))
         self._take_start(kept[1], learning_rate=float(kept[0][_RATE]), log=log, rates=rates)
         return True
 
@@ -188,16 +191,6 @@ class MezoTraining(Training):
         """Return how the replicas do on what clients hold out, and why some did not say."""
         messages, _ = self.strategy.evaluation_messages(EVALUATE_MEZO)
         return sum_evaluations(self.session.grid, messages, self.session.clients, self.request.holdout)
-
-
-def _together(asked: list[Asked]) -> Asked:
-    """Return several questions as one, with all their bytes and failures."""
-    total = Asked()
-    for one in asked:
-        total.add_bytes(one)
-        total.bytes_catch_up += one.bytes_catch_up
-        total.failures.update(one.failures)
-    return total
 
 
 def _setup(options: FedMeZOOptions, request: TrainingRequest, number: int) -> MezoSetup:

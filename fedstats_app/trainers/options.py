@@ -22,7 +22,7 @@ class TuningOptions(Options):
     num_server_rounds: int = option(20, whole(1, 1_000_000))
     fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True))
     max_tuning_share: float = option(1.0, number(0.0, 1.0, open_low=True))
-    temperature: float = option(1.0, number(0.0, open_low=True))
+    temperature: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
     tune_bias: bool = option(True, flag)
     batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
         "frozen", one_of("frozen", "kept", "averaged", "groupnorm")
@@ -30,11 +30,17 @@ class TuningOptions(Options):
     evaluate_every: int = option(1, whole(1, 1_000_000))
     patience: int = option(0, whole(0, 1_000_000))
     checkpoint_every: int = option(10, whole(0, 1_000_000))
+    keep: Literal["last", "best"] = option("last", one_of("last", "best"))
 
     @property
     def running_statistics(self) -> BatchNorm:
         """What happens to BatchNorm's running statistics; with GroupNorm in its place there are none."""
         return "frozen" if self.batch_norm == "groupnorm" else self.batch_norm
+
+    @property
+    def logit_temperature(self) -> float:
+        """By what logits are divided in every round; a temperature that is found divides the start's once."""
+        return 1.0 if self.temperature == "auto" else self.temperature
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from fedstats_app.grid.evaluation import evaluate_on_clients
+from fedstats_app.heads import HeadScores
+from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 from fedstats_app.outcomes.compute import forward_passes
+from fedstats_app.outcomes.decline import decline
+from fedstats_app.outcomes.quality import QUALITY, quality
 from fedstats_app.outcomes.training_record import RoundRecord, TrainingResult
+from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.trainers.trainer import Session
-from fedstats_app.training.evaluation import evaluate
+from fedstats_app.training.evaluation import evaluate, score_head
 from fedstats_app.training.model import TunedModel
+from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.training import EvaluationCounts
 
 # A plateau is left by a better accuracy than this; less is what single test samples do.
@@ -45,11 +53,20 @@ class Training(ABC):
         Why the training ends early; "" while it does not.
     notes : list of str
         For the result.
+    learning_rate : float or None
+        Of the clients' SGD; None where it is another one's.
+    start_temperature : float
+        By which the logits of the start were divided.
+    kept_round : int or None
+        The round whose model is kept, if another than the last.
     """
 
     model: TunedModel
     repeats: int
     size: int
+    learning_rate: float | None = None
+    start_temperature: float = 1.0
+    kept_round: int | None = None
 
     def __init__(self, session: Session) -> None:
         self.session, self.request = session, session.trainer.request(session)
@@ -88,6 +105,10 @@ class Training(ABC):
                     present=session.head.head.present if session.mask_absent else None,
                 )
             return scores.confusion.accuracy, scores.loss
+        return self._score_held_out(number)
+
+    def _score_held_out(self, number: int) -> tuple[float | None, float | None]:
+        session = self.session
         if not self.request.holdout:
             return None, None
         counts, failures = self.ask_clients(number)
@@ -126,8 +147,15 @@ class Training(ABC):
         """
         session = self.session
         accuracy, loss = self.score(number) if self.is_due(number) else (None, None)
+        held_out = None
+        if session.tuning.keep == "best" and self.is_due(number):
+            # What tells how good a model is must not choose it too, if the server has other samples for that.
+            held_out = accuracy if self._test is None else self._score_held_out(number)[0]
         record = RoundRecord(
-            session.trainer.name, session.start, number, accuracy, loss, num_failed=len(failures), **costs
+            *(session.trainer.name, session.start, number, accuracy, loss),
+            num_failed=len(failures),
+            held_out_accuracy=held_out,
+            **costs,
         )
         self.rounds.append(record)
         session.folder.append_round(record)
@@ -158,7 +186,8 @@ class Training(ABC):
         num_examples, num_clients = sum(session.clients.values()), len(session.clients)
         participants = max(1, round(session.tuning.fraction_tune * num_clients))
         num_rounds = self.rounds[-1].round
-        return TrainingResult(
+        scores, by_client = self._score_head()
+        result = TrainingResult(
             name=session.name,
             stage=trainer.name,
             start=session.start,
@@ -176,7 +205,42 @@ class Training(ABC):
             notes=[*self.notes, *self._notes_on_left_out()],
             display_name=trainer.display_name,
             sent=trainer.sent,
+            learning_rate=self.learning_rate,
+            start_temperature=self.start_temperature,
+            kept_round=self.kept_round,
+            quality={key: value for key, value in quality(scores).items() if key in QUALITY},
+            calibration=None if scores is None else scores.calibration.fit(),
+            client_accuracy=ClientAccuracy.of(by_client),
         )
+        worse = decline(result)
+        return replace(result, notes=[*result.notes, worse]) if worse else result
+
+    def _score_head(self) -> tuple[HeadScores | None, Mapping[int, float]]:
+        """Return all that can be said of the head in the end, and its accuracy by client where they say so.
+
+        Clients are asked as in the first stage. They cannot score a network that was tuned so: of that they tell its
+        accuracy and loss alone.
+        """
+        session, request = self.session, self.request
+        head = self.model.to_head(session.head.head.present)
+        if self._test is not None:
+            size = FEATURE_BATCH if self.on_features else session.backbone.batch_size
+            masked = session.mask_absent
+            return score_head(self.model, head, self._test, batch_size=size, mask_absent=masked), {}
+        if not request.holdout or not self.on_features:
+            return None, {}
+        asked = StatisticsRequest(
+            request.num_classes,
+            specs=(StatisticsSpec(gram=False, feature_map=request.feature_map),),
+            seed=request.seed,
+            holdout=request.holdout,
+            backbone_fingerprint=request.backbone_fingerprint,
+            class_names=request.class_names,
+        )
+        found = evaluate_on_clients(session.grid, asked, {session.name: (0, head)}, session.clients)
+        for client, reason in list(found.failures.items())[:3]:
+            session.progress.say(f"{session.name}: client {client} did not evaluate the head: {reason}")
+        return found.heads[session.name], found.accuracies[session.name]
 
     def _notes_on_left_out(self) -> list[str]:
         return [
@@ -188,7 +252,8 @@ class Training(ABC):
 
 def plateau(rounds: list[RoundRecord], patience: int) -> bool:
     """Return whether the last ``patience`` evaluations brought no better accuracy than those before them."""
-    accuracies = [record.accuracy for record in rounds if record.accuracy is not None]
+    told = (one.accuracy if one.held_out_accuracy is None else one.held_out_accuracy for one in rounds)
+    accuracies = [accuracy for accuracy in told if accuracy is not None]
     if not patience or len(accuracies) <= patience:
         return False
     return max(accuracies[-patience:]) < max(accuracies[:-patience]) + MIN_IMPROVEMENT

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedstats_app.heads import ConfusionMatrix
+from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, check_labels, reproducible_kernels
 
@@ -91,6 +91,34 @@ def evaluate(
                 total = total + _evaluate_batch(model, samples, indices, present, largest_loss)
     finally:
         model.train(was_training)
+    return total
+
+
+def score_head(
+    model: TunedModel, head: LinearHead, samples: Samples, *, batch_size: int = 64, mask_absent: bool = True
+) -> HeadScores:
+    """Return all that samples say of the head that a training leaves, on the features of the model it is in.
+
+    Parameters
+    ----------
+    model : TunedModel
+        On any device, in evaluation mode.
+    head : LinearHead
+        As :meth:`TunedModel.to_head` gives it: without the temperature.
+    samples : Samples
+        Any number, with labels in [0, C).
+    batch_size : int
+        Samples per forward pass.
+    mask_absent : bool
+        Whether absent classes are never predicted.
+    """
+    total = HeadScores.zeros(head.num_classes)
+    with torch.no_grad(), reproducible_kernels(model.device):
+        for first in range(0, len(samples.labels), batch_size):
+            indices = torch.arange(first, min(first + batch_size, len(samples.labels)))
+            features = model.features(samples.inputs(indices).to(model.device)).cpu()
+            predictions = head.predict(features, mask_absent=mask_absent)
+            total += HeadScores.from_logits(head.logits(features), samples.labels[indices], predictions)
     return total
 
 

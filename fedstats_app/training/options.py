@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from fedstats_app.options import Options, flag, number, one_of, option, whole
@@ -16,8 +16,23 @@ AUTO_SERVER_RATE = {"fedadam": 0.01, "fedyogi": 0.01, "fedadam-torch": 0.001}
 BatchNorm = Literal["frozen", "kept", "averaged"]
 
 
+# Learning rate where "auto" stands and none is found: all that trains the backbone.
+FIXED_RATE = 0.01
+
+
 @dataclass(frozen=True)
-class LocalOptions(Options):
+class _SgdOptions(Options):
+    """What both say that have a learning rate: the configuration, and a request."""
+
+    epochs: int = option(1, whole(1, 100_000), key="local-epochs")
+    batch_size: int = option(16, whole(1, 1_000_000), key="train-batch-size")
+    momentum: float = option(0.0, number(0.0, 1.0))
+    weight_decay: float = option(0.0, number(0.0))
+    flip: bool = option(False, flag)
+
+
+@dataclass(frozen=True)
+class LocalOptions(_SgdOptions):
     """How a client trains.
 
     Attributes
@@ -40,12 +55,7 @@ class LocalOptions(Options):
         If a value is out of range.
     """
 
-    epochs: int = option(1, whole(1, 100_000), key="local-epochs")
-    batch_size: int = option(16, whole(1, 1_000_000), key="train-batch-size")
-    learning_rate: float = option(0.01, number(0.0, open_low=True))
-    momentum: float = option(0.0, number(0.0, 1.0))
-    weight_decay: float = option(0.0, number(0.0))
-    flip: bool = option(False, flag)
+    learning_rate: float = option(FIXED_RATE, number(0.0, open_low=True))
     proximal_mu: float = 0.0
 
     def __post_init__(self) -> None:
@@ -59,6 +69,19 @@ class LocalOptions(Options):
         for name in ("weight_decay", "proximal_mu"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class ClientOptions(_SgdOptions):
+    """How clients train as a run configures it: the learning rate may be left to be found."""
+
+    learning_rate: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
+
+    def with_rate(self, found: float = FIXED_RATE) -> LocalOptions:
+        """Return how clients train, with a rate that was found where none is given."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        rate = found if self.learning_rate == "auto" else self.learning_rate
+        return LocalOptions(**{**values, "learning_rate": rate})
 
 
 @dataclass(frozen=True)

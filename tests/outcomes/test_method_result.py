@@ -64,6 +64,7 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
             "std": pytest.approx(0.125 * 2**0.5),
             "by_client": {"3": 1.0, "12": 0.75},
         },
+        "probe_step": None,
     }
 
 

@@ -4,9 +4,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.heads import Calibration, HeadScores
+from fedstats_app.outcomes.client_accuracy import ClientAccuracy
+from fedstats_app.outcomes.quality import QUALITY, quality
 from fedstats_app.outcomes.training_record import RoundRecord, TrainingResult, random_head_training
 from fedstats_app.storage.files import to_json
 from tests.support.trainings import make_training
@@ -128,8 +132,25 @@ def test_a_training_comes_back_from_its_entry_and_all_rounds_of_the_run() -> Non
 
 
 def test_every_field_is_in_the_entry_but_the_name_and_the_rounds() -> None:
-    entry = make_training("fedcof", [0.8]).to_json()
-    assert {item.name for item in fields(TrainingResult)} - set(entry) == {"name", "rounds"}
+    measured = quality(
+        HeadScores.zeros(2) + HeadScores.from_logits(torch.eye(2), torch.tensor([0, 1]), torch.tensor([0, 0]))
+    )
+    training = make_training(
+        "fedcof",
+        [0.8, 0.9],
+        learning_rate=0.1,
+        start_temperature=0.5,
+        kept_round=0,
+        quality={key: value for key, value in measured.items() if key in QUALITY},
+        calibration=Calibration(2.0, 1.0, 0.5, 0.2, 0.1, 30),
+        client_accuracy=ClientAccuracy.of({3: 0.5, 4: 0.75}),
+    )
+    entry = training.to_json()
+    assert {item.name for item in fields(TrainingResult)} - set(entry) == {"name", "rounds", "quality"}
+    assert set(QUALITY) < set(entry) and entry["accuracy"] == 0.8
+    assert TrainingResult.from_json(training.name, json.loads(json.dumps(entry)), training.rounds) == replace(
+        training, quality=json.loads(json.dumps(training.quality))
+    )
 
 
 def test_rounds_of_another_training_or_out_of_order_are_refused() -> None:

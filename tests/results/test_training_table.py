@@ -64,3 +64,16 @@ def test_lines_fit_the_terminal_and_columns_are_aligned(results: list[TrainingRe
     assert len(lines) == 5 + len(results)
     assert ("random head" in lines[1]) == bool(results)
     assert all(len(line) == len(lines[0]) for line in lines[3:])
+
+
+def test_a_head_worse_than_its_start_or_its_best_round_is_marked_below() -> None:
+    interval = {"accuracy_interval": (0.50, 0.58)}
+    results = [
+        make_training("fedncm", [0.578, 0.56, 0.541], quality=interval),
+        make_training("fedcof", [0.5, 0.79, 0.541], quality=interval),
+        make_training("fed3r", [0.5, 0.541]),
+    ]
+    *_, first, second = training_table(results).splitlines()
+    assert first == ("* fedncm-probe: its accuracy, 54.10%, is below that of its start (57.80%), which can be chance")
+    assert second == "* fedcof-probe: its accuracy, 54.10%, is below that of round 1 (79.00%)"
+    assert "fed3r-probe:" not in training_table(results)

@@ -1,0 +1,72 @@
+"""What a probe starts from where it is left to be found: the logits' temperature and the learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Context, Message
+
+from fedstats_app import client_app
+from fedstats_app.config import AppConfig
+from fedstats_app.results.head_file import read_head
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.probe_rate import probe_rate, probe_step
+from fedstats_app.training.samples import TensorSamples
+from fedstats_app.training.zeroth_order.measures import best_temperature, losses_by_temperature
+from tests.server.test_training_stage import client_features
+from tests.support.simulation import central, read_json, rounds, simulate, site_folder
+
+FOUND: Mapping[str, Any] = {"method": "fed3r", "num_server_rounds": 5, "fine_tune": "probe"}
+FIXED: Mapping[str, Any] = {**FOUND, "learning_rate": 0.01, "temperature": 1.0}
+
+
+def test_both_are_found_from_what_clients_have(tmp_path: Path) -> None:
+    folder = simulate(tmp_path, start_head="fed3r,random", **FOUND)
+    config = AppConfig.of(backbone="random:tiny", input_size=16, num_clients=10)
+    everybody = list(range(10))
+    statistics, _ = central(config, everybody)
+    step = probe_step(statistics.class_counts, statistics.class_sums)
+    assert step is not None
+    results = read_json(folder, "results.json")
+    training = results["training"]
+    assert training["fed3r-probe"]["learning_rate"] == pytest.approx(probe_rate(step), rel=1e-3)
+    assert training["random-probe"]["learning_rate"] == pytest.approx(probe_rate(step, made=True), rel=1e-3)
+    parts = [client_features(config, client) for client in everybody]
+    samples = TensorSamples(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    head, _ = read_head(folder / "heads" / "fed3r.safetensors")
+    best = best_temperature(losses_by_temperature(TunedModel(head, tune="probe"), samples, 1000))
+    assert training["fed3r-probe"]["start_temperature"] == pytest.approx(best, rel=1e-3)
+    assert training["random-probe"]["start_temperature"] == 1.0
+    # No prediction has changed, so that the start is still the closed-form head.
+    assert training["fed3r-probe"]["start_accuracy"] == results["methods"]["fed3r"]["accuracy"]
+
+
+def test_a_probe_does_not_lose_what_its_start_knows(tmp_path: Path) -> None:
+    """At a fixed rate, from logits as they are solved, it forgets the head for another."""
+    found, fixed = (simulate(tmp_path / str(n), **one) for n, one in enumerate((FOUND, FIXED)))
+    (start, *_, after), (_, *_, lost) = (rounds(folder, "fed3r-probe") for folder in (found, fixed))
+    assert lost["accuracy"] < start["accuracy"] - 0.02
+    assert after["accuracy"] > start["accuracy"] - 0.01
+    assert after["loss"] < 1.0 < lost["loss"]
+
+
+def test_nodes_forget_the_question_and_nobody_is_asked_about_what_is_given(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def app(msg: Message, context: Context) -> Message:
+        asked.append(msg.metadata.message_type)
+        return client_app.app(msg, context)
+
+    sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20) for seed, name in enumerate("ab")]
+    configs = [{"data-path": site, "state-dir": str(tmp_path / f"s{n}")} for n, site in enumerate(sites)]
+    folder = simulate(tmp_path, node_configs=configs, app=app, **{**FOUND, "method": "fedncm"})
+    assert asked.count("train.mezo") == 4
+    assert not list(tmp_path.glob("s?/mezo-*"))
+    assert rounds(folder, "fedncm-probe")[0]["num_failed"] == 0
+    asked.clear()
+    simulate(tmp_path / "given", node_configs=configs, app=app, **{**FIXED, "method": "fedncm"})
+    assert "train.mezo" not in asked

@@ -1,0 +1,126 @@
+"""What a run says of the heads that were trained: as much as of those that were solved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import balanced_accuracy_score, f1_score, log_loss, roc_auc_score
+
+import fedstats_app
+from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.data import load_dataset
+from fedstats_app.outcomes.intervals import wilson_interval
+from fedstats_app.results.head_file import read_head
+from tests.server.test_training_stage import interrupted
+from tests.support.simulation import read_json, rounds, simulate, site_folder
+
+FAST: Mapping[str, Any] = {"method": "fedncm", "num_server_rounds": 2}
+
+
+@pytest.mark.parametrize("tune", ["probe", "full", "fedmezo"])
+def test_measures_of_a_trained_head_are_those_of_scikit_learn(tmp_path: Path, tune: str) -> None:
+    folder = simulate(tmp_path, fine_tune=tune, num_clients=4, partitioner="iid", **FAST)
+    name = f"fedncm-{tune}"
+    entry = read_json(folder, "results.json")["training"][name]
+    classifier = fedstats_app.load(folder, name, batch_size=64)
+    test = load_dataset("builtin", "test")
+    assert test is not None
+    labels = np.array(test.labels)
+    scores = classifier.scores([test.sample(index) for index in range(len(labels))]).double()
+    predicted = scores.argmax(dim=1).numpy()
+    right = int((predicted == labels).sum())
+    assert entry["accuracy"] == pytest.approx(right / len(labels), abs=2e-3)
+    assert entry["accuracy_interval"] == pytest.approx(wilson_interval(right, len(labels)), abs=2e-3)
+    assert entry["macro_accuracy"] == pytest.approx(balanced_accuracy_score(labels, predicted), abs=2e-3)
+    assert entry["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"), abs=2e-3)
+    assert entry["per_class_examples"] == np.bincount(labels).tolist()
+    areas = []
+    for c in range(10):
+        others = torch.cat([scores[:, :c], scores[:, c + 1 :]], dim=1).amax(dim=1)
+        areas.append(roc_auc_score(labels == c, (scores[:, c] - others).numpy()))
+    assert entry["macro_auroc"] == pytest.approx(np.mean(areas), abs=entry["macro_auroc_error"] + 1e-3)
+    # The temperature is the head's: predict uses it, and its probabilities are as likely as the results say.
+    fitted = entry["calibration"]
+    assert classifier.temperature == pytest.approx(fitted["temperature"])
+    assert classifier.calibrated_on == "2000 test samples of the server"
+    probabilities = torch.softmax(scores / classifier.temperature, dim=1).numpy()
+    assert fitted["nll_after"] == pytest.approx(log_loss(labels, probabilities), rel=1e-2)
+    card = (folder / "heads" / "README.md").read_text()
+    assert any(line.startswith(f"| `{name}` |") and "not calibrated" not in line for line in card.splitlines())
+
+
+def test_what_clients_hold_out_scores_a_trained_head_within_the_floors(tmp_path: Path) -> None:
+    configs = [
+        {"data-path": site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=40), "min-class-count": 5},
+        {"data-path": site_folder(tmp_path / "b", ("bee", "cow"), seed=2, images=40), "min-class-count": 30},
+    ]
+    folder = simulate(tmp_path, node_configs=configs, fine_tune="probe", train_batch_size=32, **FAST)
+    results = read_json(folder, "results.json")
+    solved, entry = results["methods"]["fedncm"], results["training"]["fedncm-probe"]
+    # A node that may name no class of the few samples that it kept tells as little of a trained head.
+    assert entry["per_class_examples"] == solved["per_class_examples"]
+    assert entry["calibration"]["num_examples"] == solved["calibration"]["num_examples"] > 0
+    assert entry["client_accuracy"].keys() == solved["client_accuracy"].keys()
+    assert fedstats_app.load(folder, "fedncm-probe").calibrated_on.endswith("samples that clients kept")
+
+
+def test_of_a_network_that_was_tuned_clients_tell_counts_alone(tmp_path: Path) -> None:
+    configs = [
+        {"data-path": site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20)}
+        for seed, name in enumerate("ab")
+    ]
+    folder = simulate(tmp_path, node_configs=configs, fine_tune="full", learning_rate=0.001, **FAST)
+    entry = read_json(folder, "results.json")["training"]["fedncm-full"]
+    assert entry["accuracy"] is not None and entry["calibration"] is None and "macro_f1" not in entry
+    assert not fedstats_app.load(folder, "fedncm-full").calibrated_on
+
+
+def test_a_head_that_is_worse_than_its_start_says_so_wherever_it_goes(tmp_path: Path, capsys: Any) -> None:
+    worse = {"method": "fed3r", "learning_rate": 0.01, "temperature": 1.0, "num_server_rounds": 5}
+    folder = simulate(tmp_path, fine_tune="probe", **worse)
+    (note,) = read_json(folder, "results.json")["training"]["fed3r-probe"]["notes"]
+    assert note.startswith("its accuracy, ") and "is below that of its start (" in note
+    assert "chance" not in note
+    assert f"- `fed3r-probe`: {note}." in (folder / "heads" / "README.md").read_text().replace("\\", "")
+    assert f"* fed3r-probe: {note}" in capsys.readouterr().out.replace("\n  ", " ")
+
+
+LOSING: Mapping[str, Any] = {"method": "fed3r", "learning_rate": 0.3, "temperature": 1.0, "fine_tune": "probe"}
+
+
+def test_the_best_round_is_chosen_by_what_clients_hold_out_and_told_by_the_servers_samples(tmp_path: Path) -> None:
+    folder = simulate(tmp_path, keep="best", num_server_rounds=3, **LOSING)
+    lines = rounds(folder, "fed3r-probe")
+    best = max(lines, key=lambda line: line["held_out_accuracy"])
+    assert best["round"] < 3
+    assert all(line["held_out_accuracy"] != line["accuracy"] for line in lines)
+    results = read_json(folder, "results.json")
+    entry = results["training"]["fed3r-probe"]
+    assert entry["kept_round"] == best["round"] and entry["accuracy"] == best["accuracy"]
+    assert "was kept" in entry["notes"][0] and "too good" not in entry["notes"][0]
+    # A fifth of the samples are in no head.
+    assert results["methods"]["fed3r"]["num_examples"] < 6500
+    if best["round"] == 0:
+        started, kept = (read_head(folder / "heads" / f"{name}.safetensors")[0] for name in ("fed3r", "fed3r-probe"))
+        assert torch.equal(started.weight, kept.weight)
+
+
+def test_the_best_round_is_kept_over_an_interruption(tmp_path: Path) -> None:
+    settings = {**LOSING, "keep": "best", "num_server_rounds": 4, "checkpoint_every": 1, "partitioner": "iid"}
+    whole = simulate(tmp_path / "whole", **settings)
+    cut = interrupted(tmp_path / "cut", 25, **settings)
+    resumed = simulate(tmp_path / "cut", resume=str(cut), **settings)
+    for path in sorted((whole / "heads").glob("*.safetensors")):
+        assert (resumed / "heads" / path.name).read_bytes() == path.read_bytes(), path.name
+    one, other = (read_json(run, "results.json")["training"]["fed3r-probe"] for run in (whole, resumed))
+    assert one["kept_round"] == other["kept_round"]
+
+
+def test_nodes_of_fedmezo_have_the_last_round() -> None:
+    with pytest.raises(ConfigError, match="keep: fedmezo's nodes all have the last round's model, got 'best'"):
+        AppConfig.of(fine_tune="fedmezo", keep="best")

@@ -1,0 +1,86 @@
+"""The learning rate that is found for a linear probe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.heads import solve_ncm
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.training import LocalOptions
+from fedstats_app.training.evaluation import evaluate
+from fedstats_app.training.limits import RequestLimits
+from fedstats_app.training.local import train_locally
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.probe_rate import LARGEST_RATE, probe_rate, probe_step
+from fedstats_app.training.samples import TensorSamples
+from fedstats_app.training.zeroth_order.measures import best_temperature, losses_by_temperature
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))
+def test_the_typical_class_mean_is_the_median_over_samples(counts: list[int], seed: int) -> None:
+    if sum(one > 0 for one in counts) < 2:
+        counts = [1, 2]
+    numbers, means = torch.tensor(counts), np.random.default_rng(seed).normal(size=(len(counts), 5))
+    found = probe_step(numbers, torch.from_numpy(means) * numbers.unsqueeze(1))
+    of_samples = np.repeat(means, counts, axis=0)
+    length, between = (
+        float(np.quantile((one**2).sum(axis=1), 0.5, method="inverted_cdf"))
+        for one in (of_samples, of_samples - of_samples.mean(axis=0))
+    )
+    share, number = between / (length + 1), sum(one > 0 for one in counts)
+    assert found == pytest.approx(max(20 * number * share**2, 0.05) / (length + 1))
+
+
+def test_without_classes_to_tell_apart_there_is_no_step() -> None:
+    assert probe_step(torch.zeros(3, dtype=torch.int64), torch.zeros(3, 4, dtype=torch.float64)) is None
+    sums = torch.tensor([[0.0, 0.0], [6.0, 3.0], [0.0, 0.0]], dtype=torch.float64)
+    assert probe_step(torch.tensor([0, 3, 0]), sums) is None
+
+
+def test_one_client_with_a_class_of_its_own_hardly_moves_the_rate() -> None:
+    draw = np.random.default_rng(0)
+    counts = torch.tensor([100, 100, 100, 100, 5])
+    sums = 10.0 * torch.from_numpy(draw.normal(size=(5, 6)) + 3.0) * counts.unsqueeze(1)
+    honest = probe_step(counts, sums)
+    sums[4] *= 10.0  # as much as its length is allowed to be above what is usual
+    lied = probe_step(counts, sums)
+    assert honest is not None and lied is not None and 0.4 < lied / honest < 2.5
+
+
+def test_the_rate_follows_the_scale_of_the_features() -> None:
+    assert probe_rate(1e-4) == pytest.approx(1e-4)
+    assert probe_rate(1e-4, made=True) == pytest.approx(2e-4)
+    assert probe_rate(1e-4, momentum=0.9) == pytest.approx(1e-5)
+    assert probe_rate(1e-4, temperature=0.1) == pytest.approx(1e-6)
+    assert probe_rate(3.0) == LARGEST_RATE == RequestLimits().max_learning_rate
+    counts, sums = torch.tensor([5, 5]), 5000.0 * torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    small, large = probe_step(counts, sums), probe_step(counts, 10 * sums)
+    assert small is not None and large is not None
+    assert small / large == pytest.approx(100, rel=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1.0, 10.0, 1000.0])
+def test_a_calibrated_head_gains_at_the_rate_found_whatever_the_scale_of_the_features(scale: float) -> None:
+    """At a fixed rate the largest features would diverge."""
+    draw = np.random.default_rng(0)
+    labels = torch.from_numpy(draw.integers(0, 5, 2000))
+    centres = draw.normal(size=(5, 40)) + 3.0
+    noise = np.linspace(0.5, 8.0, 40) * draw.normal(size=(2000, 40))  # so that class means alone are not the best
+    features = torch.from_numpy(centres[labels.numpy()] + noise) * scale
+    statistics = FeatureStatistics.from_features(features[:1000], labels[:1000], 5)
+    train, test = (TensorSamples(features[part].float(), labels[part]) for part in (slice(0, 1000), slice(1000, 2000)))
+    step = probe_step(statistics.class_counts, statistics.class_sums)
+    assert step is not None
+    rate = probe_rate(step)
+    ncm = solve_ncm(statistics)
+    temperature = best_temperature(losses_by_temperature(TunedModel(ncm, tune="probe"), train, 1000))
+    model = TunedModel((ncm.weight / temperature, ncm.bias / temperature), tune="probe")
+    before = evaluate(model, test, 5)
+    train_locally(model, train, LocalOptions(epochs=10, learning_rate=rate), key=(0,))
+    after = evaluate(model, test, 5)
+    assert after.confusion.accuracy > before.confusion.accuracy
+    assert after.loss < before.loss
