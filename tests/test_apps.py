@@ -122,7 +122,7 @@ def test_the_folder_has_what_a_method_scores_at_other_ranks(tmp_path: Path, monk
         for name, curve in read_json(folder, "results.json")["curve"].items()
     }
     assert found == curves
-    assert "| 1 | 0.01 MB | 50.00 % |" in (folder / "heads" / "README.md").read_text()
+    assert "| 1 | 9.00 KB | 50.00 % |" in (folder / "heads" / "README.md").read_text()
 
 
 def test_plots_and_every_client_are_in_the_folder(default: Path) -> None:
