@@ -109,7 +109,7 @@ def is_undivided(spec: str, folder_levels: str = "auto") -> bool:
     place = Path(where).expanduser()
     if kind == "folder":
         return find_layout(place, levels=folder_levels, spec=spec).train == place
-    return (kind in get_args(Suffix) and place.is_file()) or (kind == "arrow" and is_table_folder(place))
+    return (kind in _TABLES and place.is_file()) or (kind == "arrow" and is_table_folder(place))
 
 
 def resolved(spec: str) -> str:
