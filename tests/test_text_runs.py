@@ -52,7 +52,7 @@ def test_all_methods_give_the_same_heads_however_the_texts_are_split(tmp_path: P
     many = run(tmp_path / "many", reviews, num_clients=6, wire_dtype="float64", feature_cache="off")
     scores = [read_json(folder, "results.json")["methods"] for folder in (one, many)]
     for method in ("fedncm", "fed3r", "fedcgs"):
-        heads = [fedstats_app.load(folder, method)._head.weight for folder in (one, many)]
+        heads = [fedstats_app.load(folder, method).head.weight for folder in (one, many)]
         torch.testing.assert_close(heads[0], heads[1], rtol=1e-5, atol=1e-5)
         assert scores[0][method]["accuracy"] == scores[1][method]["accuracy"]
     assert scores[1]["fed3r"]["accuracy"] > 0.8  # bags of words suffice to tell these apart
@@ -63,7 +63,7 @@ def test_full_fine_tuning_moves_the_network_and_the_run_folder_predicts_with_it(
     assert scored[-1]["loss"] < 0.8 * scored[0]["loss"]
     classifier = fedstats_app.load(tuned, "zero-full")
     predicts_as_scored(classifier, reviews, scored[-1]["accuracy"])
-    assert classifier._backbone.fingerprint != fedstats_app.load(tuned, "fed3r")._backbone.fingerprint
+    assert classifier.backbone.fingerprint != fedstats_app.load(tuned, "fed3r").backbone.fingerprint
 
 
 def test_predict_takes_sentences_and_text_files(tuned: Path, reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:

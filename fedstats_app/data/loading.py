@@ -1,7 +1,7 @@
 """`load_dataset`: from a spec in the configuration to a `Dataset`."""
 
 from pathlib import Path
-from typing import Literal, get_args, overload
+from typing import Literal, overload
 
 from fedstats_app.data.arrow import is_arrow, is_table_folder, load_arrow
 from fedstats_app.data.builtin import load_builtin
@@ -11,6 +11,7 @@ from fedstats_app.data.folder_layout import find_layout
 from fedstats_app.data.hub import load_hub
 from fedstats_app.data.table import ColumnChoice, Suffix, load_files
 
+_TABLES: tuple[Suffix, ...] = ("parquet", "csv")
 _ALLOWED = "builtin, hub:<name>, or folder:, parquet:, csv: or arrow:<absolute path>"
 
 
@@ -96,7 +97,7 @@ def load_dataset(
         return load_arrow(where, split, columns)
     if kind == "hub" and where:
         return load_hub(where, split, columns)
-    for suffix in get_args(Suffix):
+    for suffix in _TABLES:
         if kind == suffix and where:
             return load_files(suffix, where, split, columns)
     raise DatasetError(f"the data set must be {_ALLOWED}, got {spec!r}")
@@ -108,7 +109,7 @@ def is_undivided(spec: str, folder_levels: str = "auto") -> bool:
     place = Path(where).expanduser()
     if kind == "folder":
         return find_layout(place, levels=folder_levels, spec=spec).train == place
-    return (kind in get_args(Suffix) and place.is_file()) or (kind == "arrow" and is_table_folder(place))
+    return (kind in _TABLES and place.is_file()) or (kind == "arrow" and is_table_folder(place))
 
 
 def resolved(spec: str) -> str:

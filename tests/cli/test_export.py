@@ -26,7 +26,8 @@ def exported(run_folder: Path, tmp_path: Path, capsys: Capture) -> dict[str, Any
     assert main(["export", str(run_folder), "--onnx", str(path), "--json"]) == 0
     printed = capsys.readouterr()
     document: dict[str, Any] = json.loads(printed.out)
-    assert printed.err == "" and document["onnx"] == str(path)
+    # A busy machine is told how far the command is.
+    assert all(" so far" in line for line in printed.err.splitlines()) and document["onnx"] == str(path)
     return document
 
 

@@ -162,7 +162,7 @@ def test_fedmezo_within_the_bounds_is_answered(tmp_path: Path) -> None:
 def test_every_preset_keeps_to_the_defaults(path: Path) -> None:
     config = AppConfig.from_run_config(tomllib.loads(path.read_text()))
     limits = NodeConfig.from_node_config({"data-path": "/d"}).request_limits
-    proximal = replace(config.local, proximal_mu=config.optimizer.proximal_mu)
+    proximal = replace(config.local.with_rate(), proximal_mu=config.optimizer.proximal_mu)
 
     assert limits is not None
     for options in (proximal, config.personal.local(config.personal.personal_epochs, flip=False)):

@@ -38,6 +38,9 @@ SETTINGS: dict[str, Any] = {
 KILLS = int(os.environ.get("FEDSTATS_KILLS", "2"))
 
 
+INFLUENCE = ("influence", "class_influence", "influence_on")
+
+
 def left(folder: Path) -> dict[str, Any]:
     """Return all that a run leaves, apart from times."""
     results = read_json(folder, "results.json")
@@ -46,7 +49,8 @@ def left(folder: Path) -> dict[str, Any]:
     return {
         "heads": head_bytes(folder),
         "statistics": (folder / "statistics.safetensors").read_bytes(),
-        "clients": [{**one, "seconds": 0.0} for one in clients(folder)],
+        # Gram matrices of clients from before a kill are not there any more to measure their influence.
+        "clients": [{**one, "seconds": 0.0} | dict.fromkeys(INFLUENCE) for one in clients(folder)],
         "results": {key: results[key] for key in ("methods", "curve", "rounds", "wire_bytes_received")},
         "personal": {name: one["accuracies"] for name, one in results["personal"].items()},
     }

@@ -20,6 +20,7 @@ from tests.support.simulation import Killed, head_bytes, killed, read_json, simu
 from tests.support.trackers import tensorboard_others, tensorboard_points
 
 SETTINGS: dict[str, Any] = {
+    "temperature": 1.0,
     "method": "fedncm,fed3r",
     "fine_tune": "probe",
     "start_head": "all",
