@@ -13,6 +13,9 @@ from fedstats_app.cli.finding import Finding, report
 from fedstats_app.cli.local_superlink import check_local_superlink
 from fedstats_app.cli.settings import SettingsError, read_settings, run_config_words
 from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.data import DatasetError
+from fedstats_app.data.folder import layout_at
+from fedstats_app.data.loading import resolved
 
 _VARIABLE = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 # What a backbone of this prefix needs, and the extra that has it.
@@ -82,7 +85,10 @@ def _settled(given: list[str]) -> str:
 
 
 def _check_places(config: AppConfig) -> Iterator[Finding]:
-    """Look whether something is at every path that is named; what is in it takes longer, and is the doctor's."""
+    """Look whether something is at every path that is named, and whether folders of data can be told apart by name.
+
+    What is in the files takes longer, and is the doctor's.
+    """
     weights = config.backbone.backbone_weights
     named = [
         ("data", "dataset", _path_of(config.data.dataset)),
@@ -93,9 +99,27 @@ def _check_places(config: AppConfig) -> Iterator[Finding]:
     ]
     for check, key, path in named:
         if path and Path(path).expanduser().exists():
-            yield Finding(check, "ok", f"{key}: {path} is there")
+            unclear = _unclear(config, key)
+            advice = "docs/data.md says how folders are read"
+            yield (
+                Finding(check, "FAIL", f"{key}: {unclear}", advice)
+                if unclear
+                else Finding(check, "ok", f"{key}: {path} is there")
+            )
         elif path:
             yield Finding(check, "FAIL", f"{key}: nothing is at {path}", "correct the path, on this machine")
+
+
+def _unclear(config: AppConfig, key: str) -> str:
+    """Return what a run would ask about the folders that `dataset` or `test-dataset` names, "" if it knows."""
+    spec = {"dataset": config.data.dataset, "test-dataset": config.data.test_dataset}.get(key, "")
+    kind, _, where = resolved(spec).partition(":")
+    try:
+        if kind == "folder":
+            layout_at(where, config.data.folder_levels)
+    except (DatasetError, OSError) as error:
+        return str(error)
+    return ""
 
 
 def _path_of(spec: str) -> str:

@@ -14,6 +14,7 @@ from fedstats_app.data.folder_layout import (
     IMAGE_SUFFIXES,
     SUFFIXES,
     TEXT_SUFFIXES,
+    FolderLayout,
     Levels,
     find_layout,
     visible_files,
@@ -73,18 +74,38 @@ def load_folder(path: str, split: str, levels: str = "auto") -> Dataset | None:
         of a class that the training split has no folder for, or for what `find_layout` refuses.
     """
     spec = f"folder:{path}"
-    root = existing_path(path, owner=spec)
-    if not root.is_dir():
-        raise DatasetError(f"{spec}: {root} is a file; a folder with one folder of images per class is needed")
-    layout = find_layout(root, levels=levels, spec=spec)
+    layout = layout_at(path, levels)
     if split == "test":
         if layout.test is None:
             return None
         test = _load_split(spec, split, layout.test, layout.levels, layout.notes)
         return test.with_class_names([*_class_folders(spec, layout.train, layout.levels)]) if layout.train else test
     if layout.train is None:
+        root = existing_path(path, owner=spec)
         raise DatasetError(f"{spec}: {root} has a folder test but no folder train: there is nothing to train on")
     return _load_split(spec, split, layout.train, layout.levels, layout.notes)
+
+
+def layout_at(path: str, levels: str = "auto") -> FolderLayout:
+    """Return what the folders at a path are, without a look at every file.
+
+    Parameters
+    ----------
+    path : str
+        Absolute, or starting with ``~``.
+    levels : {"auto", "class", "domain/class"}
+        What the folders of a split are.
+
+    Raises
+    ------
+    DatasetError
+        If the path is relative, missing or a file, or for what `find_layout` refuses.
+    """
+    spec = f"folder:{path}"
+    root = existing_path(path, owner=spec)
+    if not root.is_dir():
+        raise DatasetError(f"{spec}: {root} is a file; a folder with one folder of images per class is needed")
+    return find_layout(root, levels=levels, spec=spec)
 
 
 def _class_folders(spec: str, folder: Path, levels: Levels) -> dict[str, list[Path]]:

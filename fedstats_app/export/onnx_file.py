@@ -113,7 +113,7 @@ def _of_texts(classifier: Classifier) -> OnnxModel:
             "put together outside the network: only sentence encoders are exported"
         )
     preprocessing = {
-        "feed": "input_ids and attention_mask: int64 (N, T) of the tokenizer.json beside this file, which cuts texts "
+        "feed": "input_ids and attention_mask: int64 (N, T) of the .tokenizer.json beside this file, which cuts texts "
         f"off at {transform.input_size} tokens and pads them",
         **transform.spec,
     }

@@ -87,6 +87,11 @@ class RunRecord:
         )
 
     @property
+    def exports_to_onnx(self) -> bool:
+        """Whether `fedstats export` takes its heads: not those that read texts within a prompt."""
+        return not self.config.get("run_config", {}).get("text-template")
+
+    @property
     def class_names(self) -> Sequence[str]:
         """In the order of their ids."""
         names: Sequence[str] = self.config.get("class_names", [])

@@ -124,14 +124,11 @@ def _about_evaluation(run: RunRecord) -> Iterator[str]:
     if (run.results.get("advice") or {}).get("at_chance"):
         yield "No method is better than always naming the most frequent class, as far as the test data can tell."
     entry = run.methods.get(run.advised, {})
-    few = [
-        run.class_name(index)
-        for index, number in enumerate(entry.get("per_class_examples") or [])
-        if 0 < number < FEW_SAMPLES
-    ]
-    none = sum(number == 0 for number in entry.get("per_class_examples") or [])
+    examples = list(enumerate(entry.get("per_class_examples") or []))
+    few = [run.class_name(index) for index, number in examples if 0 < number < FEW_SAMPLES]
+    none = [run.class_name(index) for index, number in examples if number == 0]
     if none:
-        yield f"{counted(none, 'class')} had no test {run.kind}s: nothing is known of them."
+        yield f"No test {run.kind} is of {_listed(none)}: how well such {run.kind}s are recognised is not known."
     if few:
         yield (
             f"Of {_listed(few)} there are fewer than {FEW_SAMPLES} test {run.kind}s: read the intervals, not the "

@@ -67,6 +67,39 @@ def test_a_mistake_is_named(settings: str, message: str, capsys: Capture) -> Non
     assert any(message in one for one in found), found
 
 
+@pytest.mark.parametrize(
+    ("folders", "question"),
+    [
+        (("photo/cat", "photo/dog", "sketch/cat", "sketch/dog"), "Which are the classes? Set folder-levels"),
+        (("cat", "dog", "val/cat", "val/dog"), "val looks like a split beside cat, dog"),
+        (("cat/train", "cat/test", "dog/train", "dog/test"), "the split must come first"),
+        (("Training/cat", "train/cat"), "may all be the train split"),
+    ],
+)
+@pytest.mark.parametrize("key", ["dataset", "test-dataset"])
+def test_folders_that_a_run_would_ask_about_are_asked_about(
+    key: str, folders: tuple[str, ...], question: str, tmp_path: Path, capsys: Capture
+) -> None:
+    for folder in folders:
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        (tmp_path / "data" / folder / "1.png").touch()
+    [found] = failures(capsys, "--run-config", f"{key}='folder:{tmp_path / 'data'}'")
+    assert found.startswith(f"data: {key}: folder:{tmp_path / 'data'}: ")
+    assert question in found
+
+
+def test_an_answered_question_is_not_asked(tmp_path: Path, capsys: Capture) -> None:
+    for folder in ("photo/cat", "photo/dog", "sketch/cat", "sketch/dog"):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+    assert check(capsys, f"dataset='folder:{tmp_path / 'data'}'", "folder-levels='domain/class'")[0] == 0
+
+
+def test_a_file_is_no_folder(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "photo.png").touch()
+    [found] = failures(capsys, f"dataset='folder:{tmp_path / 'photo.png'}'")
+    assert "is a file; a folder with one folder of images per class is needed" in found
+
+
 def test_all_mistakes_are_named_at_once(capsys: Capture) -> None:
     found = failures(capsys, "--run-config", "num-client=20 seeed=1 method='fedcoff'")
     assert [one.split()[1] for one in found] == ["num-client:", "seeed:", "method:"]

@@ -12,7 +12,9 @@ import pytest
 
 import fedstats_app
 from fedstats_app.cli import main
-from tests.docs.markdown import DOCS, blocks, rows
+from tests.docs.markdown import DOCS, Block, blocks, rows
+from tests.support.sentences import text_folder
+from tests.support.simulation import simulate
 
 PAGE = DOCS / "export.md"
 WITHOUT_TORCH = "import sys\nfor name in ('torch', 'fedstats_app', 'onnx'):\n    sys.modules[name] = None\n"
@@ -22,24 +24,51 @@ def test_the_program_predicts_without_torch(home: Path, image_folder: Path, caps
     first, *_ = blocks(PAGE, "bash")[0].code.splitlines()
     assert main([word.replace("~", str(home)) for word in shlex.split(first)[1:]]) == 0
     assert "compared with torch on 32 images" in capsys.readouterr().out
-    [block] = blocks(PAGE, "python")
+    program, _ = blocks(PAGE, "python")
     pictures = sorted((image_folder / "test").rglob("*.png"))
-    program = [sys.executable, "-c", WITHOUT_TORCH + block.code, *map(str, pictures)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    printed = [line.rsplit(maxsplit=2) for line in done.stdout.splitlines()]
     expected = fedstats_app.load(home / "fedstats-runs" / "20260101T120000Z-1").top(pictures, 1)
-    assert [(path, name) for path, name, _ in printed] == [
-        (str(path), name) for path, [(name, _)] in zip(pictures, expected, strict=True)
-    ]
-    differences = [abs(float(made[2]) - one[0][1]) for made, one in zip(printed, expected, strict=True)]
-    assert max(differences) < 1e-4
+    predicts_the_same(program, [str(path) for path in pictures], expected)
     header = onnxruntime.InferenceSession("flowers.onnx").get_modelmeta().custom_metadata_map
     assert {entry for row in rows(PAGE, "entry") for entry in re.findall(r"`([\w-]+)`", row[0])} == set(header)
     assert "feed" in json.loads(header["preprocessing"])
 
 
-def test_the_program_is_as_short_as_promised() -> None:
-    [block] = blocks(PAGE, "python")
-    statements = [line for line in block.code.splitlines() if line and not line.startswith(("import", "from"))]
-    assert len(statements) <= 10
+def test_the_program_for_texts_predicts_without_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = text_folder(tmp_path / "reviews")
+    run = simulate(
+        tmp_path,
+        dataset=f"folder:{folder}",
+        backbone="random:tiny-text",
+        input_size=0,
+        num_clients=2,
+        partitioner="iid",
+        method="fedncm",
+        cache_dir=str(tmp_path / "cache"),
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(run), "--onnx", "reviews.onnx"]) == 0
+    assert "reviews.tokenizer.json" in capsys.readouterr().out
+    _, program = blocks(PAGE, "python")
+    texts = ["a gripping film", "dull, " * 200 + "and long"]
+    predicts_the_same(program, texts, fedstats_app.load(run).top(texts, 1))
+
+
+def predicts_the_same(program: Block, samples: list[str], expected: list[list[tuple[str, float]]]) -> None:
+    """Run a program without torch, and compare what it prints with a classifier's first choices."""
+    words = [sys.executable, "-c", WITHOUT_TORCH + program.code, *samples]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = [line.rsplit(maxsplit=2) for line in done.stdout.splitlines()]
+    assert [(sample, name) for sample, name, _ in printed] == [
+        (sample, name) for sample, [(name, _)] in zip(samples, expected, strict=True)
+    ]
+    differences = [abs(float(made[2]) - one[0][1]) for made, one in zip(printed, expected, strict=True)]
+    assert max(differences) < 1e-4
+
+
+def test_the_programs_are_as_short_as_promised() -> None:
+    for block in blocks(PAGE, "python"):
+        statements = [line for line in block.code.splitlines() if line and not line.startswith(("import", "from"))]
+        assert len(statements) <= 10

@@ -134,6 +134,23 @@ def test_intervals_are_wilsons_of_the_counts(server_run: Path, client_run: Path)
     assert right / run.num_test == pytest.approx(run.methods[run.advised]["accuracy"])
 
 
+def test_classes_without_test_samples_are_named(server_run: Path) -> None:
+    run = RunRecord.read(server_run)
+    entry = {**run.methods[run.advised], "per_class_examples": [0, 40, 0]}
+    results = {**run.results, "methods": {**run.results["methods"], run.advised: entry}}
+    first, _, last = run.class_names
+    words = Tags(report(replace(run, results=results))).words
+    assert f"No test image is of {first}, {last}: how well such images are recognised is not known." in words
+
+
+@pytest.mark.parametrize(("template", "is_named"), [("", True), ("{text} It was {mask}.", False)])
+def test_the_export_of_texts_is_named_where_there_is_one(server_run: Path, template: str, is_named: bool) -> None:
+    run = RunRecord.read(server_run)
+    config = {**run.config, "run_config": {**run.config["run_config"], "text-template": template}}
+    words = Tags(report(replace(run, kind="text", config=config))).words
+    assert ("As one ONNX file, which predicts without torch:" in words) == is_named
+
+
 def test_it_is_made_from_the_folder_alone_the_same_again(copied: Path) -> None:
     first = write_report(copied).read_bytes()
     (copied / "report.html").unlink()

@@ -37,7 +37,9 @@ def load_data(config: AppConfig, node: NodeConfig | None) -> tuple[Finding, Data
                 test = test_split(data_spec(node.data_path), reading)
     # What is missing for a data set of the hub shows as a failed connection or a missing library.
     except (ValueError, OSError, ImportError) as error:
-        return Finding("data", "FAIL", str(error), "put the data there, or name another data-path or dataset"), None
+        return Finding(
+            "data", "FAIL", str(error), "correct the data or the setting; docs/data.md says how data are read"
+        ), None
     message = f"{dataset.name}: {description(dataset, test)}"
     doubtful = [*dataset.notes, *doubts(dataset, test)]
     if node is not None and test is not None:

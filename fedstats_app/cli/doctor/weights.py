@@ -31,7 +31,7 @@ def check_weights(config: AppConfig, *, own_data: bool, weights: str) -> tuple[F
         with offline():
             backbone = loaded_backbone(config.backbone_for(own_data=own_data, weights=weights))
     except (WeightsError, ValueError, ModuleNotFoundError) as error:
-        advice = "name a local file in backbone-weights, or start a run once where downloads are possible"
+        advice = "name a file of this network in backbone-weights, or start a run once where downloads are possible"
         return Finding("backbone", "FAIL", str(error), advice), None
     seconds = time.perf_counter() - started
     size = f"at {backbone.input_size} pixels" if backbone.kind == "image" else f"up to {backbone.input_size} tokens"

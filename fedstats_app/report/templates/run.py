@@ -168,7 +168,7 @@ the mean of one {{ run.kind }} is that {{ run.kind }}'s features, and counts tel
 <pre>import fedstats_app
 classifier = fedstats_app.load("{{ run.name }}", "{{ run.advised or methods[0].name|lower }}")
 print(classifier.predict({{ '"picture.png"' if run.kind == "image" else '"a text"' }}))</pre>
-{% if run.kind == "image" %}<p>As one ONNX file, which predicts without torch:</p>
+{% if run.exports_to_onnx %}<p>As one ONNX file, which predicts without torch:</p>
 <pre>fedstats export {{ run.name }} --onnx{% if run.advised %} --method {{ run.advised }}{% endif %}</pre>
 {% endif %}
 <p>Score it on other labelled {{ run.kind }}s, and make this page again:</p>
