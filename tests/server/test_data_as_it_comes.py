@@ -28,7 +28,7 @@ def test_a_run_says_what_it_found_before_any_feature(tmp_path: Path, capsys: pyt
         "data: the splits are those of archive",
         "data: valid is used as the test split: there is no other",
         "data: images of only 16 pixels on a side, in which networks see little",
-        "data: iid makes 3 clients of 20 to 20 images (median 20)",
+        "data: iid makes 3 clients of 20 images each",
     ]
 
 
@@ -80,7 +80,7 @@ def test_natural_clients_are_counted_by_the_run_whatever_the_supernodes(
     folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", folder_levels="domain/class", nodes=3, **natural)
     assert len(clients(folder)) == 4
     assert lines_of(capsys)[-1] == (
-        "data: natural-id of art, photo, sketch, video makes 4 clients of 24 to 24 images (median 24)"
+        "data: natural-id of art, photo, sketch, video makes 4 clients of 24 images each"
     )
     left_out = {"left_out_domain": "domain=sketch", "folder_levels": "domain/class", "samples_per_client": 10}
     folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", nodes=2, **natural, **left_out)
