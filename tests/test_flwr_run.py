@@ -106,6 +106,8 @@ def test_the_run_folder_is_complete(default_run: Finished) -> None:
         "clients.jsonl",
         "config.json",
         "disclosure.jsonl",
+        "examples.json",
+        "report.html",
         "results.json",
         "statistics.safetensors",
         "status.json",
