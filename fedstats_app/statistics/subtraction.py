@@ -58,22 +58,20 @@ def sum_without_client(total: StatisticsSum, client: ClientStatistics) -> Statis
 
 def _rows_without(kept: ClassMeanRows, rows: ClassMeanRows) -> ClassMeanRows:
     """Return rows without the first block of them that is a client's."""
-    starts = range(len(kept) - len(rows) + 1) if len(rows) else ()
-    equal = (kept.class_ids == rows.class_ids[0]) & (kept.counts == rows.counts[0]) if len(rows) else None
-    for start in starts:
+    if not len(rows):
+        return kept
+    sums = rows.class_sums.to(kept.class_sums.dtype)
+    begins = (kept.class_ids == rows.class_ids[0]) & (kept.counts == rows.counts[0])
+    for start in begins.nonzero()[:, 0].tolist():
         block = slice(start, start + len(rows))
         if (
-            equal is not None
-            and bool(equal[start])
-            and torch.equal(kept.class_ids[block], rows.class_ids)
+            torch.equal(kept.class_ids[block], rows.class_ids)
             and torch.equal(kept.counts[block], rows.counts)
-            and torch.equal(kept.class_sums[block], rows.class_sums.to(kept.class_sums.dtype))
+            and torch.equal(kept.class_sums[block], sums)
         ):
             stay = torch.ones(len(kept), dtype=torch.bool)
             stay[block] = False
             return ClassMeanRows(
                 kept.class_ids[stay], kept.counts[stay], num_classes=kept.num_classes, class_sums=kept.class_sums[stay]
             )
-    if not len(rows):
-        return kept
     raise ValueError("a client to take out must be in the sum, got rows that were not folded")
