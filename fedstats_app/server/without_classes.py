@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSum
+from fedstats_app.statistics import FeatureStatistics, StatisticsSum
 
 
 def sum_without_classes(total: StatisticsSum, ids: Sequence[int]) -> StatisticsSum:
@@ -18,13 +18,7 @@ def sum_without_classes(total: StatisticsSum, ids: Sequence[int]) -> StatisticsS
     rows = None
     if total.keeps_rows:
         kept = total.rows()
-        stay = ~torch.isin(kept.class_ids, torch.tensor(ids))
-        rows = ClassMeanRows(
-            kept.class_ids[stay],
-            kept.counts[stay],
-            num_classes=kept.num_classes,
-            class_sums=kept.class_sums[stay],
-        )
+        rows = kept.chosen(~torch.isin(kept.class_ids, torch.tensor(ids)))
     scatter = total.low_rank(rows) if total.has_scatter else None
     return StatisticsSum.resumed(
         FeatureStatistics(summed.class_counts, summed.class_sums, summed.gram),

@@ -175,6 +175,12 @@ class ClassMeanRows:
         """Number of samples N; a float where counts carry noise."""
         return self.counts.sum().item()
 
+    def chosen(self, stay: Tensor) -> ClassMeanRows:
+        """Return the rows for which ``stay``, (m,) bool, is true, in their order."""
+        return ClassMeanRows(
+            self.class_ids[stay], self.counts[stay], num_classes=self.num_classes, class_sums=self.class_sums[stay]
+        )
+
     def summed(self, gram: Tensor | None = None) -> FeatureStatistics:
         """Return class counts and class sums, adding the rows of each class.
 

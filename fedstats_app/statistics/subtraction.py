@@ -71,7 +71,5 @@ def _rows_without(kept: ClassMeanRows, rows: ClassMeanRows) -> ClassMeanRows:
         ):
             stay = torch.ones(len(kept), dtype=torch.bool)
             stay[block] = False
-            return ClassMeanRows(
-                kept.class_ids[stay], kept.counts[stay], num_classes=kept.num_classes, class_sums=kept.class_sums[stay]
-            )
+            return kept.chosen(stay)
     raise ValueError("a client to take out must be in the sum, got rows that were not folded")
