@@ -50,7 +50,7 @@ def test_images_of_a_class_are_alike_and_no_two_are_equal(sizes: Path) -> None:
         np.abs(image - means).mean(axis=(1, 2, 3)).argmin() == label
         for image, label in zip(images, test.labels, strict=True)
     ]
-    assert len(np.unique(images, axis=0)) == 40 and np.mean(right) > 0.95
+    assert len(np.unique(images, axis=0)) == 40 and np.mean(nearest == test.labels) > 0.95
 
 
 def test_a_client_has_few_classes_for_its_samples(tmp_path: Path) -> None:
