@@ -13,7 +13,7 @@ ENGINES = ("auto", TORCH, OPENVINO, BFLOAT16)
 # An owner may choose among those whose features are equal but for rounding.
 NODE_ENGINES = ("auto", TORCH, OPENVINO)
 # Weights of a network below which OpenVINO's own start takes longer than torch for thousands of images.
-SMALL_NETWORK = 100_000
+SMALL_NETWORK = 500_000
 
 
 class EngineError(ValueError):
