@@ -26,7 +26,7 @@ LEVELS = (
     {"config", "classifier"},
     {"client", "server", "export"},
     {"client_app", "server_app", "__init__"},
-    {"supernode"},
+    {"supernode", "reproduce"},
     {"cli"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
