@@ -60,9 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     from fedstats_app import simulate
     from fedstats_app.reproduce.report import reproduce
+    from fedstats_app.reproduce.running import RunFailedError
 
     place = Path(arguments.output_dir or f"{DEFAULT_OUTPUT_DIR}/{preset.name}").expanduser().absolute()
-    report = reproduce(preset, runs, catalogue, given=given, folder=place, simulate=simulate, say=_say)
+    try:
+        report = reproduce(preset, runs, catalogue, given=given, folder=place, simulate=simulate, say=_say)
+    except RunFailedError as error:
+        raise CommandError(str(error)) from error
     print(report.text)
     print("\n".join(str(file) for file in report.files))
     return 0
@@ -111,9 +115,7 @@ def _value(text: str) -> Any:
 
 def _some(all_of: Sequence[_NamedType], patterns: Sequence[str], role: str) -> list[_NamedType]:
     """Return those whose name, in small letters, fits one of the patterns; all where there is none."""
-    chosen = [
-        one for one in all_of if not patterns or any(fnmatchcase(one.name.lower(), p.lower()) for p in patterns)
-    ]
+    chosen = [one for one in all_of if not patterns or any(fnmatchcase(one.name.lower(), p.lower()) for p in patterns)]
     if not chosen:
         names = "; ".join(one.name for one in all_of)
         raise CommandError(f"no {role} is called {' or '.join(map(repr, patterns))}; there are: {names}")
@@ -138,11 +140,7 @@ def _seeds(text: str) -> list[int]:
 
 def _as_settings(runs: Sequence[PlannedRun]) -> str:
     """Write the settings of all runs; each is what `flwr run --run-config FILE` takes."""
-    return "\n".join(f"# {_words(run.cells)}\n{to_toml(run.settings)}" for run in runs)
-
-
-def _words(cells: Sequence[Any]) -> str:
-    return "; ".join(f"{cell.row.name} / {cell.column.name}" for cell in cells)
+    return "\n".join(f"# {run.title()}; seed {run.settings['seed']}\n{to_toml(run.settings)}" for run in runs)
 
 
 def _say(line: str) -> None:

@@ -128,16 +128,17 @@ def cell_results(
         If the run's results have no such entry.
     """
     results, config = read_json_file(folder / "results.json"), read_json_file(folder / "config.json")
-    changes = [f"given: {key}={value}" for key, value in given.items()]
+    words = ", ".join(f"{key}={value}" for key, value in given.items())
+    changes = [f"given on the command line: {words}"] if given else []
     found = []
-    for cell in run.cells:
+    for cell, name in run.cells:
         section = results.get(cell.column.section, {})
-        if cell.column.entry and cell.column.entry not in section:
+        if cell.column.entry and name not in section:
             raise PresetError(
-                f"{preset.name}: {cell.row.name}, {cell.column.name}: {folder} has no {cell.column.entry!r} among "
+                f"{preset.name}: {cell.row.name}, {cell.column.name}: {folder} has no {name!r} among "
                 f"its {cell.column.section}: {', '.join(section) or 'none'}"
             )
-        entry = section.get(cell.column.entry, {})
+        entry = section.get(name, {})
         known = catalogue.data.get(cell.row.data)
         fewer = _fewer(results, known.train, known.test) if known else []
         found.append(
@@ -158,21 +159,23 @@ def cell_results(
 
 
 def compare(preset: Preset, results: Iterable[CellResult], catalogue: Catalogue) -> list[Comparison]:
-    """Put what came out beside what was published, for every cell that has either."""
+    """Put what came out beside what was published, for every row of which something was run."""
     by_cell: dict[tuple[str, str], list[CellResult]] = {}
     for one in sorted(results, key=lambda one: one.seed):
         by_cell.setdefault((one.row, one.column), []).append(one)
     rows = {row.name: row for row in preset.rows}
-    # Rows of a sweep that was given on the command line stand in results only.
-    names = list(dict.fromkeys([*rows, *(row for row, _ in by_cell)]))
+    found_rows = dict.fromkeys(row for row, _ in by_cell)
+    # Rows of a sweep that an earlier command was given stand in results only.
+    names = [*(name for name in rows if name in found_rows), *(name for name in found_rows if name not in rows)]
     found = []
     for measure in preset.measures:
         for name in names:
             row = rows.get(name) or Row(name, "", {})
             for column in preset.columns:
-                one = _comparison(preset, measure, row, column, by_cell.get((name, column.name), []), catalogue)
-                if one.values or one.published is not None:
-                    found.append(one)
+                seeds = by_cell.get((name, column.name), [])
+                compared = _comparison(preset, measure, row, column, seeds, catalogue)
+                if compared.values or compared.published is not None:
+                    found.append(compared)
     return found
 
 

@@ -75,11 +75,11 @@ def reproduce(
     ------
     DataMissingError
         If a data set cannot be reached; nothing was run then.
-    ValueError, RuntimeError, OSError
-        As `simulate` where a run fails. The runs before it are kept.
+    RunFailedError
+        At the first run that fails. The runs before it are kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    made, aggregated, trainings = {}, {}, []
+    aggregated, trainings = {}, []
     check_data(runs, catalogue)
     made = make_runs(runs, folder / "runs", simulate, say)
     results = {one.key: one for one in _earlier(folder / RESULTS)}
@@ -125,10 +125,4 @@ def _by_settings(runs: Sequence[PlannedRun], made: Mapping[str, Path]) -> dict[s
     for run in runs:
         settings = {key: value for key, value in run.settings.items() if key != "seed"}
         groups.setdefault(json.dumps(settings, sort_keys=True), []).append(run)
-    return {_name(seeds[0]): [made[run.name] for run in seeds] for seeds in groups.values()}
-
-
-def _name(run: PlannedRun) -> str:
-    rows = ", ".join(dict.fromkeys(cell.row.name for cell in run.cells))
-    columns = ", ".join(dict.fromkeys(cell.column.name for cell in run.cells if cell.column.name))
-    return f"{rows}: {columns}" if columns else rows
+    return {seeds[0].title(): [made[run.name] for run in seeds] for seeds in groups.values()}

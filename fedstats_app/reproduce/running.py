@@ -25,6 +25,10 @@ class DataMissingError(ValueError):
     """Data sets that cannot be reached: which, why, and what to put where."""
 
 
+class RunFailedError(RuntimeError):
+    """A run that did not complete: which, and why."""
+
+
 def check_data(runs: Iterable[PlannedRun], catalogue: Catalogue) -> None:
     """Load every data set that the runs need, so that one that is not there is named before any work.
 
@@ -39,8 +43,10 @@ def check_data(runs: Iterable[PlannedRun], catalogue: Catalogue) -> None:
         try:
             training_set(options)
         except DatasetError as error:
-            known = catalogue.data.get(run.cells[0].row.data)
-            title, local = (known.title, known.local) if known else (options.dataset, "a folder that it can be read from")
+            known = catalogue.data.get(run.cells[0][0].row.data)
+            title, local = (
+                (known.title, known.local) if known else (options.dataset, "a folder that it can be read from")
+            )
             missing.append(
                 f"{title} cannot be reached: {error}\n  What it takes: {local}\n  Where: any folder of this machine; "
                 "then add to the command dataset=parquet:/THAT/FOLDER (or folder:, csv:, arrow:), and where its columns "
@@ -73,6 +79,11 @@ def make_runs(
     say : callable
         Prints a line.
 
+    Raises
+    ------
+    RunFailedError
+        At the first run that fails.
+
     Returns
     -------
     dict
@@ -81,22 +92,19 @@ def make_runs(
     made = {}
     for number, run in enumerate(runs, start=1):
         place = folder / run.name
-        what = f"run {number} of {len(runs)}: {_words(run)}"
+        what = f"run {number} of {len(runs)}: {run.title()}; seed {run.settings['seed']}"
         done = completed_run(place)
         if done is None:
             say(what)
             place.mkdir(parents=True, exist_ok=True)
             write_atomically(place / SETTINGS, to_toml(run.settings).encode())
             began = time.monotonic()
-            done = simulate({**run.settings, "output-dir": str(place)})
+            try:
+                done = simulate({**run.settings, "output-dir": str(place)})
+            except Exception as error:  # whatever a run may end with
+                raise RunFailedError(f"{what} failed: {error}. Those before it are kept: repeat the command") from error
             say(f"  {time.monotonic() - began:.0f} seconds")
         else:
             say(f"{what}: completed before")
         made[run.name] = done
     return made
-
-
-def _words(run: PlannedRun) -> str:
-    rows = ", ".join(dict.fromkeys(cell.row.name for cell in run.cells))
-    columns = ", ".join(dict.fromkeys(cell.column.name for cell in run.cells))
-    return f"{rows}; {columns}; seed {run.settings['seed']}"

@@ -61,7 +61,9 @@ def csv_text(comparisons: Sequence[Comparison]) -> str:
         mean, deviation = one.ours or (None, None)
         unit = MEASURES[one.measure].unit
         numbers = (mean, deviation, len(one.values), one.published, one.difference)
-        writer.writerow([one.row, one.column, one.measure, unit, *numbers, " ".join(one.reasons), "; ".join(one.changes)])
+        writer.writerow(
+            [one.row, one.column, one.measure, unit, *numbers, " ".join(one.reasons), "; ".join(one.changes)]
+        )
     return text.getvalue()
 
 

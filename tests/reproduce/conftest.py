@@ -31,7 +31,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
         labels = np.repeat(np.arange(len(CLASSES)), number)
         table = datasets.Dataset.from_dict(
             {
-                "image": [{"bytes": _png(label, draw), "path": None} for label in labels],
+                "image": [{"bytes": _png(int(label), draw), "path": None} for label in labels],
                 "label": labels,
                 "domain": [DOMAINS[index % len(DOMAINS)] for index in range(len(labels))],
                 "user_id": [index % 5 for index in range(len(labels))],

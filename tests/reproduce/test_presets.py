@@ -78,5 +78,7 @@ def test_a_wrong_preset_is_refused(old: str, new: str, message: str, tmp_path: P
 
 def test_a_cell_with_a_wrong_key_is_named() -> None:
     preset = read_preset(FOLDER / "fedcof-table-14.toml", CATALOGUE)
-    with pytest.raises(PresetError, match=r"fedcof-table-14: ImageNet-R, fedcof-shrinkage 0.0, FedCOF: .*num-client"):
+    with pytest.raises(
+        PresetError, match=r"fedcof-table-14: ImageNet-R, fedcof-shrinkage 0.0, FedCOF: .*\n  num-client:"
+    ):
         cells_of(preset, preset.rows, preset.columns, [0], {"num-client": 7})
