@@ -18,7 +18,7 @@ LEVELS = (
     {"statistics", "data", "trackers"},
     {"heads"},
     {"backbones", "training"},
-    {"methods", "outcomes"},
+    {"baselines", "methods", "outcomes"},
     {"wire", "privacy"},
     {"grid", "results"},
     {"strategies", "report"},
