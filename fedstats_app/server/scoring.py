@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import ConfusionMatrix, HeadScores
-from fedstats_app.methods import FEDROOT, record_of
+from fedstats_app.methods import FEDROOT
 from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.outcomes.method_result import MethodResult
@@ -122,12 +122,12 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
 
 def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
     """Return what clients sent by the paper's formula; without a paper that has one, what they did send."""
-    record, statistics = record_of(method), strategy.statistics(method)
-    if record.uplink is None:
+    configured, statistics = strategy.methods()[method], strategy.statistics(method)
+    if configured.uplink is None:
         return strategy.wire_bytes(method)
     return uplink_bytes(
-        record.name,
-        num_rows=statistics.num_rows if record.needs.several_means else statistics.num_pairs,
+        configured,
+        num_rows=statistics.num_rows if configured.method.needs.several_means else statistics.num_pairs,
         num_clients=strategy.collection.num_merged,
         num_classes=strategy.num_classes,
         feature_dim=statistics.feature_dim,
