@@ -29,6 +29,7 @@ BACKBONES = (
     "vit_b_16",
     "vit_b_32",
     "tiny",
+    "wide",
     MINILM,
     TINY_TEXT,
 )

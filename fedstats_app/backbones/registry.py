@@ -44,17 +44,29 @@ def _tiny() -> Architecture:
     return Architecture(build, ImageTransform(32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)))
 
 
+def _wide() -> Architecture:
+    """One layer of random features of 8 x 8 pixels, d = 1280: for measuring what is not the backbone, at its size."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(192, 1280), nn.ReLU6())
+
+    return Architecture(build, ImageTransform(8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)))
+
+
 # Builders, not architectures: describing one of torchvision's imports torchvision.
 _ARCHITECTURES: dict[str, Callable[[], Architecture]] = {
     "efficientnet_lite0": efficientnet_lite0,
     **{name: functools.partial(torchvision_architecture, name) for name in TORCHVISION_NAMES},
     "tiny": _tiny,
+    "wide": _wide,
 }
+_RANDOM_ONLY = ("tiny", "wide")
 
 
 def available_backbones() -> tuple[str, ...]:
     """List the names that :func:`load_backbone` takes, besides those that are a prefix and another name."""
-    return (*(name for name in _ARCHITECTURES if name != "tiny"), MINILM, f"{RANDOM}tiny", f"{RANDOM}{TINY_TEXT}")
+    made_up = (f"{RANDOM}{name}" for name in (*_RANDOM_ONLY, TINY_TEXT))
+    return (*(name for name in _ARCHITECTURES if name not in _RANDOM_ONLY), MINILM, *made_up)
 
 
 def load_backbone(

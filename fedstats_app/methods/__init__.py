@@ -6,7 +6,7 @@ Statistics and heads inside functions only: names and options are read where the
 import re
 from typing import Any
 
-from fedstats_app.methods.method import ConfiguredMethod, Method, Needs, Personal
+from fedstats_app.methods.method import ConfiguredMethod, Method, Needs, Personal, Uplink
 from fedstats_app.methods.variants import changes_in, varied
 from fedstats_app.options import Check, some_of
 
@@ -32,6 +32,7 @@ __all__ = [
     "Method",
     "Needs",
     "Personal",
+    "Uplink",
     "display_name",
     "head_parts",
     "is_method",

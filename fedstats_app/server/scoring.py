@@ -12,7 +12,7 @@ from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.outcomes.quality import quality
-from fedstats_app.results.communication import uplink_bytes
+from fedstats_app.results.communication import Sizes, uplink_formula
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.rank_curve import curve_points
@@ -125,13 +125,13 @@ def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
     configured, statistics = strategy.methods()[method], strategy.statistics(method)
     if configured.uplink is None:
         return strategy.wire_bytes(method)
-    return uplink_bytes(
-        configured,
-        num_rows=statistics.num_rows if configured.method.needs.several_means else statistics.num_pairs,
-        num_clients=strategy.collection.num_merged,
-        num_classes=strategy.num_classes,
+    sizes = Sizes(
+        rows=statistics.num_rows if configured.method.needs.several_means else statistics.num_pairs,
+        clients=strategy.collection.num_merged,
+        classes=strategy.num_classes,
         feature_dim=statistics.feature_dim,
     )
+    return uplink_formula(configured.uplink)(sizes)
 
 
 def _probe_step(strategy: StatisticsStrategy, method: str) -> float | None:

@@ -15,7 +15,7 @@ from fedstats_app.heads import solve_oracle, solve_ridge
 from fedstats_app.heads.fedcof_oracle import Covariance
 from fedstats_app.methods import RECORDS
 from fedstats_app.methods.fedcof_oracle import OracleOptions
-from fedstats_app.results.communication import uplink_bytes
+from fedstats_app.results.communication import Sizes, uplink_formula
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSpec
 from tests.support.compare import absolute_difference
 from tests.support.draws import Sample, samples
@@ -80,4 +80,5 @@ def test_what_makes_no_sense_is_refused() -> None:
 @pytest.mark.parametrize(("covariance", "numbers"), [("full", 30 * 72), ("diagonal", 30 * 16), ("spherical", 30 * 9)])
 def test_bytes_are_those_of_what_the_papers_clients_send(covariance: Covariance, numbers: int) -> None:
     one = RECORDS["oracle"].configured(OracleOptions(covariance))
-    assert uplink_bytes(one, num_rows=30, num_clients=4, num_classes=9, feature_dim=8) == 4 * numbers
+    assert one.uplink is not None
+    assert uplink_formula(one.uplink)(Sizes(rows=30, clients=4, classes=9, feature_dim=8)) == 4 * numbers
