@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import ConfusionMatrix, HeadScores
-from fedstats_app.methods import FEDROOT, METHODS
+from fedstats_app.methods import FEDROOT, record_of
 from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.outcomes.method_result import MethodResult
@@ -122,7 +122,7 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
 
 def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
     """Return what clients sent by the paper's formula; without a paper that has one, what they did send."""
-    record, statistics = METHODS[method], strategy.statistics(method)
+    record, statistics = record_of(method), strategy.statistics(method)
     if record.uplink is None:
         return strategy.wire_bytes(method)
     sizes = Sizes(
@@ -131,7 +131,7 @@ def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
         classes=strategy.num_classes,
         feature_dim=statistics.feature_dim,
     )
-    return formula_bytes(method, sizes)
+    return formula_bytes(record.name, sizes)
 
 
 def _probe_step(strategy: StatisticsStrategy, method: str) -> float | None:
