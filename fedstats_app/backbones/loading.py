@@ -7,7 +7,7 @@ import logging
 import time
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.options import BackboneOptions
+from fedstats_app.backbones.options import BackboneOptions, per_channel
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.text import TextOptions
 
@@ -22,6 +22,8 @@ def loaded_backbone(options: BackboneOptions) -> Backbone:
         options.backbone,
         weights=options.backbone_weights,
         input_size=options.text_max_length if options.takes_text else options.input_size,
+        mean=per_channel(options.input_mean),
+        std=per_channel(options.input_std),
         batch_size=options.batch_size,
         device=options.device,
         autocast=options.autocast,

@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
         )
     )
     _check(commands.add_parser("check", help="check settings before a run", description=_CHECK, epilog=_EXIT))
+    _run(commands.add_parser("run", help="run the app in this process", description=_RUN, epilog=_EXIT))
     _export(commands.add_parser("export", help="write a head for other programs", description=_EXPORT, epilog=_EXIT))
     _doctor(commands.add_parser("doctor", help="check a machine before a run", description=_DOCTOR, epilog=_EXIT))
     _new(commands.add_parser("new", help="make a folder for `flwr run`", description=_NEW, epilog=_EXIT))
@@ -66,6 +67,10 @@ _EVALUATE = (
 _CHECK = (
     "Check every key and value of a run, the paths and libraries that they need, and who has the port of Flower's "
     "local SuperLink, in about a second and without starting anything; then print the command that starts the run."
+)
+_RUN = (
+    "Run the app in this process: the same messages, results and run folder as with `flwr run . --stream`, without Ray "
+    "and without a SuperLink. Settings are those of `flwr run --run-config`; of several, the last one counts."
 )
 _EXPORT = (
     "Write backbone and calibrated head as one ONNX file, which predicts without torch. It is compared with torch on "
@@ -205,6 +210,17 @@ def _add_settings(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="SETTINGS",
         help="as of `flwr run . --run-config SETTINGS`: a TOML file, or KEY=VALUE words; may be given several times",
+    )
+
+
+def _run(command: argparse.ArgumentParser) -> None:
+    command.add_argument("settings", nargs="*", metavar="SETTINGS", help="the same, without the option's name")
+    _add_settings(command)
+    command.add_argument(
+        "--supernodes",
+        type=_at_least_one,
+        metavar="N",
+        help="nodes that the clients are spread over (default: 2); results do not depend on it",
     )
 
 

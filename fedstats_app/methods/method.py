@@ -140,10 +140,15 @@ class Method(Generic[OptionsType]):
         return self.personal(options) if callable(self.personal) else self.personal
 
     def configured(
-        self, options: OptionsType | None = None, *, seed: int = 0, feature_map: FeatureMap | None = None
+        self,
+        options: OptionsType | None = None,
+        *,
+        seed: int = 0,
+        feature_map: FeatureMap | None = None,
+        variant: str = "",
     ) -> ConfiguredMethod:
         """Return the method with options, by default the run-config's, and perhaps another feature map than theirs."""
-        return ConfiguredMethod(self, self.options() if options is None else options, seed, feature_map)
+        return ConfiguredMethod(self, self.options() if options is None else options, seed, feature_map, variant)
 
 
 @dataclass(frozen=True)
@@ -160,17 +165,20 @@ class ConfiguredMethod:
         Draws the feature map, if there is one.
     feature_map : FeatureMap or None
         Takes the place of the options' one.
+    variant : str
+        Takes the place of the method's name, where it is served with several options.
     """
 
     method: Method[Any]
     options: Options
     seed: int = 0
     feature_map: FeatureMap | None = None
+    variant: str = ""
 
     @property
     def name(self) -> str:
-        """The method's."""
-        return self.method.name
+        """The variant's, else the method's."""
+        return self.variant or self.method.name
 
     @property
     def specification(self) -> StatisticsSpec:

@@ -91,6 +91,8 @@ def common_metadata(
         "backbone-licence": json.dumps(asdict(backbone.licence)),
         "backbone-fingerprint": backbone.fingerprint,
         "batch-norm": "groupnorm" if options.norm == "group" else "batch",
+        "input-mean": options.input_mean,
+        "input-std": options.input_std,
         "input-size": str(backbone.input_size),
         "sample-kind": backbone.kind,
         "text-pooling": options.text_pooling,

@@ -19,7 +19,7 @@ from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 
 DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
 Status = Literal["running", "completed", "failed"]
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@=()%-]*")
 
 _README = """# A run of fedstats-app
 
@@ -305,9 +305,7 @@ def _new_folder(root: Path, name: str) -> Path:
 
 def _checked_name(what: str, name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{what} must be letters, digits, '.', '_', '-', and not start with one of these, got {name!r}"
-        )
+        raise ValueError(f"{what} must be letters, digits and ._@=()%-, and begin with a letter or digit, got {name!r}")
     return name
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.names import in_folder, is_folder_model
+from fedstats_app.backbones.options import per_channel
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.text import TextOptions, with_folder
 from fedstats_app.data.paths import without_folders
@@ -112,7 +113,7 @@ def load_backbone_of(
         The head's file.
     metadata : mapping of str to str
         With `backbone` and `input-size`; maybe with `backbone-weights`, `backbone-arguments`, `backbone-pooling`,
-        `tuned-backbone`, `batch-norm`, `text-pooling` and `text-template`.
+        `input-mean`, `input-std`, `tuned-backbone`, `batch-norm`, `text-pooling` and `text-template`.
     weights : str or None
         A weight file, or a model's folder, to take instead of what is named there.
     batch_size, device
@@ -137,6 +138,8 @@ def load_backbone_of(
         name,
         weights=recorded if weights is None else weights,
         input_size=int(metadata["input-size"]),
+        mean=per_channel(metadata.get("input-mean", "")),
+        std=per_channel(metadata.get("input-std", "")),
         batch_size=batch_size,
         device=device,
         norm=_norm(metadata.get(NORMALISATION_KEY, "batch")),

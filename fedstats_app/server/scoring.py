@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores
-from fedstats_app.methods import FEDROOT, METHODS
+from fedstats_app.methods import FEDROOT, record_of
 from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.outcomes.quality import quality
-from fedstats_app.results.communication import uplink_bytes
+from fedstats_app.results.communication import Sizes, formula_bytes
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.rank_curve import curve_points
@@ -128,16 +128,16 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
 
 def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
     """Return what clients sent by the paper's formula; without a paper that has one, what they did send."""
-    record, statistics = METHODS[method], strategy.statistics(method)
+    record, statistics = record_of(method), strategy.statistics(method)
     if record.uplink is None:
         return strategy.wire_bytes(method)
-    return uplink_bytes(
-        method,
-        num_rows=statistics.num_rows if record.needs.several_means else statistics.num_pairs,
-        num_clients=strategy.collection.num_merged,
-        num_classes=strategy.num_classes,
+    sizes = Sizes(
+        rows=statistics.num_rows if record.needs.several_means else statistics.num_pairs,
+        clients=strategy.collection.num_merged,
+        classes=strategy.num_classes,
         feature_dim=statistics.feature_dim,
     )
+    return formula_bytes(record.name, sizes)
 
 
 def _probe_step(strategy: StatisticsStrategy, method: str) -> float | None:

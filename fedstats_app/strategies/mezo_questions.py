@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 
 from flwr.app import Message
@@ -34,13 +35,16 @@ class MezoQuestions(SampledTraining):
     average : ScalarAverage
         How answers are averaged.
 
-    Attributes
-    ----------
-    learning_rate : float or None
-        None for as long as it is not known.
     """
 
-    learning_rate: float | None
+    @property
+    @abstractmethod
+    def learning_rate(self) -> float | None:
+        """None for as long as it is not known."""
+
+    @learning_rate.setter
+    @abstractmethod
+    def learning_rate(self, value: float) -> None: ...
 
     def __init__(
         self,
