@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-import scipy.stats
 import torch
 
 from benchmarks.features import Features, features_of, settings_of
@@ -39,6 +38,8 @@ from fedstats_app.training.zeroth_order.measures import best_temperature, losses
 # What there was before anything was found, at temperature 1.
 FIXED_RATE = 0.01
 _SHARE, _MOST_AT_ONCE = 0.3, 10
+# 97.5% quantiles of Student's distribution with 1 to 9 degrees of freedom.
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,9 @@ def measure(
     for num_clients in clients:
         by_seed = [dict(_of_seed(data, dataset, num_clients, seed, rounds)) for seed in range(seeds)]
         for name in by_seed[0]:
-            *scores, temperatures, rates = zip(*(one[name] for one in by_seed), strict=True)
-            yield Probe(experiment, num_clients, rounds, name, *scores, temperatures[-1], rates[-1])
+            start, fixed, last, kept = (tuple(one[name][column] for one in by_seed) for column in range(4))
+            temperature, rate = by_seed[-1][name][4:]
+            yield Probe(experiment, num_clients, rounds, name, start, fixed, last, kept, temperature, rate)
 
 
 def _of_seed(
@@ -191,7 +193,7 @@ def _interval(one: Probe) -> str:
     gains = np.subtract(one.kept, one.start)
     if len(gains) < 2:
         return f"{gains.mean():+.2f}"
-    half = float(scipy.stats.t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1)) / math.sqrt(len(gains))
+    half = _STUDENT[min(len(gains) - 1, len(_STUDENT)) - 1] * float(gains.std(ddof=1)) / math.sqrt(len(gains))
     return f"{gains.mean():+.2f} ± {half:.2f}"
 
 
