@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from benchmarks.features import Features, features_of, settings_of
 from benchmarks.lines import parser_of
@@ -27,17 +28,15 @@ from fedstats_app.data.clients import training_set
 from fedstats_app.data.unlabelled import unlabelled_texts
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_ncm, solve_ridge
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
-from fedstats_app.training import LocalOptions
-from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.probe_rate import probe_rate, probe_step, typical_steps
-from fedstats_app.training.samples import TensorSamples
+from fedstats_app.training.samples import TensorSamples, batch_order
 from fedstats_app.training.start_heads import random_head
 from fedstats_app.training.zeroth_order.measures import best_temperature, losses_by_temperature
 
 # What there was before anything was found, at temperature 1.
 FIXED_RATE = 0.01
-_SHARE, _MOST_AT_ONCE = 0.3, 10
+_SHARE, _MOST_AT_ONCE, _BATCH = 0.3, 10, 16
 # 97.5% quantiles of Student's distribution with 1 to 9 degrees of freedom.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
@@ -72,23 +71,45 @@ class Probe:
     rate: float
 
 
-def averaged(head: LinearHead, parts: Sequence[TensorSamples], rate: float, rounds: int, seed: int) -> LinearHead:
-    """Return what rounds of averaging make of a head."""
-    weight, bias = head.weight.float(), head.bias.float()
+def averaged(
+    heads: Sequence[LinearHead], parts: Sequence[TensorSamples], rates: Sequence[float], rounds: int, seed: int
+) -> list[LinearHead]:
+    """Return what rounds of averaging make of heads, each at its own rate.
+
+    A test compares it with :func:`fedstats_app.training.local.train_locally`, which takes one head at a time.
+    """
+    weight = torch.stack([head.weight.float() for head in heads])  # (V, C, d)
+    bias = torch.stack([head.bias.float() for head in heads])
     with_samples = [number for number, part in enumerate(parts) if len(part.labels)]
     share = _SHARE if len(parts) > _MOST_AT_ONCE else 1.0
     for number in range(rounds):
         draw = np.random.default_rng([seed, number])
         chosen = draw.choice(with_samples, max(1, round(share * len(with_samples))), replace=False)
-        sums = [torch.zeros_like(weight), torch.zeros_like(bias)]
         total = sum(len(parts[client].labels) for client in chosen)
+        sums = [torch.zeros_like(weight), torch.zeros_like(bias)]
         for client in chosen:
-            model, samples = TunedModel((weight, bias), tune="probe"), parts[client]
-            train_locally(model, samples, LocalOptions(learning_rate=rate), key=(seed, int(client), number))
-            for one, new in zip(sums, (model.head.weight, model.head.bias), strict=True):
-                one += len(samples.labels) / total * new.detach()
+            trained = _trained(weight, bias, parts[client], torch.tensor(rates), (seed, int(client), number))
+            for one, new in zip(sums, trained, strict=True):
+                one += len(parts[client].labels) / total * new
         weight, bias = sums
-    return LinearHead(weight.double(), bias.double())
+    return [LinearHead(*head) for head in zip(weight.double(), bias.double(), strict=True)]
+
+
+def _trained(
+    weight: Tensor, bias: Tensor, samples: TensorSamples, rates: Tensor, key: tuple[int, int, int]
+) -> tuple[Tensor, Tensor]:
+    """Return (V, C, d) weights and (V, C) biases after an epoch of SGD on one client's samples."""
+    weight, bias = weight.clone(), bias.clone()
+    num_heads, num_classes, dim = weight.shape
+    for indices in batch_order(len(samples.labels), _BATCH, key, 0):
+        inputs, labels = samples.inputs(indices), samples.labels[indices]
+        logits = (inputs @ weight.view(-1, dim).T).view(-1, num_heads, num_classes) + bias
+        slopes = torch.softmax(logits, dim=2)
+        slopes[torch.arange(len(labels)), :, labels] -= 1.0
+        slopes *= rates.unsqueeze(1) / len(labels)
+        weight -= (slopes.view(len(labels), -1).T @ inputs).view(num_heads, num_classes, dim)
+        bias -= slopes.sum(dim=0)
+    return weight, bias
 
 
 def made_features(seed: int) -> Features:
@@ -137,20 +158,26 @@ def _of_seed(
     statistics = FeatureStatistics.from_features(data.train, data.train_labels, data.num_classes)
     step = probe_step(statistics.class_counts, statistics.class_sums)
     assert step is not None
-    local = LocalOptions()
-    steps = typical_steps((len(part.labels) for part in parts), local.batch_size, local.epochs)
-    for name, head in _heads(data, parts, statistics, seed).items():
-        made = name == "random"
-        losses = losses_by_temperature(TunedModel(head, tune="probe"), everything, 4096)
-        temperature = 1.0 if made else best_temperature(losses)
-        rate = probe_rate(step, num_steps=steps, made_classes=data.num_classes if made else 0)
-        divided = replace(head, weight=head.weight / temperature, bias=head.bias / temperature)
-        found = averaged(divided, parts, rate, rounds, seed)
-        fixed = averaged(head, parts, FIXED_RATE, rounds, seed)
+    steps = typical_steps((len(part.labels) for part in parts), _BATCH, 1)
+    heads = _heads(data, parts, statistics, seed)
+    losses = {
+        name: losses_by_temperature(TunedModel(head, tune="probe"), everything, 4096) for name, head in heads.items()
+    }
+    temperatures = {name: 1.0 if name == "random" else best_temperature(losses[name]) for name in heads}
+    rates = [
+        probe_rate(step, num_steps=steps, made_classes=data.num_classes if name == "random" else 0) for name in heads
+    ]
+    divided = [
+        replace(head, weight=head.weight / temperatures[name], bias=head.bias / temperatures[name])
+        for name, head in heads.items()
+    ]
+    together = averaged([*divided, *heads.values()], parts, [*rates, *[FIXED_RATE] * len(heads)], rounds, seed)
+    for index, (name, head) in enumerate(heads.items()):
+        found, fixed = together[index], together[len(heads) + index]
         after = losses_by_temperature(TunedModel(found, tune="probe"), everything, 4096)
-        kept = found if made or min(after) < min(losses) else head
+        kept = found if name == "random" or min(after) < min(losses[name]) else head
         scores = (_percent_right(one, data) for one in (head, fixed, found, kept))
-        yield name, (*scores, temperature, rate)
+        yield name, (*scores, temperatures[name], rates[index])
 
 
 def _heads(

@@ -11,9 +11,14 @@ import torch
 
 from benchmarks import probe_start
 from benchmarks.features import Features
-from benchmarks.probe_start import Probe, data_of, made_features, measure, table
+from benchmarks.probe_start import Probe, averaged, data_of, made_features, measure, table
 from fedstats_app.heads import solve_ncm
 from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.training import LocalOptions
+from fedstats_app.training.local import train_locally
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import TensorSamples
+from fedstats_app.training.start_heads import random_head
 
 
 def few(data: Features) -> Features:
@@ -35,6 +40,19 @@ def test_heads_learn_and_what_is_kept_is_the_start_or_the_last(monkeypatch: pyte
     right = 100 * float((head.predict(data.test) == data.test_labels).float().mean())
     assert all(one.start == pytest.approx((right, right)) for one in lines if one.head == "FedNCM")
     assert lines[1].rate < lines[0].rate <= 1.0 and lines[0].temperature == 1.0
+
+
+def test_heads_that_are_trained_together_are_as_if_trained_alone() -> None:
+    data = few(made_features(0))
+    parts = [TensorSamples(data.train[part], data.train_labels[part]) for part in (slice(0, 50), slice(50, 150))]
+    heads = [random_head(10, 64, seed=seed) for seed in (0, 1)]
+    for head, found, rate in zip(heads, averaged(heads, parts, [0.001, 0.01], 1, 5), (0.001, 0.01), strict=True):
+        weight = torch.zeros(10, 64)
+        for client, part in enumerate(parts):
+            model = TunedModel((head.weight.float(), head.bias.float()), tune="probe")
+            train_locally(model, part, LocalOptions(learning_rate=rate), key=(5, client, 0))
+            weight += len(part.labels) / 150 * model.head.weight.detach()
+        torch.testing.assert_close(found.weight.float(), weight, rtol=1e-4, atol=1e-5)
 
 
 def test_a_loss_that_did_not_fall_keeps_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
