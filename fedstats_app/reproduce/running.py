@@ -49,7 +49,7 @@ def check_data(runs: Iterable[PlannedRun], catalogue: Catalogue) -> None:
             )
             missing.append(
                 f"{title} cannot be reached: {error}\n  What it takes: {local}\n  Where: any folder of this machine; "
-                "then add to the command dataset=parquet:/THAT/FOLDER (or folder:, csv:, arrow:), and where its columns "
+                "then add to the command dataset=parquet:/THAT/FOLDER (or folder:, csv:, arrow:), and where columns "
                 "have other names label-column=NAME and image-column=NAME or text-column=NAME"
             )
     if missing:
