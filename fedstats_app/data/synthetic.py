@@ -21,7 +21,7 @@ CLIENT_COLUMN, SIZE_COLUMN, TEST = "client", "num_images", "test"
 MAX_CLASSES = 1_000_000
 # An image is its class's pattern with as much noise.
 SIDE, NOISE = 8, 48.0
-# A client's n samples are of about CONCENTRATION * ln(1 + n / CONCENTRATION) classes, as many as in iNaturalist-Users-120K.
+# A client's n samples are of about CONCENTRATION * ln(1 + n / CONCENTRATION) classes, as in iNaturalist-Users-120K.
 CONCENTRATION = 33.0
 # Class c is drawn with a chance in proportion to 1 / (c + COMMON).
 COMMON = 50.0
@@ -118,7 +118,8 @@ def _sizes(spec: str, table: bytes) -> dict[str, int]:
         name, size = line[CLIENT_COLUMN], line[SIZE_COLUMN] or ""
         if not (name and name not in sizes and size.isdecimal() and int(size) >= 1):
             raise DatasetError(
-                f"{spec}: line {lines.line_num} must have a client of its own and 1 or more images, got {name!r}, {size!r}"
+                f"{spec}: line {lines.line_num} must have a client of its own and 1 or more images, "
+                f"got {name!r}, {size!r}"
             )
         sizes[name] = int(size)
     if not sizes.keys() - {TEST}:
