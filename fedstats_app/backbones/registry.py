@@ -74,6 +74,8 @@ def load_backbone(
     *,
     weights: str = "",
     input_size: int = 0,
+    mean: tuple[float, float, float] | None = None,
+    std: tuple[float, float, float] | None = None,
     batch_size: int = 32,
     device: str = "auto",
     autocast: str = "none",
@@ -82,6 +84,8 @@ def load_backbone(
     text: TextOptions | None = None,
     arguments: str = "",
     pooling: str = "auto",
+    engine: str = "torch",
+    engine_cache: Path | None = None,
 ) -> Backbone:
     """Load a frozen backbone.
 
@@ -100,6 +104,9 @@ def load_backbone(
     input_size : int
         Side in pixels to which images are resized, or the most tokens of a text; 0 for the size that the network was
         trained for.
+    mean, std : tuple of float, optional
+        Of the red, green and blue of images, for pixels scaled to 0..1, in place of those that the network was trained
+        with. They enter the fingerprint.
     batch_size, device, autocast, channels_last
         See :class:`Backbone`. They do not enter the fingerprint.
     norm : {"batch", "group"}
@@ -111,6 +118,8 @@ def load_backbone(
     pooling : {"auto", "pooled", "cls", "mean", "cls+mean"}
         Which of an image network's outputs are the features, for networks with tokens; "auto" is what its own
         configuration says.
+    engine, engine_cache
+        See :class:`Backbone`.
 
     Returns
     -------
@@ -136,6 +145,8 @@ def load_backbone(
     if norm not in ("batch", "group"):
         raise ValueError(f"norm must be batch or group, got {norm!r}")
     if is_text_backbone(base_name):
+        if mean or std:
+            raise ValueError(f"backbone {name!r} takes texts: there is no mean and std of them, got {mean} and {std}")
         if arguments or pooling != "auto":
             raise ValueError(f"backbone {name!r} takes texts: it has text-pooling, got {arguments!r} and {pooling!r}")
         from fedstats_app.backbones.text.loading import load_text_backbone
@@ -148,6 +159,7 @@ def load_backbone(
             batch_size=batch_size,
             device=device,
             autocast=autocast,
+            engine=engine,
         )
     if text not in (None, TextOptions()):
         raise ValueError(f"backbone {name!r} takes images: it has no pooling or template of texts, got {text}")
@@ -168,6 +180,7 @@ def load_backbone(
     identity, transform = architecture.identity, architecture.transform
     if input_size:
         transform = dataclasses.replace(transform, input_size=input_size)
+    transform = dataclasses.replace(transform, mean=mean or transform.mean, std=std or transform.std)
     try:
         return Backbone(
             f"{RANDOM}{base_name}" if weights == "random" else base_name,
@@ -181,6 +194,8 @@ def load_backbone(
             identity=f"{RANDOM}{identity}" if identity and weights == "random" else identity,
             licence=RANDOM_WEIGHTS if weights == "random" else architecture.licence,
             features=architecture.describe(module),
+            engine=engine,
+            engine_cache=engine_cache,
         )
     except InputSizeError as error:
         advice = architecture.other_sizes.format(size=transform.input_size)

@@ -9,10 +9,9 @@ replica. With weights n_k and a client's whole data as one batch this is MeZO on
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -21,13 +20,13 @@ from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import Asked, MezoExchange
 from fedstats_app.strategies.mezo_questions import MezoQuestions
+from fedstats_app.strategies.mezo_round import MezoRound, VoidRounds
 from fedstats_app.training.proportion import capped
 from fedstats_app.training.zeroth_order.average import Averaged, ScalarAverage, TrainingDiverged, UpdateLog, Weighting
 from fedstats_app.training.zeroth_order.log import Update
-from fedstats_app.training.zeroth_order.rate_guard import RateGuard
+from fedstats_app.training.zeroth_order.rate_guard import LearningRate
 from fedstats_app.training.zeroth_order.replica import Replica
 from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.arrays import to_record
@@ -35,41 +34,8 @@ from fedstats_app.wire.mezo import MezoReply
 
 logger = logging.getLogger("fedstats_app")
 
-# Rounds without enough usable scalars, one after another, after which training ends.
-MAX_VOID_ROUNDS = 10
 # Rounds, one after another, in which every scalar is 0 (a network without active units, a loss of 0): it ends there.
 STALLED_ROUNDS = 5
-
-
-@dataclass(frozen=True)
-class MezoRound:
-    """What happened in one round.
-
-    Attributes
-    ----------
-    server_round : int
-        From 1.
-    update : Update
-        What every replica does; all zero if too few clients answered.
-    num_examples : dict
-        From every client whose scalars were averaged to its number of samples.
-    clipped : tuple of int
-        Clients of which some were cut.
-    left_out : dict
-        From every client that is out of proportion to how many times the usual size its scalars are.
-    asked : Asked
-        Failures, replays and bytes.
-    seconds : float
-        Wall-clock time.
-    """
-
-    server_round: int
-    update: Update
-    num_examples: Mapping[int, int]
-    clipped: tuple[int, ...]
-    left_out: Mapping[int, float]
-    asked: Asked
-    seconds: float
 
 
 class FedMeZO(MezoQuestions):
@@ -116,10 +82,6 @@ class FedMeZO(MezoQuestions):
         All updates so far.
     on_round : callable or None
         Called after every round with a :class:`MezoRound`; training ends early if it returns True.
-    learning_rate : float or None
-        As it is now: one that was measured is halved where steps turn out too long, and doubled again later.
-    rates : dict
-        From every round in which it was changed to what it was from there on.
     stalled_rounds : int
         Rounds up to now in which every scalar was 0; after five, training ends.
 
@@ -159,21 +121,30 @@ class FedMeZO(MezoQuestions):
             exchange=MezoExchange(setup, start, clients, self.log, replica, training),
             average=ScalarAverage(weighting, clip, outlier),
         )
-        if learning_rate is not None and not 0.0 < learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
-        self.setup, self.learning_rate, self.replica = setup, learning_rate, replica
-        self.max_share = max_share
+        self.setup, self.replica, self.max_share = setup, replica, max_share
         self.on_round: Callable[[MezoRound], bool | None] | None = None
         if replica is not None and replica.round != len(self.log):
             replica.apply(self.log[replica.round :])
         guarded = learning_rate is None if guarded is None else guarded
-        self._guard = RateGuard() if guarded else None
-        self.rates = dict(rates or {})
-        self._recall()
-        self._asked, self._void = Asked(), 0
+        self._rate = LearningRate(learning_rate, guarded=guarded, rates=rates or {}, log=self.log)
+        self._asked, self._void = Asked(), VoidRounds()
         self._grid: Grid | None = None
         self.stalled_rounds = 0
         self._last: MezoRound | None = None
+
+    @property
+    def learning_rate(self) -> float | None:
+        """As it is now, None where it is not known: a measured one is halved where steps are too long, for a while."""
+        return self._rate.value
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self._rate.value = value
+
+    @property
+    def rates(self) -> dict[int, float]:
+        """From every round in which the learning rate was changed to what it was from there on."""
+        return self._rate.rates
 
     # The rounds
 
@@ -266,8 +237,10 @@ class FedMeZO(MezoQuestions):
             asked.failures[client] = f"its scalars are {times:.3g} times as large as is usual (fedmezo-outlier)"
             del usable[client]
         enough = len(usable) >= needed
-        self._count_void(enough, len(usable), number_asked)
-        steps = self._steps(server_round, averaged.means) if enough else (0.0,) * self.setup.num_directions
+        self._void.note(server_round, len(usable), number_asked, needed, asked)
+        if enough:
+            self.stalled_rounds = 0 if any(averaged.means) else self.stalled_rounds + 1
+        steps = self._rate.steps(server_round, averaged.means) if enough else (0.0,) * self.setup.num_directions
         update = Update(self._exchange.seed(server_round), steps)
         self.log.append(update)
         if self.replica is not None:
@@ -284,15 +257,6 @@ class FedMeZO(MezoQuestions):
         weights = capped({client: answer.num_examples for client, answer in usable.items()}, self.max_share)
         return {client: replace(answer, num_examples=weights[client]) for client, answer in usable.items()}
 
-    def _steps(self, server_round: int, means: tuple[float, ...]) -> tuple[float, ...]:
-        """Return how far to go along each direction, and change the learning rate where that is due."""
-        self.stalled_rounds = 0 if any(means) else self.stalled_rounds + 1
-        if self._guard is not None and any(means):
-            means, change = self._guard.take(means)
-            if change != 1.0:
-                self.learning_rate = self.rates[server_round] = change * self._rate()
-        return tuple(self._rate() / self.setup.num_directions * mean for mean in means)
-
     def summary(self) -> None:
         """Log what is done."""
         logger.info("FedMeZO on %d clients: %s", len(self.clients), self.setup)
@@ -303,26 +267,3 @@ class FedMeZO(MezoQuestions):
             return ArrayRecord()
         tensors = {name: parameter.detach() for name, parameter in self.replica.parameters.items()}
         return to_record({name: one.float() if one.dtype == torch.bfloat16 else one for name, one in tensors.items()})
-
-    def _recall(self) -> None:
-        """Take the rounds of a log up into what the learning rate is judged by."""
-        if self.learning_rate is None or self._guard is None:
-            return
-        for number, update in enumerate(self.log, start=1):
-            self.learning_rate = self.rates.get(number, self.learning_rate)
-            if any(update.steps):
-                self._guard.take([step * self.setup.num_directions / self.learning_rate for step in update.steps])
-
-    def _rate(self) -> float:
-        if self.learning_rate is None:
-            raise ValueError("the learning rate is not known yet: measure_learning_rate finds one")
-        return self.learning_rate
-
-    def _count_void(self, enough: bool, usable: int, number_asked: int) -> None:
-        self._void = 0 if enough else self._void + 1
-        if self._void >= MAX_VOID_ROUNDS:
-            raise TooFewClients(
-                f"round {len(self.log) + 1}: {usable} of {number_asked} clients sent usable scalars, "
-                f"{self.needed(number_asked)} are needed (min-clients), and so for {MAX_VOID_ROUNDS} rounds; "
-                f"{self._asked.reasons()}"
-            )

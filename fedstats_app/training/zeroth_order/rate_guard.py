@@ -1,13 +1,15 @@
-"""The automatic learning rate, lowered where steps turn out too long, and raised again after."""
+"""The learning rate: one that was given stays; one that was found is halved where steps are too long, for a while."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+
+from fedstats_app.training.zeroth_order.log import Update
 
 # How much larger than the median of the last rounds, at least so many, a mean may be.
 GROWTH, ROUNDS_NEEDED, ROUNDS_REMEMBERED = 8.0, 5, 50
@@ -75,3 +77,60 @@ class RateGuard:
         self.halvings -= 1
         self._calm, self._raised = 0, True
         return 2.0
+
+
+class LearningRate:
+    """What averaged scalars are multiplied by to become steps.
+
+    Parameters
+    ----------
+    value : float, optional
+        None for as long as it is not known.
+    guarded : bool
+        Whether a :class:`RateGuard` may change it; else it never changes, nor do the scalars.
+    rates : mapping
+        To go on from: :attr:`rates` as it was.
+    log : sequence of Update
+        To go on from: what the rate was judged by.
+
+    Attributes
+    ----------
+    value : float or None
+        As it is now.
+    rates : dict
+        From every round in which it was changed to what it was from there on.
+
+    Raises
+    ------
+    ValueError
+        If it is not positive and finite.
+    """
+
+    def __init__(
+        self, value: float | None, *, guarded: bool, rates: Mapping[int, float], log: Sequence[Update]
+    ) -> None:
+        if value is not None and not 0.0 < value < math.inf:
+            raise ValueError(f"learning_rate must be positive and finite, got {value}")
+        self.value, self.rates = value, dict(rates)
+        self._guard = RateGuard() if guarded else None
+        if self.value is not None and self._guard is not None:
+            for number, update in enumerate(log, start=1):
+                self.value = self.rates.get(number, self.value)
+                if any(update.steps):
+                    self._guard.take([step * len(update.steps) / self.value for step in update.steps])
+
+    def steps(self, server_round: int, means: tuple[float, ...]) -> tuple[float, ...]:
+        """Return rate / P times a round's P means, which a guard may cut, and note a change of the rate.
+
+        Raises
+        ------
+        ValueError
+            If the rate is not known.
+        """
+        if self.value is None:
+            raise ValueError("the learning rate is not known yet: measure_learning_rate finds one")
+        if self._guard is not None and any(means):
+            means, change = self._guard.take(means)
+            if change != 1.0:
+                self.value = self.rates[server_round] = change * self.value
+        return tuple(self.value / len(means) * mean for mean in means)
