@@ -12,7 +12,7 @@ from fedstats_app.backbones.options import backbone_name, network_arguments
 from fedstats_app.data.feature_cache_files import default_cache_root
 from fedstats_app.data.folder_layout import FOLDER_LEVELS
 from fedstats_app.data.options import CacheOptions, DataOptions
-from fedstats_app.methods import METHODS
+from fedstats_app.methods import RECORDS
 from fedstats_app.options import Check, ConfigError, number, one_of, some_of, text, whole
 from fedstats_app.training.limits import MAX_CLIENT_NAME, RequestLimits
 
@@ -25,7 +25,7 @@ STATE_FOLDER = "state"
 
 def allowed_method_list(value: object) -> tuple[str, ...] | None:
     """Return the methods that an owner allows; None for all."""
-    names = str(some_of((*METHODS, TRAINING), "all")(value))
+    names = str(some_of((*RECORDS, TRAINING), "all")(value))
     return None if names == "all" else tuple(names.split(","))
 
 

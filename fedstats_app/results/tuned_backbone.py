@@ -17,6 +17,8 @@ from fedstats_app.backbones.names import in_folder, is_folder_model
 from fedstats_app.backbones.options import per_channel
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.text import TextOptions, with_folder
+from fedstats_app.data.paths import without_folders
+from fedstats_app.storage.json_digest import read_json_file
 
 Normalisation = Literal["batch", "groupnorm"]
 
@@ -25,6 +27,7 @@ FILE_KEY = "tuned-backbone"
 NORMALISATION_KEY = "batch-norm"
 ARGUMENTS_KEY, IMAGE_POOLING_KEY = "backbone-arguments", "backbone-pooling"
 PRECISION_KEY = "backbone-precision"
+PATH_KEYS = ("backbone", "backbone-weights", "dataset")
 POOLING_KEY, TEMPLATE_KEY = "text-pooling", "text-template"
 # From the metadata's word, which is that of the run's configuration, to load_backbone's.
 _NORMS: dict[str, Literal["batch", "group"]] = {"batch": "batch", "groupnorm": "group"}
@@ -91,6 +94,17 @@ def tuned_metadata(name: str, tuned: Backbone, normalisation: Normalisation) -> 
     }
 
 
+def with_paths(head: Path, metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return a head's metadata with whole paths where the configuration of its run has them.
+
+    A head may be handed on, so that its header has only the last part of a path; config.json stays.
+    """
+    config = head.parent.parent / "config.json"
+    settings = read_json_file(config).get("run_config", {}) if config.is_file() else {}
+    given = {key: str(settings.get(key, "")) for key in PATH_KEYS}
+    return {**metadata, **{key: path for key, path in given.items() if without_folders(path) == metadata.get(key)}}
+
+
 def load_backbone_of(
     head: Path, metadata: Mapping[str, str], *, weights: str | None, batch_size: int, device: str, engine: str = "torch"
 ) -> Backbone:
@@ -116,7 +130,7 @@ def load_backbone_of(
     ValueError
         If an entry has a value that is not allowed.
     """
-    tuned = metadata.get(FILE_KEY, "")
+    tuned, metadata = metadata.get(FILE_KEY, ""), with_paths(head, metadata)
     if tuned and Path(tuned).name != tuned:
         raise ValueError(f"{head}: {FILE_KEY} must be a file name without a folder, got {tuned!r}")
     name, recorded = metadata["backbone"], str(head.with_name(tuned)) if tuned else metadata.get("backbone-weights", "")
