@@ -174,8 +174,8 @@ def main(arguments: list[str] | None = None) -> None:
                 else (lambda one=one: forward(one, options.batches))  # type: ignore[misc]
                 for engine, one in found.items()
             }
-            if options.what == "client" and found:
-                work["reading"] = lambda one=next(iter(found.values())): reading(one, folder)  # type: ignore[misc]
+            for one in [*found.values()][:1] if options.what == "client" else []:
+                work["reading"] = lambda one=one: reading(one, folder)  # type: ignore[misc]
             for engine, (rate, ratio) in rates(work, options.turns).items():
                 print(f"{name:20} {engine:14} {rate:8.1f} images/s   {ratio:5.2f} times", flush=True)
 
