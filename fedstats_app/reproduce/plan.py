@@ -80,8 +80,9 @@ class PlannedRun:
             config = AppConfig.from_run_config(settings)
         except ConfigError:
             return False
-        means = {getattr(one.options, "means_per_class", 1) for one in config.configured_methods.values()}
-        if len(means - {1}) > 1:  # one pass serves one number of them beside 1
+        # All heads of one pass are solved from the same rows, those of one mean from several where others ask for them.
+        options = [one.options for one in config.configured_methods.values()]
+        if len({one.means_per_class for one in options if hasattr(one, "means_per_class")}) > 1:
             return False
         self.settings = settings
         self._read(cell, name)
