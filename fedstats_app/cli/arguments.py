@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from fedstats_app import __version__
+from fedstats_app.backbones.engine import NODE_ENGINES
 
 _LEDGER = "node ledger"
 _EXIT = "exit code: 0 if all is well, 1 if something is wrong (said in the output), 2 if there is no result"
@@ -167,7 +168,7 @@ def _export(command: argparse.ArgumentParser) -> None:
         "(default: 32 of them, or a few texts)",
     )
     _add_columns(command)
-    command.set_defaults(device="cpu", batch_size=8)
+    command.set_defaults(device="cpu", batch_size=8, engine="torch")
 
 
 def _add_head(command: argparse.ArgumentParser) -> None:
@@ -176,6 +177,12 @@ def _add_head(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     command.add_argument(
         "--batch-size", type=_at_least_one, default=8, metavar="N", help="samples per forward pass (default: 8)"
+    )
+    command.add_argument(
+        "--engine",
+        choices=NODE_ENGINES,
+        default="torch",
+        help="what computes features: openvino is faster from some hundred images on (extra: fast; default: torch)",
     )
 
 
