@@ -119,6 +119,11 @@ class AppConfig:
         """The heads that stage 2 starts from, in the order asked for; ("best",) for the most accurate one."""
         return self.tuning.start_heads(self.methods)
 
+    def local_from(self, start: str) -> ClientOptions:
+        """Return how clients train from a head: at its own learning rate, if it has one."""
+        rate = self.tuning.rates.get(start)
+        return self.local if rate is None else replace(self.local, learning_rate=rate)
+
     def backbone_for(self, *, own_data: bool, weights: str = "") -> BackboneOptions:
         """Return the backbone's options as they are used.
 
@@ -221,6 +226,14 @@ class AppConfig:
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, "best")]
         if self.trainer and unsolved:
             problems.append(f"start-head: method must name {', '.join(unsolved)} too, got method {self.run.method!r}")
+        needless = [name for name in tuning.rates if name not in self.start_heads and self.start_heads != ("best",)]
+        if needless:
+            problems.append(f"start-learning-rates: start-head must name {', '.join(needless)} too")
+        if tuning.warm_up_rounds >= tuning.num_server_rounds:
+            problems.append(
+                f"warm-up-rounds: must be fewer than num-server-rounds {tuning.num_server_rounds}, "
+                f"got {tuning.warm_up_rounds}"
+            )
         if self.backbone.takes_text and self.local.flip:
             problems.append(f"flip: is for images, got true with backbone {self.backbone.backbone!r}")
         if tuning.label_words and not self.backbone.text_template:

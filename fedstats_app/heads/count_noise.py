@@ -7,6 +7,7 @@ is how much accuracy such noise would cost.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -44,12 +45,12 @@ def draw_noise(kind: CountNoise, epsilon: float, counts: Tensor, generator: torc
     if not 0.0 < epsilon < 1.0:
         raise ValueError(f"epsilon must lie in (0, 1), got {epsilon}")
     if kind == "gaussian":
-        return torch.randn(len(counts), dtype=torch.float64, generator=generator) / epsilon**0.5
+        return torch.randn(len(counts), dtype=torch.float64, generator=generator) / math.sqrt(epsilon)
     draw = 2.0 * torch.rand(len(counts), dtype=torch.float64, generator=generator) - 1.0
     if kind == "uniform":
         return draw * (1.0 - epsilon) * counts.to(torch.float64)
     if kind == "laplace":
-        return -draw.sign() * torch.log1p(-draw.abs()) / epsilon
+        return draw.sign() * torch.log1p(-draw.abs()).neg() / epsilon
     raise ValueError(f"noise must be uniform, gaussian or laplace, got {kind!r}")
 
 

@@ -50,16 +50,16 @@ class FineTuning:
             for number, name in enumerate(names):
                 several = f" ({number + 1} of {len(names)} trainings)" if len(names) > 1 else ""
                 step.at(number, f"{name}-{trainer.name}{several}")
-                head = _start_head(run, state, name)
+                head, local = _start_head(run, state, name), config.local_from(name)
                 session = Session(
                     trainer=trainer,
                     tuning=config.tuning,
-                    groups={type(group): group for group in config.groups},
+                    groups={**{type(group): group for group in config.groups}, type(local): local},
                     start=name,
                     head=head,
                     made=name not in state.heads,
                     number=number,
-                    request=replace(run.training_request(), feature_map=head.feature_map),
+                    request=replace(run.training_request(), feature_map=head.feature_map, options=local.with_rate()),
                     backbone=run.backbone,
                     grid=run.grid,
                     clients=clients,
