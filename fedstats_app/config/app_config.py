@@ -25,7 +25,7 @@ from fedstats_app.options import (
 from fedstats_app.personal.options import PersonalOptions
 from fedstats_app.trackers.options import TrackerOptions
 from fedstats_app.trainers import TRAINERS, Trainer
-from fedstats_app.trainers.options import MADE_HEADS, TuningOptions
+from fedstats_app.trainers.options import FILE_HEAD, MADE_HEADS, TuningOptions
 from fedstats_app.training.options import ClientOptions, OptimizerOptions
 from fedstats_app.training.zeroth_order.options import FedMeZOOptions
 
@@ -223,7 +223,7 @@ class AppConfig:
         several = max((getattr(self.options_of(name), "means_per_class", 1) for name in self.methods), default=1)
         if "fedncm" in self.methods and self.options_of("fedncm").center == "median" and several > 1:
             problems.append(f"fedncm-center: median needs one mean per class of all methods, got {several}")
-        unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, "best")]
+        unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
         if self.trainer and unsolved:
             problems.append(f"start-head: method must name {', '.join(unsolved)} too, got method {self.run.method!r}")
         needless = [name for name in tuning.rates if name not in self.start_heads and self.start_heads != ("best",)]
@@ -238,6 +238,9 @@ class AppConfig:
             problems.append(f"flip: is for images, got true with backbone {self.backbone.backbone!r}")
         if tuning.label_words and not self.backbone.text_template:
             problems.append(f"label-words: need a text-template, got {tuning.label_words!r} without")
+        if (FILE_HEAD in self.start_heads) != bool(tuning.start_head_file):
+            given = f"start-head {tuning.start_head!r} and start-head-file {tuning.start_head_file!r}"
+            problems.append(f"start-head-file: goes with start-head file, got {given}")
         if "label-words" in self.start_heads and not tuning.label_words:
             problems.append("start-head: label-words needs the words in label-words, got none")
         if self.trainer:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedstats_app.methods import method_list
-from fedstats_app.options import Options, flag, number, one_of, option, whole, word_list
+from fedstats_app.options import Options, absolute, flag, number, one_of, option, whole, word_list
 from fedstats_app.training.options import BatchNorm
 from fedstats_app.training.schedule import SCHEDULES, rate_factor
 
 # Heads to start from that no statistics are needed for.
 MADE_HEADS = ("random", "zero", "label-words")
+# The head of an earlier run, by the path of its file.
+FILE_HEAD = "file"
 
 
 def rates_by_start(value: object) -> object:
@@ -20,7 +22,7 @@ def rates_by_start(value: object) -> object:
         return value
     pairs = [tuple(part.strip() for part in one.rpartition("=")) for one in str(value).split(",")]
     try:
-        method_list(MADE_HEADS)(",".join(name for name, _, _ in pairs))
+        method_list((*MADE_HEADS, FILE_HEAD))(",".join(name for name, _, _ in pairs))
         rates = [number(0.0, open_low=True)(rate) for _, _, rate in pairs]
     except ValueError as error:
         raise ValueError(f"must be HEAD=RATE, separated by commas; {error}") from error
@@ -31,7 +33,8 @@ def rates_by_start(value: object) -> object:
 class TuningOptions(Options):
     """Training from the head, whatever trains: from where, for how long, and how it is scored."""
 
-    start_head: str = option("best", method_list(MADE_HEADS, "best", "all"))
+    start_head: str = option("best", method_list((*MADE_HEADS, FILE_HEAD), "best", "all"))
+    start_head_file: str = option("", absolute)
     label_words: str = option("", word_list)
     start_learning_rates: str = option("", rates_by_start)
     learning_rate_schedule: Literal["constant", "linear", "cosine"] = option("constant", one_of(*SCHEDULES))
