@@ -114,7 +114,8 @@ class Site:
             If this node's backbone is another one.
         """
         node, config = self.node, self.config
-        backbone = loaded_backbone(config.backbone_for(own_data=bool(node.data_path), weights=node.backbone_weights))
+        options = config.backbone_for(own_data=bool(node.data_path), weights=node.backbone_weights, engine=node.engine)
+        backbone = loaded_backbone(options, node.engine_root(config.cache))
         if fingerprint and backbone.fingerprint != fingerprint:
             raise RejectedRequest(
                 f"this node's backbone {backbone.name} (fingerprint {backbone.fingerprint[:16]}) "

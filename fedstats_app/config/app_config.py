@@ -124,7 +124,7 @@ class AppConfig:
         rate = self.tuning.rates.get(start)
         return self.local if rate is None else replace(self.local, learning_rate=rate)
 
-    def backbone_for(self, *, own_data: bool, weights: str = "") -> BackboneOptions:
+    def backbone_for(self, *, own_data: bool, weights: str = "", engine: str = "") -> BackboneOptions:
         """Return the backbone's options as they are used.
 
         Parameters
@@ -133,6 +133,8 @@ class AppConfig:
             Whether clients are nodes with data of their own.
         weights : str
             A node's own path to the weights; "" for the run's.
+        engine : str
+            A node's own engine; "" for the run's.
         """
         sized = self.backbone.takes_text or self.backbone.has_own_size
         small = self.data.dataset == "builtin" and not own_data and not sized
@@ -141,6 +143,7 @@ class AppConfig:
             self.backbone,
             input_size=size,
             backbone_weights=weights or self.backbone.backbone_weights,
+            engine=engine or self.backbone.engine,
             norm="group" if self.tuning.batch_norm == "groupnorm" else "batch",
         )
 

@@ -45,7 +45,8 @@ class TextOptions:
         Their mean, or the first one. "auto" is what a sentence encoder's folder says, and the mean for other models.
     template : str
         "" for none; else a prompt around ``{text}``, or around ``{first}`` and ``{second}``, the first line of a text
-        and the rest: features are then the vector from which the language model would tell the word at ``{mask}`` (masked models), or the word that comes next where there is no ``{mask}`` (causal).
+        and the rest: features are then the vector from which the language model would tell the word at ``{mask}``
+        (masked models), or the word that comes next where there is no ``{mask}`` (causal).
 
     Raises
     ------
