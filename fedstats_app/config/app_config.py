@@ -47,6 +47,7 @@ class RunOptions(Options):
     resume: str = option("", run_folder)
     output_dir: str = option("", absolute)
     plots: bool = option(True, flag)
+    statistics_error: bool = option(False, flag)
     save_statistics: bool = option(True, flag)
     save_client_statistics: bool = option(False, flag)
     checkpoint_seconds: float = option(30.0, number(0.0))
@@ -206,6 +207,8 @@ class AppConfig:
     def _contradictions(self) -> list[str]:
         """Return what is wrong with groups together."""
         problems, tuning = [], self.tuning
+        if self.run.statistics_error and self.federation.extend:
+            problems.append("statistics-error: the samples behind statistics to extend are not there to compare with")
         for name in self.methods:
             try:
                 self.options_of(name)

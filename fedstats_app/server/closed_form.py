@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from fedstats_app.server.examples import save_examples
 from fedstats_app.server.influence import influence_lines, measure, with_shares
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import Scores, method_result, score
+from fedstats_app.server.statistics_error import measured_error
 from fedstats_app.statistics import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
 
@@ -54,9 +55,14 @@ class ClosedForm:
         with run.progress.doing("measuring what each client changes"):
             harm = _measure_clients(run, strategy, asked)
         phases.end("evaluation")
+        error = None
+        if run.config.run.statistics_error:
+            with run.progress.doing("comparing the statistics with those of all samples in one place"):
+                merged = [outcome.client for outcome in strategy.outcomes if outcome.in_heads]
+                error = measured_error(run, strategy, merged)
         advice = advise(results, scores.num_examples, chance=scores.chance)
         with run.progress.doing("writing results and plots"):
-            _write(run, strategy, asked, scores, results, advice, harm, phases)
+            _write(run, strategy, asked, scores, results, advice, harm, error, phases)
         forget_accumulated(run.folder.path)
         run.progress.say(f"done after {run.progress.elapsed}")
         print(results_table(results, _num_merged(strategy.outcomes)), flush=True)
@@ -110,6 +116,7 @@ def _write(
     results: Sequence[MethodResult],
     advice: Advice | None,
     harm: Sequence[str],
+    error: Mapping[str, Mapping[str, float]] | None,
     phases: Phases,
 ) -> None:
     """Fill the run folder."""
@@ -120,6 +127,7 @@ def _write(
             "methods": {result.method: result.to_json() for result in results},
             "curve": {name: [point.to_json() for point in curve] for name, curve in scores.curves.items()},
             "advice": None if advice is None else {**advice.to_json(), "text": advice_lines(advice)},
+            "statistics_error": error,
             "num_clients_asked": len(outcomes),
             "num_clients_merged": _num_merged(outcomes),
             "num_clients_known": sum(outcome.outcome == "known" for outcome in outcomes),

@@ -180,6 +180,11 @@ def prepare(
         progress.say(warning)
     if simulated:
         check_kind(training_set(config.data), backbone)
+    elif config.run.statistics_error:
+        raise ValueError(
+            "statistics-error: compares with all samples in one place, which only a simulation has; got true with "
+            "nodes that have data of their own"
+        )
     own_names = training_set(config.data).class_names if simulated else federation.class_names
     class_names = extension.with_earlier_classes(own_names)
     _check_classes(config, len(class_names), backbone.feature_dim)
