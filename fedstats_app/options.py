@@ -135,6 +135,17 @@ def flag(value: object) -> object:
     return value
 
 
+def flag_or(word: str) -> Check:
+    """Return a check for true, false or one word."""
+
+    def check(value: object) -> object:
+        if not isinstance(value, bool) and value != word:
+            raise ValueError(f"must be true, false or {word}")
+        return value
+
+    return check
+
+
 def whole(low: int, high: int) -> Check:
     """Return a check for a whole number in a range, both ends included."""
 

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import itertools
 import json
+import logging
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from fedstats_app.backbones.device import resolve_autocast, resolve_device
+from fedstats_app.backbones.engine import BFLOAT16, TORCH, Engine, EngineError, chosen_engine, openvino_version
 from fedstats_app.backbones.inputs import InOrder, InputTransform, Kind, PaddedBatch
 from fedstats_app.backbones.licences import UNKNOWN, Licence
+from fedstats_app.data.feature_cache_files import default_cache_root
 
 if TYPE_CHECKING:
+    from fedstats_app.backbones.openvino_engine import OpenVINOEngine
     from fedstats_app.backbones.text.language_head import LanguageHead
+
+logger = logging.getLogger("fedstats_app")
 
 
 class InputSizeError(ValueError):
@@ -59,6 +68,11 @@ class Backbone:
         Of the weights.
     features : str
         What of the network the features are, in words.
+    engine : {"torch", "auto", "openvino", "openvino-bf16"}
+        What computes the features of `extract` and `forward_batch`: torch, or OpenVINO, one sample an inference
+        (:func:`fedstats_app.backbones.engine.chosen_engine`). The module itself is torch's with every engine.
+    engine_cache : Path, optional
+        Folder of the caches, for networks exported to an engine; by default `default_cache_root()`.
 
     Attributes
     ----------
@@ -71,7 +85,8 @@ class Backbone:
         Length d of a feature vector.
     fingerprint : str
         Hex sha256 of name, weights and transform: of all that decides what features mean, and not of batch size,
-        device, precision or memory layout. Statistics may be added where fingerprints are equal.
+        device, autocast, memory layout or an engine in float32. Statistics may be added where fingerprints are equal.
+        OpenVINO in bfloat16 is in it: its features differ by per cents.
 
     Raises
     ------
@@ -95,6 +110,8 @@ class Backbone:
         language_head: LanguageHead | None = None,
         licence: Licence = UNKNOWN,
         features: str = "the network's own pooled output",
+        engine: str = "torch",
+        engine_cache: Path | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -102,12 +119,23 @@ class Backbone:
         self.transform, self.language_head = transform, language_head
         self.weights_source, self.licence, self.features = weights_source, licence, features
         self.batch_size = batch_size
-        self.device = resolve_device(device)
+        self.device = resolve_device("cpu" if device == "auto" and engine.startswith("openvino") else device)
+        self._asked_engine, self._engine_cache = engine, engine_cache
+        self._chosen_engine, self._engine_reason = chosen_engine(
+            engine,
+            kind=transform.kind,
+            device=self.device.type,
+            autocast=autocast,
+            num_weights=sum(one.numel() for one in module.parameters()),
+        )
         self.autocast = autocast
         self.channels_last = channels_last and transform.kind == "image"
         self._autocast_dtype = resolve_autocast(autocast, self.device)
         self._memory_format = torch.channels_last if self.channels_last else torch.contiguous_format
-        self.fingerprint = _fingerprint(identity or name, module, transform)
+        self._weights_fingerprint = _fingerprint(identity or name, module, transform)
+        self.fingerprint = self._weights_fingerprint
+        if self._chosen_engine == BFLOAT16:
+            self.fingerprint = hashlib.sha256(f"{BFLOAT16} {self.fingerprint}".encode()).hexdigest()
         self.feature_dim = _measure_feature_dim(name, module.cpu().eval().requires_grad_(False), transform)
         self.module = module.to(self.device).to(memory_format=self._memory_format)
 
@@ -131,6 +159,56 @@ class Backbone:
         """The transform as values that JSON can hold."""
         return self.transform.spec
 
+    @functools.cached_property
+    def _openvino(self) -> OpenVINOEngine | None:
+        """The engine with its network exported; None for torch, also where an engine that nobody named cannot do it."""
+        if self._chosen_engine == TORCH:
+            return None
+        from fedstats_app.backbones.openvino_engine import OpenVINOEngine
+
+        engine = OpenVINOEngine(
+            self.module,
+            self._weights_fingerprint,
+            self.transform.shapes[0],
+            self._engine_cache or default_cache_root(),
+            bfloat16=self._chosen_engine == BFLOAT16,
+        )
+        try:
+            engine.prepare()
+        except EngineError as error:
+            if self._asked_engine != "auto":
+                raise EngineError(f"engine {self._asked_engine}: {error}; use engine torch") from error
+            self._engine_reason = f"not OpenVINO: {error}"
+            logger.warning("engine torch: %s", error)
+            return None
+        return engine
+
+    @property
+    def engine(self) -> Engine:
+        """What computes the features. Asked for the first time, the network is exported if that was not done before.
+
+        Raises
+        ------
+        EngineError
+            If an engine that was named cannot run the network; in place of "auto" torch does.
+        """
+        return TORCH if self._openvino is None else self._chosen_engine
+
+    @property
+    def engine_in_words(self) -> str:
+        """The engine with its version and precision, and why."""
+        if self.engine == TORCH:
+            return f"torch {torch.__version__} ({self._engine_reason})"
+        precision = "bfloat16" if self.engine == BFLOAT16 else "float32"
+        return f"OpenVINO {openvino_version()} in {precision} ({self._engine_reason})"
+
+    @property
+    def computed_by(self) -> tuple[str, ...]:
+        """All that the last bits of features depend on, beside fingerprint and machine."""
+        if self.engine == TORCH:
+            return str(self.batch_size), self.autocast, str(self.channels_last), self.device.type, torch.__version__
+        return self.engine, openvino_version()
+
     def extract(self, samples: Iterable[Any]) -> Iterator[Tensor]:
         """Compute the features of any number of samples, in their order.
 
@@ -145,6 +223,11 @@ class Backbone:
             (b, feature_dim) float32 on the device. Of images, b = batch_size but in the last batch, which has the rest;
             of texts b varies, because a text may have to wait until a batch of its length is full.
         """
+        if (engine := self._openvino) is not None:
+            rows = engine.extract(map(self.transform, samples))
+            while block := list(itertools.islice(rows, self.batch_size)):
+                yield torch.stack(block)
+            return
         batches: dict[tuple[int, ...], PaddedBatch] = {}
         features = InOrder()
         for position, sample in enumerate(samples):
@@ -195,6 +278,8 @@ class Backbone:
             allowed = " or ".join(str((self.batch_size, *shape)) for shape in shapes)
             got = f"{tuple(batch.shape)} {batch.dtype}"
             raise ValueError(f"{self.name} takes batches {allowed} {str(dtype).removeprefix('torch.')}, got {got}")
+        if (engine := self._openvino) is not None:
+            return torch.stack(list(engine.extract(batch.detach().cpu().contiguous().unbind())))
         self.module.eval()  # every time: whoever holds the module may have called train()
         with torch.inference_mode(), self._precision():
             features: Tensor = self.module(batch.to(self.device).contiguous(memory_format=self._memory_format))

@@ -121,14 +121,7 @@ class FeatureReader:
         if self.cache_root is None:
             return None
         backbone = self.backbone
-        parts = (
-            backbone.fingerprint,
-            str(backbone.batch_size),
-            backbone.autocast,
-            str(backbone.channels_last),
-            backbone.device.type,
-            torch.__version__,
-        )
+        parts = (backbone.fingerprint, *backbone.computed_by)
         key = _digest((dataset.fingerprint, *parts))
         return _open_cache(self.cache_root, key, _digest((dataset.kind, *parts)))
 

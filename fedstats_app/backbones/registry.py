@@ -84,6 +84,8 @@ def load_backbone(
     text: TextOptions | None = None,
     arguments: str = "",
     pooling: str = "auto",
+    engine: str = "torch",
+    engine_cache: Path | None = None,
 ) -> Backbone:
     """Load a frozen backbone.
 
@@ -116,6 +118,8 @@ def load_backbone(
     pooling : {"auto", "pooled", "cls", "mean", "cls+mean"}
         Which of an image network's outputs are the features, for networks with tokens; "auto" is what its own
         configuration says.
+    engine, engine_cache
+        See :class:`Backbone`.
 
     Returns
     -------
@@ -155,6 +159,7 @@ def load_backbone(
             batch_size=batch_size,
             device=device,
             autocast=autocast,
+            engine=engine,
         )
     if text not in (None, TextOptions()):
         raise ValueError(f"backbone {name!r} takes images: it has no pooling or template of texts, got {text}")
@@ -189,6 +194,8 @@ def load_backbone(
             identity=f"{RANDOM}{identity}" if identity and weights == "random" else identity,
             licence=RANDOM_WEIGHTS if weights == "random" else architecture.licence,
             features=architecture.describe(module),
+            engine=engine,
+            engine_cache=engine_cache,
         )
     except InputSizeError as error:
         advice = architecture.other_sizes.format(size=transform.input_size)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedstats_app.cli.finding import Finding, report
 from fedstats_app.cli.local_superlink import check_local_superlink
+from fedstats_app.cli.progress import told
 from fedstats_app.cli.settings import SettingsError, read_settings, run_config_words
 from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import DatasetError
@@ -30,7 +31,8 @@ _LIBRARIES = {
 def run(arguments: argparse.Namespace) -> int:
     """Print every finding and, if nothing fails, the command to run in the last line; 1 if something fails."""
     given = [*arguments.run_config, *arguments.settings]
-    failed = report(examine(given), as_json=arguments.json)
+    with told("check") as progress, progress.doing("checking what the settings name"):
+        failed = report(examine(given), as_json=arguments.json)
     if failed:
         return 1
     if not arguments.json:

@@ -131,11 +131,11 @@ def _labels(seed: int, number: int, num_classes: int, concentration: float) -> N
     """Draw a client's labels: each of a class drawn by its frequency, or that of an earlier sample (Polya's urn)."""
     draw = np.random.default_rng([0, seed])
     cumulated = np.cumsum(1.0 / (np.arange(num_classes) + COMMON))
-    labels = np.searchsorted(cumulated, draw.random(number) * cumulated[-1])
+    labels: NDArray[np.int64] = np.searchsorted(cumulated, draw.random(number) * cumulated[-1]).astype(np.int64)
     places, new = np.arange(number), np.ones(number, dtype=bool)
     if np.isfinite(concentration):
         new = draw.random(number) * (concentration + places) < concentration
     earlier = (draw.random(number) * places).astype(np.int64)
     for place in np.flatnonzero(~new).tolist():
         labels[place] = labels[earlier[place]]
-    return labels.astype(np.int64)
+    return labels

@@ -110,6 +110,7 @@ class Collection:
             num_unreadable=received.num_unreadable,
             wire_bytes=received.wire_bytes,
             seconds=received.seconds,
+            engine=received.engine,
             num_suppressed_classes=received.num_suppressed_classes,
             warning=_warning(received),
         )

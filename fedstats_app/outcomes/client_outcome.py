@@ -25,6 +25,8 @@ class ClientOutcome:
         Of a merged reply; of a known client its samples only.
     seconds : float
         Time the client says it took.
+    engine : str
+        What computed its features, as the client says: "torch", "openvino" or "openvino-bf16"; "" where it does not.
     num_suppressed_classes : int
         Classes that the client says it left out because it has few samples of them.
     warning : str
@@ -48,6 +50,7 @@ class ClientOutcome:
     num_unreadable: int = 0
     wire_bytes: int = 0
     seconds: float = 0.0
+    engine: str = ""
     num_suppressed_classes: int = 0
     warning: str = ""
     share: float = 0.0

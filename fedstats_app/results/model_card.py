@@ -287,12 +287,18 @@ network's weights are not in it; their fingerprint is, and other weights are ref
         kind = self.kind
         rows = [(f"`{name}`", *_calibrated(score.get("calibration"))) for name, score in self.scores.items()]
         table = _table(("head", "temperature", "negative log-likelihood", "expected calibration error"), rows)
+        fitted = [score["calibration"] for score in self.scores.values() if score.get("calibration")]
+        near = ""
+        if not all(one.get("exact") for one in fitted):
+            near = (
+                "Where clients evaluated, or the network was tuned, the calibration error after it is interpolated,\n"
+                "to about 0.004; `fedstats evaluate` counts it exactly.\n"
+            )
         return f"""## Calibration
 
 Scores divided by the temperature, then a softmax, give the probabilities. The temperature was chosen on the {kind}s of
-the evaluation themselves: one number, which changes no prediction, but the errors after it are a little too good. The
-calibration error after it is interpolated, to about 0.004; `fedstats evaluate` counts it exactly.
-
+the evaluation themselves: one number, which changes no prediction, but the errors after it are a little too good.
+{near}
 {table}"""
 
     def privacy(self) -> str:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.outcomes.training_record import RoundRecord
 from fedstats_app.results.head_file import head_to_bytes
 from fedstats_app.results.rounds_file import RoundsFile, read_rounds
 from fedstats_app.results.status_file import write_status_file
-from fedstats_app.results.tuned_backbone import FILE_KEY, Normalisation, tuned_metadata
+from fedstats_app.results.tuned_backbone import FILE_KEY, PATH_KEYS, Normalisation, tuned_metadata
 from fedstats_app.storage.files import append_line, tensors_to_bytes, write_atomically
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 
@@ -263,6 +264,7 @@ class RunFolder:
         entries = dict(metadata)
         if tuned is not None:
             entries.update(tuned_metadata(name, tuned, normalisation))
+        entries |= {key: without_folders(entries[key]) for key in PATH_KEYS if key in entries}
         content = head_to_bytes(head, entries)
         path.parent.mkdir(exist_ok=True)
         if tuned is not None:  # first, so that no head is without its backbone

@@ -172,7 +172,9 @@ def prepare(
         _say_data(config, federation, test_data, progress)
     options = config.backbone_for(own_data=not simulated)
     with progress.doing(f"loading backbone {options.backbone}"):
-        backbone = loaded_backbone(options)
+        backbone = loaded_backbone(options, NodeConfig().engine_root(config.cache))
+        engine = backbone.engine_in_words
+    progress.say(f"features by {engine}")
     for warning in backbone.licence.warnings:
         progress.say(warning)
     if simulated:

@@ -30,7 +30,7 @@ class TuningOptions(Options):
     evaluate_every: int = option(1, whole(1, 1_000_000))
     patience: int = option(0, whole(0, 1_000_000))
     checkpoint_every: int = option(10, whole(0, 1_000_000))
-    keep: Literal["last", "best"] = option("last", one_of("last", "best"))
+    keep: Literal["auto", "last", "best"] = option("auto", one_of("auto", "last", "best"))
 
     @property
     def running_statistics(self) -> BatchNorm:
