@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import Architecture
 from fedstats_app.backbones.arguments import parse_arguments
-from fedstats_app.backbones.backbone import Backbone, InputSizeError
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
+from fedstats_app.backbones.fingerprint import InputSizeError
 from fedstats_app.backbones.initialisation import random_initialisation
 from fedstats_app.backbones.licences import RANDOM_WEIGHTS
 from fedstats_app.backbones.names import POOLINGS, RANDOM, TIMM, VISION, in_folder, is_folder_model
@@ -84,6 +85,8 @@ def load_backbone(
     text: TextOptions | None = None,
     arguments: str = "",
     pooling: str = "auto",
+    engine: str = "torch",
+    engine_cache: Path | None = None,
 ) -> Backbone:
     """Load a frozen backbone.
 
@@ -116,6 +119,8 @@ def load_backbone(
     pooling : {"auto", "pooled", "cls", "mean", "cls+mean"}
         Which of an image network's outputs are the features, for networks with tokens; "auto" is what its own
         configuration says.
+    engine, engine_cache
+        See :class:`Backbone`.
 
     Returns
     -------
@@ -155,6 +160,7 @@ def load_backbone(
             batch_size=batch_size,
             device=device,
             autocast=autocast,
+            engine=engine,
         )
     if text not in (None, TextOptions()):
         raise ValueError(f"backbone {name!r} takes images: it has no pooling or template of texts, got {text}")
@@ -189,6 +195,8 @@ def load_backbone(
             identity=f"{RANDOM}{identity}" if identity and weights == "random" else identity,
             licence=RANDOM_WEIGHTS if weights == "random" else architecture.licence,
             features=architecture.describe(module),
+            engine=engine,
+            engine_cache=engine_cache,
         )
     except InputSizeError as error:
         advice = architecture.other_sizes.format(size=transform.input_size)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fedstats_app.backbones.options import BackboneOptions
 from fedstats_app.data.options import CacheOptions, DataOptions, PartitionOptions
 from fedstats_app.grid.options import FederationOptions
-from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod, method_list, record_of, varied
+from fedstats_app.methods import METHODS, PERSONAL_METHODS, RECORDS, ConfiguredMethod, method_list, record_of, varied
 from fedstats_app.options import (
     ConfigError,
     Options,
@@ -62,7 +62,7 @@ class AppConfig:
     cache: CacheOptions = field(default_factory=CacheOptions)
     backbone: BackboneOptions = field(default_factory=BackboneOptions)
     method_options: Mapping[str, Options] = field(
-        default_factory=lambda: {name: method.options() for name, method in METHODS.items()},
+        default_factory=lambda: {name: method.options() for name, method in RECORDS.items()},
         hash=False,  # a configuration is a key of what a process keeps, and a dict has no hash
     )
     federation: FederationOptions = field(default_factory=FederationOptions)
@@ -119,7 +119,7 @@ class AppConfig:
         """The heads that stage 2 starts from, in the order asked for; ("best",) for the most accurate one."""
         return self.tuning.start_heads(self.methods)
 
-    def backbone_for(self, *, own_data: bool, weights: str = "") -> BackboneOptions:
+    def backbone_for(self, *, own_data: bool, weights: str = "", engine: str = "") -> BackboneOptions:
         """Return the backbone's options as they are used.
 
         Parameters
@@ -128,6 +128,8 @@ class AppConfig:
             Whether clients are nodes with data of their own.
         weights : str
             A node's own path to the weights; "" for the run's.
+        engine : str
+            A node's own engine; "" for the run's.
         """
         sized = self.backbone.takes_text or self.backbone.has_own_size
         small = self.data.dataset == "builtin" and not own_data and not sized
@@ -136,6 +138,7 @@ class AppConfig:
             self.backbone,
             input_size=size,
             backbone_weights=weights or self.backbone.backbone_weights,
+            engine=engine or self.backbone.engine,
             norm="group" if self.tuning.batch_norm == "groupnorm" else "batch",
         )
 
@@ -163,7 +166,7 @@ class AppConfig:
             With all problems: unknown names, wrong types, values out of range, values that exclude each other.
         """
         kinds: dict[str, type[Options]] = {one.name: one.default_factory for one in cls._own()}  # type: ignore[misc]
-        kinds |= {name: method.options for name, method in METHODS.items()}
+        kinds |= {name: method.options for name, method in RECORDS.items()}
         known = [key for kind in kinds.values() for key in kind.keys()]  # noqa: SIM118  # no mapping
         problems, groups = [], {}
         for name in [name for name in run_config if name not in known]:
@@ -175,7 +178,7 @@ class AppConfig:
             except ConfigError as error:
                 problems += str(error).split("\n")
         if not problems:
-            methods = {name: groups.pop(name) for name in METHODS}
+            methods = {name: groups.pop(name) for name in RECORDS}
             config = cls(**groups, method_options=methods)  # type: ignore[arg-type]  # each of its own kind
             if config.data.folder_levels == "auto" and config.partition.partition_column == "subfolder":
                 # Who divides by the folders below the classes has said which are the classes.
@@ -189,7 +192,7 @@ class AppConfig:
     @property
     def groups(self) -> list[Options]:
         """All groups, those of the methods last."""
-        return [*(getattr(self, one.name) for one in self._own()), *(self.method_options[name] for name in METHODS)]
+        return [*(getattr(self, one.name) for one in self._own()), *(self.method_options[name] for name in RECORDS)]
 
     @classmethod
     def _own(cls) -> list[Field[Any]]:

@@ -6,7 +6,7 @@ Statistics and heads inside functions only: names and options are read where the
 import re
 from typing import Any
 
-from fedstats_app.methods.method import ConfiguredMethod, Method, Needs, Personal
+from fedstats_app.methods.method import ConfiguredMethod, Method, Needs, Personal, Uplink
 from fedstats_app.methods.variants import changes_in, varied
 from fedstats_app.options import Check, some_of
 
@@ -17,16 +17,22 @@ from fedstats_app.methods.fed3r import FED3R as FED3R
 from fedstats_app.methods.fedcof import FEDCOF as FEDCOF
 from fedstats_app.methods.fedcgs import FEDCGS as FEDCGS
 from fedstats_app.methods.fedroot import FEDROOT as FEDROOT
+
 # isort: on
+# Ablations, which "all" does not name.
+from fedstats_app.methods.fedcof_oracle import FEDCOF_ORACLE as FEDCOF_ORACLE
 
 __all__ = [
+    "ABLATIONS",
     "METHODS",
     "MOST_METHODS",
     "PERSONAL_METHODS",
+    "RECORDS",
     "ConfiguredMethod",
     "Method",
     "Needs",
     "Personal",
+    "Uplink",
     "display_name",
     "head_parts",
     "is_method",
@@ -39,10 +45,14 @@ __all__ = [
 # Heads of one run: clients that score them keep an integer for each, their samples and the classes.
 MOST_METHODS = 16
 
-METHODS: dict[str, Method[Any]] = {one.name: one for one in tuple(globals().values()) if isinstance(one, Method)}
+ABLATIONS: dict[str, Method[Any]] = {one.name: one for one in (FEDCOF_ORACLE,)}
+METHODS: dict[str, Method[Any]] = {
+    one.name: one for one in tuple(globals().values()) if isinstance(one, Method) and one.name not in ABLATIONS
+}
+RECORDS = METHODS | ABLATIONS
 
 # Those that can make a head for one client; models that are trained start from the first of them that was solved.
-_PERSONAL = {name: record.personal_with(record.options()) for name, record in METHODS.items()}
+_PERSONAL = {name: record.personal_with(record.options()) for name, record in RECORDS.items()}
 _PRIORITIES = {name: personal.priority for name, personal in _PERSONAL.items() if personal}
 PERSONAL_METHODS = tuple(sorted(_PRIORITIES, key=lambda name: -_PRIORITIES[name]))
 
@@ -52,7 +62,7 @@ def head_parts(name: str) -> tuple[str, str]:
 
     Of a head that is of no method the name before the first hyphen is taken for its start.
     """
-    base = max((one for one in METHODS if re.match(rf"{one}(?![a-z0-9])", name)), key=len, default="")
+    base = max((one for one in RECORDS if re.match(rf"{one}(?![a-z0-9])", name)), key=len, default="")
     if not base:
         start, _, stage = name.partition("-")
         return start, stage
@@ -62,12 +72,12 @@ def head_parts(name: str) -> tuple[str, str]:
 
 def is_method(name: str) -> bool:
     """Return whether a name is that of a method or of a variant."""
-    return name.partition("@")[0] in METHODS
+    return name.partition("@")[0] in RECORDS
 
 
 def record_of(method: str) -> Method[Any]:
     """Return the record of a method or variant; KeyError where the name is of neither."""
-    return METHODS[method.partition("@")[0]]
+    return RECORDS[method.partition("@")[0]]
 
 
 def display_name(method: str) -> str:
@@ -80,7 +90,7 @@ def display_name(method: str) -> str:
 
 def method_order(method: str) -> int:
     """Return where a method stands in tables, its variants with it; those that are not known come last."""
-    return list(METHODS).index(record_of(method).name) if is_method(method) else len(METHODS)
+    return list(RECORDS).index(record_of(method).name) if is_method(method) else len(RECORDS)
 
 
 def method_list(more: tuple[str, ...], *single: str) -> Check:
@@ -90,7 +100,7 @@ def method_list(more: tuple[str, ...], *single: str) -> Check:
         names = [name.strip() for name in str(value).split(",")]
         plain = [name for name in names if not is_method(name) or "@" not in name]
         if plain:
-            some_of((*METHODS, *more), *(single if plain == names else ()))(",".join(plain))
+            some_of((*RECORDS, *more), *(single if plain == names else ()))(",".join(plain))
         for name in names:
             if name not in plain:
                 varied(record_of(name).options(), name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from typing import Literal
 
-from fedstats_app.methods import METHODS
+from fedstats_app.methods import RECORDS, Uplink
 from fedstats_app.outcomes.compute import BYTES_PER_NUMBER, mezo_bytes, slora_bytes, training_bytes
 
 
@@ -64,7 +64,8 @@ class Sizes:
                 raise ValueError(f"{one.name} must be at least 0, got {getattr(self, one.name)}")
 
 
-def _uplink(formula: Callable[[int, int, int, int], int]) -> Callable[[Sizes], int]:
+def uplink_formula(formula: Uplink) -> Callable[[Sizes], int]:
+    """Return the bytes that all clients send by a method's formula of numbers."""
     return lambda one: BYTES_PER_NUMBER * formula(one.rows, one.clients, one.classes, one.feature_dim)
 
 
@@ -79,12 +80,11 @@ def _exact_adapters(one: Sizes) -> int:
     )
 
 
-_LOCAL_HEADS = _uplink(lambda M, K, C, d: K * C * (d + 1))
-_CLASS_COVARIANCES = _uplink(lambda M, K, C, d: M * (d + d**2))
+_LOCAL_HEADS = uplink_formula(lambda M, K, C, d: K * C * (d + 1))
+_CLASS_COVARIANCES = uplink_formula(lambda M, K, C, d: M * (d + d**2))
 
 FORMULAS: dict[str, Callable[[Sizes], int]] = {
-    **{name: _uplink(method.uplink) for name, method in METHODS.items() if method.uplink is not None},
-    "fedcof-oracle": _CLASS_COVARIANCES,
+    **{name: uplink_formula(method.uplink) for name, method in RECORDS.items() if method.uplink is not None},
     "ccvr": _CLASS_COVARIANCES,
     "fedpft": lambda one: BYTES_PER_NUMBER * one.clients * one.classes * one.components * (2 * one.feature_dim + 1),
     "one-shot-fedavg": _LOCAL_HEADS,
@@ -112,7 +112,7 @@ def formula_bytes(method: str, sizes: Sizes) -> int:
     Parameters
     ----------
     method : str
-        One of :data:`FORMULAS`: a method's name; fedcof-oracle and ccvr (a covariance for every class and client);
+        One of :data:`FORMULAS`: a method's name; ccvr (a covariance for every class and client);
         fedpft; one-shot-fedavg and ensemble (of heads with a bias); fedavg (any model, so also a probe or an MLP
         head); lora, fedex-lora, slora; fedmezo and distmezo.
     sizes : Sizes

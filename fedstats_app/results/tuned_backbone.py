@@ -12,6 +12,7 @@ from typing import Literal
 from torch import nn
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.engine import BFLOAT16
 from fedstats_app.backbones.names import in_folder, is_folder_model
 from fedstats_app.backbones.options import per_channel
 from fedstats_app.backbones.registry import load_backbone
@@ -25,6 +26,7 @@ SUFFIX = ".backbone.safetensors"
 FILE_KEY = "tuned-backbone"
 NORMALISATION_KEY = "batch-norm"
 ARGUMENTS_KEY, IMAGE_POOLING_KEY = "backbone-arguments", "backbone-pooling"
+PRECISION_KEY = "backbone-precision"
 PATH_KEYS = ("backbone", "backbone-weights", "dataset")
 POOLING_KEY, TEMPLATE_KEY = "text-pooling", "text-template"
 # From the metadata's word, which is that of the run's configuration, to load_backbone's.
@@ -88,6 +90,7 @@ def tuned_metadata(name: str, tuned: Backbone, normalisation: Normalisation) -> 
         "input-size": str(tuned.input_size),
         FILE_KEY: f"{name}{SUFFIX}",  # relative to the head's folder, so that the run folder can be moved
         NORMALISATION_KEY: normalisation,
+        PRECISION_KEY: "float32",  # as it was trained
     }
 
 
@@ -103,7 +106,7 @@ def with_paths(head: Path, metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def load_backbone_of(
-    head: Path, metadata: Mapping[str, str], *, weights: str | None, batch_size: int, device: str
+    head: Path, metadata: Mapping[str, str], *, weights: str | None, batch_size: int, device: str, engine: str = "torch"
 ) -> Backbone:
     """Load the backbone that a head's metadata name: a tuned one from the head's folder, else an official one.
 
@@ -113,11 +116,12 @@ def load_backbone_of(
         The head's file.
     metadata : mapping of str to str
         With `backbone` and `input-size`; maybe with `backbone-weights`, `backbone-arguments`, `backbone-pooling`,
-        `input-mean`, `input-std`, `tuned-backbone`, `batch-norm`, `text-pooling` and `text-template`.
+        `input-mean`, `input-std`, `tuned-backbone`, `batch-norm`, `text-pooling`, `text-template` and
+        `backbone-precision`.
     weights : str or None
         A weight file, or a model's folder, to take instead of what is named there.
-    batch_size, device
-        As for `fedstats_app.backbones.load_backbone`.
+    batch_size, device, engine
+        As for `fedstats_app.backbones.load_backbone`; a head of features in bfloat16 takes the engine that makes them.
 
     Raises
     ------
@@ -142,6 +146,7 @@ def load_backbone_of(
         std=per_channel(metadata.get("input-std", "")),
         batch_size=batch_size,
         device=device,
+        engine=BFLOAT16 if metadata.get(PRECISION_KEY) == "bfloat16" else engine,
         norm=_norm(metadata.get(NORMALISATION_KEY, "batch")),
         arguments=metadata.get(ARGUMENTS_KEY, ""),
         pooling=metadata.get(IMAGE_POOLING_KEY, "auto"),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores
-from fedstats_app.methods import FEDROOT, record_of
+from fedstats_app.methods import FEDROOT
 from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.outcomes.quality import quality
-from fedstats_app.results.communication import Sizes, formula_bytes
+from fedstats_app.results.communication import Sizes, uplink_formula
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.rank_curve import curve_points
@@ -72,7 +72,7 @@ class Scores:
 
 
 def score(run: Run, strategy: StatisticsStrategy, asked: Asked) -> Scores:
-    """Evaluate the heads of a finished strategy, and FedRoot's at other ranks."""
+    """Evaluate the heads of a finished strategy."""
     test_set, progress = run.test_set, run.progress
     if test_set is None:
         share = f"{100 * run.holdout:.0f}%"
@@ -88,9 +88,15 @@ def score(run: Run, strategy: StatisticsStrategy, asked: Asked) -> Scores:
     heads = solved_heads(strategy)
     scored = test_set.score(heads, mask_absent=run.config.run.mask_absent)
     fitted = {name: test_set.calibrate(*head, scored[name]) for name, head in heads.items()}
-    points = [] if asked.curve is None else curve_points(run, strategy, asked.curve, scored[FEDROOT.name])
-    curves = {FEDROOT.name: points} if points else {}
-    return Scores("server", scored, calibrations=fitted, num_unreadable=test_set.num_unreadable, curves=curves)
+    return Scores("server", scored, calibrations=fitted, num_unreadable=test_set.num_unreadable)
+
+
+def with_curves(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores) -> Scores:
+    """Return scores with what FedRoot scores at other ranks, where that can be said."""
+    if asked.curve is None or FEDROOT.name not in scores.heads:
+        return scores
+    points = curve_points(run, strategy, asked.curve, scores.heads[FEDROOT.name])
+    return replace(scores, curves={FEDROOT.name: points} if points else {})
 
 
 def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> MethodResult:
@@ -128,16 +134,16 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
 
 def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
     """Return what clients sent by the paper's formula; without a paper that has one, what they did send."""
-    record, statistics = record_of(method), strategy.statistics(method)
-    if record.uplink is None:
+    configured, statistics = strategy.methods()[method], strategy.statistics(method)
+    if configured.uplink is None:
         return strategy.wire_bytes(method)
     sizes = Sizes(
-        rows=statistics.num_rows if record.needs.several_means else statistics.num_pairs,
+        rows=statistics.num_rows if configured.method.needs.several_means else statistics.num_pairs,
         clients=strategy.collection.num_merged,
         classes=strategy.num_classes,
         feature_dim=statistics.feature_dim,
     )
-    return formula_bytes(record.name, sizes)
+    return uplink_formula(configured.uplink)(sizes)
 
 
 def _probe_step(strategy: StatisticsStrategy, method: str) -> float | None:

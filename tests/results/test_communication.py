@@ -18,7 +18,7 @@ _METHODS = {
     "FedNCM=FedCOF": ("fedncm", "fedcof"),
     "FedNCM": ("fedncm",),
     "Fed3R": ("fed3r",),
-    "CCVR=Oracle": ("ccvr", "fedcof-oracle"),
+    "CCVR=Oracle": ("ccvr", "oracle"),
     "FedCOF 2 means": ("fedcof",),
     "FedCOF 10 means": ("fedcof",),
 }

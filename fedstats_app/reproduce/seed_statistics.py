@@ -1,4 +1,4 @@
-"""Mean and standard deviation over run folders that differ in their seed; the arithmetic of `benchmarks.seeds`."""
+"""Mean and standard deviation over run folders that differ in their seed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from fedstats_app.methods import display_name
 from fedstats_app.outcomes.training_record import TrainingResult, random_head_training
+from fedstats_app.reproduce.table import pipe_table
 from fedstats_app.results.rounds_file import read_rounds
 from fedstats_app.results.training_curves import TrainingCurve, mean_and_deviation, training_curves
 
@@ -99,7 +100,7 @@ def markdown(aggregated: Mapping[str, Mapping[str, Any]]) -> str:
                 [display_name(name), *(_mean_and_std(entry.get(column.field), column) for column in columns.values())]
                 for name, entry in entries.items()
             ]
-            blocks.append(_table([section, *columns], rows))
+            blocks.append(pipe_table([section, *columns], rows))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -163,8 +164,3 @@ def _mean_and_std(number: Mapping[str, Any] | None, column: _Column) -> str:
         return f"in {len(values)} of {len(number['values'])} seeds"
     mean, std = (f"{column.factor * number[key]:,.{column.digits}f}" for key in ("mean", "std"))
     return f"{mean} ± {std}" if len(values) > 1 else mean
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
