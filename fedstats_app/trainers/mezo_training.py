@@ -12,7 +12,8 @@ from fedstats_app.grid.evaluation import sum_evaluations
 from fedstats_app.grid.mezo_exchange import SEED_STREAM, Asked, together
 from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
-from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO, MezoRound
+from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO
+from fedstats_app.strategies.mezo_round import MezoRound
 from fedstats_app.trainers.trainer import Session
 from fedstats_app.trainers.training import Training
 from fedstats_app.training.lora import merge_lora
@@ -206,7 +207,9 @@ def _setup(options: FedMeZOOptions, request: TrainingRequest, number: int) -> Me
         distribution=options.directions,
         dtype=options.dtype,
         batch_size=options.batch_size,
+        own_batches=options.own_batches,
         lora_rank=options.lora_rank,
         lora_alpha=options.lora_alpha,
         pool=pool,
+        hessian_smoothing=options.hessian_smoothing,
     )
