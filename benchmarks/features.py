@@ -46,8 +46,9 @@ def features_of(config: AppConfig) -> Features:
     ValueError
         If there is no test split, or a sample cannot be read.
     """
-    backbone = loaded_backbone(config.backbone_for(own_data=False))
-    reader = FeatureReader(backbone, NodeConfig("", 0, 1).cache_root(config.cache))
+    node = NodeConfig("", 0, 1)
+    backbone = loaded_backbone(config.backbone_for(own_data=False), node.engine_root(config.cache))
+    reader = FeatureReader(backbone, node.cache_root(config.cache))
     train = training_set(config.data)
     test = test_split(config.data.dataset, config.data)
     if test is None:

@@ -37,7 +37,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run all stages; whatever goes wrong is in the last line printed and in the run folder's status."""
     with lifetime(context) as (config, folder, ledger):
         progress = Progress()
-        progress.say(how_to_stop(folder))
+        progress.say(how_to_stop(folder, context))
         with progress.heartbeat(), tracked(config, folder, progress.say) as tracking:
             run = prepare(config, folder, grid, progress, ledger.note)
             state = State()

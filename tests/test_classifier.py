@@ -14,6 +14,7 @@ from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.classifier import Classifier
 from fedstats_app.heads import LinearHead, solve_ncm
 from fedstats_app.outcomes.method_result import MethodResult
+from fedstats_app.results.head_file import read_head
 from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.statistics import FeatureMap, FeatureStatistics, IdentityMap, RandomProjection
 from tests.support.heads import head_metadata
@@ -134,6 +135,24 @@ def test_weights_may_have_moved(run: RunFolder, tmp_path: Path) -> None:
     classifier = fedstats_app.load(run.path, "fedncm", weights=weights, device="cpu")
     images, names = _images(1, seed=4)
     assert classifier.predict(images) == names
+
+
+def test_a_header_has_no_folders_and_the_weights_are_found_by_the_runs_configuration(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    source = load_backbone("random:tiny", input_size=16, device="cpu")
+    (weights := tmp_path / "private" / "mine.pth").parent.mkdir()
+    torch.save(source.module.state_dict(), weights)
+    tiny = load_backbone("tiny", weights=str(weights), input_size=16, device="cpu")
+    metadata = head_metadata(tiny, _NAMES, backbone_weights=str(weights), dataset=f"folder:{tmp_path}/flowers")
+    path = run.save_head("fedncm", _head(tiny), metadata)
+    assert str(tmp_path).encode() not in path.read_bytes()
+    assert read_head(path)[1]["dataset"] == "folder:flowers"
+    with pytest.raises(WeightsError, match=r"mine\.pth"):
+        fedstats_app.load(run.path, "fedncm", device="cpu")
+    run.write_config({"run_config": {"backbone": "tiny", "backbone-weights": str(weights)}})
+    images, names = _images(1, seed=4)
+    assert fedstats_app.load(run.path, "fedncm", device="cpu").predict(images) == names
 
 
 @pytest.mark.parametrize(

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
+import itertools
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from fedstats_app.backbones.device import resolve_autocast, resolve_device
+from fedstats_app.backbones.engine import TORCH, Engine, openvino_version
+from fedstats_app.backbones.engine_choice import EngineChoice
+from fedstats_app.backbones.fingerprint import fingerprint_of, measured_feature_dim
 from fedstats_app.backbones.inputs import InOrder, InputTransform, Kind, PaddedBatch
 from fedstats_app.backbones.licences import UNKNOWN, Licence
 
 if TYPE_CHECKING:
     from fedstats_app.backbones.text.language_head import LanguageHead
-
-
-class InputSizeError(ValueError):
-    """A network cannot take samples of the size that is asked for: the message says which and why."""
 
 
 class Backbone:
@@ -59,6 +58,11 @@ class Backbone:
         Of the weights.
     features : str
         What of the network the features are, in words.
+    engine : {"torch", "auto", "openvino", "openvino-bf16"}
+        What computes the features of `extract` and `forward_batch`: torch, or OpenVINO, one sample an inference
+        (:func:`fedstats_app.backbones.engine.chosen_engine`). The module itself is torch's with every engine.
+    engine_cache : Path, optional
+        Folder of the caches, for networks exported to an engine; by default `default_cache_root()`.
 
     Attributes
     ----------
@@ -71,7 +75,8 @@ class Backbone:
         Length d of a feature vector.
     fingerprint : str
         Hex sha256 of name, weights and transform: of all that decides what features mean, and not of batch size,
-        device, precision or memory layout. Statistics may be added where fingerprints are equal.
+        device, autocast, memory layout or an engine in float32. Statistics may be added where fingerprints are equal.
+        OpenVINO in bfloat16 is in it: its features differ by per cents.
 
     Raises
     ------
@@ -95,6 +100,8 @@ class Backbone:
         language_head: LanguageHead | None = None,
         licence: Licence = UNKNOWN,
         features: str = "the network's own pooled output",
+        engine: str = "torch",
+        engine_cache: Path | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -102,13 +109,22 @@ class Backbone:
         self.transform, self.language_head = transform, language_head
         self.weights_source, self.licence, self.features = weights_source, licence, features
         self.batch_size = batch_size
-        self.device = resolve_device(device)
+        self.device = resolve_device("cpu" if device == "auto" and engine.startswith("openvino") else device)
         self.autocast = autocast
         self.channels_last = channels_last and transform.kind == "image"
         self._autocast_dtype = resolve_autocast(autocast, self.device)
         self._memory_format = torch.channels_last if self.channels_last else torch.contiguous_format
-        self.fingerprint = _fingerprint(identity or name, module, transform)
-        self.feature_dim = _measure_feature_dim(name, module.cpu().eval().requires_grad_(False), transform)
+        self._features_by = EngineChoice(
+            engine,
+            module,
+            fingerprint_of(identity or name, module, transform),
+            transform,
+            device=self.device.type,
+            autocast=autocast,
+            cache=engine_cache,
+        )
+        self.fingerprint = self._features_by.fingerprint
+        self.feature_dim = measured_feature_dim(name, module.cpu().eval().requires_grad_(False), transform)
         self.module = module.to(self.device).to(memory_format=self._memory_format)
 
     def __repr__(self) -> str:
@@ -131,6 +147,29 @@ class Backbone:
         """The transform as values that JSON can hold."""
         return self.transform.spec
 
+    @property
+    def engine(self) -> Engine:
+        """What computes the features. Asked for the first time, the network is exported if that was not done before.
+
+        Raises
+        ------
+        EngineError
+            If an engine that was named cannot run the network; in place of "auto" torch does.
+        """
+        return self._features_by.engine
+
+    @property
+    def engine_in_words(self) -> str:
+        """The engine with its version and precision, and why."""
+        return self._features_by.in_words
+
+    @property
+    def computed_by(self) -> tuple[str, ...]:
+        """All that the last bits of features depend on, beside fingerprint and machine."""
+        if self.engine == TORCH:
+            return str(self.batch_size), self.autocast, str(self.channels_last), self.device.type, torch.__version__
+        return self.engine, openvino_version()
+
     def extract(self, samples: Iterable[Any]) -> Iterator[Tensor]:
         """Compute the features of any number of samples, in their order.
 
@@ -145,6 +184,11 @@ class Backbone:
             (b, feature_dim) float32 on the device. Of images, b = batch_size but in the last batch, which has the rest;
             of texts b varies, because a text may have to wait until a batch of its length is full.
         """
+        if (engine := self._features_by.openvino) is not None:
+            rows = engine.extract(map(self.transform, samples))
+            while block := list(itertools.islice(rows, self.batch_size)):
+                yield torch.stack(block)
+            return
         batches: dict[tuple[int, ...], PaddedBatch] = {}
         features = InOrder()
         for position, sample in enumerate(samples):
@@ -195,6 +239,8 @@ class Backbone:
             allowed = " or ".join(str((self.batch_size, *shape)) for shape in shapes)
             got = f"{tuple(batch.shape)} {batch.dtype}"
             raise ValueError(f"{self.name} takes batches {allowed} {str(dtype).removeprefix('torch.')}, got {got}")
+        if (engine := self._features_by.openvino) is not None:
+            return torch.stack(list(engine.extract(batch.detach().cpu().contiguous().unbind())))
         self.module.eval()  # every time: whoever holds the module may have called train()
         with torch.inference_mode(), self._precision():
             features: Tensor = self.module(batch.to(self.device).contiguous(memory_format=self._memory_format))
@@ -210,30 +256,3 @@ class Backbone:
             if self._autocast_dtype is not None:
                 stack.enter_context(torch.autocast(self.device.type, dtype=self._autocast_dtype))
             yield
-
-
-def _fingerprint(name: str, module: nn.Module, transform: InputTransform) -> str:
-    """Hash the architecture's name, every weight (name, dtype, shape, bytes) and the transform."""
-    digest = hashlib.sha256(json.dumps([name, transform.spec], sort_keys=True).encode())
-    for key, value in module.state_dict().items():
-        if key.endswith("num_batches_tracked"):
-            continue  # a counter of training steps: some files lack it, and no feature depends on it
-        tensor = value.detach().cpu().contiguous()
-        digest.update(json.dumps([key, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def _measure_feature_dim(name: str, module: nn.Module, transform: InputTransform) -> int:
-    """Run one blank sample through the network: it must become one finite vector."""
-    try:
-        with torch.inference_mode():
-            features = module(transform.blank()[None])
-    except (RuntimeError, ValueError, AssertionError) as error:  # the last is how timm refuses a size
-        size = transform.input_size
-        what = f"images of {size} x {size} pixels" if transform.kind == "image" else f"texts of {size} tokens"
-        raise InputSizeError(f"{name} cannot take {what}: {error}") from error
-    if features.ndim != 2 or features.shape[0] != 1 or not bool(features.isfinite().all()):
-        shape = tuple(features.shape)
-        raise ValueError(f"{name} must turn a sample into one finite vector (1, d), got shape {shape}")
-    return int(features.shape[1])

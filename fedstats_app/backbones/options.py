@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedstats_app.backbones.arguments import arguments_text, parse_arguments
+from fedstats_app.backbones.engine import ENGINES, OPENVINO
 from fedstats_app.backbones.names import HUB, LOCAL, POOLINGS, TIMM, VISION, is_folder_model
 from fedstats_app.backbones.text.names import (
     MINILM,
@@ -17,7 +18,7 @@ from fedstats_app.backbones.text.names import (
     is_template,
     is_text_backbone,
 )
-from fedstats_app.options import Options, flag, is_absolute, one_of, option, text, whole
+from fedstats_app.options import Check, Options, flag, is_absolute, one_of, option, text, whole
 
 BACKBONES = (
     "efficientnet_lite0",
@@ -29,6 +30,7 @@ BACKBONES = (
     "vit_b_16",
     "vit_b_32",
     "tiny",
+    "wide",
     MINILM,
     TINY_TEXT,
 )
@@ -64,6 +66,32 @@ def network_arguments(value: object) -> object:
     return arguments_text(parse_arguments(value))
 
 
+def channels(low: float, high: float) -> Check:
+    """Return a check for one number, or one per channel, in (low, high]; equal ones become the same text."""
+
+    def check(value: object) -> object:
+        if value == "":
+            return value
+        try:
+            numbers = [] if isinstance(value, bool) else [float(part) for part in str(value).split(",")]
+        except ValueError:
+            numbers = []
+        if len(numbers) not in (1, 3) or not all(low < number <= high for number in numbers):
+            raise ValueError(f"must be a number in ({low:g}, {high:g}], or three, separated by commas, or empty")
+        return ",".join(str(number) for number in numbers)
+
+    return check
+
+
+def per_channel(values: str) -> tuple[float, float, float] | None:
+    """Return what such an option says of red, green and blue; None where it is empty."""
+    if not values:
+        return None
+    numbers = [float(number) for number in values.split(",")]
+    red, green, blue = numbers if len(numbers) == 3 else 3 * numbers
+    return red, green, blue
+
+
 def text_template(value: object) -> object:
     """Check for a prompt around a text, or the empty text."""
     if not isinstance(value, str) or (value and not is_template(value)):
@@ -80,10 +108,14 @@ class BackboneOptions(Options):
     backbone_arguments: str = option("", network_arguments)
     backbone_pooling: str = option("auto", one_of(*POOLINGS))
     input_size: int = option(0, whole(0, 4096))
+    input_mean: str = option("", channels(-1.0, 2.0))
+    input_std: str = option("", channels(0.0, 10.0))
     text_max_length: int = option(0, whole(0, 1_000_000))
     text_pooling: Literal["auto", "mean", "first"] = option("auto", one_of("auto", "mean", "first"))
     text_template: str = option("", text_template)
+    engine: str = option("auto", one_of(*ENGINES))
     batch_size: int = option(16, whole(1, 4096))
+    read_threads: int = option(0, whole(0, 64))
     device: str = option("auto", device_name)
     autocast: str = option("none", one_of("none", "bf16", "fp16"))
     channels_last: bool = option(True, flag)
@@ -119,6 +151,17 @@ class BackboneOptions(Options):
                 problems.append(f"{name}: is for text backbones, got {value!r} with backbone {self.backbone!r}")
         if self.text_template and self.text_pooling != "auto":
             problems.append(f"text-pooling: must be auto with text-template, got {self.text_pooling!r}")
+        for key, value in (("input-mean", self.input_mean), ("input-std", self.input_std)):
+            if value and self.takes_text:
+                problems.append(f"{key}: is for images, got {value!r} {with_it}")
         if self.takes_text and self.input_size:
             problems.append(f"input-size: is for images, text-max-length for texts, got {self.input_size}")
+        if self.engine.startswith(OPENVINO):
+            with_it = f"with engine {self.engine!r}"
+            if self.takes_text:
+                problems.append(f"engine: OpenVINO is for images, got {self.engine!r} with backbone {self.backbone!r}")
+            if self.device not in ("auto", "cpu"):
+                problems.append(f"device: must be auto or cpu {with_it}, got {self.device!r}")
+            if self.autocast != "none":
+                problems.append(f"autocast: must be none {with_it}: it is of torch, got {self.autocast!r}")
         return problems

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import Architecture
 from fedstats_app.backbones.arguments import parse_arguments
-from fedstats_app.backbones.backbone import Backbone, InputSizeError
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
+from fedstats_app.backbones.fingerprint import InputSizeError
 from fedstats_app.backbones.initialisation import random_initialisation
 from fedstats_app.backbones.licences import RANDOM_WEIGHTS
 from fedstats_app.backbones.names import POOLINGS, RANDOM, TIMM, VISION, in_folder, is_folder_model
@@ -44,17 +45,29 @@ def _tiny() -> Architecture:
     return Architecture(build, ImageTransform(32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)))
 
 
+def _wide() -> Architecture:
+    """One layer of random features of 8 x 8 pixels, d = 1280: for measuring what is not the backbone, at its size."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(192, 1280), nn.ReLU6())
+
+    return Architecture(build, ImageTransform(8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)))
+
+
 # Builders, not architectures: describing one of torchvision's imports torchvision.
 _ARCHITECTURES: dict[str, Callable[[], Architecture]] = {
     "efficientnet_lite0": efficientnet_lite0,
     **{name: functools.partial(torchvision_architecture, name) for name in TORCHVISION_NAMES},
     "tiny": _tiny,
+    "wide": _wide,
 }
+_RANDOM_ONLY = ("tiny", "wide")
 
 
 def available_backbones() -> tuple[str, ...]:
     """List the names that :func:`load_backbone` takes, besides those that are a prefix and another name."""
-    return (*(name for name in _ARCHITECTURES if name != "tiny"), MINILM, f"{RANDOM}tiny", f"{RANDOM}{TINY_TEXT}")
+    made_up = (f"{RANDOM}{name}" for name in (*_RANDOM_ONLY, TINY_TEXT))
+    return (*(name for name in _ARCHITECTURES if name not in _RANDOM_ONLY), MINILM, *made_up)
 
 
 def load_backbone(
@@ -62,6 +75,8 @@ def load_backbone(
     *,
     weights: str = "",
     input_size: int = 0,
+    mean: tuple[float, float, float] | None = None,
+    std: tuple[float, float, float] | None = None,
     batch_size: int = 32,
     device: str = "auto",
     autocast: str = "none",
@@ -70,6 +85,8 @@ def load_backbone(
     text: TextOptions | None = None,
     arguments: str = "",
     pooling: str = "auto",
+    engine: str = "torch",
+    engine_cache: Path | None = None,
 ) -> Backbone:
     """Load a frozen backbone.
 
@@ -88,6 +105,9 @@ def load_backbone(
     input_size : int
         Side in pixels to which images are resized, or the most tokens of a text; 0 for the size that the network was
         trained for.
+    mean, std : tuple of float, optional
+        Of the red, green and blue of images, for pixels scaled to 0..1, in place of those that the network was trained
+        with. They enter the fingerprint.
     batch_size, device, autocast, channels_last
         See :class:`Backbone`. They do not enter the fingerprint.
     norm : {"batch", "group"}
@@ -99,6 +119,8 @@ def load_backbone(
     pooling : {"auto", "pooled", "cls", "mean", "cls+mean"}
         Which of an image network's outputs are the features, for networks with tokens; "auto" is what its own
         configuration says.
+    engine, engine_cache
+        See :class:`Backbone`.
 
     Returns
     -------
@@ -124,6 +146,8 @@ def load_backbone(
     if norm not in ("batch", "group"):
         raise ValueError(f"norm must be batch or group, got {norm!r}")
     if is_text_backbone(base_name):
+        if mean or std:
+            raise ValueError(f"backbone {name!r} takes texts: there is no mean and std of them, got {mean} and {std}")
         if arguments or pooling != "auto":
             raise ValueError(f"backbone {name!r} takes texts: it has text-pooling, got {arguments!r} and {pooling!r}")
         from fedstats_app.backbones.text.loading import load_text_backbone
@@ -136,6 +160,7 @@ def load_backbone(
             batch_size=batch_size,
             device=device,
             autocast=autocast,
+            engine=engine,
         )
     if text not in (None, TextOptions()):
         raise ValueError(f"backbone {name!r} takes images: it has no pooling or template of texts, got {text}")
@@ -156,6 +181,7 @@ def load_backbone(
     identity, transform = architecture.identity, architecture.transform
     if input_size:
         transform = dataclasses.replace(transform, input_size=input_size)
+    transform = dataclasses.replace(transform, mean=mean or transform.mean, std=std or transform.std)
     try:
         return Backbone(
             f"{RANDOM}{base_name}" if weights == "random" else base_name,
@@ -169,6 +195,8 @@ def load_backbone(
             identity=f"{RANDOM}{identity}" if identity and weights == "random" else identity,
             licence=RANDOM_WEIGHTS if weights == "random" else architecture.licence,
             features=architecture.describe(module),
+            engine=engine,
+            engine_cache=engine_cache,
         )
     except InputSizeError as error:
         advice = architecture.other_sizes.format(size=transform.input_size)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from fedstats_app import __version__
+from fedstats_app.backbones.engine import NODE_ENGINES
 
 _LEDGER = "node ledger"
 _EXIT = "exit code: 0 if all is well, 1 if something is wrong (said in the output), 2 if there is no result"
@@ -38,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
         )
     )
     _check(commands.add_parser("check", help="check settings before a run", description=_CHECK, epilog=_EXIT))
+    _run(commands.add_parser("run", help="run the app in this process", description=_RUN, epilog=_EXIT))
     _export(commands.add_parser("export", help="write a head for other programs", description=_EXPORT, epilog=_EXIT))
     _doctor(commands.add_parser("doctor", help="check a machine before a run", description=_DOCTOR, epilog=_EXIT))
     _new(commands.add_parser("new", help="make a folder for `flwr run`", description=_NEW, epilog=_EXIT))
@@ -47,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _report(commands.add_parser("report", help="make a run's page, or compare runs", description=_REPORT, epilog=_EXIT))
     _runs(commands.add_parser("runs", help="list runs", description=_RUNS, epilog=_EXIT))
+    _reproduce(commands.add_parser("reproduce", help="a paper's table", description=_REPRODUCE, epilog=_EXIT))
     # Its options are not abbreviated: what is not one of them is Flower's.
     _node(commands.add_parser("node", help="run a SuperNode", description=_NODE, epilog=_FLOWER, allow_abbrev=False))
     _ledger(
@@ -66,6 +69,10 @@ _EVALUATE = (
 _CHECK = (
     "Check every key and value of a run, the paths and libraries that they need, and who has the port of Flower's "
     "local SuperLink, in about a second and without starting anything; then print the command that starts the run."
+)
+_RUN = (
+    "Run the app in this process: the same messages, results and run folder as with `flwr run . --stream`, without Ray "
+    "and without a SuperLink. Settings are those of `flwr run --run-config`; of several, the last one counts."
 )
 _EXPORT = (
     "Write backbone and calibrated head as one ONNX file, which predicts without torch. It is compared with torch on "
@@ -91,6 +98,11 @@ _REMOVE = (
 )
 _REPORT = "Make report.html of a run folder again, from its other files; of several runs, one page that compares them."
 _RUNS = "List the runs in a folder: date, status, data, backbone, methods, best accuracy and what sites sent for it."
+_REPRODUCE = (
+    "Run every cell of a paper's table, over its seeds, and print ours beside the published number, with the known "
+    "reasons why they may differ. Without a name, list the tables. Runs that completed are not made again, so an "
+    "interrupted command can be repeated."
+)
 _NODE = (
     "Run a SuperNode that answers with fedstats-app as it is installed here, whatever app the server sends; or with "
     "the apps whose SHA-256 are approved-apps in its node-config."
@@ -156,7 +168,7 @@ def _export(command: argparse.ArgumentParser) -> None:
         "(default: 32 of them, or a few texts)",
     )
     _add_columns(command)
-    command.set_defaults(device="cpu", batch_size=8)
+    command.set_defaults(device="cpu", batch_size=8, engine="torch")
 
 
 def _add_head(command: argparse.ArgumentParser) -> None:
@@ -165,6 +177,12 @@ def _add_head(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     command.add_argument(
         "--batch-size", type=_at_least_one, default=8, metavar="N", help="samples per forward pass (default: 8)"
+    )
+    command.add_argument(
+        "--engine",
+        choices=NODE_ENGINES,
+        default="torch",
+        help="what computes features: openvino is faster from some hundred images on (extra: fast; default: torch)",
     )
 
 
@@ -205,6 +223,17 @@ def _add_settings(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="SETTINGS",
         help="as of `flwr run . --run-config SETTINGS`: a TOML file, or KEY=VALUE words; may be given several times",
+    )
+
+
+def _run(command: argparse.ArgumentParser) -> None:
+    command.add_argument("settings", nargs="*", metavar="SETTINGS", help="the same, without the option's name")
+    _add_settings(command)
+    command.add_argument(
+        "--supernodes",
+        type=_at_least_one,
+        metavar="N",
+        help="nodes that the clients are spread over (default: 2); results do not depend on it",
     )
 
 
@@ -290,6 +319,27 @@ def _report(command: argparse.ArgumentParser) -> None:
 def _runs(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", nargs="?", metavar="FOLDER", help="folder of runs (default: ~/fedstats-runs)")
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+
+
+def _reproduce(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", nargs="?", metavar="NAME", help="of a table, or FILE.toml (default: list them)")
+    command.add_argument(
+        "settings",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="run-config keys in place of the table's; a list sweeps over its values: dirichlet-alpha=[0.1,0.5]",
+    )
+    command.add_argument("--seeds", metavar="SEEDS", help="such as 0-4 or 0,2 (default: the table's)")
+    command.add_argument(
+        "--row", action="append", default=[], metavar="NAME", help="only this row; * and ? as in file names; several"
+    )
+    command.add_argument("--column", action="append", default=[], metavar="NAME", help="only this column, likewise")
+    command.add_argument(
+        "--output-dir", default="", metavar="DIR", help="for tables and runs (default: ~/fedstats-reproduce/NAME)"
+    )
+    command.add_argument("--dry-run", action="store_true", help="print the settings of every run and make none")
+    # argparse takes words before an option or after it, not both.
+    command.set_defaults(others=[])
 
 
 def _node(command: argparse.ArgumentParser) -> None:

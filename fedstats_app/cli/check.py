@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedstats_app.cli.finding import Finding, report
 from fedstats_app.cli.local_superlink import check_local_superlink
+from fedstats_app.cli.progress import told
 from fedstats_app.cli.settings import SettingsError, read_settings, run_config_words
 from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import DatasetError
@@ -30,7 +31,8 @@ _LIBRARIES = {
 def run(arguments: argparse.Namespace) -> int:
     """Print every finding and, if nothing fails, the command to run in the last line; 1 if something fails."""
     given = [*arguments.run_config, *arguments.settings]
-    failed = report(examine(given), as_json=arguments.json)
+    with told("check") as progress, progress.doing("checking what the settings name"):
+        failed = report(examine(given), as_json=arguments.json)
     if failed:
         return 1
     if not arguments.json:
@@ -125,7 +127,7 @@ def _unclear(config: AppConfig, key: str) -> str:
 def _path_of(spec: str) -> str:
     """Return where a data set is, "" for one that is not in a file of this machine."""
     kind, _, where = spec.partition(":")
-    return "" if kind in ("builtin", "hub") else where
+    return "" if kind in ("builtin", "hub") else where.partition(":")[2] if kind == "synthetic" else where
 
 
 def _check_libraries(config: AppConfig) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ def load_classifier(arguments: argparse.Namespace) -> Classifier:
             weights=arguments.weights,
             device=arguments.device,
             batch_size=arguments.batch_size,
+            engine=arguments.engine,
         )
     except (WeightsError, ModuleNotFoundError) as error:
         raise CommandError(str(error)) from error

@@ -13,7 +13,7 @@ from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.progress import counted, told
-from fedstats_app.cli.sample_files import find_samples, readable, tell_unreadable
+from fedstats_app.cli.sample_files import find_samples, readable, refuse_absent, tell_unreadable
 from fedstats_app.data import Sample, load_dataset
 from fedstats_app.export.hub_folder import write_hub_folder
 from fedstats_app.export.onnx_check import TOLERANCE, Agreement, compare
@@ -46,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.onnx is None and not arguments.hub:
         raise CommandError("say what to write: --onnx, --hub or both")
+    if arguments.check not in ("", "builtin"):
+        refuse_absent([arguments.check])
     unreadable: dict[str, str] = {}
     with told("export") as progress:
         with progress.doing("loading the network and the head"):

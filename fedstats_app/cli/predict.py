@@ -12,7 +12,7 @@ from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.progress import counted, told
-from fedstats_app.cli.sample_files import find_samples, readable, tell_unreadable
+from fedstats_app.cli.sample_files import find_samples, readable, refuse_absent, tell_unreadable
 from fedstats_app.cli.text import WIDTH, percent, printable
 from fedstats_app.data import Dataset
 from fedstats_app.data.unlabelled import unlabelled_texts
@@ -35,12 +35,15 @@ def run(arguments: argparse.Namespace) -> int:
     Raises
     ------
     CommandError, FileNotFoundError, ValueError
-        If the head cannot be loaded, nothing is named to classify, or texts are given to a head for images.
+        If the head cannot be loaded, nothing is named to classify, or what is not there, or texts are given to a head
+        for images.
     """
     if not (arguments.paths or arguments.text):
         raise CommandError("name at least one PATH or --text")
     if arguments.csv and arguments.json:
         raise CommandError("choose --csv or --json, not both")
+    if not arguments.text and _STDIN not in arguments.paths:
+        refuse_absent(arguments.paths)
     with told("predict") as progress:
         return _predict(arguments, progress)
 

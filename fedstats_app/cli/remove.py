@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fedstats_app.cli.progress import told
+from fedstats_app.report.page import write_report
 from fedstats_app.server.removal import Removal, remove_classes, remove_clients
 from fedstats_app.storage.files import to_json
 
@@ -21,12 +22,15 @@ def run(arguments: argparse.Namespace) -> int:
     """
     folder = Path(arguments.run_folder).expanduser()
     output = str(Path(arguments.output_dir).expanduser().resolve()) if arguments.output_dir else ""
-    with told("remove") as progress, progress.doing("solving again without what is removed"):
-        if arguments.client:
-            again = Path(arguments.asked_again).expanduser() if arguments.asked_again else None
-            removal = remove_clients(folder, arguments.client, output, asked_again=again)
-        else:
-            removal = remove_classes(folder, arguments.classes, output)
+    with told("remove") as progress:
+        with progress.doing("solving again without what is removed"):
+            if arguments.client:
+                again = Path(arguments.asked_again).expanduser() if arguments.asked_again else None
+                removal = remove_clients(folder, arguments.client, output, asked_again=again)
+            else:
+                removal = remove_classes(folder, arguments.classes, output)
+        with progress.doing("writing the report"):
+            write_report(removal.folder)
     print(to_json(asdict(removal)) if arguments.json else "\n".join(_lines(removal, folder)))
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fedstats_app.cli.progress import told
 from fedstats_app.report.comparison import write_comparison
 from fedstats_app.report.page import write_report
 
@@ -18,10 +19,11 @@ def run(arguments: argparse.Namespace) -> int:
         If a folder is no run's, or damaged.
     """
     folders = [Path(folder).expanduser() for folder in arguments.run_folders]
-    if len(folders) == 1 and not arguments.output:
-        print(write_report(folders[0]).resolve())
-        return 0
-    output = Path(arguments.output or "comparison.html").expanduser()
-    page = write_comparison(folders, output) if len(folders) > 1 else write_report(folders[0], output)
+    output = Path(arguments.output).expanduser() if arguments.output else None
+    with told("report") as progress, progress.doing("drawing the page"):
+        if len(folders) > 1:
+            page = write_comparison(folders, output or Path("comparison.html"))
+        else:
+            page = write_report(folders[0], output)
     print(page.resolve())
     return 0

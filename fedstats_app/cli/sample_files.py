@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.text import printable
 from fedstats_app.data import Dataset, Sample, UnreadableSampleError
 from fedstats_app.data.dataset import Kind
@@ -96,6 +97,20 @@ def find_files(names: Sequence[str], kind: Kind) -> tuple[list[Path], dict[str, 
             # Not opened to find out: a pipe would be waited for.
             problems[name] = "not a file" if path.exists() else "no such file or folder"
     return paths, problems
+
+
+def refuse_absent(names: Sequence[str]) -> None:
+    """Say that there is nothing to read before anything slow begins.
+
+    Raises
+    ------
+    CommandError
+        If names are given and none of them is a file or a folder.
+    """
+    paths = [Path(name).expanduser() for name in names]
+    if paths and not any(path.exists() for path in paths):
+        more = f" (and none of {len(names)} that are named)" if len(names) > 1 else ""
+        raise CommandError(f"{printable(names[0], 1000)}: no such file or folder{more}")
 
 
 def readable(dataset: Dataset, indices: Sequence[int], read: list[int], unreadable: dict[str, str]) -> Iterator[Sample]:

@@ -41,6 +41,20 @@ def read_settings(given: Sequence[str]) -> dict[str, Any]:
     return _read_file(files[0]) if files else _read_pairs(given)
 
 
+def read_all_settings(given: Sequence[str]) -> dict[str, Any]:
+    """Read any number of TOML files and texts of pairs, one after another: the last one that names a key counts.
+
+    Raises
+    ------
+    SettingsError
+        As :func:`read_settings`.
+    """
+    values: dict[str, Any] = {}
+    for one in given:
+        values |= read_settings([one])
+    return values
+
+
 def run_config_words(given: Sequence[str]) -> str:
     """Return the settings as words of a command line, "" for none."""
     if not given:

@@ -19,7 +19,7 @@ from fedstats_app.client.ledger import Ledger, ledger_of
 from fedstats_app.config import AppConfig, NodeConfig, node_of, run_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
-from fedstats_app.methods import METHODS
+from fedstats_app.methods import RECORDS
 from fedstats_app.privacy import Cells, NodePolicy
 from fedstats_app.statistics import IdentityMap
 from fedstats_app.training.request import TrainingRequest
@@ -97,7 +97,7 @@ class Site:
     def policy(self) -> NodePolicy:
         """The policy of the node's owner."""
         allowed = self.node.allowed_methods
-        needs = None if allowed is None else {one: METHODS[one].needs if one in METHODS else None for one in allowed}
+        needs = None if allowed is None else {one: RECORDS[one].needs if one in RECORDS else None for one in allowed}
         return NodePolicy(self.floor, self.node.min_gram_samples, needs, self.node.request_limits)
 
     @property
@@ -114,13 +114,14 @@ class Site:
             If this node's backbone is another one.
         """
         node, config = self.node, self.config
-        backbone = loaded_backbone(config.backbone_for(own_data=bool(node.data_path), weights=node.backbone_weights))
+        options = config.backbone_for(own_data=bool(node.data_path), weights=node.backbone_weights, engine=node.engine)
+        backbone = loaded_backbone(options, node.engine_root(config.cache))
         if fingerprint and backbone.fingerprint != fingerprint:
             raise RejectedRequest(
                 f"this node's backbone {backbone.name} (fingerprint {backbone.fingerprint[:16]}) "
                 f"is not the server's, fingerprint {fingerprint[:16]}"
             )
-        return FeatureReader(backbone, node.cache_root(config.cache))
+        return FeatureReader(backbone, node.cache_root(config.cache), read_threads=options.read_threads)
 
     def split(self, class_names: tuple[str, ...], *, holdout: float, seed: int) -> ClientSplit:
         """Return the samples of the client that a message may make use of.

@@ -57,6 +57,7 @@ def _answer(msg: Message, request: StatisticsRequest, site: Site, reader: Featur
         msg,
         collected.statistics,
         backbone_fingerprint=reader.backbone.fingerprint,
+        engine=reader.backbone.engine,
         num_unreadable=reader.num_unreadable,
         num_suppressed_classes=len(suppressed),
         seconds=time.perf_counter() - started,

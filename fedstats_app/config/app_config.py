@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fedstats_app.backbones.options import BackboneOptions
 from fedstats_app.data.options import CacheOptions, DataOptions, PartitionOptions
 from fedstats_app.grid.options import FederationOptions
-from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod
+from fedstats_app.methods import METHODS, PERSONAL_METHODS, RECORDS, ConfiguredMethod, method_list, record_of, varied
 from fedstats_app.options import (
     ConfigError,
     Options,
@@ -20,7 +20,6 @@ from fedstats_app.options import (
     one_of,
     option,
     run_folder,
-    some_of,
     whole,
 )
 from fedstats_app.personal.options import PersonalOptions
@@ -41,7 +40,7 @@ BUILTIN_INPUT_SIZE = 64
 class RunOptions(Options):
     """Which methods, what trains from their heads, which seed, going on from what; what is left behind, and where."""
 
-    method: str = option("all", some_of(tuple(METHODS), "all"))
+    method: str = option("all", method_list((), "all"))
     fine_tune: str = option("none", one_of("none", *TRAINERS))
     seed: int = option(0, whole(0, 2**31 - 1))
     mask_absent: bool = option(True, flag)
@@ -63,7 +62,7 @@ class AppConfig:
     cache: CacheOptions = field(default_factory=CacheOptions)
     backbone: BackboneOptions = field(default_factory=BackboneOptions)
     method_options: Mapping[str, Options] = field(
-        default_factory=lambda: {name: method.options() for name, method in METHODS.items()},
+        default_factory=lambda: {name: method.options() for name, method in RECORDS.items()},
         hash=False,  # a configuration is a key of what a process keeps, and a dict has no hash
     )
     federation: FederationOptions = field(default_factory=FederationOptions)
@@ -82,11 +81,15 @@ class AppConfig:
     @property
     def configured_methods(self) -> dict[str, ConfiguredMethod]:
         """The methods to solve with their options, by name."""
-        return {name: METHODS[name].configured(self.options_of(name), seed=self.run.seed) for name in self.methods}
+        seed = self.run.seed
+        return {
+            name: record_of(name).configured(self.options_of(name), seed=seed, variant=name) for name in self.methods
+        }
 
     def options_of(self, method: str) -> Any:
-        """Return a method's options, of its record's type."""
-        return self.method_options[method]
+        """Return the options of a method or variant, of its record's type."""
+        known = self.method_options.get(method)
+        return varied(self.method_options[record_of(method).name], method) if known is None else known
 
     def measured(self, features: Callable[[], Tensor] | None, say: Callable[[str], None]) -> AppConfig:
         """Return the configuration with what its methods take from the server's test features.
@@ -103,7 +106,7 @@ class AppConfig:
         ValueError
             If there are none but something is to be measured.
         """
-        measured = {name: METHODS[name].measure(self.options_of(name), features, say) for name in self.methods}
+        measured = {name: record_of(name).measure(self.options_of(name), features, say) for name in self.methods}
         return replace(self, method_options={**self.method_options, **measured})
 
     @property
@@ -116,7 +119,7 @@ class AppConfig:
         """The heads that stage 2 starts from, in the order asked for; ("best",) for the most accurate one."""
         return self.tuning.start_heads(self.methods)
 
-    def backbone_for(self, *, own_data: bool, weights: str = "") -> BackboneOptions:
+    def backbone_for(self, *, own_data: bool, weights: str = "", engine: str = "") -> BackboneOptions:
         """Return the backbone's options as they are used.
 
         Parameters
@@ -125,6 +128,8 @@ class AppConfig:
             Whether clients are nodes with data of their own.
         weights : str
             A node's own path to the weights; "" for the run's.
+        engine : str
+            A node's own engine; "" for the run's.
         """
         sized = self.backbone.takes_text or self.backbone.has_own_size
         small = self.data.dataset == "builtin" and not own_data and not sized
@@ -133,6 +138,7 @@ class AppConfig:
             self.backbone,
             input_size=size,
             backbone_weights=weights or self.backbone.backbone_weights,
+            engine=engine or self.backbone.engine,
             norm="group" if self.tuning.batch_norm == "groupnorm" else "batch",
         )
 
@@ -160,7 +166,7 @@ class AppConfig:
             With all problems: unknown names, wrong types, values out of range, values that exclude each other.
         """
         kinds: dict[str, type[Options]] = {one.name: one.default_factory for one in cls._own()}  # type: ignore[misc]
-        kinds |= {name: method.options for name, method in METHODS.items()}
+        kinds |= {name: method.options for name, method in RECORDS.items()}
         known = [key for kind in kinds.values() for key in kind.keys()]  # noqa: SIM118  # no mapping
         problems, groups = [], {}
         for name in [name for name in run_config if name not in known]:
@@ -172,7 +178,7 @@ class AppConfig:
             except ConfigError as error:
                 problems += str(error).split("\n")
         if not problems:
-            methods = {name: groups.pop(name) for name in METHODS}
+            methods = {name: groups.pop(name) for name in RECORDS}
             config = cls(**groups, method_options=methods)  # type: ignore[arg-type]  # each of its own kind
             if config.data.folder_levels == "auto" and config.partition.partition_column == "subfolder":
                 # Who divides by the folders below the classes has said which are the classes.
@@ -186,7 +192,7 @@ class AppConfig:
     @property
     def groups(self) -> list[Options]:
         """All groups, those of the methods last."""
-        return [*(getattr(self, one.name) for one in self._own()), *self.method_options.values()]
+        return [*(getattr(self, one.name) for one in self._own()), *(self.method_options[name] for name in RECORDS)]
 
     @classmethod
     def _own(cls) -> list[Field[Any]]:
@@ -195,6 +201,13 @@ class AppConfig:
     def _contradictions(self) -> list[str]:
         """Return what is wrong with groups together."""
         problems, tuning = [], self.tuning
+        for name in self.methods:
+            try:
+                self.options_of(name)
+            except ValueError as error:  # with the run's other options, of which a variant has the rest
+                problems.append(f"method: {error}")
+        if problems:
+            return problems
         if self.run.save_client_statistics and not self.run.save_statistics:
             problems.append("save-client-statistics: needs save-statistics, got false")
         if (

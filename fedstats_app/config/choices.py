@@ -6,6 +6,7 @@ error whether it is there and what it holds, and a name of the hub is downloaded
 
 from __future__ import annotations
 
+from fedstats_app.backbones.engine import BFLOAT16
 from fedstats_app.config.app_config import AppConfig
 from fedstats_app.config.node_config import NodeConfig
 from fedstats_app.data.clients import data_spec
@@ -40,6 +41,8 @@ def refused_choice(run: AppConfig, node: NodeConfig) -> str:
         # They say how large a network is that must be built before its weights are seen not to fit.
         own = node.backbone_arguments or "none"
         return f"backbone-arguments: the run asks for {arguments!r}, the node-config has {own!r}"
+    if run.backbone.engine == BFLOAT16 and node.engine:
+        return f"engine: the run asks for {BFLOAT16!r}, the node-config has {node.engine!r}"
     if node.allowed_backbones is None:
         # Those with another prefix are looked up on a hub, or in a folder of that name.
         if ":" in name.removeprefix("random:"):

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.backbones.engine import NODE_ENGINES
 from fedstats_app.backbones.options import backbone_name, network_arguments
 from fedstats_app.data.feature_cache_files import default_cache_root
 from fedstats_app.data.folder_layout import FOLDER_LEVELS
 from fedstats_app.data.options import CacheOptions, DataOptions
-from fedstats_app.methods import METHODS
+from fedstats_app.methods import RECORDS
 from fedstats_app.options import Check, ConfigError, number, one_of, some_of, text, whole
 from fedstats_app.training.limits import MAX_CLIENT_NAME, RequestLimits
 
@@ -24,7 +25,7 @@ STATE_FOLDER = "state"
 
 def allowed_method_list(value: object) -> tuple[str, ...] | None:
     """Return the methods that an owner allows; None for all."""
-    names = str(some_of((*METHODS, TRAINING), "all")(value))
+    names = str(some_of((*RECORDS, TRAINING), "all")(value))
     return None if names == "all" else tuple(names.split(","))
 
 
@@ -77,6 +78,8 @@ class NodeConfig:
         What the folders at ``data_path`` are. A run cannot choose that either.
     allowed_backbones : tuple of str or None
         All that may be loaded; None for those that are known by name alone, without a hub or a folder.
+    engine : str
+        What computes features here; "" for what the run says.
     backbone_arguments : str
         All that a run may give to a network's constructor, on data of the owner's.
     holdout_fraction : float or None
@@ -108,6 +111,7 @@ class NodeConfig:
     label_column: str = ""
     folder_levels: str = "auto"
     allowed_backbones: tuple[str, ...] | None = None
+    engine: str = ""
     backbone_arguments: str = ""
     holdout_fraction: float | None = None
     max_questions: int = 8
@@ -155,6 +159,10 @@ class NodeConfig:
         """
         if options.feature_cache == "off" or (self.data_path and not self.cache_dir):
             return None
+        return self._cache_folder(options)
+
+    def engine_root(self, options: CacheOptions) -> Path:
+        """Return the folder of networks exported to an engine: copies of weights that the node has, nothing of data."""
         return self._cache_folder(options)
 
     def state_root(self, options: CacheOptions) -> Path:
@@ -222,6 +230,7 @@ def _node_policy(node_config: Mapping[str, object]) -> dict[str, Any]:
         "allowed-methods": ("allowed_methods", allowed_method_list),
         "allowed-backbones": ("allowed_backbones", backbone_list),
         "backbone-arguments": ("backbone_arguments", network_arguments),
+        "engine": ("engine", one_of(*NODE_ENGINES)),
         "allowed-datasets": ("allowed_datasets", lambda value: tuple(str(value).split(","))),
         "image-column": ("image_column", text),
         "text-column": ("text_column", text),

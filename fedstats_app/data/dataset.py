@@ -202,7 +202,7 @@ class Dataset:
             with opened as image:
                 return to_rgb(image)
         except UNREADABLE as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, DatasetError) else f"{type(error).__name__}: {error}"
             raise UnreadableSampleError(self.sample_name(index), reason, self.kind) from error
 
     def sample_name(self, index: int) -> str:

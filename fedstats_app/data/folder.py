@@ -21,6 +21,7 @@ from fedstats_app.data.folder_layout import (
     visible_folders,
 )
 from fedstats_app.data.paths import existing_path
+from fedstats_app.data.text_files import read_text
 
 _NAMED = 5
 
@@ -35,7 +36,7 @@ class FolderSource:
     def open(self, index: int) -> Sample:
         """Open an image file, whose pixels are read later, or read a text file, which is in UTF-8."""
         path = self._root / self._relative_paths[index]
-        return Image.open(path) if self._kind == "image" else path.read_text(encoding="utf-8")
+        return Image.open(path) if self._kind == "image" else read_text(path)
 
     def name(self, index: int) -> str:
         """Return the path of a sample, relative to the folder and with forward slashes."""

@@ -18,9 +18,14 @@ def is_table(spec: str) -> bool:
 def dataset_spec(value: object) -> object:
     """Check for where a data set is."""
     kind, _, where = str(value).partition(":")
-    if not (value == "builtin" or (kind in ("hub", "folder", "parquet", "csv", "arrow") and where)):
-        raise ValueError("must be builtin, hub:NAME, folder:/PATH, parquet:/PATH, csv:/PATH or arrow:/PATH")
-    if kind in ("folder", "parquet", "csv", "arrow") and not is_absolute(where):
+    if kind == "synthetic":
+        number, _, where = where.partition(":")
+        where = where if number.isdecimal() else ""
+    if not (value == "builtin" or (kind in ("hub", "folder", "parquet", "csv", "arrow", "synthetic") and where)):
+        raise ValueError(
+            "must be builtin, hub:NAME, folder:/PATH, parquet:/PATH, csv:/PATH, arrow:/PATH or synthetic:C:/PATH"
+        )
+    if kind != "hub" and value != "builtin" and not is_absolute(where):
         # The app does not run in the user's folder, so a relative path would lead somewhere else.
         raise ValueError("must name an absolute path (or one that starts with ~)")
     return value

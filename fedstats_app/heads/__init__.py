@@ -8,6 +8,7 @@ It may import statistics.
 from fedstats_app.heads.calibration import Calibration, CalibrationSums
 from fedstats_app.heads.confusion import ConfusionMatrix
 from fedstats_app.heads.fedcof import solve_fedcof
+from fedstats_app.heads.fedcof_oracle import solve_oracle
 from fedstats_app.heads.fedroot import solve_fedroot
 from fedstats_app.heads.gaussian import solve_gaussian
 from fedstats_app.heads.head_scores import HeadScores
@@ -29,5 +30,6 @@ __all__ = [
     "solve_fedroot",
     "solve_gaussian",
     "solve_ncm",
+    "solve_oracle",
     "solve_ridge",
 ]

@@ -25,7 +25,7 @@ _CLEARLY_BETTER = 0.01
 
 
 def solve_fedcof(
-    rows: ClassMeanRows, *, shrinkage: float | Literal["auto"] = 1.0, between_class: bool = False
+    rows: ClassMeanRows, *, shrinkage: float | Literal["auto"] = 1.0, between_class: bool | Literal["only"] = False
 ) -> LinearHead:
     """Return the head of estimated covariances: G_hat W^T = B, rows normalised.
 
@@ -44,8 +44,9 @@ def solve_fedcof(
         gamma >= 0, absolute, as in the paper. "auto": the best expected accuracy
         (:mod:`fedstats_app.heads.regularisation`). Infinity, and "auto" where the means say nothing (one client) or
         promise FedNCM's head to be better, give the limit, which is FedNCM's head.
-    between_class : bool
-        Ablation: add the between-class scatter (sum_c N_c mu_c mu_c^T in place of N mu mu^T).
+    between_class : bool or "only"
+        Ablations. True adds the between-class scatter (sum_c N_c mu_c mu_c^T in place of N mu mu^T). "only" leaves the
+        scatter of the means about their class means out besides, but not gamma; it needs a number for that.
 
     Returns
     -------
@@ -55,24 +56,27 @@ def solve_fedcof(
     Raises
     ------
     ValueError
-        If shrinkage is negative or not a number.
+        If shrinkage is negative or not a number, or "auto" with between-class scatter only.
     """
     if shrinkage != "auto" and (isinstance(shrinkage, str) or not shrinkage >= 0.0):
         raise ValueError(f'shrinkage must be a number >= 0 or "auto", got {shrinkage!r}')
+    if between_class == "only" and shrinkage == "auto":
+        raise ValueError('shrinkage must be a number with between_class="only", got "auto"')
     totals = ClassTotals.of(rows)
     weights = (totals.counts - 1).clamp(min=0) / (totals.num_means - 1).clamp(min=1)
     samples = float((totals.counts - 1).clamp(min=0).sum())
     scatter, how = None, ""
     if shrinkage == "auto":
         scatter = row_scatter(rows, totals, weights)
-        shrinkage, how = _choose_shrinkage(totals, scatter, samples, between_class), " (auto)"
+        shrinkage, how = _choose_shrinkage(totals, scatter, samples, bool(between_class)), " (auto)"
     present = totals.counts > 0
     ridge = float(shrinkage) * samples if shrinkage else 0.0
     if math.isnan(ridge) or math.isinf(ridge):
         return _limit(rows, totals, present, how)
     if scatter is None:
         scatter = row_scatter(rows, totals, weights)
-    gram = scatter + _mean_term(totals, between_class)
+    means = _mean_term(totals, bool(between_class))
+    gram = means if between_class == "only" else scatter + means
     solution = solve_positive_definite(add_to_diagonal(gram, ridge), totals.sums.T)
     weight, _ = normalize_rows(solution.x.T)
     report = solution.report(f"gamma {shrinkage:.4g}{how}", ridge, shrinkage=float(shrinkage))

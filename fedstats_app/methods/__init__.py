@@ -3,9 +3,12 @@
 Statistics and heads inside functions only: names and options are read where there is no torch.
 """
 
+import re
 from typing import Any
 
-from fedstats_app.methods.method import ConfiguredMethod, Method, Needs, Personal
+from fedstats_app.methods.method import ConfiguredMethod, Method, Needs, Personal, Uplink
+from fedstats_app.methods.variants import changes_in, varied
+from fedstats_app.options import Check, some_of
 
 # One line per method, in the order of tables and plots.
 # isort: off
@@ -14,18 +17,95 @@ from fedstats_app.methods.fed3r import FED3R as FED3R
 from fedstats_app.methods.fedcof import FEDCOF as FEDCOF
 from fedstats_app.methods.fedcgs import FEDCGS as FEDCGS
 from fedstats_app.methods.fedroot import FEDROOT as FEDROOT
+
 # isort: on
+# Ablations, which "all" does not name.
+from fedstats_app.methods.fedcof_oracle import FEDCOF_ORACLE as FEDCOF_ORACLE
 
-__all__ = ["METHODS", "PERSONAL_METHODS", "ConfiguredMethod", "Method", "Needs", "Personal", "display_name"]
+__all__ = [
+    "ABLATIONS",
+    "METHODS",
+    "MOST_METHODS",
+    "PERSONAL_METHODS",
+    "RECORDS",
+    "ConfiguredMethod",
+    "Method",
+    "Needs",
+    "Personal",
+    "Uplink",
+    "display_name",
+    "head_parts",
+    "is_method",
+    "method_list",
+    "method_order",
+    "record_of",
+    "varied",
+]
 
-METHODS: dict[str, Method[Any]] = {one.name: one for one in tuple(globals().values()) if isinstance(one, Method)}
+# Heads of one run: clients that score them keep an integer for each, their samples and the classes.
+MOST_METHODS = 16
+
+ABLATIONS: dict[str, Method[Any]] = {one.name: one for one in (FEDCOF_ORACLE,)}
+METHODS: dict[str, Method[Any]] = {
+    one.name: one for one in tuple(globals().values()) if isinstance(one, Method) and one.name not in ABLATIONS
+}
+RECORDS = METHODS | ABLATIONS
 
 # Those that can make a head for one client; models that are trained start from the first of them that was solved.
-_PERSONAL = {name: record.personal_with(record.options()) for name, record in METHODS.items()}
+_PERSONAL = {name: record.personal_with(record.options()) for name, record in RECORDS.items()}
 _PRIORITIES = {name: personal.priority for name, personal in _PERSONAL.items() if personal}
 PERSONAL_METHODS = tuple(sorted(_PRIORITIES, key=lambda name: -_PRIORITIES[name]))
 
 
+def head_parts(name: str) -> tuple[str, str]:
+    """Return the method, or variant, that a head is of, and what was trained from it, "" if nothing was.
+
+    Of a head that is of no method the name before the first hyphen is taken for its start.
+    """
+    base = max((one for one in RECORDS if re.match(rf"{one}(?![a-z0-9])", name)), key=len, default="")
+    if not base:
+        start, _, stage = name.partition("-")
+        return start, stage
+    method = base + changes_in(name)
+    return method, name[len(method) :].removeprefix("-")
+
+
+def is_method(name: str) -> bool:
+    """Return whether a name is that of a method or of a variant."""
+    return name.partition("@")[0] in RECORDS
+
+
+def record_of(method: str) -> Method[Any]:
+    """Return the record of a method or variant; KeyError where the name is of neither."""
+    return RECORDS[method.partition("@")[0]]
+
+
 def display_name(method: str) -> str:
-    """Return a method's name as its paper spells it; an unknown one comes back unchanged."""
-    return METHODS[method].display_name if method in METHODS else method
+    """Return a method's name as its paper spells it, a variant's with its options; an unknown one unchanged."""
+    if not is_method(method):
+        return method
+    name, changes = record_of(method).display_name, method.split("@")[1:]
+    return f"{name} ({', '.join(change.replace('=', ' ') for change in changes)})" if changes else name
+
+
+def method_order(method: str) -> int:
+    """Return where a method stands in tables, its variants with it; those that are not known come last."""
+    return list(RECORDS).index(record_of(method).name) if is_method(method) else len(RECORDS)
+
+
+def method_list(more: tuple[str, ...], *single: str) -> Check:
+    """Return a check for some methods, variants and other words, each once, or for a single other word."""
+
+    def check(value: object) -> object:
+        names = [name.strip() for name in str(value).split(",")]
+        plain = [name for name in names if not is_method(name) or "@" not in name]
+        if plain:
+            some_of((*RECORDS, *more), *(single if plain == names else ()))(",".join(plain))
+        for name in names:
+            if name not in plain:
+                varied(record_of(name).options(), name)
+        if len(set(names)) < len(names) or len(names) > MOST_METHODS:
+            raise ValueError(f"must name each once, and at most {MOST_METHODS}")
+        return ",".join(names)
+
+    return check

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.methods.method import Method, Needs
-from fedstats_app.options import Options, flag, number, one_of, option, whole
+from fedstats_app.options import Options, flag_or, number, one_of, option, whole
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
@@ -22,17 +22,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedCOFOptions(Options):
-    """As :func:`fedstats_app.heads.solve_fedcof`, disjoint means of a client per class, and what is their middle."""
+    """As :func:`fedstats_app.heads.solve_fedcof`; means of a client per class, their middle, noise on their counts."""
 
     prefix: ClassVar[str] = "fedcof-"
 
     shrinkage: float | Literal["auto"] = option("auto", number(0.0, word="auto", infinite=True))
-    between_class: bool = option(False, flag)
+    between_class: bool | Literal["only"] = option(False, flag_or("only"))
     means_per_class: int = option(1, whole(1, 10_000))
     center: Literal["mean", "median"] = option("mean", one_of("mean", "median"))
+    count_noise: Literal["none", "uniform", "gaussian", "laplace"] = option(
+        "none", one_of("none", "uniform", "gaussian", "laplace")
+    )
+    count_noise_epsilon: float = option(0.5, number(0.0, 0.999, open_low=True))
+    count_noise_seed: int = option(0, whole(0, 2**31 - 1))
 
     def problems(self) -> list[str]:
-        """Refuse a median of several means per client: who sends more of them would weigh more."""
+        """Refuse what does not go together."""
+        if self.between_class == "only" and self.shrinkage == "auto":
+            return ["fedcof-between-class: only needs a number for fedcof-shrinkage, got auto"]
+        if self.center == "median" and self.count_noise != "none":
+            return [f"fedcof-count-noise: needs fedcof-center mean, got {self.count_noise!r} with median"]
+        # Who sends more means would weigh more.
         if self.center == "median" and self.means_per_class > 1:
             return [f"fedcof-center: median needs fedcof-means-per-class 1, got {self.means_per_class}"]
         return []
@@ -45,10 +55,17 @@ def _specify(options: FedCOFOptions, seed: int) -> StatisticsSpec:
 
 
 def _solve(rows: ClassMeanRows, options: FedCOFOptions) -> LinearHead:
+    import torch
+
     from fedstats_app.heads import solve_fedcof
+    from fedstats_app.heads.count_noise import draw_noise, with_noise
     from fedstats_app.heads.robust_rows import robust_rows
 
     rows = robust_rows(rows) if options.center == "median" else rows
+    if options.count_noise != "none":
+        generator = torch.Generator().manual_seed(options.count_noise_seed)
+        noise = draw_noise(options.count_noise, options.count_noise_epsilon, rows.counts, generator)
+        rows = with_noise(rows, noise)
     return solve_fedcof(rows, shrinkage=options.shrinkage, between_class=options.between_class)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         StatisticsSum,
     )
 
+# From M, K, C, d to numbers.
+Uplink = Callable[[int, int, int, int], int]
 OptionsType = TypeVar("OptionsType", bound=Options)
 
 
@@ -107,11 +109,14 @@ class Method(Generic[OptionsType]):
         From options and the run's seed to what clients are asked for; by default the Gram matrix where it is needed.
     keeps_rows : bool or callable
         Every client's rows are kept, always or with some options, and ``solve`` takes them,
-        :class:`ClassMeanRows`, instead of their sum, :class:`FeatureStatistics`.
+        :class:`ClassMeanRows`, instead of their sum, :class:`FeatureStatistics`; where it needs a Gram matrix both, as
+        if of one client, :class:`ClientStatistics`.
     complete : callable or None
         From rows that are kept and the factors' sums to the :class:`FeatureStatistics` that ``solve`` takes then.
     personal : Personal, callable or None
         None where clients get no head of their own by this method; a callable where it depends on the options.
+    uplink_with : callable or None
+        From options to that formula, where it depends on them.
     measure : callable
         From options, the server's test features, read on demand, (n, d) or None without test data, and what prints a
         line, to options in which nothing is left to be measured.
@@ -121,13 +126,14 @@ class Method(Generic[OptionsType]):
     display_name: str
     paper: str
     solve: Callable[[Any, OptionsType], LinearHead]
-    uplink: Callable[[int, int, int, int], int] | None
+    uplink: Uplink | None
     needs: Needs = field(default_factory=Needs)
     options: type[OptionsType] = Options  # type: ignore[assignment]  # an empty group
     specify: Callable[[OptionsType, int], StatisticsSpec] | None = None
     keeps_rows: bool | Callable[[OptionsType], bool] = False
     complete: Callable[[LowRankStatistics], FeatureStatistics] | None = None
     personal: Personal | Callable[[OptionsType], Personal] | None = None
+    uplink_with: Callable[[OptionsType], Uplink] | None = None
     measure: Callable[[OptionsType, Callable[[], Tensor] | None, Callable[[str], None]], OptionsType] = _as_they_are
 
     @property
@@ -140,10 +146,15 @@ class Method(Generic[OptionsType]):
         return self.personal(options) if callable(self.personal) else self.personal
 
     def configured(
-        self, options: OptionsType | None = None, *, seed: int = 0, feature_map: FeatureMap | None = None
+        self,
+        options: OptionsType | None = None,
+        *,
+        seed: int = 0,
+        feature_map: FeatureMap | None = None,
+        variant: str = "",
     ) -> ConfiguredMethod:
         """Return the method with options, by default the run-config's, and perhaps another feature map than theirs."""
-        return ConfiguredMethod(self, self.options() if options is None else options, seed, feature_map)
+        return ConfiguredMethod(self, self.options() if options is None else options, seed, feature_map, variant)
 
 
 @dataclass(frozen=True)
@@ -160,17 +171,20 @@ class ConfiguredMethod:
         Draws the feature map, if there is one.
     feature_map : FeatureMap or None
         Takes the place of the options' one.
+    variant : str
+        Takes the place of the method's name, where it is served with several options.
     """
 
     method: Method[Any]
     options: Options
     seed: int = 0
     feature_map: FeatureMap | None = None
+    variant: str = ""
 
     @property
     def name(self) -> str:
-        """The method's."""
-        return self.method.name
+        """The variant's, else the method's."""
+        return self.variant or self.method.name
 
     @property
     def specification(self) -> StatisticsSpec:
@@ -193,10 +207,20 @@ class ConfiguredMethod:
         keeps = self.method.keeps_rows
         return keeps(self.options) if callable(keeps) else keeps
 
+    @property
+    def uplink(self) -> Uplink | None:
+        """The paper's formula of what clients send, with these options; None where there is none."""
+        return self.method.uplink if self.method.uplink_with is None else self.method.uplink_with(self.options)
+
     def solve(self, statistics: StatisticsSum) -> LinearHead:
         """Return the head, from statistics that cover the specification."""
-        takes_rows = self.keeps_rows and self.method.complete is None
-        return self.method.solve(statistics.rows() if takes_rows else self.sums(statistics), self.options)
+        if not self.keeps_rows or self.method.complete is not None:
+            return self.method.solve(self.sums(statistics), self.options)
+        if not self.method.needs.gram:
+            return self.method.solve(statistics.rows(), self.options)
+        from fedstats_app.statistics import ClientStatistics
+
+        return self.method.solve(ClientStatistics(statistics.rows(), statistics.summed().gram), self.options)
 
     def sums(self, statistics: StatisticsSum) -> FeatureStatistics:
         """Return the sums of statistics that cover the specification, completed where the method does that."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class ClientOutcome:
         Of a merged reply; of a known client its samples only.
     seconds : float
         Time the client says it took.
+    engine : str
+        What computed its features, as the client says: "torch", "openvino" or "openvino-bf16"; "" where it does not.
     num_suppressed_classes : int
         Classes that the client says it left out because it has few samples of them.
     warning : str
@@ -48,6 +50,7 @@ class ClientOutcome:
     num_unreadable: int = 0
     wire_bytes: int = 0
     seconds: float = 0.0
+    engine: str = ""
     num_suppressed_classes: int = 0
     warning: str = ""
     share: float = 0.0
@@ -63,4 +66,4 @@ class ClientOutcome:
 
     def to_json(self) -> dict[str, object]:
         """Return the attributes as plain values."""
-        return asdict(self)
+        return {**vars(self)}

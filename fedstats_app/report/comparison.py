@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstats_app.data.paths import without_folders
-from fedstats_app.methods import METHODS, display_name
+from fedstats_app.methods import display_name, method_order
 from fedstats_app.report import sections
 from fedstats_app.report.charts import Chart, Mark, charts
 from fedstats_app.report.page import render
@@ -199,8 +199,7 @@ def _table(runs: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
     """Return the accuracy of every method in every run, and of what was trained."""
     rows = [
         (display_name(name), [percent(run.methods.get(name, {}).get("accuracy")) for run in runs])
-        for name in METHODS
-        if any(name in run.methods for run in runs)
+        for name in sorted({name for run in runs for name in run.methods}, key=lambda name: (method_order(name), name))
     ]
     trained = [{one.name: one for one in run.trainings} for run in runs]
     for name in dict.fromkeys(name for found in trained for name in found):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.methods import METHODS, display_name
+from fedstats_app.methods import display_name, head_parts, method_order
 from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.results.disclosure import DISCLOSURE_FILE
 from fedstats_app.results.examples_file import Example, read_examples
@@ -101,8 +101,7 @@ class RunRecord:
     def methods(self) -> Mapping[str, Mapping[str, Any]]:
         """From every closed-form method to what results.json says of its head, in the order of the tables."""
         found: Mapping[str, Mapping[str, Any]] = self.results.get("methods", {})
-        order = {name: place for place, name in enumerate(METHODS)}
-        return {name: found[name] for name in sorted(found, key=lambda name: order.get(name, len(order)))}
+        return {name: found[name] for name in sorted(found, key=method_order)}
 
     @property
     def scored(self) -> Mapping[str, Mapping[str, Any]]:
@@ -136,7 +135,7 @@ class RunRecord:
 
     def title_of(self, head: str) -> str:
         """Return a head's name as people write it: "Fed3R", "Fed3R, probe"."""
-        method, _, stage = head.partition("-")
+        method, stage = head_parts(head)
         return display_name(method) + (f", {stage}" if stage else "")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedstats_app.data.paths import without_folders
-from fedstats_app.methods import METHODS, display_name
+from fedstats_app.methods import display_name, method_order
 from fedstats_app.outcomes.intervals import wilson_interval
 from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.report.charts import Chart, Line, Mark, charts
@@ -47,7 +47,7 @@ class Share:
 
 def colour_of(method: str) -> int:
     """Return which of the page's colours a method has, everywhere."""
-    return list(METHODS).index(method) if method in METHODS else len(METHODS)
+    return method_order(method)
 
 
 def method_rows(run: RunRecord) -> list[dict[str, Any]]:

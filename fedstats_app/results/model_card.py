@@ -13,7 +13,7 @@ from typing import Any
 
 from fedstats_app.backbones.licences import Licence
 from fedstats_app.data.paths import without_folders
-from fedstats_app.methods import METHODS, Needs, display_name
+from fedstats_app.methods import Needs, display_name, head_parts, is_method, record_of
 from fedstats_app.results.head_file import read_head
 from fedstats_app.results.text_columns import bytes_with_unit
 from fedstats_app.results.tuned_backbone import SUFFIX
@@ -287,12 +287,18 @@ network's weights are not in it; their fingerprint is, and other weights are ref
         kind = self.kind
         rows = [(f"`{name}`", *_calibrated(score.get("calibration"))) for name, score in self.scores.items()]
         table = _table(("head", "temperature", "negative log-likelihood", "expected calibration error"), rows)
+        fitted = [score["calibration"] for score in self.scores.values() if score.get("calibration")]
+        near = ""
+        if not all(one.get("exact") for one in fitted):
+            near = (
+                "Where clients evaluated, or the network was tuned, the calibration error after it is interpolated,\n"
+                "to about 0.004; `fedstats evaluate` counts it exactly.\n"
+            )
         return f"""## Calibration
 
 Scores divided by the temperature, then a softmax, give the probabilities. The temperature was chosen on the {kind}s of
-the evaluation themselves: one number, which changes no prediction, but the errors after it are a little too good. The
-calibration error after it is interpolated, to about 0.004; `fedstats evaluate` counts it exactly.
-
+the evaluation themselves: one number, which changes no prediction, but the errors after it are a little too good.
+{near}
 {table}"""
 
     def privacy(self) -> str:
@@ -300,8 +306,8 @@ calibration error after it is interpolated, to about 0.004; `fedstats evaluate` 
         kind, lines = self.kind, []
         for name, metadata in self.heads.items():
             method = metadata.get("method", name)
-            if method in METHODS:
-                lines.append(f"- `{name}`: every client sent {_sent(METHODS[method].needs)}.")
+            if is_method(method):
+                lines.append(f"- `{name}`: every client sent {_sent(record_of(method).needs)}.")
                 continue
             # Runs of versions that did not write it down lack it.
             sent = self.results.get("training", {}).get(name, {}).get("sent") or "what `disclosure.jsonl` lists"
@@ -357,8 +363,9 @@ def _calibrated(fitted: Mapping[str, float] | None) -> tuple[str, ...]:
 
 def _papers(heads: Iterable[str]) -> str:
     """Return the paper of every method that is one of ours, as a sentence."""
-    methods = dict.fromkeys(name.partition("-")[0] for name in heads)
-    papers = "; ".join(f"{display_name(name)}, {METHODS[name].paper}" for name in methods if name in METHODS)
+    methods = (head_parts(name)[0] for name in heads)
+    records = {record.name: record for record in (record_of(name) for name in methods if is_method(name))}
+    papers = "; ".join(f"{record.display_name}, {record.paper}" for record in records.values())
     return f"Papers: {papers}. " if papers else ""
 
 
@@ -373,7 +380,7 @@ def _sent(needs: Needs) -> str:
 
 def _title(name: str) -> str:
     """Spell out a head's name: the method's, and what was trained behind it."""
-    method, _, stage = name.partition("-")
+    method, stage = head_parts(name)
     return display_name(method) + (f", then {stage}" if stage else "")
 
 

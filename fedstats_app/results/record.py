@@ -12,13 +12,25 @@ import torch
 
 from fedstats_app import __version__
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.engine import BFLOAT16
 from fedstats_app.backbones.options import BackboneOptions
 from fedstats_app.heads import Calibration
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.statistics import FeatureMap
 
-VERSIONED = ("flwr", "flwr-datasets", "ray", "torch", "torchvision", "timm", "transformers", "numpy", "safetensors")
+VERSIONED = (
+    "flwr",
+    "flwr-datasets",
+    "ray",
+    "torch",
+    "torchvision",
+    "openvino",
+    "timm",
+    "transformers",
+    "numpy",
+    "safetensors",
+)
 
 
 def versions() -> dict[str, str]:
@@ -52,6 +64,7 @@ def run_record(
             "licence": asdict(backbone.licence),
             "fingerprint": backbone.fingerprint,
             "feature_dim": backbone.feature_dim,
+            "engine": backbone.engine,
             "input_size": backbone.input_size,
             "transform": backbone.transform_spec,
         },
@@ -88,9 +101,12 @@ def common_metadata(
         "backbone-arguments": options.backbone_arguments,
         "backbone-pooling": options.backbone_pooling,
         "backbone-features": backbone.features,
+        "backbone-precision": "bfloat16" if backbone.engine == BFLOAT16 else "float32",
         "backbone-licence": json.dumps(asdict(backbone.licence)),
         "backbone-fingerprint": backbone.fingerprint,
         "batch-norm": "groupnorm" if options.norm == "group" else "batch",
+        "input-mean": options.input_mean,
+        "input-std": options.input_std,
         "input-size": str(backbone.input_size),
         "sample-kind": backbone.kind,
         "text-pooling": options.text_pooling,

@@ -20,18 +20,18 @@ class RoundsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._begun: set[tuple[str, str]] = set()  # trainings that have a round from this process
+        self._last: dict[tuple[str, str], int] = {}  # by training, its last round from this process
 
     def append(self, record: RoundRecord) -> None:
         """Add one round's line.
 
         Rounds of the same training from this one on, which a run that was killed after its last checkpoint left there,
-        are removed before.
+        are removed before; so is the same round, of which there is more to say.
         """
         training = (record.stage, record.start)
-        if training not in self._begun:
-            self._begun.add(training)
+        if self._last.get(training, record.round) >= record.round:
             self._forget(training, record.round)
+        self._last[training] = record.round
         append_line(self.path, _line(record))
 
     def _forget(self, training: tuple[str, str], first: int) -> None:

@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.outcomes.training_record import RoundRecord
 from fedstats_app.results.head_file import head_to_bytes
 from fedstats_app.results.rounds_file import RoundsFile, read_rounds
 from fedstats_app.results.status_file import write_status_file
-from fedstats_app.results.tuned_backbone import FILE_KEY, Normalisation, tuned_metadata
+from fedstats_app.results.tuned_backbone import FILE_KEY, PATH_KEYS, Normalisation, tuned_metadata
 from fedstats_app.storage.files import append_line, tensors_to_bytes, write_atomically
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 
 DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
 Status = Literal["running", "completed", "failed"]
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@=()%-]*")
 
 _README = """# A run of fedstats-app
 
@@ -206,8 +207,8 @@ class RunFolder:
         (self.path / "clients.jsonl").unlink(missing_ok=True)
 
     def append_client(self, client: Mapping[str, object]) -> None:
-        """Add one client's line to clients.jsonl."""
-        append_line(self.path / "clients.jsonl", to_json_with_digest(client, indent=None))
+        """Add one client's line to clients.jsonl, not forced to disk: a run that goes on writes the file anew."""
+        append_line(self.path / "clients.jsonl", to_json_with_digest(client, indent=None), forced=False)
 
     def write_clients(self, clients: Iterable[Mapping[str, object]]) -> None:
         """Write clients.jsonl anew, when more is known of every client than when it answered."""
@@ -263,6 +264,7 @@ class RunFolder:
         entries = dict(metadata)
         if tuned is not None:
             entries.update(tuned_metadata(name, tuned, normalisation))
+        entries |= {key: without_folders(entries[key]) for key in PATH_KEYS if key in entries}
         content = head_to_bytes(head, entries)
         path.parent.mkdir(exist_ok=True)
         if tuned is not None:  # first, so that no head is without its backbone
@@ -303,9 +305,7 @@ def _new_folder(root: Path, name: str) -> Path:
 
 def _checked_name(what: str, name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{what} must be letters, digits, '.', '_', '-', and not start with one of these, got {name!r}"
-        )
+        raise ValueError(f"{what} must be letters, digits and ._@=()%-, and begin with a letter or digit, got {name!r}")
     return name
 
 

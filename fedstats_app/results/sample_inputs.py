@@ -9,7 +9,8 @@ from pathlib import Path
 from PIL import Image
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.data import Sample, to_rgb
+from fedstats_app.data import DatasetError, Sample, to_rgb
+from fedstats_app.data.text_files import read_text
 
 SampleLike = str | os.PathLike[str] | Image.Image
 _ONE = (str, os.PathLike, Image.Image)
@@ -46,15 +47,17 @@ def read_samples(samples: SampleLike | Iterable[SampleLike], backbone: Backbone)
 def _text(sample: SampleLike) -> str:
     if isinstance(sample, str):
         return sample
+    if isinstance(sample, Image.Image):
+        raise TypeError("this head classifies texts, got an image")
     if not isinstance(sample, os.PathLike):
         raise TypeError(f"a text must be a str, or the Path of a text file, got {type(sample).__name__}")
     path = Path(sample)
     if not path.is_file():
         raise FileNotFoundError(f"no text at {path}")
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a readable text in UTF-8: {error}") from error
+        return read_text(path)
+    except (OSError, DatasetError) as error:
+        raise ValueError(f"{path} is not a readable text: {error}") from error
 
 
 def _image(sample: SampleLike) -> Image.Image:

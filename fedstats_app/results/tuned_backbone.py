@@ -12,9 +12,13 @@ from typing import Literal
 from torch import nn
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.engine import BFLOAT16
 from fedstats_app.backbones.names import in_folder, is_folder_model
+from fedstats_app.backbones.options import per_channel
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.text import TextOptions, with_folder
+from fedstats_app.data.paths import without_folders
+from fedstats_app.storage.json_digest import read_json_file
 
 Normalisation = Literal["batch", "groupnorm"]
 
@@ -22,6 +26,8 @@ SUFFIX = ".backbone.safetensors"
 FILE_KEY = "tuned-backbone"
 NORMALISATION_KEY = "batch-norm"
 ARGUMENTS_KEY, IMAGE_POOLING_KEY = "backbone-arguments", "backbone-pooling"
+PRECISION_KEY = "backbone-precision"
+PATH_KEYS = ("backbone", "backbone-weights", "dataset")
 POOLING_KEY, TEMPLATE_KEY = "text-pooling", "text-template"
 # From the metadata's word, which is that of the run's configuration, to load_backbone's.
 _NORMS: dict[str, Literal["batch", "group"]] = {"batch": "batch", "groupnorm": "group"}
@@ -84,11 +90,23 @@ def tuned_metadata(name: str, tuned: Backbone, normalisation: Normalisation) -> 
         "input-size": str(tuned.input_size),
         FILE_KEY: f"{name}{SUFFIX}",  # relative to the head's folder, so that the run folder can be moved
         NORMALISATION_KEY: normalisation,
+        PRECISION_KEY: "float32",  # as it was trained
     }
 
 
+def with_paths(head: Path, metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return a head's metadata with whole paths where the configuration of its run has them.
+
+    A head may be handed on, so that its header has only the last part of a path; config.json stays.
+    """
+    config = head.parent.parent / "config.json"
+    settings = read_json_file(config).get("run_config", {}) if config.is_file() else {}
+    given = {key: str(settings.get(key, "")) for key in PATH_KEYS}
+    return {**metadata, **{key: path for key, path in given.items() if without_folders(path) == metadata.get(key)}}
+
+
 def load_backbone_of(
-    head: Path, metadata: Mapping[str, str], *, weights: str | None, batch_size: int, device: str
+    head: Path, metadata: Mapping[str, str], *, weights: str | None, batch_size: int, device: str, engine: str = "torch"
 ) -> Backbone:
     """Load the backbone that a head's metadata name: a tuned one from the head's folder, else an official one.
 
@@ -98,11 +116,12 @@ def load_backbone_of(
         The head's file.
     metadata : mapping of str to str
         With `backbone` and `input-size`; maybe with `backbone-weights`, `backbone-arguments`, `backbone-pooling`,
-        `tuned-backbone`, `batch-norm`, `text-pooling` and `text-template`.
+        `input-mean`, `input-std`, `tuned-backbone`, `batch-norm`, `text-pooling`, `text-template` and
+        `backbone-precision`.
     weights : str or None
         A weight file, or a model's folder, to take instead of what is named there.
-    batch_size, device
-        As for `fedstats_app.backbones.load_backbone`.
+    batch_size, device, engine
+        As for `fedstats_app.backbones.load_backbone`; a head of features in bfloat16 takes the engine that makes them.
 
     Raises
     ------
@@ -111,7 +130,7 @@ def load_backbone_of(
     ValueError
         If an entry has a value that is not allowed.
     """
-    tuned = metadata.get(FILE_KEY, "")
+    tuned, metadata = metadata.get(FILE_KEY, ""), with_paths(head, metadata)
     if tuned and Path(tuned).name != tuned:
         raise ValueError(f"{head}: {FILE_KEY} must be a file name without a folder, got {tuned!r}")
     name, recorded = metadata["backbone"], str(head.with_name(tuned)) if tuned else metadata.get("backbone-weights", "")
@@ -123,8 +142,11 @@ def load_backbone_of(
         name,
         weights=recorded if weights is None else weights,
         input_size=int(metadata["input-size"]),
+        mean=per_channel(metadata.get("input-mean", "")),
+        std=per_channel(metadata.get("input-std", "")),
         batch_size=batch_size,
         device=device,
+        engine=BFLOAT16 if metadata.get(PRECISION_KEY) == "bfloat16" else engine,
         norm=_norm(metadata.get(NORMALISATION_KEY, "batch")),
         arguments=metadata.get(ARGUMENTS_KEY, ""),
         pooling=metadata.get(IMAGE_POOLING_KEY, "auto"),

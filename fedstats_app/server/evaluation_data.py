@@ -12,7 +12,7 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.samples import samples_for
 from fedstats_app.data import Dataset
 from fedstats_app.grid.progress import Progress
-from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
+from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.training.samples import Samples, TensorSamples
 
@@ -82,6 +82,12 @@ class ServerTestSet:
                 predictions = head.predict(mapped, mask_absent=mask_absent)
                 total[name] += HeadScores.from_logits(head.logits(mapped), labels, predictions)
         return total
+
+    def calibrate(self, feature_map: FeatureMap, head: LinearHead, scores: HeadScores) -> Calibration | None:
+        """Return the temperature that scores of these samples lead to, with the errors after it counted again."""
+        fitted = scores.calibration.fit()
+        batches = ((head.logits(feature_map(features)), labels) for features, labels in self.blocks)
+        return fitted and fitted.counted(batches)
 
     def predictions(self, feature_map: FeatureMap, head: LinearHead, *, mask_absent: bool) -> list[tuple[int, int]]:
         """Return of every sample that can be read its position in the data set and the class a head predicts."""

@@ -6,8 +6,9 @@ import logging
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context
 
 from fedstats_app.config import AppConfig
 from fedstats_app.grid.exchange import SERVER_SIDE_CODES
@@ -18,6 +19,10 @@ from fedstats_app.storage.files import remove_unfinished
 from fedstats_app.storage.lock import FolderLock
 from fedstats_app.wire.disclosure import DisclosureLedger
 
+# In the node-config of a ServerApp that runs in its user's own process.
+IN_PROCESS = "in-process"
+# Where a context's state says which folder the run has.
+_STATE, _FOLDER = "fedstats", "run-folder"
 # Characters of a failure's text that are kept and said.
 _MAX_REASON = 3000
 
@@ -46,6 +51,7 @@ def lifetime(context: Context) -> Iterator[tuple[AppConfig, RunFolder, Disclosur
             config = AppConfig.from_run_config(context.run_config)
             if folder is None:
                 folder = _locked(_folder_of(config, context), held)
+            context.state[_STATE] = ConfigRecord({_FOLDER: str(folder.path)})
             folder.write_status("running")
             folder.remove_traceback()
             ledger = DisclosureLedger(SERVER_SIDE_CODES)
@@ -57,6 +63,11 @@ def lifetime(context: Context) -> Iterator[tuple[AppConfig, RunFolder, Disclosur
             _tell_failure(folder, error)
             raise
         _tell((f"completed; results are in\n{folder.path}",), LastWord(str(folder.path)))
+
+
+def folder_of(context: Context) -> Path:
+    """Return the folder of the run that a context was given to."""
+    return Path(str(context.state.config_records[_STATE][_FOLDER]))
 
 
 def _folder_of(config: AppConfig, context: Context) -> RunFolder:
@@ -103,6 +114,8 @@ def _write_report(folder: RunFolder) -> None:
 def _tell_failure(folder: RunFolder | None, error: BaseException) -> None:
     """Say why a run failed wherever that can be said; what cannot be written or printed does not hide it."""
     reason = f"{type(error).__name__}: {error}"[:_MAX_REASON]
+    if isinstance(error, KeyboardInterrupt):
+        reason = "stopped by Ctrl-C"
     lines = [*getattr(error, "__notes__", ())]
     if folder is not None:
         try:
@@ -162,10 +175,15 @@ class LastWord(logging.Filter):
 
     def stay(self) -> None:
         """Be the last word of this process, in place of any before."""
+        self.forget()
+        logging.getLogger("flwr").addFilter(self)
+
+    @staticmethod
+    def forget() -> None:
+        """Leave the last word of this process to whoever has it otherwise."""
         logger = logging.getLogger("flwr")
         for earlier in [one for one in logger.filters if isinstance(one, LastWord)]:
             logger.removeFilter(earlier)
-        logger.addFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Print the line where Flower's process ends; return whether Flower's own record is to be logged."""
@@ -177,8 +195,10 @@ class LastWord(logging.Filter):
         return self.error is None or record.exc_info is None or record.exc_info[1] is not self.error
 
 
-def how_to_stop(folder: RunFolder) -> str:
-    """Return in words how to stop a run, which Ctrl-C does not, and how to go on with it afterwards."""
+def how_to_stop(folder: RunFolder, context: Context) -> str:
+    """Return in words how to stop a run, which Ctrl-C does in one process only, and how to go on with it afterwards."""
+    if context.node_config.get(IN_PROCESS):
+        return f"Ctrl-C stops this run, and the same settings with resume='{folder.path}' go on with it"
     return (
         f"Ctrl-C leaves this log only: `flwr stop {folder.run_id}` stops the run, and the same command with "
         f"resume='{folder.path}' in its --run-config goes on with it"

@@ -172,7 +172,9 @@ def prepare(
         _say_data(config, federation, test_data, progress)
     options = config.backbone_for(own_data=not simulated)
     with progress.doing(f"loading backbone {options.backbone}"):
-        backbone = loaded_backbone(options)
+        backbone = loaded_backbone(options, NodeConfig().engine_root(config.cache))
+        engine = backbone.engine_in_words
+    progress.say(f"features by {engine}")
     for warning in backbone.licence.warnings:
         progress.say(warning)
     if simulated:
@@ -182,7 +184,7 @@ def prepare(
     _check_classes(config, len(class_names), backbone.feature_dim)
     if config.trainer and "label-words" in config.start_heads:
         label_word_head(config.tuning.words, backbone, class_names)  # words that do not suit are an error now
-    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
+    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache), read_threads=options.read_threads)
     test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader, progress)
     clients = ClientGrid(
         grid,

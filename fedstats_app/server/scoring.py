@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedstats_app.grid.evaluation import evaluate_on_clients
-from fedstats_app.heads import ConfusionMatrix, HeadScores
-from fedstats_app.methods import FEDROOT, METHODS
+from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores
+from fedstats_app.methods import FEDROOT
 from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.outcomes.method_result import MethodResult
 from fedstats_app.outcomes.quality import quality
-from fedstats_app.results.communication import uplink_bytes
+from fedstats_app.results.communication import Sizes, uplink_formula
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.rank_curve import curve_points
@@ -35,6 +35,8 @@ class Scores:
         By method and client; empty where the server evaluated.
     examples : mapping
         From client to the samples that it evaluated on; empty where the server evaluated.
+    calibrations : mapping
+        By method, what the same samples say of its temperature; None where they say nothing.
     failures : dict
         From every client that was asked in vain to the reason.
     num_unreadable : int
@@ -48,6 +50,7 @@ class Scores:
     accuracies: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     examples: Mapping[int, int] = field(default_factory=dict)
     failures: Mapping[int, str] = field(default_factory=dict)
+    calibrations: Mapping[str, Calibration | None] = field(default_factory=dict)
     num_unreadable: int = 0
     curves: dict[str, list[CurvePoint]] = field(default_factory=dict)
 
@@ -69,22 +72,31 @@ class Scores:
 
 
 def score(run: Run, strategy: StatisticsStrategy, asked: Asked) -> Scores:
-    """Evaluate the heads of a finished strategy, and FedRoot's at other ranks."""
+    """Evaluate the heads of a finished strategy."""
     test_set, progress = run.test_set, run.progress
     if test_set is None:
         share = f"{100 * run.holdout:.0f}%"
         progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
         merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
         found = evaluate_on_clients(run.grid, strategy.request, strategy.indexed_heads, merged)
-        scores = Scores("clients", found.heads, found.accuracies, found.examples, found.failures)
+        fitted = {name: one.calibration.fit() for name, one in found.heads.items()}
+        scores = Scores("clients", found.heads, found.accuracies, found.examples, found.failures, fitted)
         if not scores.num_examples:
             progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
         return scores
     progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
-    scored = test_set.score(solved_heads(strategy), mask_absent=run.config.run.mask_absent)
-    points = [] if asked.curve is None else curve_points(run, strategy, asked.curve, scored[FEDROOT.name])
-    curves = {FEDROOT.name: points} if points else {}
-    return Scores("server", scored, num_unreadable=test_set.num_unreadable, curves=curves)
+    heads = solved_heads(strategy)
+    scored = test_set.score(heads, mask_absent=run.config.run.mask_absent)
+    fitted = {name: test_set.calibrate(*head, scored[name]) for name, head in heads.items()}
+    return Scores("server", scored, calibrations=fitted, num_unreadable=test_set.num_unreadable)
+
+
+def with_curves(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores) -> Scores:
+    """Return scores with what FedRoot scores at other ranks, where that can be said."""
+    if asked.curve is None or FEDROOT.name not in scores.heads:
+        return scores
+    points = curve_points(run, strategy, asked.curve, scores.heads[FEDROOT.name])
+    return replace(scores, curves={FEDROOT.name: points} if points else {})
 
 
 def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> MethodResult:
@@ -113,7 +125,7 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
         regulariser=head.report.regulariser,
         ridge_effective=head.report.ridge_effective,
         condition_number=head.report.condition_number,
-        calibration=None if found is None else found.calibration.fit(),
+        calibration=scores.calibrations.get(method),
         notes=list(head.report.notes),
         parameters=dict(head.report.parameters),
         probe_step=_probe_step(strategy, method),
@@ -122,16 +134,16 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
 
 def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
     """Return what clients sent by the paper's formula; without a paper that has one, what they did send."""
-    record, statistics = METHODS[method], strategy.statistics(method)
-    if record.uplink is None:
+    configured, statistics = strategy.methods()[method], strategy.statistics(method)
+    if configured.uplink is None:
         return strategy.wire_bytes(method)
-    return uplink_bytes(
-        method,
-        num_rows=statistics.num_rows if record.needs.several_means else statistics.num_pairs,
-        num_clients=strategy.collection.num_merged,
-        num_classes=strategy.num_classes,
+    sizes = Sizes(
+        rows=statistics.num_rows if configured.method.needs.several_means else statistics.num_pairs,
+        clients=strategy.collection.num_merged,
+        classes=strategy.num_classes,
         feature_dim=statistics.feature_dim,
     )
+    return uplink_formula(configured.uplink)(sizes)
 
 
 def _probe_step(strategy: StatisticsStrategy, method: str) -> float | None:

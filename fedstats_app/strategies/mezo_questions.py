@@ -92,9 +92,22 @@ class MezoQuestions(SampledTraining):
         TooFewClients
             If too few answer.
         """
+        losses, asked = self.measure_losses(grid, timeout)
+        return best_temperature(losses), asked
+
+    def measure_losses(self, grid: Grid, timeout: float | None = None) -> tuple[list[float], Asked]:
+        """Ask as :meth:`measure_temperature`; return the mean loss in nats at each of ``TEMPERATURES``.
+
+        Raises
+        ------
+        TooFewClients
+            If too few answer.
+        """
         asked = self._ask(grid, "temperature", len(TEMPERATURES), timeout)
         self._require_enough(asked, "losses by temperature")
-        return self._agreed(asked, lambda answers: best_temperature(self._average.mean(answers))), asked
+        self._agreed(asked, lambda answers: best_temperature(self._average.mean(answers)))
+        counted = {client: answer for client, answer in asked.with_samples.items() if client not in asked.failures}
+        return self._average.mean(counted), asked
 
     def _agreed(self, asked: Asked, estimate: Callable[[Mapping[int, MezoReply]], float]) -> float:
         """Return an estimate from all answers but those of clients that alone decide it, which become failures."""

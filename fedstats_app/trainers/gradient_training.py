@@ -10,17 +10,19 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord
 
+from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
 from fedstats_app.outcomes.training_record import TrainingResult
 from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.strategies.update_limits import UpdateLimits
-from fedstats_app.trainers.probe_start import divided, found_options, found_temperature
+from fedstats_app.trainers.probe_start import asked_losses, divided, found_options
 from fedstats_app.trainers.trainer import Session
 from fedstats_app.trainers.training import Training
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.options import OptimizerOptions
+from fedstats_app.training.zeroth_order.measures import best_temperature
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import EvaluationCounts
 
@@ -43,6 +45,8 @@ class GradientTraining(Training):
         self.learning_rate = self.request.options.learning_rate
         self.repeats = self.request.options.epochs
         self._checkpoints: Path = session.folder.path / "checkpoints" / session.name
+        # The clients' least loss with the solved head, where they were asked.
+        self._start_loss: float | None = None
         # Where the model of the best round is, if that is to be kept, and how good it is.
         self._best_folder, self._best = self._checkpoints.with_name(f"{session.name}.best"), -1.0
 
@@ -52,9 +56,13 @@ class GradientTraining(Training):
         checkpoint = latest_checkpoint(self._checkpoints) if session.resume else None
         temperature, asked = 1.0, None
         if checkpoint is not None:
-            temperature = float(checkpoint.metadata["temperature"])
-        elif self.on_features:
-            temperature, asked = found_temperature(session)
+            temperature, self._start_loss = (checkpoint.metadata[key] for key in ("temperature", "start_loss"))
+        elif self.on_features and not session.made and session.tuning.temperature == "auto":
+            losses, asked = asked_losses(session, session.head.head)
+            temperature, self._start_loss = best_temperature(losses), min(losses)
+            session.progress.say(
+                f"{session.name}: the head's logits are divided by {temperature:.4g}, where the clients' loss is least"
+            )
         self._build(temperature)
         self.announce(self.size)
         done = 0 if checkpoint is None else checkpoint.round
@@ -74,7 +82,30 @@ class GradientTraining(Training):
             self._strategy.start(session.grid, self._arrays, session.tuning.num_server_rounds - done)
         if self._best >= 0.0:
             self._take_best()
+        elif session.tuning.keep == "auto" and self._start_loss is not None:
+            self._keep_start_unless_better(self._start_loss)
         return self.result(), self.model
+
+    def _keep_start_unless_better(self, before: float) -> None:
+        """Go back to the start where the clients' loss on their training samples, at its best temperature, is no less.
+
+        Many samples at each site tell that a drift between sites took more than training gave, and none is held out.
+        """
+        session, last = self.session, self.rounds[-1]
+        try:
+            losses, asked = asked_losses(session, self.model.to_head(session.head.head.present))
+        except TooFewClients as error:
+            self.notes.append(f"whether the clients' loss fell is not known: {error}")
+            return
+        costs = {name: getattr(last, name) + getattr(asked, name) for name in _COSTS}
+        self.rounds[-1] = replace(last, **costs)
+        session.folder.append_round(self.rounds[-1])
+        told = f"{before:.4f} at the start, {min(losses):.4f} after round {last.round}"
+        session.progress.say(f"{session.name}: the clients' loss on their training samples is {told}")
+        if min(losses) >= before and last.round:
+            self.kept_round = 0
+            self._take(self._start_arrays)
+            self.notes.append(f"the start was kept, because the clients' loss did not fall: {told}")
 
     def _take_best(self) -> None:
         """Go back to the model of the round that did best on what clients hold out."""
@@ -102,7 +133,7 @@ class GradientTraining(Training):
             for name, tensor in {"head.weight": head.weight, "head.bias": head.bias}.items()
             if name not in trained
         }
-        self._arrays = to_record(trained)
+        self._arrays = self._start_arrays = to_record(trained)
         optimizer = session.options(OptimizerOptions)
         self._inner = make_optimizer(optimizer, buffers=self.model.buffer_names)
         self._strategy = FineTuning(
@@ -165,7 +196,12 @@ class GradientTraining(Training):
                 number,
                 to_tensors(outcome.arrays),
                 optimizer_state(self._inner),
-                {"name": self.session.name, "stopped": self.stopped, "temperature": self.start_temperature},
+                {
+                    "name": self.session.name,
+                    "stopped": self.stopped,
+                    "temperature": self.start_temperature,
+                    "start_loss": self._start_loss,
+                },
             )
         return stop
 

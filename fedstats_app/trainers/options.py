@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedstats_app.methods import METHODS
-from fedstats_app.options import Options, flag, number, one_of, option, some_of, whole, word_list
+from fedstats_app.methods import method_list
+from fedstats_app.options import Options, flag, number, one_of, option, whole, word_list
 from fedstats_app.training.options import BatchNorm
 
 # Heads to start from that no statistics are needed for.
@@ -17,7 +17,7 @@ MADE_HEADS = ("random", "zero", "label-words")
 class TuningOptions(Options):
     """Training from the head, whatever trains: from where, for how long, and how it is scored."""
 
-    start_head: str = option("best", some_of((*METHODS, *MADE_HEADS), "best", "all"))
+    start_head: str = option("best", method_list(MADE_HEADS, "best", "all"))
     label_words: str = option("", word_list)
     num_server_rounds: int = option(20, whole(1, 1_000_000))
     fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True))
@@ -30,7 +30,7 @@ class TuningOptions(Options):
     evaluate_every: int = option(1, whole(1, 1_000_000))
     patience: int = option(0, whole(0, 1_000_000))
     checkpoint_every: int = option(10, whole(0, 1_000_000))
-    keep: Literal["last", "best"] = option("last", one_of("last", "best"))
+    keep: Literal["auto", "last", "best"] = option("auto", one_of("auto", "last", "best"))
 
     @property
     def running_statistics(self) -> BatchNorm:

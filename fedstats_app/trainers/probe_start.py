@@ -9,7 +9,7 @@ import torch
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.options import ClientOptions, LocalOptions
-from fedstats_app.training.probe_rate import probe_rate
+from fedstats_app.training.probe_rate import probe_rate, typical_steps
 
 if TYPE_CHECKING:
     from fedstats_app.grid.mezo_exchange import Asked
@@ -26,44 +26,39 @@ def found_options(session: Session) -> LocalOptions:
         return given.with_rate()
     rate = probe_rate(
         step,
-        made=session.made,
+        num_steps=typical_steps(session.clients.values(), given.batch_size, given.epochs),
+        made_classes=session.head.head.num_classes if session.made else 0,
         momentum=given.momentum,
         temperature=session.tuning.logit_temperature,
     )
-    session.progress.say(f"{session.name}: learning-rate {rate:.4g}, from the class means")
+    session.progress.say(f"{session.name}: learning-rate {rate:.4g}, from the class means and the clients' samples")
     return given.with_rate(rate)
 
 
-def found_temperature(session: Session) -> tuple[float, Asked | None]:
-    """Return the temperature at which the clients' loss on their training samples is least, and what asking cost.
+def asked_losses(session: Session, head: LinearHead) -> tuple[list[float], Asked]:
+    """Return the clients' mean loss on their training samples, by temperature, and what asking cost.
 
-    It is FedMeZO's question, with its bounds on what a node says; the nodes forget it at once. Nobody is asked where
-    the head was made or a temperature is given.
+    It is FedMeZO's question, with its bounds on what a node says; the nodes forget it at once.
 
     Raises
     ------
     TooFewClients
         If too few clients answer.
     """
-    if session.made or session.tuning.temperature != "auto":
-        return 1.0, None
     from fedstats_app.grid.mezo_exchange import together
     from fedstats_app.strategies.fedmezo import FedMeZO
     from fedstats_app.training.zeroth_order.model import build_model, make_replica
     from fedstats_app.training.zeroth_order.setup import MezoSetup
 
-    head, backbone = session.head.head, session.backbone
+    backbone = session.backbone
     setup = MezoSetup(replace(session.request, tune="probe", options=LocalOptions()))
     start = {"head.weight": head.weight.float(), "head.bias": torch.nan_to_num(head.bias.float(), neginf=0.0)}
     replica = make_replica(setup, build_model(setup, start, backbone.module, backbone.feature_dim, backbone.device))
     strategy = FedMeZO(
         setup, start, session.clients, replica=replica, min_clients=session.min_clients, training=session.number
     )
-    temperature, asked = strategy.measure_temperature(session.grid)
-    session.progress.say(
-        f"{session.name}: the head's logits are divided by {temperature:.4g}, where the clients' loss is least"
-    )
-    return temperature, together([asked, strategy.synchronise(session.grid)])
+    losses, asked = strategy.measure_losses(session.grid)
+    return losses, together([asked, strategy.synchronise(session.grid)])
 
 
 def divided(head: LinearHead, temperature: float) -> LinearHead:

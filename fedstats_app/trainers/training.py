@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedstats_app.grid.evaluation import evaluate_on_clients
-from fedstats_app.heads import HeadScores
+from fedstats_app.heads import Calibration, HeadScores
 from fedstats_app.outcomes.client_accuracy import ClientAccuracy
 from fedstats_app.outcomes.compute import forward_passes
 from fedstats_app.outcomes.decline import decline
@@ -16,7 +16,7 @@ from fedstats_app.outcomes.quality import QUALITY, quality
 from fedstats_app.outcomes.training_record import RoundRecord, TrainingResult
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.trainers.trainer import Session
-from fedstats_app.training.evaluation import evaluate, score_head
+from fedstats_app.training.evaluation import evaluate, head_logits, score_head
 from fedstats_app.training.model import TunedModel
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.training import EvaluationCounts
@@ -209,7 +209,7 @@ class Training(ABC):
             start_temperature=self.start_temperature,
             kept_round=self.kept_round,
             quality={key: value for key, value in quality(scores).items() if key in QUALITY},
-            calibration=None if scores is None else scores.calibration.fit(),
+            calibration=None if scores is None else self._calibrated(scores),
             client_accuracy=ClientAccuracy.of(by_client),
         )
         worse = decline(result)
@@ -241,6 +241,14 @@ class Training(ABC):
         for client, reason in list(found.failures.items())[:3]:
             session.progress.say(f"{session.name}: client {client} did not evaluate the head: {reason}")
         return found.heads[session.name], found.accuracies[session.name]
+
+    def _calibrated(self, scores: HeadScores) -> Calibration | None:
+        """Return the head's temperature; only where features are at hand are the errors after it counted again."""
+        fitted = scores.calibration.fit()
+        if fitted is None or self._test is None or not self.on_features:
+            return fitted
+        head = self.model.to_head(self.session.head.head.present)
+        return fitted.counted(head_logits(self.model, head, self._test, batch_size=FEATURE_BATCH))
 
     def _notes_on_left_out(self) -> list[str]:
         return [

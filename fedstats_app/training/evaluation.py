@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -113,13 +114,26 @@ def score_head(
         Whether absent classes are never predicted.
     """
     total = HeadScores.zeros(head.num_classes)
-    with torch.no_grad(), reproducible_kernels(model.device):
-        for first in range(0, len(samples.labels), batch_size):
-            indices = torch.arange(first, min(first + batch_size, len(samples.labels)))
-            features = model.features(samples.inputs(indices).to(model.device)).cpu()
-            predictions = head.predict(features, mask_absent=mask_absent)
-            total += HeadScores.from_logits(head.logits(features), samples.labels[indices], predictions)
+    for features, labels in _features(model, samples, batch_size):
+        predictions = head.predict(features, mask_absent=mask_absent)
+        total += HeadScores.from_logits(head.logits(features), labels, predictions)
     return total
+
+
+def head_logits(
+    model: TunedModel, head: LinearHead, samples: Samples, *, batch_size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the logits (b, C) of a head and the labels (b,) of samples; arguments as :func:`score_head`."""
+    for features, labels in _features(model, samples, batch_size):
+        yield head.logits(features), labels
+
+
+def _features(model: TunedModel, samples: Samples, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for first in range(0, len(samples.labels), batch_size):
+        indices = torch.arange(first, min(first + batch_size, len(samples.labels)))
+        with torch.no_grad(), reproducible_kernels(model.device):
+            features = model.features(samples.inputs(indices).to(model.device)).cpu()
+        yield features, samples.labels[indices]
 
 
 def _evaluate_batch(

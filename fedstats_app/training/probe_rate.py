@@ -1,29 +1,31 @@
-"""The learning rate of a linear probe, from the class means alone.
+"""The learning rate of a linear probe, from the curvature of its loss and the clients' steps in a round.
 
-Features of pre-trained networks have a mean far from 0. Along it, and along the bias, softmax regression bends most and
-a client with few classes pulls the head of all others; what tells classes apart is the rest. So the rate is in units of
-one over the squared length of a class mean, with 1 for the bias, and grows with the share of that which lies between
-classes, and with their number, since probabilities, and the curvature with them, are smaller. How much was fitted.
+The Hessian of softmax regression is (diag(p) - p p') times the second moment of the features with a 1 for the bias.
+Features of pre-trained networks have a mean far from 0, so that the largest eigenvalue of that moment is about the
+squared length of a class mean, plus 1; of diag(p) - p p' it is at most 1/2, and 1/C where nothing is known yet.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
-FACTOR, LEAST_SHARE = 20.0, 0.05
-# A head that was made knows nothing and has all to learn; a solved one has much to lose.
-MADE_FACTOR = 2.0
+# Of 1 / L, L the curvature at p = (1/2, 1/2): above it, and above twice that, most heads lose.
+STABLE = 4.0
+# So many steps of a client in a row, at this rate, do not yet carry its model away from the others'.
+STEPS_TOGETHER = 8
 # What a node lets a server ask for unless its owner says otherwise (max-learning-rate).
 LARGEST_RATE = 1.0
 
 
 def probe_step(class_counts: Tensor, class_sums: Tensor) -> float | None:
-    """Return the rate for a solved head: max(20 C s^2, 0.05) / (l + 1), where s = b / (l + 1).
+    """Return 1 / L = 2 / (l + 1) for a solved head, l the squared length of a typical class mean.
 
-    Of a typical class mean, l is the squared length and b the squared distance from the mean of all; C is the number of
-    classes with samples. Typical is the median over samples of what their class has, because one client alone may have
-    a class, and say of it what it likes.
+    Typical is the median over samples of what their class has, because one client alone may have a class, and say of
+    it what it likes.
 
     Parameters
     ----------
@@ -40,20 +42,30 @@ def probe_step(class_counts: Tensor, class_sums: Tensor) -> float | None:
         return None
     counts = class_counts[present].to(torch.float64)
     means = class_sums[present] / counts.unsqueeze(1)
-    between = _median((means - class_sums.sum(dim=0) / counts.sum()).square().sum(dim=1), counts)
-    length = _median(means.square().sum(dim=1), counts) + 1.0
-    return max(FACTOR * len(counts) * (between / length) ** 2, LEAST_SHARE) / length
+    return 2.0 / (_median(means.square().sum(dim=1), counts) + 1.0)
 
 
-def probe_rate(step: float, *, made: bool = False, momentum: float = 0.0, temperature: float = 1.0) -> float:
+def probe_rate(
+    step: float,
+    *,
+    num_steps: int = 1,
+    made_classes: int = 0,
+    momentum: float = 0.0,
+    temperature: float = 1.0,
+) -> float:
     """Return the rate of SGD at which a linear probe learns fast and loses little of what its start knows.
+
+    For a solved head it is 4 / L, and where a client makes S > 8 steps in a round 8 / S of that: steps of clients with
+    different classes go different ways. A made head has nothing to lose, and at its start p = 1 / C.
 
     Parameters
     ----------
     step : float
-        As :func:`probe_step` gives it, of the features that the head takes.
-    made : bool
-        Whether the head was made rather than solved.
+        1 / L, as :func:`probe_step` gives it, of the features that the head takes.
+    num_steps : int
+        S, of a typical client in a round.
+    made_classes : int
+        C, if the head was made rather than solved; else 0.
     momentum : float
         In [0, 1): it multiplies steps by 1 / (1 - momentum) in the long run.
     temperature : float
@@ -64,8 +76,23 @@ def probe_rate(step: float, *, made: bool = False, momentum: float = 0.0, temper
     float
         In (0, 1].
     """
-    rate = (MADE_FACTOR if made else 1.0) * step * (1.0 - momentum) * temperature**2
+    times = float(made_classes) if made_classes else STABLE * min(1.0, STEPS_TOGETHER / num_steps)
+    rate = times * step * (1.0 - momentum) * temperature**2
     return float(f"{min(rate, LARGEST_RATE):.4g}")
+
+
+def typical_steps(client_sizes: Iterable[int], batch_size: int, epochs: int) -> int:
+    """Return how many steps a typical client makes in a round: the median over samples, as of class means.
+
+    Parameters
+    ----------
+    client_sizes : iterable of int
+        Samples of each client, at least one above 0.
+    batch_size, epochs : int
+        Of its SGD.
+    """
+    sizes = torch.tensor(list(client_sizes))
+    return epochs * math.ceil(_median(sizes.to(torch.float64), sizes) / batch_size)
 
 
 def _median(values: Tensor, counts: Tensor) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flwr.app import ConfigRecord, RecordDict
 
-ABOUT, CLIENT_NAME = "about", "client-name"
+ABOUT, CLIENT_NAME, ENGINE = "about", "client-name", "engine"
 
 
 def with_client_name(content: RecordDict, name: str) -> RecordDict:

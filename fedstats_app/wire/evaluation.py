@@ -14,13 +14,13 @@ from torch import Tensor
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, HeadScores, LinearHead, MarginHistograms
 from fedstats_app.heads.calibration import NUM_BINS, NUM_LOSSES, TEMPERATURES
 from fedstats_app.heads.margins import NUM_MARGIN_BINS
+from fedstats_app.methods import MOST_METHODS
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array, to_array
 from fedstats_app.wire.reading import MAX_COUNT, Malformed, check_keys, reads_replies, reads_requests, record_of, whole
 from fedstats_app.wire.statistics_request import StatisticsRequest, read_statistics_request
 
 EVALUATE_HEADS = "evaluate.heads"
-# More than there are methods. A node keeps an integer for each of them, its samples and the classes.
-MAX_HEADS = 16
+MAX_HEADS = MOST_METHODS
 # No sum of losses over a site's samples comes near it, and no sum over sites overflows.
 MAX_LOSS = 1e30
 # Gaps are rounded to float32 for the wire.

@@ -14,10 +14,11 @@ from typing import TypeAlias
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from fedstats_app.backbones.engine import ENGINES
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics
 from fedstats_app.training.limits import MAX_CLIENT_NAME
 from fedstats_app.wire.arrays import WIRE_DTYPES
-from fedstats_app.wire.client_name import ABOUT, CLIENT_NAME
+from fedstats_app.wire.client_name import ABOUT, CLIENT_NAME, ENGINE
 from fedstats_app.wire.reading import Malformed, check_keys, number, reads_replies, record_of, typed, whole
 from fedstats_app.wire.statistics_checks import Limits
 from fedstats_app.wire.statistics_records import (
@@ -68,6 +69,8 @@ class ReceivedStatistics:
         Bytes of the whole reply.
     client_name : str
         By which the client is known again when its data have changed; "" for none.
+    engine : str
+        What computed the features, as the client says; "" where it does not.
     """
 
     statistics: tuple[ClientStatistics, ...]
@@ -82,6 +85,7 @@ class ReceivedStatistics:
     other_bytes: int
     wire_bytes: int
     client_name: str = ""
+    engine: str = ""
 
 
 def statistics_reply(
@@ -89,6 +93,7 @@ def statistics_reply(
     statistics: LocalStatistics | Sequence[LocalStatistics],
     *,
     backbone_fingerprint: str = "",
+    engine: str = "",
     num_unreadable: int = 0,
     num_suppressed_classes: int = 0,
     seconds: float = 0.0,
@@ -104,6 +109,8 @@ def statistics_reply(
         Gram matrix) is left out. FeatureStatistics become one row per class.
     backbone_fingerprint : str
         Of the backbone that made the features; the server refuses another than its own.
+    engine : str
+        What computed them; sent beside a fingerprint.
     num_unreadable : int
         Samples that could not be read.
     num_suppressed_classes : int
@@ -136,14 +143,15 @@ def statistics_reply(
     }
     if num_suppressed_classes:
         metrics[SUPPRESSED] = int(num_suppressed_classes)
-    other_bytes = 8 * len(metrics) + len(backbone_fingerprint)
+    about = {"backbone-fingerprint": backbone_fingerprint, ENGINE: engine} if backbone_fingerprint else {}
+    other_bytes = 8 * len(metrics) + sum(map(len, about.values()))
     content = RecordDict()
     for index, (client, spec) in enumerate(zip(sets, request.specs, strict=True)):
         record = statistics_record(client, spec, WIRE_DTYPES[request.wire_dtype], other_bytes)
         content[f"statistics-{index}"] = record
     content["metrics"] = MetricRecord({**metrics})
-    if backbone_fingerprint:
-        content["about"] = ConfigRecord({"backbone-fingerprint": backbone_fingerprint})
+    if about:
+        content[ABOUT] = ConfigRecord({key: value for key, value in about.items() if value})
     return Message(content, reply_to=msg)
 
 
@@ -178,9 +186,9 @@ def read_statistics_reply(
     check_keys("reply", content, {*names, "metrics"}, {"about"})
     metrics = record_of(content, "metrics", MetricRecord, {"num-examples", "num-unreadable", "seconds"}, {SUPPRESSED})
     num_examples = whole(metrics, "num-examples")
-    fingerprint, client_name = _about(content)
+    fingerprint, client_name, engine = _about(content)
     _check_fingerprint(fingerprint, request)
-    other_bytes = 8 * len(metrics) + len(fingerprint) + len(client_name.encode())
+    other_bytes = 8 * len(metrics) + len(fingerprint) + len(client_name.encode()) + len(engine)
     statistics, row_bytes, single_row_bytes, gram_bytes, scatter_bytes = [], [], [], [], []
     wire_bytes = other_bytes
     for name, spec in zip(names, request.specs, strict=True):
@@ -211,6 +219,7 @@ def read_statistics_reply(
         other_bytes,
         wire_bytes,
         client_name,
+        engine,
     )
 
 
@@ -229,19 +238,22 @@ def _as_client_statistics(statistics: LocalStatistics) -> ClientStatistics:
     return ClientStatistics(rows, statistics.gram)
 
 
-def _about(content: RecordDict) -> tuple[str, str]:
-    """Return the fingerprint of the backbone and the client's name, each "" where there is none."""
+def _about(content: RecordDict) -> tuple[str, str, str]:
+    """Return the fingerprint of the backbone, the client's name and its engine, each "" where there is none."""
     if ABOUT not in content:
-        return "", ""
-    about = record_of(content, ABOUT, ConfigRecord, set(), {"backbone-fingerprint", CLIENT_NAME})
-    fingerprint, name = (typed({key: "", **about}, key, str) for key in ("backbone-fingerprint", CLIENT_NAME))
+        return "", "", ""
+    keys = ("backbone-fingerprint", CLIENT_NAME, ENGINE)
+    about = record_of(content, ABOUT, ConfigRecord, set(), {*keys})
+    fingerprint, name, engine = (typed({key: "", **about}, key, str) for key in keys)
+    if engine not in ("", *ENGINES):
+        raise Malformed(f"{ENGINE}: must be one of {', '.join(ENGINES)}, got {engine[:40]!r}")
     if len(fingerprint) > MAX_FINGERPRINT_LENGTH:
         raise Malformed(
             f"backbone-fingerprint: must be at most {MAX_FINGERPRINT_LENGTH} characters, got {fingerprint[:40]!r}"
         )
     if len(name) > MAX_CLIENT_NAME or not name.isprintable():
         raise Malformed(f"{CLIENT_NAME}: must be at most {MAX_CLIENT_NAME} printable characters, got {name[:40]!r}")
-    return fingerprint, name
+    return fingerprint, name, engine
 
 
 def _check_fingerprint(fingerprint: str, request: StatisticsRequest) -> None:

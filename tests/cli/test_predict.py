@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from PIL import Image
 
 import fedstats_app
 from fedstats_app.cli import main
@@ -211,3 +212,26 @@ def test_a_dash_reads_names_or_texts_from_stdin(
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main(["predict", str(run_folder), "-"]) == 2
     assert "nothing" in capsys.readouterr().err
+
+
+def test_what_is_not_there_is_said_before_the_network_is_loaded(
+    run_folder: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedstats_app.cli.predict.load_classifier", lambda _: pytest.fail("it was loaded"))
+    assert main(["predict", str(run_folder), str(tmp_path / "none.png"), str(tmp_path / "nor.png")]) == 2
+    assert capsys.readouterr().err.endswith("none.png: no such file or folder (and none of 2 that are named)\n")
+
+
+def test_an_image_given_to_a_head_for_texts_is_called_one(text_run: Path, pictures: Path, capsys: Capture) -> None:
+    image = pictures / "red" / "0.png"
+    code, document, _ = predict_json(capsys, text_run, image)
+    assert code == 1 and not document["predictions"]
+    assert document["unreadable"] == [{"path": str(image), "reason": "a text is wanted here, and it is an image (PNG)"}]
+    classifier = fedstats_app.load(text_run)
+    with pytest.raises(ValueError, match=r"0\.png is not a readable text: .*it is an image \(PNG\)"):
+        classifier.predict(image)
+    with pytest.raises(TypeError, match="this head classifies texts, got an image"):
+        classifier.predict(Image.open(image))
+    (odd := pictures / "odd.txt").write_bytes(b"caf\xe9 noir")
+    with pytest.raises(ValueError, match=r"not in UTF-8 \(byte 3"):
+        classifier.predict(odd)

@@ -173,3 +173,18 @@ def test_large_scores_do_not_overflow() -> None:
 def test_what_cannot_be_measured_is_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@given(st.integers(0, 2**32), st.integers(1, 60))
+def test_errors_that_are_counted_are_those_of_the_very_temperature(seed: int, n: int) -> None:
+    draw = np.random.default_rng(seed)
+    logits, labels = torch.from_numpy(3.0 * draw.normal(size=(n, 4))), torch.from_numpy(draw.integers(0, 4, n))
+    fitted = CalibrationSums.from_logits(logits, labels).fit()
+    assert fitted is not None and not fitted.exact
+    counted = fitted.counted((logits[part], labels[part]) for part in (slice(0, n // 2), slice(n // 2, n)))
+    confidence, predicted = torch.softmax(logits / fitted.temperature, dim=1).max(dim=1)
+    bins = (confidence * 15).long().clamp(max=14)
+    gaps = [float((confidence - (predicted == labels).double())[bins == one].sum()) for one in range(15)]
+    assert counted.ece_after == pytest.approx(sum(map(abs, gaps)) / n)
+    assert counted.exact and counted.temperature == fitted.temperature and counted.ece_before == fitted.ece_before
+    assert counted.nll_after == pytest.approx(fitted.nll_after, abs=1e-4)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.methods import METHODS, ConfiguredMethod
+from fedstats_app.methods import METHODS, RECORDS, ConfiguredMethod
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, StatisticsSpec, StatisticsSum
 from tests.support.compare import absolute_difference
 from tests.support.draws import Sample, samples
@@ -17,9 +17,9 @@ from tests.support.golden import Federation
 from tests.support.options import configured
 
 # The defaults of every method and what differs from them in one or two options.
-CONFIGURED = {name: configured(name) for name in METHODS}
+CONFIGURED = {name: configured(name) for name in RECORDS}
 FROM_SUMS = [name for name, method in METHODS.items() if not method.keeps_rows]
-every_method = pytest.mark.parametrize("name", METHODS)
+every_method = pytest.mark.parametrize("name", RECORDS)
 # Each example is of one of a method's many options.
 more_examples = settings(max_examples=5 * settings.default.max_examples)
 

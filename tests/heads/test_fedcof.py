@@ -37,6 +37,20 @@ def test_golden_heads(federation: Federation, solved: list) -> None:
     assert absolute_difference(both.weight, federation["cof_btw_W"]) <= 1e-10
 
 
+def test_between_class_scatter_alone_keeps_the_ridge(federation: Federation, solved: list) -> None:
+    rows, gamma = federation.rows(), float(federation["gamma"])
+    head = solve_fedcof(rows, shrinkage=gamma, between_class="only")
+    counts, means = federation["N_c"].astype(float), federation["mu_c"]
+    total = counts @ means
+    # The scatter of class means about the mean of all samples, and that mean's own term.
+    between = federation["G_btw"] + np.outer(total, total) / counts.sum()
+    ridge = gamma * np.maximum(counts - 1, 0).sum()
+    assert relative_difference(solved[0].matrix, between + ridge * np.eye(len(between))) <= 1e-12
+    assert head.report.ridge_effective == pytest.approx(ridge)
+    with pytest.raises(ValueError, match="shrinkage must be a number with between_class"):
+        solve_fedcof(rows, shrinkage="auto", between_class="only")
+
+
 def test_golden_class_covariances_are_those_of_the_literal_formula(federation: Federation) -> None:
     literal = fedcof(federation.rows(), float(federation["gamma"]))
     assert list(literal.covariances) == federation["cof_Sigma_classes"].tolist()

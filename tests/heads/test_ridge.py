@@ -64,7 +64,7 @@ def test_the_fedcof_oracle_is_ridge_without_between_class_scatter(federation: Fe
 
 @pytest.mark.parametrize("shape", ["full", "diag", "spherical"])
 def test_golden_oracles_follow_from_the_clients_covariances(federation: Federation, shape: str) -> None:
-    # The diagonal and spherical ablations are in no method of ours: this pins eq. 24, on which the identity rests.
+    # This pins eq. 24, on which the identity rests.
     samples = federation["X"], federation["labels"], federation["clients"]
     gram = oracle_gram(*samples, float(federation["gamma"]), shape)
     assert relative_difference(gram, federation[f"oracle_{shape}_G"]) <= 1e-12

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from fedstats_app.config import AppConfig
-from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod, Method, Needs, display_name
+from fedstats_app.methods import METHODS, PERSONAL_METHODS, RECORDS, ConfiguredMethod, Method, Needs, display_name
 from fedstats_app.options import Options
 from fedstats_app.statistics import StatisticsSum
 from tests.support.clients import NUM_CLASSES, Clients
 from tests.support.compare import same_bits
 from tests.support.options import configured, variations
 
-every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+every_method = pytest.mark.parametrize("method", RECORDS.values(), ids=RECORDS)
 every_personal_method = pytest.mark.parametrize("method", PERSONAL_METHODS)
 
 
@@ -43,7 +43,7 @@ def test_records_are_read_without_torch_and_flower() -> None:
 
 @every_method
 def test_names(method: Method[Options]) -> None:
-    assert METHODS[method.name] is method
+    assert RECORDS[method.name] is method
     assert method.name == method.name.lower() and method.name.isalnum()
     assert method.name not in {one.name for one in fields(AppConfig)}
     assert display_name(method.name) == method.display_name

@@ -14,10 +14,10 @@ from fedstats_app import client_app
 from fedstats_app.config import AppConfig
 from fedstats_app.results.head_file import read_head
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.probe_rate import probe_rate, probe_step
+from fedstats_app.training.probe_rate import probe_rate, probe_step, typical_steps
 from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.zeroth_order.measures import best_temperature, losses_by_temperature
-from tests.server.test_training_stage import client_features
+from tests.server.test_training_stage import client_features, interrupted
 from tests.support.simulation import central, read_json, rounds, simulate, site_folder
 
 FOUND: Mapping[str, Any] = {"method": "fed3r", "num_server_rounds": 5, "fine_tune": "probe"}
@@ -33,9 +33,10 @@ def test_both_are_found_from_what_clients_have(tmp_path: Path) -> None:
     assert step is not None
     results = read_json(folder, "results.json")
     training = results["training"]
-    assert training["fed3r-probe"]["learning_rate"] == pytest.approx(probe_rate(step), rel=1e-3)
-    assert training["random-probe"]["learning_rate"] == pytest.approx(probe_rate(step, made=True), rel=1e-3)
     parts = [client_features(config, client) for client in everybody]
+    steps = typical_steps((len(labels) for _, labels in parts), 16, 1)
+    assert training["fed3r-probe"]["learning_rate"] == pytest.approx(probe_rate(step, num_steps=steps), rel=1e-3)
+    assert training["random-probe"]["learning_rate"] == pytest.approx(probe_rate(step, made_classes=10), rel=1e-3)
     samples = TensorSamples(*(torch.cat(column) for column in zip(*parts, strict=True)))
     head, _ = read_head(folder / "heads" / "fed3r.safetensors")
     best = best_temperature(losses_by_temperature(TunedModel(head, tune="probe"), samples, 1000))
@@ -64,9 +65,38 @@ def test_nodes_forget_the_question_and_nobody_is_asked_about_what_is_given(tmp_p
     sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20) for seed, name in enumerate("ab")]
     configs = [{"data-path": site, "state-dir": str(tmp_path / f"s{n}")} for n, site in enumerate(sites)]
     folder = simulate(tmp_path, node_configs=configs, app=app, **{**FOUND, "method": "fedncm"})
-    assert asked.count("train.mezo") == 4
+    assert asked.count("train.mezo") == 8  # about the start and about the end, and each is forgotten
     assert not list(tmp_path.glob("s?/mezo-*"))
     assert rounds(folder, "fedncm-probe")[0]["num_failed"] == 0
     asked.clear()
     simulate(tmp_path / "given", node_configs=configs, app=app, **{**FIXED, "method": "fedncm"})
     assert "train.mezo" not in asked
+
+
+def test_the_start_is_kept_where_the_clients_loss_did_not_fall(tmp_path: Path) -> None:
+    """At a rate that is far too high training loses; who wants the last round's head asks for it."""
+    folder = simulate(tmp_path / "auto", **{**FOUND, "learning_rate": 1.0, "num_server_rounds": 3})
+    entry = read_json(folder, "results.json")["training"]["fed3r-probe"]
+    assert entry["kept_round"] == 0 and entry["accuracy"] == entry["start_accuracy"]
+    assert "the start was kept" in entry["notes"][0]
+    (start, _), (kept, _) = (read_head(folder / "heads" / f"{name}.safetensors") for name in ("fed3r", "fed3r-probe"))
+    torch.testing.assert_close(kept.weight * entry["start_temperature"], start.weight)
+    lines = rounds(folder, "fed3r-probe")
+    assert (
+        lines[-1]["bytes_catch_up"] > 0
+        and sum(line["bytes_up"] + line["bytes_down"] + line["bytes_catch_up"] for line in lines)
+        == entry["bytes"] - entry["start_bytes"]
+    )
+    last = simulate(tmp_path / "last", **{**FOUND, "learning_rate": 1.0, "num_server_rounds": 3, "keep": "last"})
+    entry = read_json(last, "results.json")["training"]["fed3r-probe"]
+    assert entry["kept_round"] is None and entry["accuracy"] != entry["start_accuracy"]
+
+
+def test_a_resumed_probe_knows_what_its_start_was_worth(tmp_path: Path) -> None:
+    settings = {**FOUND, "learning_rate": 1.0, "num_server_rounds": 3, "checkpoint_every": 1}
+    whole = simulate(tmp_path / "whole", **settings)
+    cut = interrupted(tmp_path / "cut", 15, **settings)
+    resumed = simulate(tmp_path / "cut", resume=str(cut), **settings)
+    one, other = (read_json(run, "results.json")["training"]["fed3r-probe"] for run in (whole, resumed))
+    assert one["kept_round"] == other["kept_round"] == 0
+    assert one["notes"] == other["notes"]

@@ -69,7 +69,7 @@ def oracle_gram(
             mean = own.mean(axis=0)
             covariance += len(own) / (count - 1) * np.outer(mean, mean)
             if len(own) > 1:
-                covariance += (len(own) - 1) / (count - 1) * _reduced(np.cov(own, rowvar=False), shape)
+                covariance += (len(own) - 1) / (count - 1) * _reduced(np.atleast_2d(np.cov(own, rowvar=False)), shape)
         gram += (count - 1) * covariance
     return gram
 

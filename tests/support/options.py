@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from fedstats_app.methods import METHODS, ConfiguredMethod
+from fedstats_app.methods import RECORDS, ConfiguredMethod
 from fedstats_app.options import Check, Options
 
 Group = TypeVar("Group", bound=Options)
@@ -51,7 +51,7 @@ def variations(defaults: Group) -> list[Group]:
 
 def configured(method: str) -> list[ConfiguredMethod]:
     """Return a method with all variations of its options, nothing in them left to be measured."""
-    record = METHODS[method]
+    record = RECORDS[method]
     features = torch.rand(20, 5, generator=torch.Generator().manual_seed(0))
     measured = [
         record.measure(options, lambda: features, lambda line: None) for options in variations(record.options())

@@ -15,7 +15,7 @@ from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.probe_rate import LARGEST_RATE, probe_rate, probe_step
+from fedstats_app.training.probe_rate import LARGEST_RATE, probe_rate, probe_step, typical_steps
 from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.zeroth_order.measures import best_temperature, losses_by_temperature
 
@@ -26,13 +26,18 @@ def test_the_typical_class_mean_is_the_median_over_samples(counts: list[int], se
         counts = [1, 2]
     numbers, means = torch.tensor(counts), np.random.default_rng(seed).normal(size=(len(counts), 5))
     found = probe_step(numbers, torch.from_numpy(means) * numbers.unsqueeze(1))
-    of_samples = np.repeat(means, counts, axis=0)
-    length, between = (
-        float(np.quantile((one**2).sum(axis=1), 0.5, method="inverted_cdf"))
-        for one in (of_samples, of_samples - of_samples.mean(axis=0))
-    )
-    share, number = between / (length + 1), sum(one > 0 for one in counts)
-    assert found == pytest.approx(max(20 * number * share**2, 0.05) / (length + 1))
+    lengths = (np.repeat(means, counts, axis=0) ** 2).sum(axis=1)
+    assert found == pytest.approx(2.0 / (float(np.quantile(lengths, 0.5, method="inverted_cdf")) + 1.0))
+
+
+@given(st.lists(st.integers(0, 500), min_size=1, max_size=20), st.integers(1, 40), st.integers(1, 3))
+def test_the_typical_client_is_the_one_that_half_of_the_samples_are_in_or_below(
+    sizes: list[int], batch_size: int, epochs: int
+) -> None:
+    sizes = [*sizes, 7]
+    of_samples = np.repeat(sizes, sizes)
+    typical = int(np.quantile(of_samples, 0.5, method="inverted_cdf"))
+    assert typical_steps(sizes, batch_size, epochs) == epochs * -(-typical // batch_size)
 
 
 def test_without_classes_to_tell_apart_there_is_no_step() -> None:
@@ -41,7 +46,7 @@ def test_without_classes_to_tell_apart_there_is_no_step() -> None:
     assert probe_step(torch.tensor([0, 3, 0]), sums) is None
 
 
-def test_one_client_with_a_class_of_its_own_hardly_moves_the_rate() -> None:
+def test_one_client_with_a_class_of_its_own_does_not_move_the_rate() -> None:
     draw = np.random.default_rng(0)
     counts = torch.tensor([100, 100, 100, 100, 5])
     sums = 10.0 * torch.from_numpy(draw.normal(size=(5, 6)) + 3.0) * counts.unsqueeze(1)
@@ -51,11 +56,27 @@ def test_one_client_with_a_class_of_its_own_hardly_moves_the_rate() -> None:
     assert honest is not None and lied is not None and 0.4 < lied / honest < 2.5
 
 
-def test_the_rate_follows_the_scale_of_the_features() -> None:
-    assert probe_rate(1e-4) == pytest.approx(1e-4)
-    assert probe_rate(1e-4, made=True) == pytest.approx(2e-4)
-    assert probe_rate(1e-4, momentum=0.9) == pytest.approx(1e-5)
-    assert probe_rate(1e-4, temperature=0.1) == pytest.approx(1e-6)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_step_is_about_one_over_the_largest_curvature(seed: int) -> None:
+    """Of features as rectified networks have them: L is half of the largest eigenvalue of their second moment."""
+    draw = np.random.default_rng(seed)
+    labels = torch.from_numpy(draw.integers(0, 10, 2000))
+    centres = draw.normal(size=(10, 30)) + 2.0
+    features = torch.from_numpy(np.maximum(centres[labels.numpy()] + draw.normal(size=(2000, 30)), 0.0))
+    statistics = FeatureStatistics.from_features(features, labels, 10)
+    with_one = torch.cat([features, torch.ones(2000, 1, dtype=torch.float64)], dim=1)
+    curvature = 0.5 * float(torch.linalg.eigvalsh(with_one.T @ with_one / 2000)[-1])
+    step = probe_step(statistics.class_counts, statistics.class_sums)
+    assert step is not None and 0.7 < step * curvature < 1.2
+
+
+def test_the_rate_follows_curvature_steps_and_classes() -> None:
+    assert probe_rate(1e-4) == pytest.approx(4e-4)
+    assert probe_rate(1e-4, num_steps=8) == pytest.approx(4e-4)
+    assert probe_rate(1e-4, num_steps=32) == pytest.approx(1e-4)
+    assert probe_rate(1e-4, num_steps=32, made_classes=10) == pytest.approx(1e-3)
+    assert probe_rate(1e-4, momentum=0.9) == pytest.approx(4e-5)
+    assert probe_rate(1e-4, temperature=0.1) == pytest.approx(4e-6)
     assert probe_rate(3.0) == LARGEST_RATE == RequestLimits().max_learning_rate
     counts, sums = torch.tensor([5, 5]), 5000.0 * torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     small, large = probe_step(counts, sums), probe_step(counts, 10 * sums)

@@ -214,6 +214,10 @@ MALFORMED: dict[str, tuple[Tamper, str]] = {
         record("about", ConfigRecord({"backbone-fingerprint": "5f" * 10_000})),
         "backbone-fingerprint: must be at most 128 characters",
     ),
+    "unknown engine": (
+        record("about", ConfigRecord({"backbone-fingerprint": "5f" * 32, "engine": "abacus" * 100})),
+        "engine: must be one of auto, torch, openvino, openvino-bf16, got 'abacus",
+    ),
 }
 
 

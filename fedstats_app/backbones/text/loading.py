@@ -70,6 +70,7 @@ def load_text_backbone(
     batch_size: int = 32,
     device: str = "auto",
     autocast: str = "none",
+    engine: str = "torch",
 ) -> Backbone:
     """Load a frozen language model.
 
@@ -88,7 +89,7 @@ def load_text_backbone(
         Most tokens of a text; 0 for what the folder says.
     options : TextOptions, optional
         Pooling or template.
-    batch_size, device, autocast
+    batch_size, device, autocast, engine
         See :class:`Backbone`.
 
     Returns
@@ -123,6 +124,7 @@ def load_text_backbone(
         batch_size=batch_size,
         device=device,
         autocast=autocast,
+        engine=engine,
         identity=f"{type(network).__name__}: {form}",
         language_head=head,
         licence=RANDOM_WEIGHTS if model.folder is None else licence_of_card(model.folder),

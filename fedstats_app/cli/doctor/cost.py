@@ -86,12 +86,10 @@ def server_bytes(sizes: Sizes, feature_dim: int, config: AppConfig) -> int:
     The window of replies, the largest solve, and the rows that are kept, of which clients send one or several per
     class that they have.
     """
-    specs = {one.method: one.specification for one in _sized_methods(config).values()}
-    dim = max(spec.feature_map.output_dim(feature_dim) for spec in specs.values())
-    kept = [
-        sizes.num_rows * one.specification.means_per_class for one in _sized_methods(config).values() if one.keeps_rows
-    ]
-    solve = _MATRICES_IN_A_SOLVE * dim**2 if any(method.solves_matrix for method in specs) else 0
+    methods = _sized_methods(config).values()
+    dim = max(one.specification.feature_map.output_dim(feature_dim) for one in methods)
+    kept = [sizes.num_rows * one.specification.means_per_class for one in methods if one.keeps_rows]
+    solve = _MATRICES_IN_A_SOLVE * dim**2 if any(one.method.solves_matrix for one in methods) else 0
     rows = max(kept, default=sizes.num_classes)
     return config.federation.window_megabytes * 2**20 + 8 * (solve + 2 * rows * dim + 4 * sizes.num_classes * dim)
 

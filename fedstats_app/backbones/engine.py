@@ -1,0 +1,76 @@
+"""What computes features: torch, or OpenVINO where it is installed. No torch is imported here."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Literal
+
+Engine = Literal["torch", "openvino", "openvino-bf16"]
+TORCH: Engine = "torch"
+OPENVINO: Engine = "openvino"
+BFLOAT16: Engine = "openvino-bf16"
+ENGINES = ("auto", TORCH, OPENVINO, BFLOAT16)
+# An owner may choose among those whose features are equal but for rounding.
+NODE_ENGINES = ("auto", TORCH, OPENVINO)
+# Weights of a network below which OpenVINO's own start takes longer than torch for thousands of images.
+SMALL_NETWORK = 500_000
+
+
+class EngineError(ValueError):
+    """An engine cannot run a network; the message says why and what to do."""
+
+
+def openvino_version() -> str:
+    """Return the version of OpenVINO, "" where it is not installed; it is not imported."""
+    if importlib.util.find_spec("openvino") is None:
+        return ""
+    from importlib import metadata
+
+    return metadata.version("openvino")
+
+
+def chosen_engine(asked: str, *, kind: str, device: str, autocast: str, num_weights: int) -> tuple[Engine, str]:
+    """Return the engine that an option stands for on this machine, and why in words.
+
+    Parameters
+    ----------
+    asked : {"auto", "torch", "openvino", "openvino-bf16"}
+        "auto" is OpenVINO where it is installed, for images on the CPU in float32 and networks that are not small; else
+        torch.
+    kind : {"image", "text"}
+        What the network takes.
+    device : str
+        Where torch would compute: "cpu", "cuda" or "mps".
+    autocast : str
+        Torch's precision, "none" for float32.
+    num_weights : int
+        Of the network.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If OpenVINO is asked for and not installed.
+    ValueError
+        If there is no such engine, or it does not run such a network in such a way.
+    """
+    if asked not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}; got {asked!r}")
+    against = {
+        f"it is for images, the backbone takes {kind}s": kind != "image",
+        f"it computes on the CPU, the device is {device}": device != "cpu",
+        f"autocast {autocast} is of torch": autocast != "none",
+    }
+    reason = next((why for why, holds in against.items() if holds), "")
+    if asked == TORCH:
+        return TORCH, "as asked for"
+    if asked == "auto":
+        if not reason and num_weights < SMALL_NETWORK:
+            reason = "the network is small"
+        if not reason and not openvino_version():
+            reason = "it is not installed"
+        return (TORCH, f"not OpenVINO: {reason}") if reason else (OPENVINO, "it is installed")
+    if reason:
+        raise ValueError(f"engine {asked}: {reason}; use engine auto or torch")
+    if not openvino_version():
+        raise ModuleNotFoundError(f"engine {asked} needs OpenVINO: pip install 'fedstats-app[fast]'")
+    return (BFLOAT16 if asked == BFLOAT16 else OPENVINO), "as asked for"

@@ -1,0 +1,199 @@
+"""A frozen image network by OpenVINO: exported once to the cache, then one image an inference and one thread each.
+
+With one image an inference features depend neither on the images beside it nor on how many threads there are, and no
+batch is padded. Several inferences run side by side, while the caller reads the next images.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import tempfile
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedstats_app import __version__
+from fedstats_app.backbones.engine import EngineError, openvino_version
+from fedstats_app.data.feature_cache_files import write_whole
+
+logger = logging.getLogger("fedstats_app")
+
+FOLDER = "engines"
+# Of the difference between features by OpenVINO and by torch, relative to the latter's length.
+BOUND = 1e-4
+_DIGEST_BYTES, _LENGTH_BYTES = 32, 8
+
+
+class OpenVINOEngine:
+    """Runs a network that takes images of one shape.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Frozen, on the CPU: (B, 3, H, W) float32 -> (B, d). It is not changed.
+    fingerprint : str
+        Of weights, name and transform: the export is kept under it.
+    shape : tuple of int
+        (3, H, W).
+    root : Path
+        Folder of the caches; the export lies in ``engines``.
+    bfloat16 : bool
+        Compute in bfloat16; features come out in float32 all the same.
+    """
+
+    def __init__(
+        self, module: nn.Module, fingerprint: str, shape: tuple[int, ...], root: Path, *, bfloat16: bool
+    ) -> None:
+        self._module, self._shape, self._bfloat16 = module, shape, bfloat16
+        parts = (fingerprint, *map(str, shape), openvino_version(), torch.__version__, __version__)
+        self._file = root / FOLDER / hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        self._compiled: Any = None
+        self._idle: list[Any] = []
+
+    def prepare(self) -> None:
+        """Export the network unless that was done before, by this process or another.
+
+        Raises
+        ------
+        EngineError
+            If it cannot be exported, or its features differ from torch's by more than ``BOUND``; that is remembered.
+        """
+        if self._compiled is not None or self._read() is not None:
+            return
+        started = time.perf_counter()
+        try:
+            content = self._exported()
+        except EngineError as error:
+            _write(self._file, b"", str(error).encode())
+            raise
+        _write(self._file, *content)
+        logger.info("exported the network to OpenVINO in %.1f s", time.perf_counter() - started)
+
+    def extract(self, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Compute features.
+
+        Parameters
+        ----------
+        inputs : iterable of Tensor
+            (3, H, W) float32 on the CPU; twice as many as there are threads are read ahead.
+
+        Yields
+        ------
+        Tensor
+            (d,) float32, in the order of the inputs.
+
+        Raises
+        ------
+        EngineError
+            As :meth:`prepare`.
+        """
+        self._compile()
+        running: deque[Any] = deque()
+        try:
+            for one in inputs:
+                if len(running) == 2 * torch.get_num_threads():
+                    yield self._finished(running)
+                request = self._idle.pop() if self._idle else self._compiled.create_infer_request()
+                request.start_async({0: one.numpy()[None]})
+                running.append(request)
+            while running:
+                yield self._finished(running)
+        finally:
+            while running:
+                self._finished(running)
+
+    def _finished(self, running: deque[Any]) -> Tensor:
+        request = running.popleft()
+        request.wait()
+        features = torch.from_numpy(request.get_output_tensor(0).data[0].copy())
+        self._idle.append(request)
+        return features
+
+    def _compile(self) -> None:
+        if self._compiled is not None:
+            return
+        self.prepare()
+        content = self._read()
+        if content is None:  # the disk is full: the export could not be kept
+            content = self._exported()
+        self._compiled = _compiled(*content, bfloat16=self._bfloat16)
+
+    def _read(self) -> tuple[bytes, bytes] | None:
+        """Return an export that is whole; raise what stood in its way if it was tried; None if there is none."""
+        try:
+            body = self._file.read_bytes()
+        except OSError:
+            return None
+        payload = memoryview(body)[_DIGEST_BYTES:]
+        if hashlib.sha256(payload).digest() != body[:_DIGEST_BYTES]:
+            logger.warning("the exported network in %s is damaged and is made again", self._file)
+            return None
+        length = int.from_bytes(payload[:_LENGTH_BYTES], "little")
+        graph, weights = bytes(payload[_LENGTH_BYTES:][:length]), bytes(payload[_LENGTH_BYTES + length :])
+        if not graph:
+            raise EngineError(weights.decode())
+        return graph, weights
+
+    def _exported(self) -> tuple[bytes, bytes]:
+        """Return graph and weights in OpenVINO's format, after comparing features with torch's."""
+        import openvino
+
+        probes = torch.randn(2, *self._shape, generator=torch.Generator().manual_seed(0))
+        module = copy.deepcopy(self._module).to(memory_format=torch.contiguous_format).eval()
+        try:
+            # What tracing and conversion warn of and print is for their developers.
+            with warnings.catch_warnings(), torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
+                warnings.simplefilter("ignore")
+                expected = module(probes)
+                traced = torch.jit.trace(module, probes[:1], check_trace=False)  # type: ignore[no-untyped-call]
+                model = openvino.convert_model(
+                    torch.jit.freeze(traced), example_input=probes[:1], input=[(1, *self._shape)]
+                )
+                file = Path(folder) / "network.xml"
+                openvino.save_model(model, file, compress_to_fp16=False)
+                content = file.read_bytes(), file.with_suffix(".bin").read_bytes()
+            compiled = _compiled(*content, bfloat16=False)
+            made = torch.cat([torch.from_numpy(compiled(one.numpy()[None])[0].copy()) for one in probes])
+        except Exception as error:  # whatever a library that reads a stranger's network raises
+            first = str(error).strip().partition("\n")[0]
+            raise EngineError(f"OpenVINO cannot run this network ({type(error).__name__}: {first:.200})") from error
+        error_of_rows = torch.linalg.vector_norm(made - expected, dim=1) / torch.linalg.vector_norm(expected, dim=1)
+        largest = float(error_of_rows.max())
+        if not largest <= BOUND:
+            raise EngineError(f"OpenVINO's features differ from torch's by {largest:.1e}, more than {BOUND:.0e}")
+        return content
+
+
+def _compiled(graph: bytes, weights: bytes, *, bfloat16: bool) -> Any:
+    import openvino
+
+    core = openvino.Core()
+    if bfloat16 and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        # OpenVINO would quietly compute in float32, under the fingerprint of bfloat16.
+        raise EngineError("this processor does not compute in bfloat16")
+    threads = torch.get_num_threads()
+    settings = {
+        # Said in any case: on processors with matrix units OpenVINO would take bfloat16 by itself.
+        "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
+        "NUM_STREAMS": str(threads),
+        "INFERENCE_NUM_THREADS": threads,
+        # Processes that share cores would all be pinned to the same ones.
+        "ENABLE_CPU_PINNING": False,
+    }
+    return core.compile_model(core.read_model(model=graph, weights=weights), "CPU", settings)
+
+
+def _write(file: Path, graph: bytes, weights: bytes) -> None:
+    payload = len(graph).to_bytes(_LENGTH_BYTES, "little") + graph + weights
+    try:
+        write_whole(file, hashlib.sha256(payload).digest() + payload)
+    except OSError as error:
+        logger.warning("the exported network could not be kept in %s: %s", file, error)

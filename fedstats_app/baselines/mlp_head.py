@@ -1,0 +1,99 @@
+"""A head with one hidden layer, trained by FedAvg on the frozen backbone's features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedstats_app.training.local import train_locally
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.samples import TensorSamples, generator
+
+# Keeps the draws of the start and of the rounds' clients apart from those of batches.
+_START, _CLIENTS = 0x1117, 0xC11E
+
+
+def mlp_head(feature_dim: int, hidden: int, num_classes: int, *, seed: int = 0) -> TunedModel:
+    """Return max(0, x A^T + a) W^T + b to be trained whole: A drawn from He's normal distribution, the rest 0.
+
+    Parameters
+    ----------
+    feature_dim, hidden, num_classes : int
+        d, h and C; the h (d + 1) + C (h + 1) parameters all travel.
+    seed : int
+        At least 0: of A.
+    """
+    layer = nn.Linear(feature_dim, hidden)
+    drawn = generator((seed,), _START).standard_normal((hidden, feature_dim)) * math.sqrt(2 / feature_dim)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(drawn))
+        layer.bias.zero_()
+    start = (torch.zeros(num_classes, hidden), torch.zeros(num_classes))
+    return TunedModel(start, backbone=nn.Sequential(layer, nn.ReLU()), tune="full")
+
+
+def federated_average(
+    model: TunedModel,
+    clients: Sequence[tuple[Tensor, Tensor]],
+    options: LocalOptions,
+    *,
+    num_rounds: int,
+    fraction: float,
+    seed: int = 0,
+) -> int:
+    """Train a model in place by FedAvg (McMahan et al. 2017): clients weigh by their samples.
+
+    Parameters
+    ----------
+    model : TunedModel
+        Whatever of it is trained is averaged.
+    clients : sequence of tuple of Tensor
+        Features (n, d) float32 and labels (n,) int64 of each; those without samples are never drawn.
+    options : LocalOptions
+        Of the clients' SGD.
+    num_rounds : int
+        R, at least 1.
+    fraction : float
+        Share of the clients that a round draws, in (0, 1]; at least one.
+    seed : int
+        At least 0; with the round it decides clients and batches.
+
+    Returns
+    -------
+    int
+        Models that travelled, down or up.
+
+    Raises
+    ------
+    Diverged
+        If a client's training leaves the finite numbers.
+    ValueError
+        If no client has a sample, or num_rounds or fraction are not as above.
+    """
+    if num_rounds < 1 or not 0.0 < fraction <= 1.0:
+        raise ValueError(f"num_rounds must be at least 1 and fraction in (0, 1], got {num_rounds} and {fraction}")
+    able = [client for client, (_, labels) in enumerate(clients) if len(labels)]
+    if not able:
+        raise ValueError(f"clients: one must have a sample, got {len(clients)} without")
+    drawn = max(1, round(fraction * len(able)))
+    for server_round in range(1, num_rounds + 1):
+        chosen = sorted(generator((seed, server_round), _CLIENTS).choice(able, drawn, replace=False).tolist())
+        start = model.trained_state()
+        total = sum(len(clients[client][1]) for client in chosen)
+        mean = {name: torch.zeros_like(value) for name, value in start.items()}
+        for client in chosen:
+            model.load_trained_state(start)
+            samples = TensorSamples(*clients[client])
+            train_locally(model, samples, options, key=(seed, client, server_round))
+            _add(mean, model.trained_state(), len(samples.labels) / total)
+        model.load_trained_state(mean)
+    return 2 * num_rounds * drawn
+
+
+def _add(total: Mapping[str, Tensor], state: Mapping[str, Tensor], share: float) -> None:
+    for name, value in state.items():
+        total[name].add_(value, alpha=share)

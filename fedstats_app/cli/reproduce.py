@@ -1,0 +1,147 @@
+"""`fedstats reproduce`: a table of a paper, ours beside the published numbers."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from fedstats_app.cli.errors import CommandError
+from fedstats_app.cli.new import app_files
+from fedstats_app.cli.text import table
+from fedstats_app.reproduce.catalogue import Catalogue
+from fedstats_app.reproduce.plan import PlannedRun, cells_of, planned
+from fedstats_app.reproduce.preset import (
+    Preset,
+    preset_names,
+    preset_of_run_config,
+    read_preset,
+    with_sweep,
+)
+from fedstats_app.storage.toml_text import to_toml
+
+DEFAULT_OUTPUT_DIR = "~/fedstats-reproduce"
+_OWN_KEYS = ("seed", "output-dir", "resume")
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_NamedType = TypeVar("_NamedType", bound=_Named)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List the presets, or reproduce one.
+
+    Raises
+    ------
+    CommandError
+        If there is no such preset, row or column, or a word is no KEY=VALUE.
+    """
+    folder = app_files() / "conf" / "reproduce"
+    catalogue = Catalogue.read(folder)
+    if not arguments.name:
+        presets = [read_preset(folder / f"{name}.toml", catalogue) for name in preset_names(folder)]
+        print(table(("name", "what"), [(one.name, one.title) for one in presets], left=2))
+        return 0
+    preset = _preset(arguments.name, folder, catalogue)
+    given, sweep = _given([*arguments.settings, *arguments.others])
+    preset = with_sweep(preset, sweep)
+    rows, columns = _some(preset.rows, arguments.row, "row"), _some(preset.columns, arguments.column, "column")
+    seeds = _seeds(arguments.seeds) if arguments.seeds else preset.seeds
+    runs = planned(cells_of(preset, rows, columns, seeds, given))
+    if arguments.dry_run:
+        print(_as_settings(runs))
+        return 0
+    from fedstats_app import simulate
+    from fedstats_app.reproduce.report import reproduce
+    from fedstats_app.reproduce.running import RunFailedError
+
+    place = Path(arguments.output_dir or f"{DEFAULT_OUTPUT_DIR}/{preset.name}").expanduser().absolute()
+    try:
+        report = reproduce(preset, runs, catalogue, given=given, folder=place, simulate=simulate, say=_say)
+    except RunFailedError as error:
+        raise CommandError(str(error)) from error
+    print(report.text)
+    print("\n".join(str(file) for file in report.files))
+    return 0
+
+
+def _preset(name: str, folder: Path, catalogue: Catalogue) -> Preset:
+    if not name.endswith(".toml"):
+        if name not in preset_names(folder):
+            raise CommandError(f"no such preset: {name!r}; `fedstats reproduce` lists them, FILE.toml names one's own")
+        return read_preset(folder / f"{name}.toml", catalogue)
+    path = Path(name).expanduser()
+    try:
+        is_preset = "columns" in tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{path} cannot be read: {error}") from error
+    return read_preset(path, catalogue) if is_preset else preset_of_run_config(path)
+
+
+def _given(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Return the keys that have one value, and those that have a list of them."""
+    given: dict[str, Any] = {}
+    sweep: dict[str, list[Any]] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not (key and equals) or key.startswith("-"):
+            raise CommandError(f"{word!r} is neither KEY=VALUE nor an option; `fedstats reproduce --help` lists them")
+        if key in _OWN_KEYS:
+            raise CommandError(f"{key}: set by this command (--seeds, --output-dir), got {text!r}")
+        value = _value(text)
+        if isinstance(value, list):
+            sweep[key] = value
+        else:
+            given[key] = value
+    if empty := [key for key, values in sweep.items() if not values]:
+        raise CommandError(f"{empty[0]}: must be a value or a list of at least one, got []")
+    return given, sweep
+
+
+def _value(text: str) -> Any:
+    """Read a value as TOML would: numbers, truth values, lists and quoted text as such, the rest as text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _some(all_of: Sequence[_NamedType], patterns: Sequence[str], role: str) -> list[_NamedType]:
+    """Return those whose name, in small letters, fits one of the patterns; all where there is none."""
+    chosen = [one for one in all_of if not patterns or any(fnmatchcase(one.name.lower(), p.lower()) for p in patterns)]
+    if not chosen:
+        names = "; ".join(one.name for one in all_of)
+        raise CommandError(f"no {role} is called {' or '.join(map(repr, patterns))}; there are: {names}")
+    return chosen
+
+
+def _seeds(text: str) -> list[int]:
+    """Read "0-4" or "0,1,2"."""
+    try:
+        seeds = [
+            seed
+            for part in text.split(",")
+            for low, _, high in (part.partition("-"),)
+            for seed in range(int(low), int(high or low) + 1)
+        ]
+    except ValueError:
+        seeds = []
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise CommandError(f"--seeds: must be different whole numbers from 0, such as 0-4 or 0,2, got {text!r}")
+    return seeds
+
+
+def _as_settings(runs: Sequence[PlannedRun]) -> str:
+    """Write the settings of all runs; each is what `flwr run --run-config FILE` takes."""
+    return "\n".join(f"# {run.title()}; seed {run.settings['seed']}\n{to_toml(run.settings)}" for run in runs)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

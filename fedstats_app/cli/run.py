@@ -1,0 +1,30 @@
+"""`fedstats run`: a run in this process, without Ray, servers or further processes."""
+
+from __future__ import annotations
+
+import argparse
+
+from fedstats_app.cli import COULD_NOT_WORK
+from fedstats_app.cli.errors import CommandError
+from fedstats_app.cli.settings import read_all_settings
+from fedstats_app.options import ConfigError
+from fedstats_app.simulation.engine import simulate
+from fedstats_app.simulation.flower import UnknownFlower
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the app and say what `flwr run . --stream` says of it; the run itself says why it failed.
+
+    Raises
+    ------
+    CommandError, ValueError
+        If nothing could be started.
+    """
+    config = read_all_settings([*arguments.run_config, *arguments.settings])
+    try:
+        simulate(config, supernodes=arguments.supernodes)
+    except (ConfigError, UnknownFlower) as error:
+        raise CommandError(str(error)) from error
+    except Exception:  # noqa: BLE001  # said in the last line, and in the run folder
+        return COULD_NOT_WORK
+    return 0

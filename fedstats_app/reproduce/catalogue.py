@@ -1,0 +1,156 @@
+"""What presets have in common: papers, data sets, and the reasons why a number may differ from the published one."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FILE = "catalogue.toml"
+
+
+class PresetError(ValueError):
+    """What is wrong with a preset, or with the words that change it."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a run's results that papers publish.
+
+    Attributes
+    ----------
+    title, unit : str
+        In headings.
+    factor : float
+        From the unit of results.json to this one.
+    digits : int
+        After the point.
+    entry : str
+        Its name in results.json; "" for the measure's own.
+    per : tuple of str
+        Divided by these: "clients", "classes", "dimension" (of the features).
+    """
+
+    title: str
+    unit: str
+    factor: float
+    digits: int
+    entry: str = ""
+    per: tuple[str, ...] = ()
+
+    @property
+    def heading(self) -> str:
+        """The title, in capitals where a sentence has them, and the unit."""
+        return self.title[0].upper() + self.title[1:] + (f" ({self.unit})" if self.unit else "")
+
+
+_NUMBER_BYTES = 4
+MEASURES = {
+    "accuracy": Measure("accuracy", "%", 100.0, 2),
+    "start_accuracy": Measure("accuracy before training", "%", 100.0, 2),
+    "accuracy_mean": Measure("mean accuracy of the clients", "%", 100.0, 2),
+    "uplink_bytes": Measure("sent by all clients, by the paper's formula", "MB", 1e-6, 2),
+    "wire_bytes": Measure("sent by all clients, as sent", "MB", 1e-6, 2),
+    "bytes": Measure("sent and received in training", "MB", 1e-6, 2),
+    # Both follow from the paper's formula of FedNCM and FedCOF, M d numbers, and of FedCGS.
+    "means_per_class": Measure(
+        "means of a class", "", 1 / _NUMBER_BYTES, 2, entry="uplink_bytes", per=("classes", "dimension")
+    ),
+    "numbers_per_client": Measure(
+        "numbers that a client sends", "", 1 / _NUMBER_BYTES, 0, entry="uplink_bytes", per=("clients",)
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A reason why a number may differ from the published one.
+
+    Attributes
+    ----------
+    text : str
+        A sentence.
+    measures : tuple of str
+        The measures that it touches; empty for all.
+    """
+
+    text: str
+    measures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set of the papers.
+
+    Attributes
+    ----------
+    title : str
+        As papers call it.
+    keys : mapping
+        Run-config keys that read it, `dataset` among them.
+    local : str
+        What a copy on this machine must look like: a sentence.
+    train, test : int
+        Samples; 0 where it is not recorded.
+    """
+
+    title: str
+    keys: Mapping[str, Any]
+    local: str
+    train: int = 0
+    test: int = 0
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Papers, data sets and deviations by the names that presets have for them."""
+
+    papers: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, DataSet] = field(default_factory=dict)
+    deviations: Mapping[str, Deviation] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> Catalogue:
+        """Read ``catalogue.toml`` of a folder of presets.
+
+        Raises
+        ------
+        PresetError
+            If there is none, or an entry has not the fields that it must have.
+        """
+        content = read_toml(folder / FILE)
+        owner = str(folder / FILE)
+        check_fields(content, {"papers", "data", "deviations"}, owner)
+        try:
+            return cls(
+                papers=content["papers"],
+                data={name: DataSet(**entry) for name, entry in content["data"].items()},
+                deviations={
+                    name: Deviation(entry["text"], tuple(entry.get("measures", ())))
+                    for name, entry in content["deviations"].items()
+                },
+            )
+        except (KeyError, TypeError) as error:
+            raise PresetError(f"{owner}: {error}") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises
+    ------
+    PresetError
+        If it cannot be read.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PresetError(f"{path} cannot be read: {error}") from error
+
+
+def check_fields(table: Mapping[str, Any], allowed: Collection[str], owner: str) -> None:
+    """Refuse a table with a field that there is not."""
+    if wrong := sorted(set(table) - set(allowed)):
+        raise PresetError(f"{owner}: no such field: {', '.join(wrong)}; there are {', '.join(sorted(allowed))}")

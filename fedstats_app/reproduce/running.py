@@ -1,0 +1,110 @@
+"""Makes planned runs, each once: a run that completed is taken as it is, so that a command can be repeated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedstats_app.config import AppConfig
+from fedstats_app.data import DatasetError
+from fedstats_app.data.clients import training_set
+from fedstats_app.reproduce.catalogue import Catalogue
+from fedstats_app.reproduce.plan import PlannedRun
+from fedstats_app.storage.files import write_atomically
+from fedstats_app.storage.json_digest import read_json_file
+from fedstats_app.storage.toml_text import to_toml
+
+# Run-config keys to the run folder of a completed run, as `fedstats_app.simulate`.
+Simulate = Callable[[Mapping[str, Any]], Path]
+SETTINGS = "settings.toml"
+
+
+class DataMissingError(ValueError):
+    """Data sets that cannot be reached: which, why, and what to put where."""
+
+
+class RunFailedError(RuntimeError):
+    """A run that did not complete: which, and why."""
+
+
+def check_data(runs: Iterable[PlannedRun], catalogue: Catalogue) -> None:
+    """Load every data set that the runs need, so that one that is not there is named before any work.
+
+    Raises
+    ------
+    DataMissingError
+        With all that cannot be reached.
+    """
+    wanted = {AppConfig.from_run_config(run.settings).data: run for run in runs}
+    missing = []
+    for options, run in wanted.items():
+        try:
+            training_set(options)
+        except DatasetError as error:
+            known = catalogue.data.get(run.cells[0][0].row.data)
+            title, local = (
+                (known.title, known.local) if known else (options.dataset, "a folder that it can be read from")
+            )
+            missing.append(
+                f"{title} cannot be reached: {error}\n  what it takes: {local}\n  where: in any folder; then add "
+                "dataset=parquet:/THAT/FOLDER (or folder:, csv:, arrow:) to the command, and label-column=NAME, "
+                "image-column=NAME or text-column=NAME where columns have other names"
+            )
+    if missing:
+        raise DataMissingError("\n".join(missing))
+
+
+def completed_run(folder: Path) -> Path | None:
+    """Return the newest run folder in a folder whose status says completed, None where there is none."""
+    runs = sorted(path.parent for path in folder.glob("*/status.json"))
+    done = [run for run in runs if read_json_file(run / "status.json")["state"] == "completed"]
+    return done[-1] if done else None
+
+
+def make_runs(
+    runs: Sequence[PlannedRun], folder: Path, simulate: Simulate, say: Callable[[str], None]
+) -> dict[str, Path]:
+    """Make the runs that have not been made.
+
+    Parameters
+    ----------
+    runs : sequence of PlannedRun
+        In this order.
+    folder : Path
+        Gets a folder per run, with its settings and its run folder.
+    simulate : callable
+        Makes a run.
+    say : callable
+        Prints a line.
+
+    Raises
+    ------
+    RunFailedError
+        At the first run that fails.
+
+    Returns
+    -------
+    dict
+        From the name of each run to its run folder.
+    """
+    made = {}
+    for number, run in enumerate(runs, start=1):
+        place = folder / run.name
+        what = f"run {number} of {len(runs)}: {run.title()}; seed {run.settings['seed']}"
+        done = completed_run(place)
+        if done is None:
+            say(what)
+            place.mkdir(parents=True, exist_ok=True)
+            write_atomically(place / SETTINGS, to_toml(run.settings).encode())
+            began = time.monotonic()
+            try:
+                done = simulate({**run.settings, "output-dir": str(place)})
+            except Exception as error:  # whatever a run may end with
+                raise RunFailedError(f"{what} failed: {error}. Those before it are kept: repeat the command") from error
+            say(f"  {time.monotonic() - began:.0f} seconds")
+        else:
+            say(f"{what}: completed before")
+        made[run.name] = done
+    return made

@@ -1,0 +1,97 @@
+"""The table: ours beside published, the difference, and why; as Markdown and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from fedstats_app.reproduce.catalogue import MEASURES, Catalogue
+from fedstats_app.reproduce.outcome import Comparison
+from fedstats_app.reproduce.preset import Preset
+
+_HEADINGS = ("", "", "ours", "published", "difference", "why it may differ")
+_CSV = ("row", "column", "measure", "unit", "mean", "std", "seeds", "published", "difference", "deviations", "changes")
+
+
+def markdown(preset: Preset, comparisons: Sequence[Comparison], catalogue: Catalogue) -> str:
+    """Lay out all cells, a table for each measure, and after them what the reasons say.
+
+    Parameters
+    ----------
+    preset : Preset
+        What they are of.
+    comparisons : sequence of Comparison
+        In the table's order.
+    catalogue : Catalogue
+        With the sentences.
+
+    Returns
+    -------
+    str
+        Markdown. Ours is the mean over the seeds ± the standard deviation (with n - 1).
+    """
+    changes = list(dict.fromkeys(change for one in comparisons for change in one.changes))
+    blocks = [f"# {preset.title}", f"{preset.source}. Spread of the published numbers: {preset.spread}."]
+    if preset.notes:
+        blocks.append(preset.notes)
+    for name in preset.measures:
+        measure = MEASURES[name]
+        rows = [_cells(one, changes) for one in comparisons if one.measure == name]
+        if rows:
+            blocks += [f"## {measure.heading}", pipe_table(_HEADINGS, rows, left=2)]
+        if not any(one.measure == name and one.published is not None for one in comparisons):
+            blocks.append(f"{measure.heading}: the published numbers are not recorded.")
+    lines = [
+        *(f"- `{name}`: {catalogue.deviations[name].text}" for name in _reasons(comparisons)),
+        *(f"- `{number}`: {change}" for number, change in enumerate(changes, start=1)),
+        *(f"- {column.name} is quoted, not run: {column.quoted}" for column in preset.columns if column.quoted),
+    ]
+    if lines:
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def csv_text(comparisons: Sequence[Comparison]) -> str:
+    """Write all cells as CSV, a line each, numbers unrounded in the measure's unit."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_CSV)
+    for one in comparisons:
+        mean, deviation = one.ours or (None, None)
+        unit = MEASURES[one.measure].unit
+        numbers = (mean, deviation, len(one.values), one.published, one.difference)
+        writer.writerow(
+            [one.row, one.column, one.measure, unit, *numbers, " ".join(one.reasons), "; ".join(one.changes)]
+        )
+    return text.getvalue()
+
+
+def pipe_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Lay out a Markdown table whose first columns, and one for words, are to the left."""
+    rule = ["---" if place < left or heading.startswith("why") else "---:" for place, heading in enumerate(headings)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (headings, rule, *rows))
+
+
+def _cells(one: Comparison, changes: Sequence[str]) -> list[str]:
+    digits = MEASURES[one.measure].digits
+    why = [*one.reasons, *(str(1 + changes.index(change)) for change in one.changes)] if one.values else []
+    return [
+        one.row,
+        one.column,
+        _ours(one, digits),
+        "not recorded" if one.published is None else f"{one.published:g}",
+        "" if one.difference is None else f"{one.difference:+.{digits}f}",
+        ", ".join(f"`{reason}`" for reason in why),
+    ]
+
+
+def _ours(one: Comparison, digits: int) -> str:
+    if one.ours is None:
+        return "not run"
+    mean, deviation = one.ours
+    return f"{mean:.{digits}f}" + (f" ± {deviation:.{digits}f}" if len(one.values) > 1 else "")
+
+
+def _reasons(comparisons: Sequence[Comparison]) -> list[str]:
+    return list(dict.fromkeys(reason for one in comparisons if one.values for reason in one.reasons))

@@ -1,0 +1,151 @@
+"""InProcessGrid: SuperNodes that are objects of this process."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedstats_app.simulation.flower import give_id
+
+FIRST_NODE_ID = 1000
+# What Flower answers for a ClientApp that raised.
+CLIENT_APP_RAISED = 2
+# Replies are handed out at least so often, so that the server can say how far it is and use them.
+SECONDS_PER_PULL = 0.05
+SECONDS_BETWEEN_PULLS = 0.01
+
+App = Callable[[Message, Context], Message]
+
+
+class InProcessGrid(Grid):
+    """Calls a ClientApp for each message when the server comes for replies, in the order of the messages.
+
+    Every message is copied on its way, and each node's state is kept between messages, as Flower's simulation does it.
+
+    Parameters
+    ----------
+    app : callable
+        The ClientApp.
+    supernodes : int
+        How many nodes there are; each hosts its share of the run's partitions.
+    run_id : int
+        Of the run.
+    run_config : mapping
+        Of the run, with all defaults.
+    """
+
+    def __init__(self, app: App, supernodes: int, run_id: int, run_config: Mapping[str, str | int | float | bool]):
+        self._app = app
+        self._contexts = {
+            FIRST_NODE_ID + node: Context(
+                run_id,
+                FIRST_NODE_ID + node,
+                {"partition-id": node, "num-partitions": supernodes},
+                RecordDict(),
+                dict(run_config),
+            )
+            for node in range(supernodes)
+        }
+        self._waiting: dict[str, Message] = {}
+        self._ids = itertools.count(1)
+        self._run: object = None
+
+    def set_run(self, run: object) -> None:
+        """Set the run."""
+        self._run = run
+
+    @property
+    def run(self) -> object:  # type: ignore[override]  # Flower's own type is not public
+        """The run."""
+        return self._run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Return a message to a node."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of all nodes."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Take messages to nodes, and return their ids; one to nobody is left out, as in Flower's simulation."""
+        ids = []
+        for msg in messages:
+            self._name(msg)
+            if msg.metadata.dst_node_id in self._contexts:
+                self._waiting[msg.metadata.message_id] = copied(msg)
+                ids.append(msg.metadata.message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        """Yield replies to messages, one at least, and as many more as there are within a moment."""
+        until = time.monotonic() + SECONDS_PER_PULL
+        for message_id in message_ids:
+            if message_id in self._waiting:
+                yield self._reply(self._waiting.pop(message_id))
+                if time.monotonic() > until:
+                    return
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send messages and return the replies that are there within so many seconds, by default all."""
+        waiting, replies = self.push_messages(messages), []
+        until = None if timeout is None else time.monotonic() + timeout
+        while waiting and (until is None or time.monotonic() < until):
+            replies += (new := list(self.pull_messages(waiting)))
+            waiting = waiting[len(new) :]
+        return replies
+
+    def _reply(self, msg: Message) -> Message:
+        """Return what the ClientApp answers; what it raises is an error reply, and leaves its node's state."""
+        node = self._contexts[msg.metadata.dst_node_id]
+        state, run_config = copied_content(node.state), dict(node.run_config)
+        context = Context(node.run_id, node.node_id, dict(node.node_config), state, run_config)
+        try:
+            answer = self._app(msg, context)
+            content = copied_content(answer.content) if answer.has_content() else answer.error
+        except Exception as error:  # noqa: BLE001  # Flower catches as widely
+            content = Error(code=CLIENT_APP_RAISED, reason=f"{type(error)}:<'{error}'>")
+        else:
+            node.state = context.state
+        reply = Message(content, reply_to=msg)
+        self._name(reply)
+        return reply
+
+    def _name(self, msg: Message) -> None:
+        give_id(msg, f"message-{next(self._ids)}")
+
+
+def copied(msg: Message) -> Message:
+    """Return a message as its receiver gets it: nothing of it is shared with the sender."""
+    data = msg.metadata
+    content = copied_content(msg.content)
+    made = Message(content, data.dst_node_id, data.message_type, ttl=data.ttl, group_id=data.group_id)
+    give_id(made, data.message_id)
+    return made
+
+
+def copied_content(content: RecordDict) -> RecordDict:
+    """Return a deep copy.
+
+    Flower's own bytes of a message would do the same with several copies, and not beyond 2 GB. The bytes of arrays are
+    copied too: they cannot be changed as such, but a tensor that is made over them could change them.
+    """
+    made = RecordDict()
+    for name, record in content.items():
+        if isinstance(record, ArrayRecord):
+            made[name] = ArrayRecord({key: _copied_array(array) for key, array in record.items()})
+        else:
+            # Their values are numbers, texts, bytes, and lists of those.
+            made[name] = copy.deepcopy(record)
+    return made
+
+
+def _copied_array(array: Array) -> Array:
+    return Array(array.dtype, array.shape, array.stype, bytes(memoryview(array.data)))

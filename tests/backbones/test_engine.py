@@ -1,0 +1,250 @@
+"""OpenVINO in the place of torch: the same features within a bound, the same bits whoever stands beside them."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedstats_app.backbones import openvino_engine
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.engine import SMALL_NETWORK, EngineError, chosen_engine
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.transform import ImageTransform
+from fedstats_app.config import AppConfig, ConfigError, NodeConfig
+from fedstats_app.config.choices import refused_choice
+from fedstats_app.data import load_dataset
+from tests.backbones.conftest import random_images
+
+openvino = pytest.importorskip("openvino", reason="the extra `fast` is not installed")
+IMAGES = random_images(11)
+WAY: dict[str, Any] = {"kind": "image", "device": "cpu", "autocast": "none", "num_weights": 10**6}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("engines")
+
+
+def lite0(cache: Path | None, engine: str, batch_size: int = 4) -> Backbone:
+    return load_backbone(
+        "efficientnet_lite0", input_size=32, batch_size=batch_size, device="cpu", engine=engine, engine_cache=cache
+    )
+
+
+@pytest.fixture(scope="module")
+def fast(cache: Path) -> Backbone:
+    return lite0(cache, "openvino")
+
+
+def features(backbone: Backbone, images: Any = IMAGES) -> Tensor:
+    return torch.cat(list(backbone.extract(images)))
+
+
+def largest_error(made: Tensor, expected: Tensor) -> float:
+    return float((torch.linalg.vector_norm(made - expected, dim=1) / torch.linalg.vector_norm(expected, dim=1)).max())
+
+
+def test_features_are_those_of_torch_within_the_bound(fast: Backbone) -> None:
+    usual = lite0(None, "torch")
+    assert fast.engine == "openvino" and usual.engine == "torch"
+    assert fast.fingerprint == usual.fingerprint, "float32 engines mix"
+    made = features(fast)
+    assert made.dtype == torch.float32 and made.shape == (11, 1280)
+    assert 0.0 < largest_error(made, features(usual)) <= openvino_engine.BOUND
+
+
+def test_features_are_the_same_bits_whatever_the_grouping_and_the_threads(fast: Backbone, cache: Path) -> None:
+    together = features(fast)
+    assert torch.equal(together, torch.cat([features(fast, [image]) for image in IMAGES]))
+    assert torch.equal(together.flip(0), features(fast, IMAGES[::-1]))
+    larger = lite0(cache, "openvino", batch_size=7)
+    assert [len(block) for block in larger.extract(IMAGES)] == [7, 4]
+    assert torch.equal(together, features(larger))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        assert torch.equal(together, features(lite0(cache, "openvino")))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_batch_goes_through_the_same_engine(fast: Backbone) -> None:
+    batch = torch.stack([fast.transform(image) for image in IMAGES[:4]])
+    assert torch.equal(fast.forward_batch(batch), features(fast, IMAGES[:4]))
+    assert torch.equal(fast.forward_batch(batch.contiguous(memory_format=torch.channels_last)), features(fast)[:4])
+
+
+def test_images_that_cannot_be_made_end_it_and_it_goes_on_after(fast: Backbone) -> None:
+    def broken() -> Iterator[Any]:
+        yield from IMAGES[:3]
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(fast.extract(broken()))
+    begun = fast.extract(IMAGES)
+    first = next(begun)
+    begun.close()  # type: ignore[attr-defined]  # a generator
+    assert torch.equal(first, features(fast)[:4])
+
+
+def test_bfloat16_is_another_fingerprint(fast: Backbone, cache: Path) -> None:
+    half = lite0(cache, "openvino-bf16")
+    assert half.engine == "openvino-bf16" and half.fingerprint != fast.fingerprint
+    assert half.fingerprint == lite0(cache, "openvino-bf16").fingerprint
+    assert "in bfloat16" in half.engine_in_words and "in float32" in fast.engine_in_words
+    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        with pytest.raises(EngineError, match="this processor does not compute in bfloat16"):
+            features(half)
+        return
+    made = features(half)
+    assert openvino_engine.BOUND < largest_error(made, features(fast)) < 0.25  # noise at 32 pixels is hard
+    assert torch.equal(made, torch.cat([features(half, [image]) for image in IMAGES]))
+
+
+def test_a_network_is_exported_once_and_again_where_the_file_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    export = openvino_engine.OpenVINOEngine._exported
+
+    def counted(engine: openvino_engine.OpenVINOEngine) -> tuple[bytes, bytes]:
+        made.append(engine)
+        return export(engine)
+
+    monkeypatch.setattr(openvino_engine.OpenVINOEngine, "_exported", counted)
+
+    def load() -> Backbone:
+        return load_backbone("random:tiny", engine="openvino", engine_cache=tmp_path, device="cpu")
+
+    first = features(load())
+    assert torch.equal(features(load()), first) and len(made) == 1
+    [file] = (tmp_path / "engines").iterdir()
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    assert torch.equal(features(load()), first) and len(made) == 2
+    blocked = tmp_path / "blocked"
+    blocked.write_text("no folder")
+    unkept = load_backbone("random:tiny", engine="openvino", engine_cache=blocked, device="cpu")
+    assert torch.equal(features(unkept), first), "a disk that cannot be written costs time and not the run"
+
+
+class Unusual(nn.Module):
+    """Another network after its first image: no tracing can know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+        self.unused = nn.Parameter(torch.ones(SMALL_NETWORK))
+
+    def forward(self, images: Tensor) -> Tensor:
+        mean = images.mean((2, 3)) * self.scale
+        return mean * (2.0 if float(images.sum()) > 0 else 1.0) + len(images)
+
+
+def unusual(cache: Path, engine: str) -> Backbone:
+    transform = ImageTransform(8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    return Backbone(
+        "unusual", Unusual(), transform, weights_source="here", device="cpu", engine=engine, engine_cache=cache
+    )
+
+
+def test_a_network_that_cannot_be_exported_runs_on_torch_or_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(EngineError, match=r"engine openvino: OpenVINO's features differ .*; use engine torch"):
+        features(unusual(tmp_path, "openvino"))
+    monkeypatch.setattr(openvino_engine.OpenVINOEngine, "_exported", pytest.fail)  # it is remembered
+    with caplog.at_level(logging.WARNING):
+        backbone = unusual(tmp_path, "auto")
+        assert backbone.engine == "torch"
+    assert "engine torch: OpenVINO's features differ" in caplog.text
+    assert backbone.engine_in_words.startswith(f"torch {torch.__version__} (not OpenVINO: OpenVINO's features differ")
+    assert torch.equal(features(backbone), features(unusual(tmp_path, "torch")))
+
+
+def test_the_engine_is_part_of_the_feature_caches_key(cache: Path, tmp_path: Path) -> None:
+    sample = load_dataset("builtin", "train")
+    indices = np.arange(5)
+
+    def read(engine: str) -> Tensor:
+        reader = FeatureReader(lite0(cache, engine), tmp_path)
+        return torch.cat([block for block, _ in reader.blocks(sample, indices)])
+
+    first = read("torch")
+    assert torch.equal(read("torch"), first)
+    assert not torch.equal(read("openvino"), first)
+    assert len(list((tmp_path / "features").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("way", "why"),
+    [
+        ({}, ""),
+        ({"kind": "text"}, "it is for images, the backbone takes texts"),
+        ({"device": "cuda"}, "it computes on the CPU, the device is cuda"),
+        ({"autocast": "bf16"}, "autocast bf16 is of torch"),
+    ],
+)
+def test_auto_takes_openvino_where_it_computes_the_same(way: dict[str, Any], why: str) -> None:
+    way = {**WAY, **way}
+    if not why:
+        assert chosen_engine("auto", **way)[0] == chosen_engine("openvino", **way)[0] == "openvino"
+        return
+    assert chosen_engine("auto", **way) == ("torch", f"not OpenVINO: {why}")
+    with pytest.raises(ValueError, match=f"{why}; use engine auto or torch"):
+        chosen_engine("openvino", **way)
+
+
+def test_auto_leaves_small_networks_to_torch(cache: Path) -> None:
+    tiny = load_backbone("random:tiny", engine="auto", engine_cache=cache, device="cpu")
+    assert tiny.engine == "torch" and "the network is small" in tiny.engine_in_words
+
+
+def test_without_openvino_auto_is_torch_and_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert chosen_engine("auto", **WAY) == ("torch", "not OpenVINO: it is not installed")
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'fedstats-app\[fast\]'"):
+        chosen_engine("openvino", **WAY)
+    with pytest.raises(ValueError, match="engine must be one of auto, torch, openvino, openvino-bf16; got 'tvm'"):
+        chosen_engine("tvm", **WAY)
+
+
+def test_contradicting_keys_are_refused() -> None:
+    for more, problem in [
+        ({"device": "cuda"}, "device: must be auto or cpu with engine 'openvino', got 'cuda'"),
+        ({"autocast": "bf16"}, "autocast: must be none with engine 'openvino'"),
+        ({"backbone": "all-MiniLM-L6-v2"}, "engine: OpenVINO is for images"),
+    ]:
+        with pytest.raises(ConfigError, match=problem):
+            AppConfig.of(engine="openvino", **more)
+
+
+def test_an_owner_chooses_the_engine_of_a_node_but_not_bfloat16() -> None:
+    node = NodeConfig.from_node_config({"data-path": "/data", "engine": "torch"})
+    config = AppConfig.of(engine="openvino")
+    assert config.backbone_for(own_data=True, engine=node.engine).engine == "torch"
+    assert config.backbone_for(own_data=True).engine == "openvino"
+    assert refused_choice(config, node) == ""
+    asked = AppConfig.of(engine="openvino-bf16")
+    assert refused_choice(asked, node) == "engine: the run asks for 'openvino-bf16', the node-config has 'torch'"
+    with pytest.raises(ConfigError, match="engine: must be one of auto, torch, openvino"):
+        NodeConfig.from_node_config({"data-path": "/data", "engine": "openvino-bf16"})
+
+
+def test_openvino_is_imported_only_to_compute(cache: Path, fast: Backbone) -> None:
+    features(fast)  # exported
+    program = (
+        "import sys; from pathlib import Path; from fedstats_app.backbones.registry import load_backbone\n"
+        f"b = load_backbone('efficientnet_lite0', input_size=32, engine='auto', engine_cache=Path({str(cache)!r}))\n"
+        "assert b.engine == 'openvino' and b.computed_by and 'openvino' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -1,0 +1,78 @@
+"""`fedstats run`: settings as `flwr run --run-config` takes them, exit codes, and one sentence for what is wrong."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstats_app.cli import main
+from fedstats_app.cli import run as command
+from fedstats_app.simulation.flower import UnknownFlower
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Mapping[str, Any], int | None]]:
+    """What is simulated, instead of simulating it."""
+    seen: list[tuple[Mapping[str, Any], int | None]] = []
+    monkeypatch.setattr(command, "simulate", lambda config, supernodes: seen.append((config, supernodes)))
+    return seen
+
+
+def test_files_and_words_count_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[tuple[Mapping[str, Any], int | None]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("one.toml").write_text("seed = 1\nnum-clients = 20\n")
+    assert (
+        main(
+            ["run", "-c", "seed=5 plots=false", "one.toml", "num-clients=30 method='fedcof,fed3r'", "--supernodes", "4"]
+        )
+        == 0
+    )
+    assert asked == [({"seed": 1, "plots": False, "num-clients": 30, "method": "fedcof,fed3r"}, 4)]
+    assert main(["run"]) == 0
+    assert asked[1] == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["num-client=20"], "num-client: no such key; did you mean num-clients?"),
+        (["method=fedcof"], "method: 'fedcof' is no TOML value; text stands in quotes: method='fedcof'"),
+        (["nowhere.toml"], "nowhere.toml: nothing is there"),
+    ],
+)
+def test_wrong_settings_are_one_sentence(capsys: Capture, words: list[str], sentence: str) -> None:
+    assert main(["run", *words]) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err and "Traceback" not in printed.err and printed.out == ""
+
+
+def test_another_flower_is_one_sentence(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: Any, **__: Any) -> None:
+        raise UnknownFlower("a run in one process needs Flower 1.41 or 1.42, got 3.0")
+
+    monkeypatch.setattr(command, "simulate", unknown)
+    assert main(["run"]) == 2
+    assert capsys.readouterr().err == "fedstats run: a run in one process needs Flower 1.41 or 1.42, got 3.0\n"
+
+
+def test_a_run_that_fails_says_why_once(capsys: Capture, tmp_path: Path) -> None:
+    settings = f"dataset='folder:/nowhere' output-dir='{tmp_path}' backbone='random:tiny'"
+    assert main(["run", settings]) == 2
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert printed.out.splitlines()[-1] == "[fedstats] FAILED: DatasetError: folder:/nowhere: nothing is at /nowhere"
+    assert printed.out.count("FAILED") == 1
+
+
+def test_ctrl_c_is_said_and_in_the_exit_code(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "simulate", stopped)
+    assert main(["run"]) == 130
+    assert capsys.readouterr().err == "fedstats run: stopped by Ctrl-C\n"
