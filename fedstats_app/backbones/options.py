@@ -95,7 +95,7 @@ def per_channel(values: str) -> tuple[float, float, float] | None:
 def text_template(value: object) -> object:
     """Check for a prompt around a text, or the empty text."""
     if not isinstance(value, str) or (value and not is_template(value)):
-        raise ValueError("must hold {text} once and {mask} at most once, or be empty")
+        raise ValueError("must hold {text} once, or {first} and {second}, and {mask} at most once, or be empty")
     return value
 
 

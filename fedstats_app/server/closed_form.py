@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from fedstats_app.server.examples import save_examples
 from fedstats_app.server.influence import influence_lines, measure, with_shares
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import Scores, method_result, score, with_curves
+from fedstats_app.server.statistics_error import measured_error
 from fedstats_app.statistics import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
 
@@ -66,9 +67,10 @@ class ClosedForm:
             _draw(plots, run, results=results, curves=scores)
             with run.progress.doing("measuring what each client changes"):
                 harm = _measure_clients(run, strategy, asked)
+            error = _statistics_error(run, strategy)
             phases.end("evaluation")
             with run.progress.doing("writing results and plots"):
-                _write(run, strategy, asked, scores, results, advice, harm, phases)
+                _write(run, strategy, asked, scores, results, advice, harm, error, phases)
                 plots.finish()
         forget_accumulated(run.folder.path)
         for line in (*_what_failed(strategy.outcomes, scores), *harm):
@@ -108,6 +110,13 @@ def _measure_clients(run: Run, strategy: StatisticsStrategy, asked: Asked) -> li
     return influence_lines(measured, outcomes, run.class_names)
 
 
+def _statistics_error(run: Run, strategy: StatisticsStrategy) -> Mapping[str, Mapping[str, float]] | None:
+    if not run.config.run.statistics_error:
+        return None
+    with run.progress.doing("comparing the statistics with those of all samples in one place"):
+        return measured_error(run, strategy, [outcome.client for outcome in strategy.outcomes if outcome.in_heads])
+
+
 def _num_merged(outcomes: Sequence[ClientOutcome]) -> int:
     return sum(outcome.outcome == "merged" for outcome in outcomes)
 
@@ -120,6 +129,7 @@ def _write(
     results: Sequence[MethodResult],
     advice: Advice | None,
     harm: Sequence[str],
+    error: Mapping[str, Mapping[str, float]] | None,
     phases: Phases,
 ) -> None:
     """Fill the run folder."""
@@ -130,6 +140,7 @@ def _write(
             "methods": {result.method: result.to_json() for result in results},
             "curve": {name: [point.to_json() for point in curve] for name, curve in scores.curves.items()},
             "advice": None if advice is None else {**advice.to_json(), "text": advice_lines(advice)},
+            "statistics_error": error,
             "num_clients_asked": len(outcomes),
             "num_clients_merged": _num_merged(outcomes),
             "num_clients_known": sum(outcome.outcome == "known" for outcome in outcomes),
