@@ -240,6 +240,9 @@ class AppConfig:
                 f"warm-up-rounds: must be fewer than num-server-rounds {tuning.num_server_rounds}, "
                 f"got {tuning.warm_up_rounds}"
             )
+        if self.backbone.takes_text and self.partition.training_flips != "none":
+            flips, name = self.partition.training_flips, self.backbone.backbone
+            problems.append(f"training-flips: are for images, got {flips!r} with backbone {name!r}")
         if self.backbone.takes_text and self.local.flip:
             problems.append(f"flip: is for images, got true with backbone {self.backbone.backbone!r}")
         if tuning.label_words and not self.backbone.text_template:
