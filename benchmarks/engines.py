@@ -2,10 +2,12 @@
 
     python -m benchmarks.engines forward
     python -m benchmarks.engines client --images 1000 --pixels 500
+    python -m benchmarks.engines client --images 200 --pixels 3000 --read-threads 1
     python -m benchmarks.engines heads "dataset=builtin"
 
 `forward` is the network alone, on batches that are ready. `client` is all that a client does for its statistics, from
-JPEGs of smooth noise on disk to sums, without the feature cache. The engines take turns; rates are medians, and ratios
+JPEGs of smooth noise on disk to sums, without the feature cache; `reading` is what of it is left without the network:
+files, decoding and transform. The engines take turns; rates are medians, and ratios
 are medians of those of each turn. `heads` solves heads on the features of each engine and counts test images whose
 prediction is not that of torch's head.
 
@@ -86,12 +88,19 @@ def forward(backbone: Backbone, num_batches: int) -> int:
     return 16 * num_batches
 
 
-def client(backbone: Backbone, folder: Path) -> int:
+def reading(backbone: Backbone, folder: Path) -> int:
+    """Read, decode and transform every image, in one thread."""
+    dataset = load_dataset(f"folder:{folder}", "train")
+    return sum(len(backbone.transform(dataset.sample(index))) > 0 for index in range(len(dataset)))
+
+
+def client(backbone: Backbone, folder: Path, read_threads: int) -> int:
     """Do what a client does for its statistics."""
     dataset = load_dataset(f"folder:{folder}", "train")
     labels, num_classes = torch.from_numpy(np.array(dataset.labels)), len(dataset.class_names)
     accumulator = StatisticsSpec(gram=True).accumulator(labels, num_classes, backbone.feature_dim)
-    for block, _ in FeatureReader(backbone).blocks(dataset, np.arange(len(dataset))):
+    reader = FeatureReader(backbone, read_threads=read_threads)
+    for block, _ in reader.blocks(dataset, np.arange(len(dataset))):
         accumulator.update(block)
     return int(accumulator.statistics().rows.num_examples)
 
@@ -142,6 +151,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--batches", type=int, default=8, help="of 16 images, in a turn of `forward`")
     parser.add_argument("--images", type=int, default=1000, help="JPEGs in a turn of `client`")
+    parser.add_argument("--read-threads", type=int, default=0, help="the run-config key, of `client`")
     parser.add_argument("--pixels", type=int, default=500, help="sides of the JPEGs")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
@@ -159,11 +169,13 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{options.images} JPEGs of {options.pixels} pixels, {size / options.images / 1000:.0f} KB each")
         for name, found in networks(options):
             work: dict[str, Callable[[], int]] = {
-                engine: (lambda one=one: client(one, folder))  # type: ignore[misc]
+                engine: (lambda one=one: client(one, folder, options.read_threads))  # type: ignore[misc]
                 if options.what == "client"
                 else (lambda one=one: forward(one, options.batches))  # type: ignore[misc]
                 for engine, one in found.items()
             }
+            for one in [*found.values()][:1] if options.what == "client" else []:
+                work["reading"] = lambda one=one: reading(one, folder)  # type: ignore[misc]
             for engine, (rate, ratio) in rates(work, options.turns).items():
                 print(f"{name:20} {engine:14} {rate:8.1f} images/s   {ratio:5.2f} times", flush=True)
 

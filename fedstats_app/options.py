@@ -12,6 +12,7 @@ Only the standard library is imported here.
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -207,11 +208,13 @@ def run_folder(value: object) -> object:
 
 def as_text(write: Callable[[Any], object], read: Callable[[Any], Any], key: str = "") -> dict[str, Any]:
     """Return the metadata of a dataclass field that travels as JSON of ``write(value)``; ``read`` makes it again."""
+    # A worker reads the same text again for every client.
+    read_once = functools.lru_cache(maxsize=4)(lambda text: read(json.loads(text)))
 
     def read_text(text: object) -> Any:
         if type(text) is not str or len(text) > MAX_JSON_LENGTH:
             got = len(text) if isinstance(text, str) else f"{text!r:.60}"
             raise ValueError(f"must be JSON, which may take at most {MAX_JSON_LENGTH} characters, got {got}")
-        return read(json.loads(text))
+        return read_once(text)
 
     return {"key": key, "write": lambda value: json.dumps(write(value)), "read": read_text}

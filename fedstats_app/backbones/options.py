@@ -115,6 +115,7 @@ class BackboneOptions(Options):
     text_template: str = option("", text_template)
     engine: str = option("auto", one_of(*ENGINES))
     batch_size: int = option(16, whole(1, 4096))
+    read_threads: int = option(0, whole(0, 64))
     device: str = option("auto", device_name)
     autocast: str = option("none", one_of("none", "bf16", "fp16"))
     channels_last: bool = option(True, flag)

@@ -122,7 +122,7 @@ class Site:
                 f"this node's backbone {backbone.name} (fingerprint {backbone.fingerprint[:16]}) "
                 f"is not the server's, fingerprint {fingerprint[:16]}"
             )
-        return FeatureReader(backbone, node.cache_root(config.cache))
+        return FeatureReader(backbone, node.cache_root(config.cache), read_threads=options.read_threads)
 
     def split(self, class_names: tuple[str, ...], *, holdout: float, seed: int) -> ClientSplit:
         """Return the samples of the client that a message may make use of.

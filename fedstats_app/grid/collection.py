@@ -81,6 +81,8 @@ class Collection:
         self._base, self._is_stale = list(self._sums), False  # what clients are added to, where they are capped
         self._known = {one.digest: one for one in self._earlier if one.digest}
         self._sizes: list[ReceivedStatistics] = []  # of what was merged, without the statistics themselves
+        # Of all of them: somebody asks after every client.
+        self._num_received = self._bytes_received = 0
 
     def fold(self, server_round: int, reply: Message) -> tuple[ClientOutcome, ReceivedStatistics | None]:
         """Check a reply and add it, or note why not; the sums are as before then."""
@@ -167,6 +169,8 @@ class Collection:
             for one in record["sizes"]
         ]
         self._sizes = [ReceivedStatistics(**one) for one in sizes]
+        self._num_received = sum(one.num_examples for one in self._sizes)
+        self._bytes_received = sum(one.wire_bytes for one in self._sizes)
         absent = {client: digest for client, digest in self._merged.items() if client not in present and digest}
         self._known |= {digest: MergedClient(digest, "this run", client) for client, digest in absent.items()}
 
@@ -205,12 +209,12 @@ class Collection:
     @property
     def num_examples(self) -> int:
         """Number of samples behind the sums, those of earlier runs included, and before any cap."""
-        return self._num_earlier + sum(one.num_examples for one in self._sizes)
+        return self._num_earlier + self._num_received
 
     @property
     def total_wire_bytes(self) -> int:
         """Bytes of all replies merged in this run."""
-        return sum(one.wire_bytes for one in self._sizes)
+        return self._bytes_received
 
     def wire_bytes(self, index: int, wanted: StatisticsSpec) -> int:
         """Return what clients would have sent for ``wanted`` alone, which the specification at ``index`` covers."""
@@ -264,6 +268,8 @@ class Collection:
             for total, client in zip(sums, received.statistics, strict=True):
                 total.add(client)
         self._sizes.append(replace(received, statistics=()))
+        self._num_received += received.num_examples
+        self._bytes_received += received.wire_bytes
 
 
 def _check_kind(earlier: CollectedStatistics, request: StatisticsRequest, keep_rows: Sequence[bool]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import time
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ class Exchange:
     turn: int = 0
     # How often requests ran out of time so far, those that did so together counting once.
     stalls: int = 0
+    # Ascending.
     unsent: list[int] = field(default_factory=list)
     in_flight: dict[str, _InFlight] = field(default_factory=dict)
     ready: dict[int, Message] = field(default_factory=dict)
@@ -108,7 +110,7 @@ class Exchange:
     def _send(self, group_limit: int) -> None:
         """Send requests of the clients that fit the window, in the order of the clients, grouped by host."""
         end = len(self.order) if self.stalls else min(self.turn + self._window(), len(self.order))
-        sendable = [index for index in self.unsent if index < end]
+        sendable = self.unsent[: bisect.bisect_left(self.unsent, end)]
         # One slot becomes free with every reply; waiting for a few keeps messages from carrying one client each.
         if not sendable or (self.in_flight and end < len(self.order) and len(sendable) < group_limit):
             return
@@ -120,8 +122,7 @@ class Exchange:
             if len(batches[-1]) >= (group_limit if self.grid.hosts is not None else 1):
                 batches.append([])
             batches[-1].append(index)
-        sent = set(sendable)
-        self.unsent = [index for index in self.unsent if index not in sent]
+        del self.unsent[: len(sendable)]
         batches = sorted(batch for of_host in groups.values() for batch in of_host)
         wire = [self._wire_message(batch) for batch in batches]
         self.grid.wire_messages += len(wire)
@@ -194,7 +195,8 @@ class Exchange:
         hosted = [index for index in self.unsent if self.grid.host(self.order[index].metadata.dst_node_id) == host]
         self._fail(hosted, "not asked: its SuperNode did not answer an earlier request in time")
         self._note_timeouts(hosted)
-        self.unsent = [index for index in self.unsent if index not in set(hosted)]
+        skipped = set(hosted)
+        self.unsent = [index for index in self.unsent if index not in skipped]
 
     def _note_timeouts(self, batch: list[int]) -> None:
         for index in batch:

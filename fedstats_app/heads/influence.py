@@ -14,11 +14,14 @@ from torch import Tensor
 from fedstats_app.heads.class_scatter import needed_gram
 from fedstats_app.heads.fedroot import complete
 from fedstats_app.heads.linear_head import normalize_rows
+from fedstats_app.heads.linear_system import solve_shifted
 from fedstats_app.heads.ridge import solve_ridge
 from fedstats_app.statistics import ClientStatistics, FeatureStatistics
 
 # A class's judges say something of that class from so many on.
 MIN_JUDGES_OF_CLASS = 8
+# Of a judge's best classes so many are remembered: whoever leaves with fewer classes leaves one of them as it was.
+REMEMBERED = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,13 +106,15 @@ class LeaveOneOut(ABC):
             What was added of it.
         """
 
-    def _influence(self, owner: int, counts: Tensor, scores: Tensor, scores_without: Tensor) -> Influence:
-        """Return it from (n, C) scores with and without, and the (C,) counts without."""
+    def _influence(self, owner: int, counts: Tensor, gained: Tensor) -> Influence:
+        """Return it from the (C,) counts without, and of every judge (n,) whether it is classified correctly then.
+
+        That is 1 where it is so without the client only, -1 where with it only.
+        """
         known, labels = counts > 0, self._judges.labels
         asked = (self._judges.owners != owner) & known[labels]
         if not bool(asked.any()):
             return Influence()
-        gained = self._correct(scores_without) - self._correct(scores)
         of_class = torch.zeros(len(known), dtype=torch.int64).index_add_(0, labels[asked], gained[asked])
         judges = torch.bincount(labels[asked], minlength=len(known))
         shares = torch.where(judges >= MIN_JUDGES_OF_CLASS, of_class / judges.clamp(min=1), 0.0)
@@ -117,8 +122,8 @@ class LeaveOneOut(ABC):
         total, share = int(of_class.sum()), float(shares[worst])
         return Influence(total / int(asked.sum()), total, share, worst if share > 0 else -1)
 
-    def _correct(self, scores: Tensor) -> Tensor:
-        return (scores.argmax(dim=1) == self._judges.labels).to(torch.int64)
+    def _correct(self, predictions: Tensor) -> Tensor:
+        return (predictions == self._judges.labels).to(torch.int64)
 
 
 class LeaveOneOutOfMeans(LeaveOneOut):
@@ -137,14 +142,14 @@ class LeaveOneOutOfMeans(LeaveOneOut):
     def __init__(self, counts: Tensor, sums: Tensor, judges: Judges) -> None:
         super().__init__(counts, judges)
         self._sums = sums.to(torch.float64).clone()
-        self._scores = self._score(self._sums, self._counts)
+        self._remember()
 
     def remove(self, client: ClientStatistics) -> None:
         """Leave a client out for good."""
         rows = client.rows
         self._sums.index_add_(0, rows.class_ids, -rows.class_sums.to(torch.float64))
         self._counts.index_add_(0, rows.class_ids, -rows.counts)
-        self._scores = self._score(self._sums, self._counts)
+        self._remember()
 
     def influence(self, owner: int, client: ClientStatistics) -> Influence:
         """Return what leaving out this client does to the judges that are not its own."""
@@ -153,9 +158,35 @@ class LeaveOneOutOfMeans(LeaveOneOut):
         sums, counts = self._sums[classes], self._counts[classes]
         sums.index_add_(0, position, -rows.class_sums.to(torch.float64))
         counts.index_add_(0, position, -rows.counts)
-        scores, left = self._scores.clone(), self._counts.clone()
-        scores[:, classes], left[classes] = self._score(sums, counts), counts
-        return self._influence(owner, left, self._scores, scores)
+        left = self._counts.clone()
+        left[classes] = counts
+        predictions = self._with_new_scores(classes, self._score(sums, counts))
+        return self._influence(owner, left, self._correct(predictions) - self._right)
+
+    def _remember(self) -> None:
+        """Keep every judge's best classes and their scores, and who is classified correctly."""
+        scores = self._score(self._sums, self._counts)
+        # Stable: of equal scores the first class is predicted.
+        best, classes = scores.sort(dim=1, descending=True, stable=True)
+        self._best, self._best_classes = best[:, :REMEMBERED].clone(), classes[:, :REMEMBERED].clone()
+        self._scores, self._right = scores, self._correct(self._best_classes[:, 0])
+
+    def _with_new_scores(self, classes: Tensor, of_classes: Tensor) -> Tensor:
+        """Return (n,) predictions where (c,) classes, ascending, have other scores (n, c) and the others theirs."""
+        if len(classes) >= self._best.shape[1]:
+            scores = self._scores.clone()
+            scores[:, classes] = of_classes
+            return scores.argmax(dim=1)
+        if not len(classes):
+            return self._best_classes[:, 0]
+        new = torch.zeros(self._scores.shape[1], dtype=torch.bool)
+        new[classes] = True
+        kept = (~new[self._best_classes]).to(torch.int8).argmax(dim=1, keepdim=True)  # the first that is as it was
+        best_kept, kept_class = self._best.gather(1, kept)[:, 0], self._best_classes.gather(1, kept)[:, 0]
+        best_new, place = of_classes.max(dim=1)
+        new_class = classes[place]
+        is_new = (best_new > best_kept) | ((best_new == best_kept) & (new_class < kept_class))
+        return torch.where(is_new, new_class, kept_class)
 
     def _score(self, sums: Tensor, counts: Tensor) -> Tensor:
         """Return (n, c) scores; that of a class without samples is the lowest."""
@@ -191,7 +222,8 @@ class LeaveOneOutOfGram(LeaveOneOut):
     def influence(self, owner: int, client: ClientStatistics) -> Influence:
         """Return what leaving out this client does to the judges that are not its own."""
         left = self._without(client)
-        return self._influence(owner, left.class_counts, self._scores, self._score(left))
+        gained = self._correct(self._score(left).argmax(dim=1)) - self._correct(self._scores.argmax(dim=1))
+        return self._influence(owner, left.class_counts, gained)
 
     def _without(self, client: ClientStatistics) -> FeatureStatistics:
         left, own = self._total.clone(), client.rows.summed()
@@ -201,8 +233,14 @@ class LeaveOneOutOfGram(LeaveOneOut):
         return left
 
     def _score(self, statistics: FeatureStatistics) -> Tensor:
-        head = solve_ridge(statistics, ridge_lambda=self._ridge_lambda)
-        scores = self._features @ head.weight.to(torch.float32).T
+        # A report of how well the system is conditioned would take most of the time, and nobody reads it.
+        gram = needed_gram(statistics, "ridge")
+        solved = solve_shifted(gram, self._ridge_lambda, statistics.class_sums.T)
+        if solved is None:
+            weight = solve_ridge(statistics, ridge_lambda=self._ridge_lambda).weight
+        else:
+            weight, _ = normalize_rows(solved.T)
+        scores = self._features @ weight.to(torch.float32).T
         return torch.where(statistics.class_counts > 0, scores, -torch.inf)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -66,4 +66,4 @@ class ClientOutcome:
 
     def to_json(self) -> dict[str, object]:
         """Return the attributes as plain values."""
-        return asdict(self)
+        return {**vars(self)}

@@ -207,8 +207,8 @@ class RunFolder:
         (self.path / "clients.jsonl").unlink(missing_ok=True)
 
     def append_client(self, client: Mapping[str, object]) -> None:
-        """Add one client's line to clients.jsonl."""
-        append_line(self.path / "clients.jsonl", to_json_with_digest(client, indent=None))
+        """Add one client's line to clients.jsonl, not forced to disk: a run that goes on writes the file anew."""
+        append_line(self.path / "clients.jsonl", to_json_with_digest(client, indent=None), forced=False)
 
     def write_clients(self, clients: Iterable[Mapping[str, object]]) -> None:
         """Write clients.jsonl anew, when more is known of every client than when it answered."""

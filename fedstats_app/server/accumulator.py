@@ -18,6 +18,8 @@ _COLLECTION, _CURVE = "collection", "curve"
 # Rows of single clients, by which their influence is measured in the end, are written down up to so many bytes: above
 # that, it is measured of those that answer after an interruption only. No head depends on it.
 MAX_ROW_BYTES = 64 * 2**20
+# Writing down takes at most one part in so many of the time.
+SHARE_OF_TIME = 20
 
 
 class Accumulator:
@@ -38,7 +40,7 @@ class Accumulator:
         # Under caps on shares the sums are made when all have answered.
         self._wanted = run.config.run.save_statistics and strategy.collection.capped is None
         self._every = run.config.run.checkpoint_seconds
-        self._last = time.monotonic()
+        self._last, self._took = time.monotonic(), 0.0
 
     def take_up(self, present: Iterable[int]) -> bool:
         """Go on from what an interrupted run has, if there is something, and return whether there is.
@@ -69,7 +71,8 @@ class Accumulator:
 
     def keep(self) -> None:
         """Write down where stage 1 stands, unless that was done only a while ago."""
-        if not self._wanted or time.monotonic() - self._last < self._every:
+        started = time.monotonic()
+        if not self._wanted or started - self._last < max(self._every, SHARE_OF_TIME * self._took):
             return
         asked = self._asked
         sums, record = self._strategy.collection.state()
@@ -95,6 +98,7 @@ class Accumulator:
             ),
         )
         self._last = time.monotonic()
+        self._took = self._last - started
 
     def _rows(self) -> tuple[dict[str, Tensor], list[list[int]]]:
         """Return the rows of all clients together, and of each client in turn its id and how many are its."""

@@ -86,10 +86,13 @@ def _on_reply(
     run: Run, strategy: StatisticsStrategy, asked: Asked, accumulator: Accumulator, step: Step
 ) -> Callable[[ClientOutcome, ReceivedStatistics | None], None]:
     total, collection = len(run.federation.hosts), strategy.collection
+    failed = sum(not one.in_heads for one in strategy.outcomes)
     # Labels per client are what some sites would rather not show: the plot is for simulations only.
     keep_labels = run.federation.simulated and total * len(run.class_names) <= MAX_LABEL_CELLS
 
     def on_reply(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
+        nonlocal failed
+        failed += not outcome.in_heads
         run.folder.append_client(outcome.to_json())
         if received is not None:
             if asked.curve is not None:
@@ -98,12 +101,12 @@ def _on_reply(
                 asked.kept.add(outcome.client, received.statistics[:1])
                 asked.largest.add(outcome.client, received.statistics[0])
             if keep_labels:
-                asked.label_counts[outcome.client] = received.statistics[0].rows.summed().class_counts.numpy()
+                asked.label_counts[outcome.client] = received.statistics[0].rows.class_counts().numpy()
             if run.config.run.save_client_statistics:
                 digest = collection.digests[outcome.client]
                 save_client_statistics(run.folder.path, outcome.client, digest, received.statistics, run.class_names)
         accumulator.keep()
-        answered, failed = len(strategy.outcomes), sum(not one.in_heads for one in strategy.outcomes)
+        answered = len(strategy.outcomes)
         what = f"{collection.num_examples:,} samples, {collection.total_wire_bytes / 1e6:,.1f} MB up"
         what += f", {failed} failed" if failed else ""
         if answered < total:

@@ -142,7 +142,7 @@ def with_shares(
     position = {outcome.client: index for index, outcome in enumerate(outcomes) if outcome.outcome == "merged"}
     shown = list(outcomes)
     for client, rows in _rows(kept):
-        own = rows.summed().class_counts
+        own = rows.class_counts()
         shares = {class_names[c]: round(int(own[c]) / int(counts[c]), 4) for c in own.nonzero().squeeze(1).tolist()}
         found = [(one.of_client[client], one.head) for one in measured if client in one.of_client]
         influence, head = max(found, key=lambda one: one[0].gain, default=(None, ""))

@@ -17,7 +17,7 @@ from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.samples import check_kind
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
-from fedstats_app.data.clients import partitions, test_split, training_set
+from fedstats_app.data.clients import client_names, partitions, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
 from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_grid import ClientGrid
@@ -192,7 +192,7 @@ def prepare(
         label_word_head(config.tuning.words, backbone, class_names)  # words that do not suit are an error now
     if config.trainer and config.tuning.start_head_file:
         head_of_file(Path(config.tuning.start_head_file).expanduser(), backbone, class_names)  # likewise
-    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
+    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache), read_threads=options.read_threads)
     test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader, progress)
     clients = ClientGrid(
         grid,
@@ -293,6 +293,8 @@ def _write_config(run: Run) -> None:
         clients=len(hosts),
         supernodes=len(set(hosts.values())),
     )
+    if run.federation.simulated and run.config.partition.by_column:
+        record["client_names"] = client_names(run.config.data, run.config.partition, run.config.run.seed)
     if run.config.run.resume:
         for difference in check_same_run(run.folder.path, record):
             run.progress.say(f"results may differ in rounding from those of an uninterrupted run: {difference}")

@@ -7,6 +7,8 @@ from torch import Tensor
 
 # Rows converted to float64 at a time: bounds the temporary copy (8 MiB at d = 1024), large enough for full BLAS speed.
 ROWS_PER_BLOCK = 1024
+# Rows of a Gram matrix that are added to at a time: 640 KiB at d = 1280.
+ROWS_PER_PRODUCT = 64
 
 
 def check_features(features: Tensor, labels: Tensor, num_classes: int) -> None:
@@ -70,6 +72,16 @@ def add_to_gram(gram: Tensor, features: Tensor) -> None:
     """Add ``features.T @ features`` to a (d, d) float64 matrix, in place."""
     features = features.to(device=gram.device, dtype=torch.float64)
     gram.addmm_(features.T, features)
+
+
+def add_rows_to_gram(gram: Tensor, rows: Tensor) -> None:
+    """Add ``rows.T @ rows`` of few rows (r, d) to a (d, d) float64 matrix, in place, as added whole: to the bit.
+
+    Block by block the product stays in the processor's cache: whole, it is read from memory and written three times.
+    The lower triangle is that of the product as BLAS makes it, equal to the upper one to rounding.
+    """
+    for block, of_gram in zip(torch.split(rows.T, ROWS_PER_PRODUCT), torch.split(gram, ROWS_PER_PRODUCT), strict=True):
+        of_gram += block @ rows
 
 
 def add_in_blocks(group_sums: Tensor, gram: Tensor | None, features: Tensor, groups: Tensor) -> None:

@@ -181,6 +181,19 @@ class ClassMeanRows:
             self.class_ids[stay], self.counts[stay], num_classes=self.num_classes, class_sums=self.class_sums[stay]
         )
 
+    def class_counts(self) -> Tensor:
+        """Return (C,) int64 samples of each class.
+
+        Raises
+        ------
+        ValueError
+            If counts carry noise: class counts are integers.
+        """
+        if self.counts.dtype != torch.int64:
+            raise ValueError("rows with noisy (float64) counts cannot be summed to integer class counts")
+        counts = torch.zeros(self.num_classes, dtype=torch.int64, device=self.counts.device)
+        return counts.index_add_(0, self.class_ids, self.counts)
+
     def summed(self, gram: Tensor | None = None) -> FeatureStatistics:
         """Return class counts and class sums, adding the rows of each class.
 
@@ -194,12 +207,8 @@ class ClassMeanRows:
         ValueError
             If counts carry noise: class counts are integers.
         """
-        if self.counts.dtype != torch.int64:
-            raise ValueError("rows with noisy (float64) counts cannot be summed to integer class counts")
-        device = self.class_sums.device
-        counts = torch.zeros(self.num_classes, dtype=torch.int64, device=device)
-        counts.index_add_(0, self.class_ids, self.counts)
-        sums = torch.zeros(self.num_classes, self.feature_dim, dtype=torch.float64, device=device)
+        counts = self.class_counts()
+        sums = torch.zeros(self.num_classes, self.feature_dim, dtype=torch.float64, device=self.class_sums.device)
         add_to_group_sums(sums, self.class_sums, self.class_ids)
         return FeatureStatistics(counts, sums, gram)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics.accumulation import add_to_gram, add_to_group_sums, mirror_upper
+from fedstats_app.statistics.accumulation import add_rows_to_gram, add_to_gram, add_to_group_sums, mirror_upper
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows
 from fedstats_app.statistics.client_statistics import ClientStatistics
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
@@ -117,7 +117,7 @@ class StatisticsSum:
             raise ValueError(
                 f"new_ids must be {self.num_classes} different classes in [0, {num_classes}), got {new_ids.tolist()}"
             )
-        old, new = self._total, FeatureStatistics.zeros(num_classes, self.feature_dim, gram=False)
+        old, new = self.summed(), FeatureStatistics.zeros(num_classes, self.feature_dim, gram=False)
         new.class_counts[new_ids] = old.class_counts
         new.class_sums[new_ids] = old.class_sums
         rows = None
@@ -156,9 +156,12 @@ class StatisticsSum:
         if self._scatter is not None and client.scatter is None:
             raise ValueError("statistics to add must have a factor of their scatter, got none")
         if total.gram is not None:
-            if client.gram is None:
+            if client.gram_factor is not None:
+                add_rows_to_gram(total.gram, client.gram_factor.trapezoid)
+            elif client.gram is not None:
+                total.gram.add_(client.gram)
+            else:
                 raise ValueError("statistics to add must have a Gram matrix, got none")
-            total.gram.add_(client.gram)
         if self._scatter is not None and client.scatter is not None:
             add_to_gram(self._scatter, client.scatter.scaled())
             self._left_out += client.scatter.left_out
@@ -201,7 +204,9 @@ class StatisticsSum:
 
     def summed(self) -> FeatureStatistics:
         """Return a copy of the sum so far."""
-        return self._total.clone()
+        total = self._total
+        gram = None if total.gram is None else mirror_upper(total.gram)
+        return FeatureStatistics(total.class_counts.clone(), total.class_sums.clone(), gram)
 
     def low_rank(self, rows: ClassMeanRows | None = None) -> LowRankStatistics:
         """Return all rows, and a copy of the sum of the factors so far.

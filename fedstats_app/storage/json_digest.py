@@ -28,7 +28,7 @@ def to_json_with_digest(entries: Mapping[str, object], *, indent: int | None = 2
         If something has no JSON form.
     """
     plain: dict[str, object] = json.loads(to_json(entries, indent=None))
-    return to_json({**plain, _KEY: _digest(plain)}, indent=indent)
+    return json.dumps({**plain, _KEY: _digest(plain)}, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def read_with_digest(text: str | bytes, where: str) -> tuple[dict[str, Any], bool]:

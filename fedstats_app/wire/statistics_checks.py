@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics import ClassMeanRows, ScatterFactor, StatisticsSpec
+from fedstats_app.statistics import ClassMeanRows, GramFactor, ScatterFactor, StatisticsSpec
 from fedstats_app.statistics.scatter_factor import full_rank
 from fedstats_app.wire.reading import LARGEST_WHOLE, MAX_COUNT, Malformed
 
@@ -124,17 +124,49 @@ def check_gram(gram: Tensor, rows: ClassMeanRows, eps: float, norm: float = math
         If it is not zero without samples, not positive semi-definite, smaller than the sums force, or larger than
         features within ``norm`` and MAX_FEATURE can give.
     """
-    if len(rows) == 0:
-        if bool(gram.any()):
-            raise Malformed("gram: must be zero without samples, got other values")
+    trace = _checked_trace(bool(gram.any()), float(gram.trace()), rows, norm)
+    if trace == 0.0:
         return
-    trace, most = float(gram.trace()), most_energy(rows, norm)
+    scaled = _scaled_sums(rows)
+    _check_remainder(gram - scaled.T @ scaled, trace, eps)
+
+
+def check_gram_factor(factor: GramFactor, rows: ClassMeanRows, eps: float, norm: float = math.inf) -> None:
+    """Refuse a factor whose Gram matrix :func:`check_gram` would refuse, without forming it.
+
+    The remainder lies in the span of the factor's r rows and the m class sums: with the triangle T of their QR
+    factorisation, (d, r + m) = Q T, its eigenvalues there are those of a matrix of r + m, and elsewhere 0.
+    """
+    trapezoid = factor.trapezoid
+    trace = _checked_trace(bool(trapezoid.any()), float(trapezoid.square().sum()), rows, norm)
+    if trace == 0.0:
+        return
+    spanning = torch.cat([trapezoid, _scaled_sums(rows)]).T
+    triangle = torch.linalg.qr(spanning, mode="r").R
+    of_factor, of_sums = triangle.split([len(trapezoid), len(rows)], dim=1)
+    _check_remainder(of_factor @ of_factor.T - of_sums @ of_sums.T, trace, eps)
+
+
+def _checked_trace(has_values: bool, trace: float, rows: ClassMeanRows, norm: float) -> float:
+    """Return the trace of a Gram matrix that may have it: 0 without samples, else up to :func:`most_energy`."""
+    if len(rows) == 0:
+        if has_values:
+            raise Malformed("gram: must be zero without samples, got other values")
+        return 0.0
+    most = most_energy(rows, norm)
     if not 0.0 < trace <= most:
         raise Malformed(f"gram: must have a trace in (0, {most:.3g}], got {trace:.3g}")
-    tolerance = 2.0 * max(eps, torch.finfo(torch.float32).eps) * trace
-    scaled = rows.class_sums.to(torch.float64) / rows.counts.to(torch.float64).sqrt().unsqueeze(1)
-    remainder = gram - scaled.T @ scaled
-    remainder.diagonal().add_(tolerance)
+    return trace
+
+
+def _scaled_sums(rows: ClassMeanRows) -> Tensor:
+    """Return s_j / sqrt(n_j), (m, d) float64."""
+    return rows.class_sums.to(torch.float64) / rows.counts.to(torch.float64).sqrt().unsqueeze(1)
+
+
+def _check_remainder(remainder: Tensor, trace: float, eps: float) -> None:
+    """Refuse a remainder, which is changed, with eigenvalues below what rounding can make of 0."""
+    remainder.diagonal().add_(2.0 * max(eps, torch.finfo(torch.float32).eps) * trace)
     _, info = torch.linalg.cholesky_ex(remainder)
     if int(info) != 0:
         raise Malformed("gram: must be positive semi-definite and not smaller than the class sums force")

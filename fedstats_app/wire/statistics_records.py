@@ -26,7 +26,14 @@ from fedstats_app.statistics.gram_factor import num_factor_numbers
 from fedstats_app.statistics.scatter_factor import FACTOR_DTYPES, full_rank
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, WIRE_DTYPES, read_array, to_array
 from fedstats_app.wire.reading import Malformed, check_keys
-from fedstats_app.wire.statistics_checks import Limits, check_gram, check_rows, check_scatter, check_sums
+from fedstats_app.wire.statistics_checks import (
+    Limits,
+    check_gram,
+    check_gram_factor,
+    check_rows,
+    check_scatter,
+    check_sums,
+)
 from fedstats_app.wire.statistics_request import StatisticsRequest
 
 ROW_KEYS = ("class-ids", "counts", "class-sums")
@@ -171,11 +178,14 @@ def read_statistics_record(
         return ClientStatistics(rows, scatter=_read_scatter(record, rows, spec.scatter, norm))
     if not spec.gram:
         return ClientStatistics(rows)
-    read = _read_factor if gram_key == "gram-factor" else _read_triangle
-    client = ClientStatistics(rows, read(record, rows, dtype))
-    if client.gram is not None:
-        check_gram(client.gram, rows, torch.finfo(dtype).eps, norm)
-    return client
+    eps = torch.finfo(dtype).eps
+    if gram_key == "gram-factor":
+        factor = _read_factor(record, rows, dtype)
+        check_gram_factor(factor, rows, eps, norm)
+        return ClientStatistics(rows, factor)
+    gram = _read_triangle(record, rows, dtype)
+    check_gram(gram, rows, eps, norm)
+    return ClientStatistics(rows, gram)
 
 
 def _read_triangle(record: ArrayRecord, rows: ClassMeanRows, dtype: torch.dtype) -> Tensor:

@@ -11,13 +11,15 @@ pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 SMALL = ["--networks", "tiny", "--input-size", "16", "--turns", "1", "--engines", "torch", "openvino"]
 
 
-@pytest.mark.parametrize("what", [["forward", "--batches", "1"], ["client", "--images", "3", "--pixels", "48"]])
+@pytest.mark.parametrize(
+    "what", [["forward", "--batches", "1"], ["client", "--images", "3", "--pixels", "48", "--read-threads", "1"]]
+)
 def test_rates_of_every_engine_are_printed_against_the_first(
     what: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     engines.main([*what, *SMALL])
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("tiny")]
-    assert [line[1] for line in lines] == ["torch", "openvino"]
+    assert [line[1] for line in lines] == ["torch", "openvino"] + ["reading"] * (what[0] == "client")
     assert lines[0][-2] == "1.00" and all(float(line[2]) > 0 for line in lines)
 
 

@@ -148,3 +148,33 @@ def test_nobody_judges_itself_and_a_class_of_one_client_alone_judges_nothing() -
 )
 def test_what_counts_as_large(influence: Influence, large: bool) -> None:
     assert influence.is_large == large
+
+
+@pytest.mark.parametrize("held", [1, 5, 31, 40], ids="{} classes a client".format)
+def test_with_many_classes_and_equal_scores_the_first_best_class_counts(held: int) -> None:
+    draw = torch.Generator().manual_seed(held)
+    num_classes, dim, owned = 50, 4, 300
+    # Means of few directions: many scores are equal.
+    means = torch.randint(-1, 2, (num_classes, dim), generator=draw).double()
+    means[(means == 0).all(dim=1)] = 1.0
+    clients = {}
+    for client in range(6):
+        ids = torch.randperm(num_classes, generator=draw)[:held].sort().values
+        counts = torch.randint(1, 9, (held,), generator=draw)
+        clients[client] = ClassMeanRows(ids, counts, means[ids], num_classes)
+    total = ClassMeanRows.concatenate(clients.values()).summed()
+    features = torch.randint(-1, 2, (owned, dim), generator=draw).float()
+    labels = torch.randint(num_classes, (owned,), generator=draw)
+    left = LeaveOneOutOfMeans(total.class_counts, total.class_sums, Judges(features, labels, torch.full((owned,), -1)))
+
+    def right(counts: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
+        unit = torch.nn.functional.normalize(sums / counts.clamp(min=1).unsqueeze(1), dim=1).float()
+        scores = torch.where(counts > 0, features @ unit.T, -torch.inf)
+        return (scores.argmax(dim=1) == labels).long()
+
+    for client, rows in clients.items():
+        own = rows.summed()
+        counts, sums = total.class_counts - own.class_counts, total.class_sums - own.class_sums
+        asked = (counts > 0)[labels]
+        gained = (right(counts, sums) - right(total.class_counts, total.class_sums))[asked].sum()
+        assert left.influence(client, ClientStatistics(rows)).num_gained == int(gained)

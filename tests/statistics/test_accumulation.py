@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.statistics.accumulation import (
+    add_rows_to_gram,
     add_to_gram,
     add_to_group_sums,
     check_features,
@@ -65,3 +66,16 @@ def test_what_cannot_be_summed_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         check_features(features, labels, num_classes)
+
+
+@pytest.mark.parametrize("dim", [1, 7, 64, 200, 1280])
+@pytest.mark.parametrize("rows", [0, 1, 2, 13])
+def test_few_rows_are_added_block_by_block_as_if_whole(rows: int, dim: int) -> None:
+    draw = torch.Generator().manual_seed(dim + rows)
+    parts = [torch.randn(rows, dim, generator=draw, dtype=torch.float64).triu() for _ in range(3)]
+    whole, in_blocks = torch.zeros(dim, dim, dtype=torch.float64), torch.zeros(dim, dim, dtype=torch.float64)
+    for part in parts:
+        whole += mirror_upper(part.T @ part)
+        add_rows_to_gram(in_blocks, part)
+    assert relative_difference(mirror_upper(in_blocks), whole) <= 1e-15
+    assert dim % 64 or torch.equal(mirror_upper(in_blocks), whole)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
+from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, GramFactor
 from fedstats_app.wire.reading import MAX_COUNT, Malformed
-from fedstats_app.wire.statistics_checks import MAX_FEATURE, check_gram, check_rows, check_sums
+from fedstats_app.wire.statistics_checks import MAX_FEATURE, check_gram, check_gram_factor, check_rows, check_sums
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -61,3 +61,38 @@ def test_counts_of_another_class_are_seen() -> None:
 
     with pytest.raises(Malformed, match="not smaller than the class sums force"):
         check_gram(statistics.gram, swapped, EPS)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 9, 30])
+@pytest.mark.parametrize("change", ["none", "sums larger", "sums elsewhere", "row missing", "counts smaller"])
+def test_a_factor_is_refused_where_its_gram_matrix_is(samples: int, change: str) -> None:
+    draw = torch.Generator().manual_seed(samples)
+    features = torch.rand(samples, 40, generator=draw)
+    labels = torch.randint(4, (samples,), generator=draw)
+    rows = ClassMeanRows.from_features(features, labels, 4)
+    factor = GramFactor.of(features.double())
+    sums, counts = rows.class_sums, rows.counts
+    if change == "sums larger":
+        sums = 1.01 * sums
+    elif change == "sums elsewhere":
+        sums = sums + 0.01 * torch.randn(sums.shape, generator=draw)
+    elif change == "row missing":
+        factor = GramFactor(factor.trapezoid[:-1])
+    elif change == "counts smaller":
+        counts = (counts - 1).clamp(min=1)
+    rows = ClassMeanRows(rows.class_ids, counts, num_classes=4, class_sums=sums)
+    refused = []
+    for check in (
+        lambda: check_gram(factor.gram(), rows, torch.finfo(torch.float32).eps),
+        lambda: check_gram_factor(factor, rows, torch.finfo(torch.float32).eps),
+    ):
+        try:
+            check()
+            refused.append(False)
+        except Malformed:
+            refused.append(True)
+    assert refused[0] == refused[1]
+    if change == "none":
+        assert not refused[1]
+    elif change != "counts smaller" and samples > 1:
+        assert refused[1]

@@ -69,6 +69,10 @@ def new_figure(width: float, height: float) -> Figure:
 
 def save_png(figure: Figure, path: Path) -> None:
     """Write the figure as PNG, the same bytes for the same figure and version of matplotlib."""
+    # Laid out here and drawn once: savefig draws a figure with a layout engine twice, to the same pixels.
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     write_atomically(path, buffer.getvalue())
