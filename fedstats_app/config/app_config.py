@@ -227,6 +227,9 @@ class AppConfig:
                 "client counts for then depends on all others, and nobody could be removed"
             )
         several = max((getattr(self.options_of(name), "means_per_class", 1) for name in self.methods), default=1)
+        oracles = [name for name in self.methods if record_of(name).name == "oracle"]
+        if several > 1 and any(self.options_of(name).covariance != "full" for name in oracles):
+            problems.append(f"oracle-covariance: must be full where a method asks for several means, got {several}")
         if "fedncm" in self.methods and self.options_of("fedncm").center == "median" and several > 1:
             problems.append(f"fedncm-center: median needs one mean per class of all methods, got {several}")
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
