@@ -196,7 +196,7 @@ def _of(lines: Sequence[Compared]) -> dict[str, list[Compared]]:
     return found
 
 
-def _mean_and_half(values: Sequence[float]) -> tuple[float, float]:
+def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and half of its 95% interval by Student's t; NaN for one value."""
     if len(values) < 2:
         return values[0], float("nan")
@@ -220,7 +220,7 @@ def table(lines: Sequence[Compared]) -> str:
             "| --- | ---: | ---: | ---: |",
         ]
         for name in found[0].accuracy:
-            mean, half = _mean_and_half([line.accuracy[name] for line in found])
+            mean, half = mean_and_half([line.accuracy[name] for line in found])
             sent = _megabytes([line.megabytes[name] for line in found])
             formula = _megabytes([line.formula[name] for line in found if name in line.formula])
             written.append(f"| {name} | {mean:.2f} ({half:.2f}) | {sent} | {formula} |")

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
 import itertools
-import json
-import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,20 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.backbones.device import resolve_autocast, resolve_device
-from fedstats_app.backbones.engine import BFLOAT16, TORCH, Engine, EngineError, chosen_engine, openvino_version
+from fedstats_app.backbones.engine import TORCH, Engine, openvino_version
+from fedstats_app.backbones.engine_choice import EngineChoice
+from fedstats_app.backbones.fingerprint import fingerprint_of, measured_feature_dim
 from fedstats_app.backbones.inputs import InOrder, InputTransform, Kind, PaddedBatch
 from fedstats_app.backbones.licences import UNKNOWN, Licence
-from fedstats_app.data.feature_cache_files import default_cache_root
 
 if TYPE_CHECKING:
-    from fedstats_app.backbones.openvino_engine import OpenVINOEngine
     from fedstats_app.backbones.text.language_head import LanguageHead
-
-logger = logging.getLogger("fedstats_app")
-
-
-class InputSizeError(ValueError):
-    """A network cannot take samples of the size that is asked for: the message says which and why."""
 
 
 class Backbone:
@@ -120,23 +110,21 @@ class Backbone:
         self.weights_source, self.licence, self.features = weights_source, licence, features
         self.batch_size = batch_size
         self.device = resolve_device("cpu" if device == "auto" and engine.startswith("openvino") else device)
-        self._asked_engine, self._engine_cache = engine, engine_cache
-        self._chosen_engine, self._engine_reason = chosen_engine(
-            engine,
-            kind=transform.kind,
-            device=self.device.type,
-            autocast=autocast,
-            num_weights=sum(one.numel() for one in module.parameters()),
-        )
         self.autocast = autocast
         self.channels_last = channels_last and transform.kind == "image"
         self._autocast_dtype = resolve_autocast(autocast, self.device)
         self._memory_format = torch.channels_last if self.channels_last else torch.contiguous_format
-        self._weights_fingerprint = _fingerprint(identity or name, module, transform)
-        self.fingerprint = self._weights_fingerprint
-        if self._chosen_engine == BFLOAT16:
-            self.fingerprint = hashlib.sha256(f"{BFLOAT16} {self.fingerprint}".encode()).hexdigest()
-        self.feature_dim = _measure_feature_dim(name, module.cpu().eval().requires_grad_(False), transform)
+        self._features_by = EngineChoice(
+            engine,
+            module,
+            fingerprint_of(identity or name, module, transform),
+            transform,
+            device=self.device.type,
+            autocast=autocast,
+            cache=engine_cache,
+        )
+        self.fingerprint = self._features_by.fingerprint
+        self.feature_dim = measured_feature_dim(name, module.cpu().eval().requires_grad_(False), transform)
         self.module = module.to(self.device).to(memory_format=self._memory_format)
 
     def __repr__(self) -> str:
@@ -159,30 +147,6 @@ class Backbone:
         """The transform as values that JSON can hold."""
         return self.transform.spec
 
-    @functools.cached_property
-    def _openvino(self) -> OpenVINOEngine | None:
-        """The engine with its network exported; None for torch, also where an engine that nobody named cannot do it."""
-        if self._chosen_engine == TORCH:
-            return None
-        from fedstats_app.backbones.openvino_engine import OpenVINOEngine
-
-        engine = OpenVINOEngine(
-            self.module,
-            self._weights_fingerprint,
-            self.transform.shapes[0],
-            self._engine_cache or default_cache_root(),
-            bfloat16=self._chosen_engine == BFLOAT16,
-        )
-        try:
-            engine.prepare()
-        except EngineError as error:
-            if self._asked_engine != "auto":
-                raise EngineError(f"engine {self._asked_engine}: {error}; use engine torch") from error
-            self._engine_reason = f"not OpenVINO: {error}"
-            logger.warning("engine torch: %s", error)
-            return None
-        return engine
-
     @property
     def engine(self) -> Engine:
         """What computes the features. Asked for the first time, the network is exported if that was not done before.
@@ -192,15 +156,12 @@ class Backbone:
         EngineError
             If an engine that was named cannot run the network; in place of "auto" torch does.
         """
-        return TORCH if self._openvino is None else self._chosen_engine
+        return self._features_by.engine
 
     @property
     def engine_in_words(self) -> str:
         """The engine with its version and precision, and why."""
-        if self.engine == TORCH:
-            return f"torch {torch.__version__} ({self._engine_reason})"
-        precision = "bfloat16" if self.engine == BFLOAT16 else "float32"
-        return f"OpenVINO {openvino_version()} in {precision} ({self._engine_reason})"
+        return self._features_by.in_words
 
     @property
     def computed_by(self) -> tuple[str, ...]:
@@ -223,7 +184,7 @@ class Backbone:
             (b, feature_dim) float32 on the device. Of images, b = batch_size but in the last batch, which has the rest;
             of texts b varies, because a text may have to wait until a batch of its length is full.
         """
-        if (engine := self._openvino) is not None:
+        if (engine := self._features_by.openvino) is not None:
             rows = engine.extract(map(self.transform, samples))
             while block := list(itertools.islice(rows, self.batch_size)):
                 yield torch.stack(block)
@@ -272,17 +233,25 @@ class Backbone:
         ------
         ValueError
             If the batch has another shape or dtype: a fixed shape is what makes features reproducible.
+        torch.OutOfMemoryError
+            If the device has too little memory; the message names the key to change.
         """
         shapes, dtype = self.transform.shapes, self.transform.dtype
         if len(batch) != self.batch_size or tuple(batch.shape[1:]) not in shapes or batch.dtype != dtype:
             allowed = " or ".join(str((self.batch_size, *shape)) for shape in shapes)
             got = f"{tuple(batch.shape)} {batch.dtype}"
             raise ValueError(f"{self.name} takes batches {allowed} {str(dtype).removeprefix('torch.')}, got {got}")
-        if (engine := self._openvino) is not None:
+        if (engine := self._features_by.openvino) is not None:
             return torch.stack(list(engine.extract(batch.detach().cpu().contiguous().unbind())))
         self.module.eval()  # every time: whoever holds the module may have called train()
-        with torch.inference_mode(), self._precision():
-            features: Tensor = self.module(batch.to(self.device).contiguous(memory_format=self._memory_format))
+        try:
+            with torch.inference_mode(), self._precision():
+                features: Tensor = self.module(batch.to(self.device).contiguous(memory_format=self._memory_format))
+        except torch.OutOfMemoryError as error:
+            raise torch.OutOfMemoryError(
+                f"{self.name}: {self.device} has too little memory for batches of {self.batch_size}: set batch-size to "
+                f"{max(self.batch_size // 2, 1)} or less, or let fewer workers share the device"
+            ) from error
         return features.to(torch.float32, copy=True)  # outside inference mode, so that the copy is no inference tensor
 
     @contextlib.contextmanager
@@ -295,30 +264,3 @@ class Backbone:
             if self._autocast_dtype is not None:
                 stack.enter_context(torch.autocast(self.device.type, dtype=self._autocast_dtype))
             yield
-
-
-def _fingerprint(name: str, module: nn.Module, transform: InputTransform) -> str:
-    """Hash the architecture's name, every weight (name, dtype, shape, bytes) and the transform."""
-    digest = hashlib.sha256(json.dumps([name, transform.spec], sort_keys=True).encode())
-    for key, value in module.state_dict().items():
-        if key.endswith("num_batches_tracked"):
-            continue  # a counter of training steps: some files lack it, and no feature depends on it
-        tensor = value.detach().cpu().contiguous()
-        digest.update(json.dumps([key, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def _measure_feature_dim(name: str, module: nn.Module, transform: InputTransform) -> int:
-    """Run one blank sample through the network: it must become one finite vector."""
-    try:
-        with torch.inference_mode():
-            features = module(transform.blank()[None])
-    except (RuntimeError, ValueError, AssertionError) as error:  # the last is how timm refuses a size
-        size = transform.input_size
-        what = f"images of {size} x {size} pixels" if transform.kind == "image" else f"texts of {size} tokens"
-        raise InputSizeError(f"{name} cannot take {what}: {error}") from error
-    if features.ndim != 2 or features.shape[0] != 1 or not bool(features.isfinite().all()):
-        shape = tuple(features.shape)
-        raise ValueError(f"{name} must turn a sample into one finite vector (1, d), got shape {shape}")
-    return int(features.shape[1])

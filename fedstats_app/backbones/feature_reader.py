@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.read_ahead import read_ahead
 from fedstats_app.backbones.samples import check_kind
 from fedstats_app.data import Dataset, FeatureCache, Sample, UnreadableSampleError
 from fedstats_app.data.contents import sample_digest
@@ -38,11 +39,14 @@ class FeatureReader:
         Folder of the feature cache, None for none.
     num_unreadable : int
         Samples that could not be read so far.
+    read_threads : int
+        Threads that read and decode images ahead of the network; texts are read when they are wanted.
     """
 
     backbone: Backbone
     cache_root: Path | None = None
     num_unreadable: int = 0
+    read_threads: int = 0
 
     def blocks(self, dataset: Dataset, indices: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the features of samples in their order; unreadable ones are counted, named in the log and left out.
@@ -73,6 +77,11 @@ class FeatureReader:
             features, positions = self._block(dataset, block, cache)
             if len(positions):
                 yield features, positions + start
+
+    def has_cached(self, dataset: Dataset) -> bool:
+        """Return whether features of some of its samples are on disk; none of them is read."""
+        cache = self._cache(dataset)
+        return cache is not None and cache.folder.is_dir()
 
     def _block(self, dataset: Dataset, indices: NDArray[np.int64], cache: FeatureCache | None) -> tuple[Tensor, Tensor]:
         known = np.zeros(len(indices), dtype=bool)
@@ -106,9 +115,11 @@ class FeatureReader:
         self, dataset: Dataset, indices: NDArray[np.int64], missing: NDArray[np.int64], read: list[int]
     ) -> Iterator[Sample]:
         """Yield the samples that can be read and append their positions to ``read``."""
-        for position in missing.tolist():
+        places = missing.tolist()
+        results = read_ahead(dataset.sample, indices[missing].tolist(), self.read_threads * (dataset.kind == "image"))
+        for position, result in zip(places, results, strict=True):
             try:
-                sample = dataset.sample(int(indices[position]))
+                sample = result()
             except UnreadableSampleError as error:
                 self.num_unreadable += 1
                 # The name stays in this site's own log: file names can be personal data.

@@ -95,7 +95,7 @@ def per_channel(values: str) -> tuple[float, float, float] | None:
 def text_template(value: object) -> object:
     """Check for a prompt around a text, or the empty text."""
     if not isinstance(value, str) or (value and not is_template(value)):
-        raise ValueError("must hold {text} once and {mask} at most once, or be empty")
+        raise ValueError("must hold {text} once, or {first} and {second}, and {mask} at most once, or be empty")
     return value
 
 
@@ -115,6 +115,7 @@ class BackboneOptions(Options):
     text_template: str = option("", text_template)
     engine: str = option("auto", one_of(*ENGINES))
     batch_size: int = option(16, whole(1, 4096))
+    read_threads: int = option(0, whole(0, 64))
     device: str = option("auto", device_name)
     autocast: str = option("none", one_of("none", "bf16", "fp16"))
     channels_last: bool = option(True, flag)

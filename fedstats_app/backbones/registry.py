@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import Architecture
 from fedstats_app.backbones.arguments import parse_arguments
-from fedstats_app.backbones.backbone import Backbone, InputSizeError
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
+from fedstats_app.backbones.fingerprint import InputSizeError
 from fedstats_app.backbones.initialisation import random_initialisation
 from fedstats_app.backbones.licences import RANDOM_WEIGHTS
 from fedstats_app.backbones.names import POOLINGS, RANDOM, TIMM, VISION, in_folder, is_folder_model

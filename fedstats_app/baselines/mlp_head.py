@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,15 @@ from fedstats_app.training.samples import TensorSamples, generator
 _START, _CLIENTS = 0x1117, 0xC11E
 
 
+Merge = Callable[[TunedModel, Sequence[Mapping[str, Tensor]], Sequence[float]], None]
+
+
+def hidden_layer(feature_dim: int, hidden: int, seed: int) -> Tensor:
+    """Return (h, d) weights from He's normal distribution, drawn from a seed of at least 0."""
+    drawn = generator((seed,), _START).standard_normal((hidden, feature_dim)) * math.sqrt(2 / feature_dim)
+    return torch.from_numpy(drawn).float()
+
+
 def mlp_head(feature_dim: int, hidden: int, num_classes: int, *, seed: int = 0) -> TunedModel:
     """Return max(0, x A^T + a) W^T + b to be trained whole: A drawn from He's normal distribution, the rest 0.
 
@@ -28,12 +37,24 @@ def mlp_head(feature_dim: int, hidden: int, num_classes: int, *, seed: int = 0) 
         At least 0: of A.
     """
     layer = nn.Linear(feature_dim, hidden)
-    drawn = generator((seed,), _START).standard_normal((hidden, feature_dim)) * math.sqrt(2 / feature_dim)
     with torch.no_grad():
-        layer.weight.copy_(torch.from_numpy(drawn))
+        layer.weight.copy_(hidden_layer(feature_dim, hidden, seed))
         layer.bias.zero_()
-    start = (torch.zeros(num_classes, hidden), torch.zeros(num_classes))
-    return TunedModel(start, backbone=nn.Sequential(layer, nn.ReLU()), tune="full")
+    return head_on(layer, (torch.zeros(num_classes, hidden), torch.zeros(num_classes)))
+
+
+def head_on(layer: nn.Module, head: tuple[Tensor, Tensor]) -> TunedModel:
+    """Return a model of a hidden layer, copied, and a head, weight (C, h) and bias (C,), that is trained whole."""
+    return TunedModel(head, backbone=nn.Sequential(layer, nn.ReLU()), tune="full")
+
+
+def average(model: TunedModel, states: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> None:
+    """Give a model the mean of what clients trained, by their shares, which add up to 1: FedAvg."""
+    mean = {name: torch.zeros_like(value) for name, value in states[0].items()}
+    for share, state in zip(shares, states, strict=True):
+        for name, value in state.items():
+            mean[name].add_(value, alpha=share)
+    model.load_trained_state(mean)
 
 
 def federated_average(
@@ -44,6 +65,7 @@ def federated_average(
     num_rounds: int,
     fraction: float,
     seed: int = 0,
+    merge: Merge = average,
 ) -> int:
     """Train a model in place by FedAvg (McMahan et al. 2017): clients weigh by their samples.
 
@@ -61,6 +83,8 @@ def federated_average(
         Share of the clients that a round draws, in (0, 1]; at least one.
     seed : int
         At least 0; with the round it decides clients and batches.
+    merge : callable
+        What the server makes of the trained states and the clients' shares.
 
     Returns
     -------
@@ -82,18 +106,12 @@ def federated_average(
     drawn = max(1, round(fraction * len(able)))
     for server_round in range(1, num_rounds + 1):
         chosen = sorted(generator((seed, server_round), _CLIENTS).choice(able, drawn, replace=False).tolist())
-        start = model.trained_state()
-        total = sum(len(clients[client][1]) for client in chosen)
-        mean = {name: torch.zeros_like(value) for name, value in start.items()}
+        start, states = model.trained_state(), []
         for client in chosen:
             model.load_trained_state(start)
             samples = TensorSamples(*clients[client])
             train_locally(model, samples, options, key=(seed, client, server_round))
-            _add(mean, model.trained_state(), len(samples.labels) / total)
-        model.load_trained_state(mean)
+            states.append(model.trained_state())
+        total = sum(len(clients[client][1]) for client in chosen)
+        merge(model, states, [len(clients[client][1]) / total for client in chosen])
     return 2 * num_rounds * drawn
-
-
-def _add(total: Mapping[str, Tensor], state: Mapping[str, Tensor], share: float) -> None:
-    for name, value in state.items():
-        total[name].add_(value, alpha=share)

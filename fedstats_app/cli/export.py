@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstats_app.classifier import Classifier
-from fedstats_app.cli.classifier import calibration_note, load_classifier
+from fedstats_app.cli.classifier import calibration_note, head_note, load_classifier
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.progress import counted, told
 from fedstats_app.cli.sample_files import find_samples, readable, refuse_absent, tell_unreadable
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         document["hub"] = [str(path) for path in _write_hub(arguments, classifier)]
     if model is not None and agreement is not None:
         document |= _write_onnx(_path(arguments, classifier), model) | asdict(agreement)
-    print(to_json(document) if arguments.json else "\n".join(_lines(document, classifier)))
+    print(to_json(document) if arguments.json else "\n".join(_lines(document, arguments, classifier)))
     return tell_unreadable("export", unreadable)
 
 
@@ -135,8 +135,8 @@ def _refuse_disagreement(agreement: Agreement, unreadable: dict[str, str]) -> No
         )
 
 
-def _lines(document: Mapping[str, Any], classifier: Classifier) -> Iterator[str]:
-    yield f"head {classifier.method}; {calibration_note(classifier)}"
+def _lines(document: Mapping[str, Any], arguments: argparse.Namespace, classifier: Classifier) -> Iterator[str]:
+    yield f"{head_note(arguments, classifier)}; {calibration_note(classifier)}"
     yield from document.get("hub", [])
     if "onnx" in document:
         yield f"feed {document['feed']}"

@@ -25,7 +25,7 @@ from fedstats_app.options import (
 from fedstats_app.personal.options import PersonalOptions
 from fedstats_app.trackers.options import TrackerOptions
 from fedstats_app.trainers import TRAINERS, Trainer
-from fedstats_app.trainers.options import MADE_HEADS, TuningOptions
+from fedstats_app.trainers.options import FILE_HEAD, MADE_HEADS, TuningOptions
 from fedstats_app.training.options import ClientOptions, OptimizerOptions
 from fedstats_app.training.zeroth_order.options import FedMeZOOptions
 
@@ -47,6 +47,7 @@ class RunOptions(Options):
     resume: str = option("", run_folder)
     output_dir: str = option("", absolute)
     plots: bool = option(True, flag)
+    statistics_error: bool = option(False, flag)
     save_statistics: bool = option(True, flag)
     save_client_statistics: bool = option(False, flag)
     checkpoint_seconds: float = option(30.0, number(0.0))
@@ -118,6 +119,11 @@ class AppConfig:
     def start_heads(self) -> tuple[str, ...]:
         """The heads that stage 2 starts from, in the order asked for; ("best",) for the most accurate one."""
         return self.tuning.start_heads(self.methods)
+
+    def local_from(self, start: str) -> ClientOptions:
+        """Return how clients train from a head: at its own learning rate, if it has one."""
+        rate = self.tuning.rates.get(start)
+        return self.local if rate is None else replace(self.local, learning_rate=rate)
 
     def backbone_for(self, *, own_data: bool, weights: str = "", engine: str = "") -> BackboneOptions:
         """Return the backbone's options as they are used.
@@ -201,6 +207,8 @@ class AppConfig:
     def _contradictions(self) -> list[str]:
         """Return what is wrong with groups together."""
         problems, tuning = [], self.tuning
+        if self.run.statistics_error and self.federation.extend:
+            problems.append("statistics-error: the samples behind statistics to extend are not there to compare with")
         for name in self.methods:
             try:
                 self.options_of(name)
@@ -219,15 +227,32 @@ class AppConfig:
                 "client counts for then depends on all others, and nobody could be removed"
             )
         several = max((getattr(self.options_of(name), "means_per_class", 1) for name in self.methods), default=1)
+        oracles = [name for name in self.methods if record_of(name).name == "oracle"]
+        if several > 1 and any(self.options_of(name).covariance != "full" for name in oracles):
+            problems.append(f"oracle-covariance: must be full where a method asks for several means, got {several}")
         if "fedncm" in self.methods and self.options_of("fedncm").center == "median" and several > 1:
             problems.append(f"fedncm-center: median needs one mean per class of all methods, got {several}")
-        unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, "best")]
+        unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
         if self.trainer and unsolved:
             problems.append(f"start-head: method must name {', '.join(unsolved)} too, got method {self.run.method!r}")
+        needless = [name for name in tuning.rates if name not in self.start_heads and self.start_heads != ("best",)]
+        if needless:
+            problems.append(f"start-learning-rates: start-head must name {', '.join(needless)} too")
+        if tuning.warm_up_rounds >= tuning.num_server_rounds:
+            problems.append(
+                f"warm-up-rounds: must be fewer than num-server-rounds {tuning.num_server_rounds}, "
+                f"got {tuning.warm_up_rounds}"
+            )
+        if self.backbone.takes_text and self.partition.training_flips != "none":
+            flips, name = self.partition.training_flips, self.backbone.backbone
+            problems.append(f"training-flips: are for images, got {flips!r} with backbone {name!r}")
         if self.backbone.takes_text and self.local.flip:
             problems.append(f"flip: is for images, got true with backbone {self.backbone.backbone!r}")
         if tuning.label_words and not self.backbone.text_template:
             problems.append(f"label-words: need a text-template, got {tuning.label_words!r} without")
+        if (FILE_HEAD in self.start_heads) != bool(tuning.start_head_file):
+            given = f"start-head {tuning.start_head!r} and start-head-file {tuning.start_head_file!r}"
+            problems.append(f"start-head-file: goes with start-head file, got {given}")
         if "label-words" in self.start_heads and not tuning.label_words:
             problems.append("start-head: label-words needs the words in label-words, got none")
         if self.trainer:

@@ -70,6 +70,20 @@ def partitions(data: DataOptions, options: PartitionOptions, seed: int) -> list[
     return [at_most(kept[part], options.samples_per_client, rng) for part, rng in zip(parts, rngs, strict=True)]
 
 
+def client_names(data: DataOptions, options: PartitionOptions, seed: int) -> list[str]:
+    """Return what the clients of a simulation are called where a column says who has what, else nothing.
+
+    Clients who share a value are numbered from 1.
+    """
+    if not options.by_column:
+        return []
+    column = training_set(data).columns[options.partition_column]
+    values = [str(column[part[0]]) if len(part) else "-" for part in partitions(data, options, seed)]
+    if len(set(values)) == len(values):
+        return values
+    return [f"{value} {values[: place + 1].count(value)}" for place, value in enumerate(values)]
+
+
 @functools.lru_cache(maxsize=2)
 def own_dataset(path: str, options: DataOptions) -> Dataset:
     """Return the data of a node with data of its own, all of it training data."""

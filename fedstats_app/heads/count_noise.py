@@ -50,7 +50,7 @@ def draw_noise(kind: CountNoise, epsilon: float, counts: Tensor, generator: torc
     if kind == "uniform":
         return draw * (1.0 - epsilon) * counts.to(torch.float64)
     if kind == "laplace":
-        return -draw.sign() * torch.log1p(-draw.abs()) / epsilon
+        return draw.sign() * torch.log1p(-draw.abs()).neg() / epsilon
     raise ValueError(f"noise must be uniform, gaussian or laplace, got {kind!r}")
 
 

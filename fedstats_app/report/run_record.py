@@ -129,6 +129,12 @@ class RunRecord:
         """Whether the server evaluated, on test samples of its own."""
         return bool(self.results.get("evaluated_on") == "server")
 
+    def site(self, client: object) -> str:
+        """Return what a client is called: the value that it has of the column that split the data, else its number."""
+        names: Sequence[str] = self.config.get("client_names", [])
+        known = str(client).isdigit() and int(str(client)) < len(names)
+        return f"site {names[int(str(client))]}" if known else f"site {client}"
+
     def class_name(self, index: int) -> str:
         """Return a class's name, or its number where names are not known."""
         return str(self.class_names[index]) if index < len(self.class_names) else str(index)

@@ -19,9 +19,9 @@ def site_shares(run: RunRecord) -> list[Share]:
     spread = run.methods.get(run.advised, {}).get("client_accuracy") or {}
     numbers = run.results.get("evaluation_examples") or {}
     found = [
-        Share.of(f"site {client}", share, int(numbers[client]))
+        Share.of(run.site(client), share, int(numbers[client]))
         if numbers.get(client)
-        else Share(f"site {client}", share, share, share, 0)
+        else Share(run.site(client), share, share, share, 0)
         for client, share in spread.get("by_client", {}).items()
     ]
     return sorted(found, key=lambda one: one.share)
@@ -71,7 +71,7 @@ def outcome_rows(run: RunRecord) -> list[dict[str, Any]]:
 def left_out(run: RunRecord) -> list[tuple[str, str, str]]:
     """Return site, outcome and reason of everyone who is not in the result."""
     sites = [
-        (f"site {one['client']}", str(one["outcome"]), str(one.get("reason", "")))
+        (run.site(one["client"]), str(one["outcome"]), str(one.get("reason", "")))
         for one in run.clients
         if one.get("outcome") not in ("merged", "known")
     ]

@@ -163,7 +163,7 @@ def _about_sites(run: RunRecord) -> Iterator[str]:
         if one.get("warning"):
             alike = re.sub(r"[\d.,]+", "#", one["warning"])
             kinds[alike] += 1
-            examples.setdefault(alike, f"site {one['client']}: {one['warning']}")
+            examples.setdefault(alike, f"{run.site(one['client'])}: {one['warning']}")
     for alike, number in kinds.items():
         yield f"{counted(number, 'site')} came with a warning for the owner, such as {examples[alike]}."
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -203,12 +203,12 @@ def _number(measure: str, entry: Mapping[str, Any], config: Mapping[str, Any]) -
     number = entry.get(wanted.entry or measure)
     if number is None:
         return None
-    sizes = {
-        "clients": config["num_clients"],
-        "classes": len(config["class_names"]),
-        "dimension": config["backbone"]["feature_dim"],
+    sizes: dict[str, Callable[[], int]] = {
+        "clients": lambda: config["num_clients"],
+        "classes": lambda: len(config["class_names"]),
+        "dimension": lambda: config["backbone"]["feature_dim"],
     }
-    return float(wanted.factor * number / math.prod(sizes[name] for name in wanted.per))
+    return float(wanted.factor * number / math.prod(sizes[name]() for name in wanted.per))
 
 
 def _fewer(results: Mapping[str, Any], train: int, test: int) -> list[str]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedstats_app.config import AppConfig, ConfigError
-from fedstats_app.methods import METHODS
+from fedstats_app.methods import RECORDS
 from fedstats_app.reproduce.catalogue import PresetError
 from fedstats_app.reproduce.preset import Column, Preset, Row
 
-# The table has a picture of its own.
-_DEFAULTS = {"plots": False}
+# The table has a picture of its own; and what extras are installed, and what is done to help, is to change no number.
+_DEFAULTS = {"plots": False, "engine": "torch", "keep": "last"}
 _STAGES = ("fine-tune", "personalise")
-_OF_METHODS = {key: name for name, method in METHODS.items() for key in method.options.keys()}  # noqa: SIM118
+_OF_METHODS = {key: name for name, method in RECORDS.items() for key in method.options.keys()}  # noqa: SIM118
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,16 @@ class PlannedRun:
             return False
         name, settings = str(cell.settings.get("method", "all")), self.settings
         if not _trains(settings) and settings != cell.settings:
-            if not {name, *_methods(settings)} <= set(METHODS):
+            if not {name, *_methods(settings)} <= set(RECORDS):
                 return False
             name, settings = _widened(settings, cell.settings, name)
         try:
             config = AppConfig.from_run_config(settings)
         except ConfigError:
             return False
-        means = {getattr(one.options, "means_per_class", 1) for one in config.configured_methods.values()}
-        if len(means - {1}) > 1:  # one pass serves one number of them beside 1
+        # All heads of one pass are solved from the same rows, those of one mean from several where others ask for them.
+        options = [one.options for one in config.configured_methods.values()]
+        if len({one.means_per_class for one in options if hasattr(one, "means_per_class")}) > 1:
             return False
         self.settings = settings
         self._read(cell, name)
@@ -161,14 +162,14 @@ def _methods(settings: Mapping[str, Any]) -> list[str]:
 
 def _widened(settings: dict[str, Any], wanted: Mapping[str, Any], method: str) -> tuple[str, dict[str, Any]]:
     """Return under which name a run also solves a method with the wanted options, and the run's settings then."""
-    keys = METHODS[method].options.keys()
+    keys = RECORDS[method].options.keys()
     if method not in _methods(settings):
         # What the run has for this method is for nobody yet.
         others = {key: value for key, value in settings.items() if key not in keys}
         own = {key: value for key, value in wanted.items() if key in keys}
         return method, {**others, **own, "method": f"{settings['method']},{method}"}
-    has, wants = (METHODS[method].options.read(values).to_config() for values in (settings, wanted))
-    prefix = METHODS[method].options.prefix
+    has, wants = (RECORDS[method].options.read(values).to_config() for values in (settings, wanted))
+    prefix = RECORDS[method].options.prefix
     changes = [f"@{key.removeprefix(prefix)}={_text(wants[key])}" for key in keys if wants[key] != has[key]]
     name = "".join([method, *changes])
     named = str(settings["method"]).split(",")

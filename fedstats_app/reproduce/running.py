@@ -48,9 +48,9 @@ def check_data(runs: Iterable[PlannedRun], catalogue: Catalogue) -> None:
                 (known.title, known.local) if known else (options.dataset, "a folder that it can be read from")
             )
             missing.append(
-                f"{title} cannot be reached: {error}\n  What it takes: {local}\n  Where: any folder of this machine; "
-                "then add to the command dataset=parquet:/THAT/FOLDER (or folder:, csv:, arrow:), and where columns "
-                "have other names label-column=NAME and image-column=NAME or text-column=NAME"
+                f"{title} cannot be reached: {error}\n  what it takes: {local}\n  where: in any folder; then add "
+                "dataset=parquet:/THAT/FOLDER (or folder:, csv:, arrow:) to the command, and label-column=NAME, "
+                "image-column=NAME or text-column=NAME where columns have other names"
             )
     if missing:
         raise DataMissingError("\n".join(missing))

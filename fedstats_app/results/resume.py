@@ -12,7 +12,7 @@ from fedstats_app.storage.json_digest import read_json_file
 # What may be another value in the run that goes on: none of these changes a number.
 FREE_KEYS = frozenset(
     {"resume", "output-dir", "num-server-rounds", "wait-timeout", "settle-seconds", "reply-timeout", "window-megabytes"}
-    | {"cache-dir", "feature-cache", "plots", "checkpoint-every", "checkpoint-seconds", "patience"}
+    | {"cache-dir", "feature-cache", "plots", "checkpoint-every", "checkpoint-seconds", "patience", "read-threads"}
 )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedstats_app.data.paths import without_folders
 from fedstats_app.outcomes.advice import Advice, advise
@@ -21,12 +22,16 @@ from fedstats_app.results.statistics_file import STATISTICS_FILE, load_statistic
 from fedstats_app.results.table import results_table
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.asking import ask, solved_heads, statistics_strategy
+from fedstats_app.server.drawing import Drawing, drawing
 from fedstats_app.server.examples import save_examples
 from fedstats_app.server.influence import influence_lines, measure, with_shares
 from fedstats_app.server.run import Run
-from fedstats_app.server.scoring import Scores, method_result, score
+from fedstats_app.server.scoring import Scores, method_result, score, with_curves
+from fedstats_app.server.statistics_error import measured_error
 from fedstats_app.statistics import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
+
+NO_SCORES = Scores("")
 
 
 class ClosedForm:
@@ -47,23 +52,30 @@ class ClosedForm:
                 save_statistics(run.folder.path, collected)
         phases.end("statistics and solving")
         # Before anybody evaluates: what goes wrong then must not cost the heads.
-        _save_heads(run, strategy, [method_result(strategy, name, Scores("")) for name in strategy.heads], Scores(""))
+        _save_heads(run, strategy, [method_result(strategy, name, NO_SCORES) for name in strategy.heads], NO_SCORES)
         with run.progress.doing("evaluating"):
             scores = score(run, strategy, asked)
             results = [method_result(strategy, name, scores) for name in strategy.heads]
-        with run.progress.doing("measuring what each client changes"):
-            harm = _measure_clients(run, strategy, asked)
-        phases.end("evaluation")
         advice = advise(results, scores.num_examples, chance=scores.chance)
-        with run.progress.doing("writing results and plots"):
-            _write(run, strategy, asked, scores, results, advice, harm, phases)
-        forget_accumulated(run.folder.path)
-        run.progress.say(f"done after {run.progress.elapsed}")
+        # What somebody waits for comes first; the rest is for the folder.
         print(results_table(results, _num_merged(strategy.outcomes)), flush=True)
         for line in advice_lines(advice):
             run.progress.say(line)
+        with drawing(run.folder.plots_path if run.config.run.plots else None) as plots:
+            _draw(plots, run, label_counts=_label_counts(asked), confusion=scores)
+            scores = with_curves(run, strategy, asked, scores)
+            _draw(plots, run, results=results, curves=scores)
+            with run.progress.doing("measuring what each client changes"):
+                harm = _measure_clients(run, strategy, asked)
+            error = _statistics_error(run, strategy)
+            phases.end("evaluation")
+            with run.progress.doing("writing results and plots"):
+                _write(run, strategy, asked, scores, results, advice, harm, error, phases)
+                plots.finish()
+        forget_accumulated(run.folder.path)
         for line in (*_what_failed(strategy.outcomes, scores), *harm):
             run.progress.say(line)
+        run.progress.say(f"done after {run.progress.elapsed}")
         if run.config.run.plots and run.test_set is not None:
             shown = _head_to_take(results, advice)
             save_examples(run.folder.path, run.test_set, shown, solved_heads(strategy), run.config.run.mask_absent)
@@ -98,6 +110,13 @@ def _measure_clients(run: Run, strategy: StatisticsStrategy, asked: Asked) -> li
     return influence_lines(measured, outcomes, run.class_names)
 
 
+def _statistics_error(run: Run, strategy: StatisticsStrategy) -> Mapping[str, Mapping[str, float]] | None:
+    if not run.config.run.statistics_error:
+        return None
+    with run.progress.doing("comparing the statistics with those of all samples in one place"):
+        return measured_error(run, strategy, [outcome.client for outcome in strategy.outcomes if outcome.in_heads])
+
+
 def _num_merged(outcomes: Sequence[ClientOutcome]) -> int:
     return sum(outcome.outcome == "merged" for outcome in outcomes)
 
@@ -110,6 +129,7 @@ def _write(
     results: Sequence[MethodResult],
     advice: Advice | None,
     harm: Sequence[str],
+    error: Mapping[str, Mapping[str, float]] | None,
     phases: Phases,
 ) -> None:
     """Fill the run folder."""
@@ -120,6 +140,7 @@ def _write(
             "methods": {result.method: result.to_json() for result in results},
             "curve": {name: [point.to_json() for point in curve] for name, curve in scores.curves.items()},
             "advice": None if advice is None else {**advice.to_json(), "text": advice_lines(advice)},
+            "statistics_error": error,
             "num_clients_asked": len(outcomes),
             "num_clients_merged": _num_merged(outcomes),
             "num_clients_known": sum(outcome.outcome == "known" for outcome in outcomes),
@@ -140,20 +161,33 @@ def _write(
         }
     )
     write_model_card(folder.path)
-    if run.config.run.plots:
-        from fedstats_app.results.plots.write import write_plots
 
-        labels = [asked.label_counts[client] for client in sorted(asked.label_counts)]
-        write_plots(
-            folder.plots_path,
-            results,
-            class_names=run.class_names,
-            label_counts=np.stack(labels) if labels else None,
-            confusion_matrices={name: matrix.matrix.numpy() for name, matrix in scores.confusion.items()},
-            dataset=without_folders(run.data_name),
-            backbone=without_folders(run.config.backbone.backbone),
-            curves=scores.curves,
-        )
+
+def _label_counts(asked: Asked) -> NDArray[np.int64] | None:
+    """Return (K, C) samples per client and class; None where nobody shows them."""
+    labels = [asked.label_counts[client] for client in sorted(asked.label_counts)]
+    return np.stack(labels) if labels else None
+
+
+def _draw(
+    plots: Drawing,
+    run: Run,
+    *,
+    results: Sequence[MethodResult] = (),
+    curves: Scores = NO_SCORES,
+    label_counts: NDArray[np.int64] | None = None,
+    confusion: Scores = NO_SCORES,
+) -> None:
+    """Have drawn what there is of these."""
+    plots.plots(
+        results,
+        class_names=run.class_names,
+        label_counts=label_counts,
+        confusion_matrices={name: matrix.matrix.numpy() for name, matrix in confusion.confusion.items()},
+        dataset=without_folders(run.data_name),
+        backbone=without_folders(run.config.backbone.backbone),
+        curves=curves.curves,
+    )
 
 
 def _save_heads(run: Run, strategy: StatisticsStrategy, results: Sequence[MethodResult], scores: Scores) -> None:

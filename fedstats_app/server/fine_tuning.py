@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fedstats_app.grid.progress import in_words
 from fedstats_app.outcomes.start_head import best_head
@@ -15,8 +16,9 @@ from fedstats_app.results.training_table import training_table
 from fedstats_app.results.tuned_backbone import Normalisation, with_module
 from fedstats_app.server.estimate import TRAINING_PASSES, expected_seconds
 from fedstats_app.server.run import Run
-from fedstats_app.server.start_heads import label_word_head
+from fedstats_app.server.start_heads import head_of_file, label_word_head
 from fedstats_app.statistics import FeatureMap, IdentityMap
+from fedstats_app.trainers.options import FILE_HEAD, MADE_HEADS
 from fedstats_app.trainers.trainer import Session, Trainer
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples
@@ -50,16 +52,16 @@ class FineTuning:
             for number, name in enumerate(names):
                 several = f" ({number + 1} of {len(names)} trainings)" if len(names) > 1 else ""
                 step.at(number, f"{name}-{trainer.name}{several}")
-                head = _start_head(run, state, name)
+                head, local = _start_head(run, state, name), config.local_from(name)
                 session = Session(
                     trainer=trainer,
                     tuning=config.tuning,
-                    groups={type(group): group for group in config.groups},
+                    groups={**{type(group): group for group in config.groups}, type(local): local},
                     start=name,
                     head=head,
-                    made=name not in state.heads,
+                    made=name in MADE_HEADS,
                     number=number,
-                    request=replace(run.training_request(), feature_map=head.feature_map),
+                    request=replace(run.training_request(), feature_map=head.feature_map, options=local.with_rate()),
                     backbone=run.backbone,
                     grid=run.grid,
                     clients=clients,
@@ -111,6 +113,10 @@ def _start_names(run: Run, state: State) -> tuple[str, ...]:
 
 
 def _start_head(run: Run, state: State, name: str) -> SolvedHead:
+    if name == FILE_HEAD:
+        path = Path(run.config.tuning.start_head_file).expanduser()
+        saved = head_of_file(path, run.backbone, run.class_names)
+        return replace(saved, probe_step=_probe_step(state, saved.feature_map))
     num_classes, dim, tuning = len(run.class_names), run.backbone.feature_dim, run.config.tuning
     made = {
         "random": lambda: random_head(num_classes, dim, run.config.run.seed, bias=tuning.tune_bias),
@@ -119,8 +125,12 @@ def _start_head(run: Run, state: State, name: str) -> SolvedHead:
     }
     if name not in made:
         return state.heads[name]
-    plain = (one.probe_step for one in state.heads.values() if isinstance(one.feature_map, IdentityMap))
-    return SolvedHead(made[name](), IdentityMap(), probe_step=next(plain, None))
+    return SolvedHead(made[name](), IdentityMap(), probe_step=_probe_step(state, IdentityMap()))
+
+
+def _probe_step(state: State, feature_map: FeatureMap) -> float | None:
+    """Return what stage 1 says of a probe's steps on such features, if it solved for a head of them."""
+    return next((one.probe_step for one in state.heads.values() if one.feature_map == feature_map), None)
 
 
 def _save(run: Run, session: Session, result: TrainingResult, model: TunedModel) -> None:

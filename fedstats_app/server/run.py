@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from flwr.app import Message
@@ -16,7 +17,7 @@ from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.samples import check_kind
 from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
-from fedstats_app.data.clients import partitions, test_split, training_set
+from fedstats_app.data.clients import client_names, partitions, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
 from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_grid import ClientGrid
@@ -28,7 +29,7 @@ from fedstats_app.results.run_folder import RunFolder
 from fedstats_app.results.state import State
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
-from fedstats_app.server.start_heads import label_word_head
+from fedstats_app.server.start_heads import head_of_file, label_word_head
 from fedstats_app.training.request import TrainingRequest
 
 OWN_DATA = "each node's own data"
@@ -179,12 +180,19 @@ def prepare(
         progress.say(warning)
     if simulated:
         check_kind(training_set(config.data), backbone)
+    elif config.run.statistics_error:
+        raise ValueError(
+            "statistics-error: compares with all samples in one place, which only a simulation has; got true with "
+            "nodes that have data of their own"
+        )
     own_names = training_set(config.data).class_names if simulated else federation.class_names
     class_names = extension.with_earlier_classes(own_names)
     _check_classes(config, len(class_names), backbone.feature_dim)
     if config.trainer and "label-words" in config.start_heads:
         label_word_head(config.tuning.words, backbone, class_names)  # words that do not suit are an error now
-    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
+    if config.trainer and config.tuning.start_head_file:
+        head_of_file(Path(config.tuning.start_head_file).expanduser(), backbone, class_names)  # likewise
+    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache), read_threads=options.read_threads)
     test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader, progress)
     clients = ClientGrid(
         grid,
@@ -285,6 +293,8 @@ def _write_config(run: Run) -> None:
         clients=len(hosts),
         supernodes=len(set(hosts.values())),
     )
+    if run.federation.simulated and run.config.partition.by_column:
+        record["client_names"] = client_names(run.config.data, run.config.partition, run.config.run.seed)
     if run.config.run.resume:
         for difference in check_same_run(run.folder.path, record):
             run.progress.say(f"results may differ in rounding from those of an uninterrupted run: {difference}")

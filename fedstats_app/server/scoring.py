@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores
@@ -72,7 +72,7 @@ class Scores:
 
 
 def score(run: Run, strategy: StatisticsStrategy, asked: Asked) -> Scores:
-    """Evaluate the heads of a finished strategy, and FedRoot's at other ranks."""
+    """Evaluate the heads of a finished strategy."""
     test_set, progress = run.test_set, run.progress
     if test_set is None:
         share = f"{100 * run.holdout:.0f}%"
@@ -88,9 +88,15 @@ def score(run: Run, strategy: StatisticsStrategy, asked: Asked) -> Scores:
     heads = solved_heads(strategy)
     scored = test_set.score(heads, mask_absent=run.config.run.mask_absent)
     fitted = {name: test_set.calibrate(*head, scored[name]) for name, head in heads.items()}
-    points = [] if asked.curve is None else curve_points(run, strategy, asked.curve, scored[FEDROOT.name])
-    curves = {FEDROOT.name: points} if points else {}
-    return Scores("server", scored, calibrations=fitted, num_unreadable=test_set.num_unreadable, curves=curves)
+    return Scores("server", scored, calibrations=fitted, num_unreadable=test_set.num_unreadable)
+
+
+def with_curves(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores) -> Scores:
+    """Return scores with what FedRoot scores at other ranks, where that can be said."""
+    if asked.curve is None or FEDROOT.name not in scores.heads:
+        return scores
+    points = curve_points(run, strategy, asked.curve, scores.heads[FEDROOT.name])
+    return replace(scores, curves={FEDROOT.name: points} if points else {})
 
 
 def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> MethodResult:

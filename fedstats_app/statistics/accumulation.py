@@ -80,7 +80,7 @@ def add_rows_to_gram(gram: Tensor, rows: Tensor) -> None:
     Block by block the product stays in the processor's cache: whole, it is read from memory and written three times.
     The lower triangle is that of the product as BLAS makes it, equal to the upper one to rounding.
     """
-    for block, of_gram in zip(rows.T.split(ROWS_PER_PRODUCT), gram.split(ROWS_PER_PRODUCT), strict=True):
+    for block, of_gram in zip(torch.split(rows.T, ROWS_PER_PRODUCT), torch.split(gram, ROWS_PER_PRODUCT), strict=True):
         of_gram += block @ rows
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -97,6 +97,8 @@ class FineTuning(SampledTraining):
         Absolute number of the first round.
     limits : UpdateLimits, optional
         On what one client can do to a round; by default clients whose update is out of all proportion are left out.
+    rate_factor : callable
+        From an absolute round to what the request's learning rate is multiplied by in it.
 
     Attributes
     ----------
@@ -115,13 +117,14 @@ class FineTuning(SampledTraining):
         min_clients: int = 1,
         first_round: int = 1,
         limits: UpdateLimits | None = None,
+        rate_factor: Callable[[int], float] = lambda number: 1.0,
     ) -> None:
         super().__init__(clients, fraction, min_clients, request.seed)
         if first_round < 1:
             raise ValueError(f"first_round must be at least 1, got {first_round}")
         self.inner, self.request, self.fixed, self.first_round = inner, request, to_record(fixed or {}), first_round
         self.on_round: Callable[[TrainingRound], bool | None] | None = None
-        self.limits = limits or UpdateLimits()
+        self.limits, self.rate_factor = limits or UpdateLimits(), rate_factor
         self._progress = _Progress()
         self._current: dict[str, Tensor] = {}
 
@@ -161,13 +164,13 @@ class FineTuning(SampledTraining):
         """
         if not isinstance(grid, ClientGrid):
             grid = ClientGrid(grid)
-        config = ConfigRecord({**to_values(self.request), **(train_config or {})})
         result, arrays, first = Result(arrays=initial_arrays), initial_arrays, self.first_round
         last = first + num_rounds - 1
         with grid.silences.forgotten_afterwards(), grid.progress.doing("training", num_rounds) as step:
             for absolute in range(first, last + 1):
                 step.at(absolute - first, f"round {absolute} of {last}")
                 self.first_round = absolute
+                config = ConfigRecord({**to_values(self._request_of(absolute)), **(train_config or {})})
                 one = super().start(grid, arrays, 1, timeout, config, evaluate_config)  # type: ignore[arg-type]  # Flower declares float but passes None on to a Grid, which takes it
                 arrays = result.arrays = one.arrays
                 result.train_metrics_clientapp[absolute] = one.train_metrics_clientapp[1]
@@ -241,6 +244,11 @@ class FineTuning(SampledTraining):
     def summary(self) -> None:
         """Log what is done."""
         logger.info("%s on %d clients: %s", type(self.inner).__name__, len(self.clients), self.request)
+
+    def _request_of(self, absolute: int) -> TrainingRequest:
+        options = self.request.options
+        rate = options.learning_rate * self.rate_factor(absolute)
+        return replace(self.request, options=replace(options, learning_rate=rate))
 
     def _absolute(self, server_round: int) -> int:
         return self.first_round + server_round - 1

@@ -32,7 +32,7 @@ def _problems(tuning: TuningOptions) -> list[str]:
     problems = []
     if tuning.batch_norm != "frozen":
         problems.append(f"batch-norm: fedmezo needs frozen running statistics, got {tuning.batch_norm!r}")
-    if tuning.keep != "last":
+    if tuning.keep == "best":
         problems.append(f"keep: fedmezo's nodes all have the last round's model, got {tuning.keep!r}")
     return problems
 

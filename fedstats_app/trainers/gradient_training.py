@@ -144,6 +144,7 @@ class GradientTraining(Training):
             fraction=session.tuning.fraction_tune,
             min_clients=session.min_clients,
             limits=UpdateLimits(optimizer.update_clip, optimizer.update_outlier, session.tuning.max_tuning_share),
+            rate_factor=session.tuning.rate_factor,
         )
 
     def score(self, number: int) -> tuple[float | None, float | None]:

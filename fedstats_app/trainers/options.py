@@ -6,19 +6,39 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedstats_app.methods import method_list
-from fedstats_app.options import Options, flag, number, one_of, option, whole, word_list
+from fedstats_app.options import Options, absolute, flag, number, one_of, option, whole, word_list
 from fedstats_app.training.options import BatchNorm
+from fedstats_app.training.schedule import SCHEDULES, rate_factor
 
 # Heads to start from that no statistics are needed for.
 MADE_HEADS = ("random", "zero", "label-words")
+# The head of an earlier run, by the path of its file.
+FILE_HEAD = "file"
+
+
+def rates_by_start(value: object) -> object:
+    """Check for learning rates by the names of heads to start from, or the empty text."""
+    if value == "":
+        return value
+    pairs = [tuple(part.strip() for part in one.rpartition("=")) for one in str(value).split(",")]
+    try:
+        method_list((*MADE_HEADS, FILE_HEAD))(",".join(name for name, _, _ in pairs))
+        rates = [number(0.0, open_low=True)(rate) for _, _, rate in pairs]
+    except ValueError as error:
+        raise ValueError(f"must be HEAD=RATE, separated by commas; {error}") from error
+    return ",".join(f"{name}={rate}" for (name, _, _), rate in zip(pairs, rates, strict=True))
 
 
 @dataclass(frozen=True)
 class TuningOptions(Options):
     """Training from the head, whatever trains: from where, for how long, and how it is scored."""
 
-    start_head: str = option("best", method_list(MADE_HEADS, "best", "all"))
+    start_head: str = option("best", method_list((*MADE_HEADS, FILE_HEAD), "best", "all"))
+    start_head_file: str = option("", absolute)
     label_words: str = option("", word_list)
+    start_learning_rates: str = option("", rates_by_start)
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = option("constant", one_of(*SCHEDULES))
+    warm_up_rounds: int = option(0, whole(0, 1_000_000))
     num_server_rounds: int = option(20, whole(1, 1_000_000))
     fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True))
     max_tuning_share: float = option(1.0, number(0.0, 1.0, open_low=True))
@@ -41,6 +61,16 @@ class TuningOptions(Options):
     def logit_temperature(self) -> float:
         """By what logits are divided in every round; a temperature that is found divides the start's once."""
         return 1.0 if self.temperature == "auto" else self.temperature
+
+    def rate_factor(self, number: int) -> float:
+        """Return what the clients' learning rate is multiplied by in a round, by schedule and warm-up."""
+        return rate_factor(self.learning_rate_schedule, number, self.num_server_rounds, self.warm_up_rounds)
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The learning rates of single heads to start from, by their names."""
+        pairs = (one.rpartition("=") for one in self.start_learning_rates.split(",") if one)
+        return {name: float(rate) for name, _, rate in pairs}
 
     @property
     def words(self) -> tuple[str, ...]:

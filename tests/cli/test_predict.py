@@ -14,6 +14,7 @@ from PIL import Image
 
 import fedstats_app
 from fedstats_app.cli import main
+from fedstats_app.storage.json_digest import to_json_with_digest
 from tests.cli.conftest import picture
 
 Capture = pytest.CaptureFixture[str]
@@ -235,3 +236,15 @@ def test_an_image_given_to_a_head_for_texts_is_called_one(text_run: Path, pictur
     (odd := pictures / "odd.txt").write_bytes(b"caf\xe9 noir")
     with pytest.raises(ValueError, match=r"not in UTF-8 \(byte 3"):
         classifier.predict(odd)
+
+
+def test_the_head_that_is_taken_and_the_one_that_is_advised_are_both_named(
+    run_folder: Path, pictures: Path, capsys: Capture
+) -> None:
+    one = str(pictures / "red" / "0.png")
+    results = {"methods": {"fedncm": {"accuracy": 1.0}}, "advice": {"method": "fedroot"}}
+    (run_folder / "results.json").write_text(to_json_with_digest(results))
+    assert main(["predict", str(run_folder), one]) == 0
+    assert capsys.readouterr().out.startswith("head fedncm, the most accurate; for another run fedroot is advised")
+    assert main(["predict", str(run_folder), one, "--method", "fedncm"]) == 0
+    assert capsys.readouterr().out.startswith("head fedncm; ")

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
+
 DOMAINS = ("photo", "art_painting", "cartoon", "sketch", "Product", "Art", "Clipart", "Real World")
 CLASSES = [f"class {letter}" for letter in "abcdefghij"]
 
@@ -70,4 +72,24 @@ def small(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[s
         "cache-dir": str(tmp_path_factory.mktemp("cache")),
         "settle-seconds": 0.1,
         "wait-timeout": 5.0,
+    }
+
+
+@pytest.fixture(scope="session")
+def small_texts(small: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """The same for texts: a language model of two layers under a prompt, and 20 texts of two classes."""
+    transformers = pytest.importorskip("transformers", reason="needs the extra `text`")
+    model, texts = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("texts")
+    tokenizer = tiny_tokenizer()
+    transformers.BertForMaskedLM(tiny_config(len(tokenizer))).save_pretrained(model)
+    tokenizer.save_pretrained(model)
+    table = datasets.Dataset.from_dict({"text": 10 * ["a good film", "a bad film"], "label": 10 * [1, 0]})
+    for split in ("train", "test"):
+        table.to_parquet(str(texts / f"{split}-0.parquet"))
+    images = ("label-column", "input-size", "folder-levels")
+    return {
+        **{key: value for key, value in small.items() if key not in images},
+        "dataset": f"parquet:{texts}",
+        "backbone": f"transformers:{model}",
+        "label-words": "bad,good",
     }

@@ -1,8 +1,6 @@
 """Every preset parses, names its published numbers, and runs on stand-in data."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,8 +28,9 @@ def test_every_cell_is_a_valid_run_and_has_its_number(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_runs_on_stand_in_data(name: str, small: Mapping[str, Any], tmp_path: Path) -> None:
+def test_it_runs_on_stand_in_data(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     preset = read_preset(FOLDER / f"{name}.toml", CATALOGUE)
+    small = request.getfixturevalue("small_texts" if "text-template" in preset.keys else "small")
     given = {**small, **({"num-clients": 0} if preset.keys.get("partitioner") == "domain" else {})}
     runs = planned(cells_of(preset, preset.rows[:1], preset.columns, [0], given))
     said: list[str] = []

@@ -80,6 +80,9 @@ def test_natural_clients_are_counted_by_the_run_whatever_the_supernodes(
     folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", folder_levels="domain/class", nodes=3, **natural)
     assert len(clients(folder)) == 4
     assert lines_of(capsys)[-1] == ("data: natural-id of art, photo, sketch, video makes 4 clients of 24 images each")
+    assert read_json(folder, "config.json")["client_names"] == ["art", "photo", "sketch", "video"]
+    page = (folder / "report.html").read_text()
+    assert "site sketch" in page and "site 2" not in page
     left_out = {"left_out_domain": "domain=sketch", "folder_levels": "domain/class", "samples_per_client": 10}
     folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", nodes=2, **natural, **left_out)
     assert [client["num_examples"] for client in clients(folder)] == [10, 10, 10]

@@ -12,6 +12,9 @@ TINY_TEXT = "tiny-text"
 SENTENCE, TRANSFORMERS = "sentence:", "transformers:"
 Pooling = Literal["auto", "mean", "first"]
 TEXT_SLOT, MASK_SLOT = "{text}", "{mask}"
+# Of a text of two columns, which is a line each: its first line, and the rest.
+PAIR_SLOTS = "{first}", "{second}"
+_ALLOWED = f"{TEXT_SLOT} once, or {' and '.join(PAIR_SLOTS)} once each, and {MASK_SLOT} at most once"
 
 
 def with_folder(name: str, folder: Path) -> str:
@@ -27,8 +30,9 @@ def is_text_backbone(name: str) -> bool:
 
 
 def is_template(template: str) -> bool:
-    """Return whether this is a prompt around a text."""
-    return template.count(TEXT_SLOT) == 1 and template.count(MASK_SLOT) <= 1
+    """Return whether this is a prompt around a text, or around the two lines of one."""
+    slots = [template.count(slot) for slot in (TEXT_SLOT, *PAIR_SLOTS)]
+    return slots in ([1, 0, 0], [0, 1, 1]) and template.count(MASK_SLOT) <= 1
 
 
 @dataclass(frozen=True)
@@ -40,14 +44,14 @@ class TextOptions:
     pooling : {"auto", "mean", "first"}
         Their mean, or the first one. "auto" is what a sentence encoder's folder says, and the mean for other models.
     template : str
-        "" for none; else a prompt around ``{text}``: features are then the vector from which the language model would
-        tell the word at ``{mask}`` (masked models), or the word that comes next where there is no ``{mask}`` (causal).
+        "" for none; else a prompt around ``{text}``, or around ``{first}`` and ``{second}``, the first line of a text
+        and the rest: features are then the vector from which the language model would tell the word at ``{mask}``
+        (masked models), or the word that comes next where there is no ``{mask}`` (causal).
 
     Raises
     ------
     ValueError
-        If the pooling is another, the template does not hold ``{text}`` once and ``{mask}`` at most once, or both are
-        given.
+        If the pooling is another, the template does not hold these once and ``{mask}`` at most once, or both are given.
     """
 
     pooling: Pooling = "auto"
@@ -59,8 +63,6 @@ class TextOptions:
         if not self.template:
             return
         if not is_template(self.template):
-            raise ValueError(
-                f"a text template must hold {TEXT_SLOT} once and {MASK_SLOT} at most once, got {self.template!r}"
-            )
+            raise ValueError(f"a text template must hold {_ALLOWED}, got {self.template!r}")
         if self.pooling != "auto":
             raise ValueError(f"with a template the features are one token's: pooling must be auto, got {self.pooling}")

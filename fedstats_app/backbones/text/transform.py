@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,11 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedstats_app.backbones.text.names import MASK_SLOT, TEXT_SLOT
+from fedstats_app.backbones.text.names import MASK_SLOT, PAIR_SLOTS, TEXT_SLOT
 
 SHORTEST = 16
 # Tokens of the texts seen are remembered up to so many bytes: training asks for the same texts in every round.
 CACHE_BYTES = 64 * 2**20
+
+_SLOTS = re.compile("|".join(re.escape(slot) for slot in (TEXT_SLOT, *PAIR_SLOTS)))
 
 
 def bucket_lengths(max_length: int) -> tuple[int, ...]:
@@ -39,7 +42,8 @@ class TextTransform:
     max_length : int
         Most tokens T, those that the tokenizer adds included.
     template : str
-        A prompt around ``{text}``, with ``{mask}`` where the model's mask token goes; "" for the text alone.
+        A prompt around ``{text}``, or around ``{first}`` and ``{second}``, the first line of a text and the rest, with
+        ``{mask}`` where the model's mask token goes; "" for the text alone.
 
     Raises
     ------
@@ -160,7 +164,10 @@ class TextTransform:
         if not self.template:
             return text
         prompt = self.template.replace(MASK_SLOT, self.tokenizer.mask_token or "")
-        return prompt.replace(TEXT_SLOT, text)
+        first, _, second = text.partition("\n")
+        filled = dict(zip((TEXT_SLOT, *PAIR_SLOTS), (text, first, second), strict=True))
+        # All at once: what a text itself says of slots stays.
+        return _SLOTS.sub(lambda slot: filled[slot[0]], prompt)
 
     def _encode(self, text: str) -> list[int]:
         return [int(token) for token in self.tokenizer(text)["input_ids"]]

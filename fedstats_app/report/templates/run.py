@@ -98,7 +98,7 @@ sites only.</p>
 <svg viewBox="0 0 {{ run.clients|length }} 1" preserveAspectRatio="none" role="img"
  aria-label="{{ row.name }}: at {{ row.sites }} sites">{% for column, shade, text in row.cells %}
 <rect x="{{ column }}" width="1" height="1" opacity="{{ shade }}">
-<title>site {{ run.clients[column].client }}: {{ text }}
+<title>{{ run.site(run.clients[column].client) }}: {{ text }}
 </title></rect>{% endfor %}</svg>
 {% endfor %}</div>{% endif %}
 </section>

@@ -99,10 +99,12 @@ def _bars(counts: NDArray[np.int64], class_names: Sequence[str], title: str) -> 
     starts = np.cumsum(counts, axis=1) - counts
     for index, name in enumerate(shortened(class_names)):
         look: dict[str, Any] = {"color": _class_colour(index), "label": name, "edgecolor": "white", "linewidth": 0.3}
+        # Bars of nothing take as long as others; a class that nobody has keeps one, for the legend.
+        shown = np.flatnonzero(counts[:, index]) if counts[:, index].any() else clients[:1]
         if with_names:
-            axes.barh(clients, counts[:, index], height=0.8, left=starts[:, index], **look)
+            axes.barh(shown, counts[shown, index], height=0.8, left=starts[shown, index], **look)
         else:
-            axes.bar(clients, counts[:, index], width=0.9, bottom=starts[:, index], **look)
+            axes.bar(shown, counts[shown, index], width=0.9, bottom=starts[shown, index], **look)
     _name_axes(axes, num_clients, horizontal=with_names)
     set_title(axes, title, _summary(counts), inches=figure.get_figwidth() - 1.5)
     handles, names = axes.get_legend_handles_labels()

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.backbones.text import TextOptions
 from fedstats_app.backbones.text.tiny import tiny_tokenizer
 from fedstats_app.backbones.text.transform import TextTransform, bucket_lengths
 
@@ -91,3 +92,30 @@ def test_what_cannot_be_is_said() -> None:
         TextTransform(without_mask, 64, PROMPT)
     with pytest.raises(TypeError, match="a text must be a str, got int"):
         TextTransform(tiny_tokenizer(), 64)(5)  # type: ignore[arg-type]
+
+
+PAIR = "{first} ? {mask} , {second}"
+
+
+def test_a_pair_goes_to_its_places_line_by_line() -> None:
+    transform, tokenizer = TextTransform(tiny_tokenizer(), 32, PAIR), tiny_tokenizer()
+    for text in ("good film\nbad film", "a {second}\n{first} b\nc", "one line", "\nonly the second", ""):
+        first, _, second = text.partition("\n")
+        ids, mask = transform(text)
+        expected = tokenizer(f"{first} ? [MASK] , {second}")["input_ids"]
+        assert ids[: int(mask.sum())].tolist() == expected
+
+
+@given(texts)
+def test_a_pair_too_long_loses_the_end_of_its_second_text_first(text: str) -> None:
+    transform, tokenizer = TextTransform(tiny_tokenizer(), 20, PAIR), tiny_tokenizer()
+    ids, mask = transform(f"good bad\n{text}")
+    tokens = tokenizer.convert_ids_to_tokens(ids[: int(mask.sum())].tolist())
+    assert tokens[:6] == tokenizer.convert_ids_to_tokens(tokenizer("good bad ? [MASK] ,")["input_ids"])[:6]
+    assert len(tokens) <= 20 and tokens.count("[MASK]") == 1
+
+
+@pytest.mark.parametrize("template", ["{first} {mask}", "{text} {first} {second}", "{second} {second} {first}"])
+def test_half_a_pair_is_no_template(template: str) -> None:
+    with pytest.raises(ValueError, match=r"a text template must hold \{text\} once, or \{first\} and \{second\} once"):
+        TextOptions(template=template)

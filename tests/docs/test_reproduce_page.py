@@ -1,0 +1,39 @@
+"""The commands of the page are right, and what it promises of tables holds for those that come with the app."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedstats_app.cli import main
+from tests.docs.markdown import DOCS, blocks, prose, rows
+
+PAGE = DOCS / "reproduce.md"
+COMMANDS = [line for block in blocks(PAGE, "bash") for line in block.code.splitlines()]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_right(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(DOCS.parent)
+    words = shlex.split(command)
+    assert words[:2] == ["fedstats", "reproduce"]
+    assert main([*words[1:], *(["--dry-run"] if len(words) > 2 else [])]) == 0
+    assert capsys.readouterr().out
+
+
+def test_entries_of_a_table_are_all_described() -> None:
+    described = {word.strip("`[] ") for row in rows(PAGE, "entry") for word in row[0].split(",")}
+    from fedstats_app.reproduce import preset
+
+    assert preset._PRESET <= {name.removesuffix(".NAME") for name in described} | {"columns", "run", "sweep"}
+    text = prose(PAGE)
+    for name in preset._ROW | preset._COLUMN:
+        assert f"`{name}`" in text, name
+
+
+def test_numbers_of_the_page_are_of_commands_beside_them() -> None:
+    text = PAGE.read_text()
+    results = text.split("## What came out")[1]
+    for table in ("fedcof-table-3", "fedcof-table-2", "fedcof-table-7"):
+        assert f"fedstats reproduce {table} " in results
+        assert Path(DOCS.parent, "conf", "reproduce", f"{table}.toml").is_file()
