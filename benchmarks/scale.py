@@ -61,11 +61,12 @@ class Measurement:
 class PeakMemory:
     """Watches the processes of one Flower home: the largest resident memory by kind, in MB, libraries included.
 
-    Of processes that are there before a run and during it: what they have ever had.
+    Those that are there before are of an earlier run, and left out.
     """
 
     def __init__(self, home: Path) -> None:
         self._home, self._over = f"FLWR_HOME={home}".encode(), threading.Event()
+        self._earlier = {*Path("/proc").glob("[0-9]*")}
         self.peaks: dict[str, float] = {SERVER: 0.0, WORKER: 0.0}
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -79,7 +80,7 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._over.wait(0.5):
-            for process in Path("/proc").glob("[0-9]*"):
+            for process in {*Path("/proc").glob("[0-9]*")} - self._earlier:
                 with suppress(OSError, ValueError, StopIteration):  # it may end any moment
                     command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                     kind = next(one for one in self.peaks if one in command)
