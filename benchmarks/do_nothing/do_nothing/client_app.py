@@ -22,8 +22,9 @@ def statistics(msg: Message, context: Context) -> Message:
     settings = context.run_config
     number = int(settings["arrays"])
     values = np.ones(max(int(1000 * float(settings["kilobytes"]) / 4 / number), 1), dtype=np.float32)
-    content = RecordDict()
-    for client in range(int(msg.content["asked"]["clients"])):
+    clients, content = msg.content["asked"]["clients"], RecordDict()
+    assert isinstance(clients, int)
+    for client in range(clients):
         content[f"{client}.arrays"] = ArrayRecord({str(index): Array(values) for index in range(number)})
         content[f"{client}.metrics"] = MetricRecord({"num-examples": 1})
     return Message(content, reply_to=msg)
