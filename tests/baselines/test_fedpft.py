@@ -47,6 +47,13 @@ def test_classes_with_too_few_samples_are_left_out(clients: Clients) -> None:
     assert drawn_samples(none, none.counts, (0,))[0].shape == (0, 6)
 
 
+def test_with_nearly_as_many_gaussians_as_samples_the_means_are_the_samples() -> None:
+    features = torch.randn(11, 40, generator=torch.Generator().manual_seed(0))
+    found = fitted_mixtures(features, torch.zeros(11, dtype=torch.int64), components=10, covariance="diagonal", seed=0)
+    nearest = torch.cdist(found.means[0], features.double()).min(dim=1).values
+    assert int((nearest < 1e-6).sum()) >= 9  # docs/baselines.md says what that gives away
+
+
 def test_every_client_gives_as_many_as_it_has_whatever_the_order(clients: Clients) -> None:
     mixtures = {k: fitted_mixtures(*own, components=2, covariance="spherical", seed=0) for k, own in clients.items()}
     features, labels = drawn_samples_of_all(mixtures, seed=3)
