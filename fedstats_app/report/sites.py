@@ -9,7 +9,7 @@ from typing import Any
 
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.sections import Share
-from fedstats_app.report.wording import percent, size
+from fedstats_app.report.wording import counted, percent, size
 
 _MOST_LABEL_ROWS, _MOST_LABEL_COLUMNS = 60, 200
 
@@ -93,7 +93,7 @@ _MESSAGES = {
     "evaluate.model": "scores of a model in training",
     "evaluate.mezo": "scores of a model in training",
     "evaluate.personal": "scores of personal heads",
-    "train.mezo": "slopes of the loss, in training",
+    "train.mezo": "losses and their slopes, for training",
     "train.personalise": "updates and scores of personal models",
     "train.personal_heads": "scores of personal heads",
     "train.prototypes": "class means, in training",
@@ -112,7 +112,9 @@ def _kind(message: str, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "message": message,
         "title": _MESSAGES.get(message, "weights, in training" if message.startswith("train") else "answers"),
-        "sites": len({line.get("client") for line in lines}),
+        "from": counted(
+            len({line.get("client") for line in lines}), "machine" if message == "query.clients" else "site"
+        ),
         "replies": sum(int(line.get("num_replies", 1)) for line in lines),
         "all": size(sum(sizes)),
         "most": size(max(sizes)),

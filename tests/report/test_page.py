@@ -215,3 +215,9 @@ def test_damage_is_an_error_that_names_the_file(copied: Path) -> None:
     (copied / "results.json").write_text(content.replace('"num_clients_merged": 4', '"num_clients_merged": 5'))
     with pytest.raises(ValueError, match=r"results\.json is damaged"):
         write_report(copied)
+
+
+def test_who_answered_is_a_machine_where_a_machine_is_asked(server_run: Path) -> None:
+    words = page_of(server_run).words
+    assert re.search(r"query\.clients : \d+ machines?, \d+ answers", words)
+    assert "query.statistics : 4 sites, 4 answers" in words

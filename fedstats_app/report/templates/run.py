@@ -147,7 +147,7 @@ nothing:
 the mean of one {{ run.kind }} is that {{ run.kind }}'s features, and counts tell which classes a site has.</p>
 {% for kind in disclosed %}
 <h3>{{ kind.title|capitalize }}</h3>
-<p><code>{{ kind.message }}</code>: {{ kind.sites }} sites, {{ kind.replies }} answers, {{ kind.all }} in all, at most
+<p><code>{{ kind.message }}</code>: {{ kind["from"] }}, {{ kind.replies }} answers, {{ kind.all }} in all, at most
 {{ kind.most }} from one site.
 {%- if kind.suppressed %} {{ kind.suppressed }} sites kept classes back.{% endif %}
 {%- if kind.errors %} {{ kind.errors }} errors were sent.{% endif %}</p>
