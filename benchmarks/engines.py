@@ -11,6 +11,10 @@ files, decoding and transform. The engines take turns; rates are medians, and ra
 are medians of those of each turn. `heads` solves heads on the features of each engine and counts test images whose
 prediction is not that of torch's head.
 
+`forward` and `client` need torch and no Flower, so they also run where a GPU is:
+
+    python -m benchmarks.engines forward --engines torch --device cuda --batch-size 256 --autocast bf16
+
 Weights are random unless `--weights NAME=FILE` says otherwise: time does not depend on them.
 """
 
@@ -28,12 +32,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.features import features_of, settings_of
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.engine import ENGINES, EngineError
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.config import AppConfig
 from fedstats_app.data import load_dataset
 from fedstats_app.heads import LinearHead, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
@@ -54,12 +56,13 @@ def networks(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Backb
                     name,
                     weights=weights.get(name, "random"),
                     input_size=options.input_size,
-                    batch_size=16,
-                    device="cpu",
+                    batch_size=options.batch_size,
+                    device=options.device,
+                    autocast=options.autocast,
                     channels_last=True,
                     engine=engine,
                 )
-                found[engine].forward_batch(torch.zeros(16, *found[engine].transform.shapes[0]))
+                forward(found[engine], 1)  # kernels are chosen, networks exported and compiled
             except (ModuleNotFoundError, EngineError) as error:
                 print(f"{name}: {error}")
                 found.pop(engine, None)
@@ -82,10 +85,12 @@ def rates(work: dict[str, Callable[[], int]], turns: int) -> dict[str, tuple[flo
 
 
 def forward(backbone: Backbone, num_batches: int) -> int:
-    batch = torch.randn(16, *backbone.transform.shapes[0], generator=torch.Generator().manual_seed(0))
+    shape = (backbone.batch_size, *backbone.transform.shapes[0])
+    batch = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(backbone.device)
     for _ in range(num_batches):
-        backbone.forward_batch(batch)
-    return 16 * num_batches
+        features = backbone.forward_batch(batch)
+    features.cpu()  # waits for the device
+    return backbone.batch_size * num_batches
 
 
 def reading(backbone: Backbone, folder: Path) -> int:
@@ -98,7 +103,9 @@ def client(backbone: Backbone, folder: Path, read_threads: int) -> int:
     """Do what a client does for its statistics."""
     dataset = load_dataset(f"folder:{folder}", "train")
     labels, num_classes = torch.from_numpy(np.array(dataset.labels)), len(dataset.class_names)
-    accumulator = StatisticsSpec(gram=True).accumulator(labels, num_classes, backbone.feature_dim)
+    accumulator = StatisticsSpec(gram=True).accumulator(
+        labels, num_classes, backbone.feature_dim, device=backbone.device
+    )
     reader = FeatureReader(backbone, read_threads=read_threads)
     for block, _ in reader.blocks(dataset, np.arange(len(dataset))):
         accumulator.update(block)
@@ -118,6 +125,9 @@ def write_jpegs(folder: Path, number: int, pixels: int) -> int:
 
 def heads(experiment: str, engines: Sequence[str]) -> Iterator[str]:
     """Yield a line per head and engine."""
+    from benchmarks.features import features_of, settings_of
+    from fedstats_app.config import AppConfig
+
     torchs: dict[str, Tensor] = {}
     for engine in engines:
         data = features_of(AppConfig.from_run_config({**settings_of(experiment), "engine": engine}))
@@ -149,7 +159,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--input-size", type=int, default=224)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--batches", type=int, default=8, help="of 16 images, in a turn of `forward`")
+    parser.add_argument("--batches", type=int, default=8, help="in a turn of `forward`")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--device", default="cpu", help="as the run-config key, and the next")
+    parser.add_argument("--autocast", default="none")
     parser.add_argument("--images", type=int, default=1000, help="JPEGs in a turn of `client`")
     parser.add_argument("--read-threads", type=int, default=0, help="the run-config key, of `client`")
     parser.add_argument("--pixels", type=int, default=500, help="sides of the JPEGs")

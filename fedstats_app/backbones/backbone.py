@@ -233,6 +233,8 @@ class Backbone:
         ------
         ValueError
             If the batch has another shape or dtype: a fixed shape is what makes features reproducible.
+        torch.OutOfMemoryError
+            If the device has too little memory; the message names the key to change.
         """
         shapes, dtype = self.transform.shapes, self.transform.dtype
         if len(batch) != self.batch_size or tuple(batch.shape[1:]) not in shapes or batch.dtype != dtype:
@@ -242,8 +244,14 @@ class Backbone:
         if (engine := self._features_by.openvino) is not None:
             return torch.stack(list(engine.extract(batch.detach().cpu().contiguous().unbind())))
         self.module.eval()  # every time: whoever holds the module may have called train()
-        with torch.inference_mode(), self._precision():
-            features: Tensor = self.module(batch.to(self.device).contiguous(memory_format=self._memory_format))
+        try:
+            with torch.inference_mode(), self._precision():
+                features: Tensor = self.module(batch.to(self.device).contiguous(memory_format=self._memory_format))
+        except torch.OutOfMemoryError as error:
+            raise torch.OutOfMemoryError(
+                f"{self.name}: {self.device} has too little memory for batches of {self.batch_size}: set batch-size to "
+                f"{max(self.batch_size // 2, 1)} or less, or let fewer workers share the device"
+            ) from error
         return features.to(torch.float32, copy=True)  # outside inference mode, so that the copy is no inference tensor
 
     @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -51,8 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     preset = _preset(arguments.name, folder, catalogue)
     given, sweep = _given([*arguments.settings, *arguments.others])
-    preset = with_sweep(preset, sweep)
-    rows, columns = _some(preset.rows, arguments.row, "row"), _some(preset.columns, arguments.column, "column")
+    rows = with_sweep(replace(preset, rows=tuple(_some(preset.rows, arguments.row, "row"))), sweep).rows
+    columns = _some(preset.columns, arguments.column, "column")
+    preset = replace(preset, rows=(*preset.rows, *rows) if sweep else preset.rows)
     seeds = _seeds(arguments.seeds) if arguments.seeds else preset.seeds
     runs = planned(cells_of(preset, rows, columns, seeds, given))
     if arguments.dry_run:

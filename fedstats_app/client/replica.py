@@ -13,7 +13,6 @@ import hashlib
 import logging
 import shutil
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -21,21 +20,19 @@ import torch
 from flwr.app import Context, Message
 from torch import Tensor
 
+from fedstats_app.client.measurement import ClientSamples, Measurement
 from fedstats_app.client.site import Site
 from fedstats_app.client.training import scored
 from fedstats_app.config import AppConfig, NodeConfig, node_of, run_of
-from fedstats_app.privacy import LARGEST_LOSS, NodePolicy, mean_loss_above_floor
+from fedstats_app.privacy import NodePolicy
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.samples import Samples, SelectedSamples, batch_order
-from fedstats_app.training.zeroth_order.directions import Probe
+from fedstats_app.training.samples import Samples
 from fedstats_app.training.zeroth_order.log import NodeFiles
-from fedstats_app.training.zeroth_order.measures import check_reading, curvatures, losses_by_temperature
 from fedstats_app.training.zeroth_order.model import build_model, make_replica
-from fedstats_app.training.zeroth_order.perturbation import Perturbation, projected_gradients
 from fedstats_app.training.zeroth_order.replica import Replica
 from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire import RejectedRequest
-from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, Behind, MezoReply, MezoRequest, mezo_reply, read_mezo_request
+from fedstats_app.wire.mezo import Behind, MezoReply, MezoRequest, mezo_reply, read_mezo_request
 from fedstats_app.wire.reading import from_values, to_values
 from fedstats_app.wire.training import model_evaluation_reply
 
@@ -43,15 +40,13 @@ logger = logging.getLogger("fedstats_app")
 
 # Features per forward pass of a head; images and texts go through the backbone in its own batches.
 FEATURE_BATCH = 1024
-# Samples of clients that a worker keeps in memory from round to round, in bytes.
-SAMPLES_IN_MEMORY = 2**30
 # Rounds between snapshots of a replica that simulated clients share: from the newest a new worker process goes on.
 SNAPSHOT_EVERY = 20
 # What simulated clients share stays behind when a run ends (no client knows which of them is the last), for so long.
 KEPT_SECONDS = 7 * 24 * 3600.0
 # A node with data of its own keeps those that it was last asked for.
 KEPT_TRAININGS = 8
-_PREFIX, _HOW = "mezo-", "perturbed"
+_PREFIX = "mezo-"
 
 
 def mezo(msg: Message, context: Context, client_id: int | None) -> Message:
@@ -97,7 +92,7 @@ def replica_of(config: AppConfig, node: NodeConfig, run_id: int, training: int) 
 
 
 class NodeReplica:
-    """All that a node keeps of one training: start, log, replica, how it is perturbed, samples.
+    """All that a node keeps of one training: start, log, replica, what is measured around it, samples.
 
     ``site`` is the node, one for all partitions that it hosts; ``training`` the number of the training in the run.
     """
@@ -106,7 +101,7 @@ class NodeReplica:
     model: TunedModel
     replica: Replica
     batch_size: int
-    _perturbation: Perturbation
+    _measure: Measurement
 
     def __init__(self, site: Site, run_id: int, training: int) -> None:
         self._site, self._config, self._node = site, site.config, site.node
@@ -116,8 +111,7 @@ class NodeReplica:
         self.files = NodeFiles(site.node.state_root(site.config.cache) / f"{_PREFIX}{run_id}-{training}-{owner}")
         self._begun = False
         self._digest = (-1, b"")
-        # From client to its samples, its number and the samples' bytes; the one asked last at the end.
-        self._samples: OrderedDict[int | None, tuple[Samples, int, int]] = OrderedDict()
+        self._samples = ClientSamples(site)
 
     @contextlib.contextmanager
     def nothing_kept_if_refused(self) -> Iterator[None]:
@@ -147,7 +141,7 @@ class NodeReplica:
                 # The model is the server's to give from here on; whoever needs the replica again gets the log.
                 shutil.rmtree(self.files.folder, ignore_errors=True)
             return MezoReply((), 0, digest)
-        samples, number = self._training_samples(client_id)
+        samples, number = self._samples.of(client_id, self.setup)
         num_examples = len(samples.labels)
         self._site.policy.check_mezo(self.setup.num_directions, self.setup.batch_size, num_examples)
         scalars = self._measure(request, samples, number) if num_examples else ()
@@ -205,11 +199,7 @@ class NodeReplica:
             raise RejectedRequest(f"the model does not fit: {error}") from error
         self.setup, self.model, self.replica, self._digest = setup, model, replica, (-1, b"")
         self.batch_size = FEATURE_BATCH if setup.tuned == "head" else backbone.batch_size
-        self._perturbation = Perturbation(model, tuple(replica.parameters))
-        how = self.files.folder / _HOW
-        self._checked = how.is_file()
-        if self._checked:
-            self._perturbation.how = "read" if how.read_text() == "read" else "copy"
+        self._measure = Measurement(setup, model, replica, self.batch_size, self.files, self._site.floor)
 
     # The log
 
@@ -246,44 +236,6 @@ class NodeReplica:
         if replica.round != before and (self._node.data_path or replica.round % SNAPSHOT_EVERY == 0):
             self.files.save_replica(replica.state(), replica.round, self._current_digest())
         return None
-
-    # The measurement
-
-    def _measure(self, request: MezoRequest, samples: Samples, number: int) -> tuple[float, ...]:
-        setup, perturbation, batch = self.setup, self._perturbation, self.batch_size
-        if not self._checked:
-            if complaint := check_reading(perturbation, samples.inputs(torch.arange(min(2, len(samples.labels))))):
-                logger.warning("%s", complaint)
-            # For the messages to come: in deployment each of them is a new process.
-            self.files.write(_HOW, perturbation.how.encode())
-            self._checked = True
-        if request.wanted == "temperature":
-            if self._site.floor <= 1:
-                return losses_by_temperature(self.model, samples, batch)
-            losses = losses_by_temperature(self.model, samples, batch, largest=LARGEST_LOSS)
-            return tuple(mean_loss_above_floor(loss, len(samples.labels)) for loss in losses)
-        if request.wanted == "curvature":
-            directions = self.replica.directions
-            probes = [Probe(request.seed, i, setup.epsilon, directions) for i in range(CURVATURE_DIRECTIONS)]
-            return curvatures(perturbation, samples, batch, probes)
-        if setup.batch_size and setup.batch_size < len(samples.labels):
-            key = (setup.request.seed, number, request.round)
-            samples = SelectedSamples(samples, batch_order(len(samples.labels), setup.batch_size, key, 0)[0])
-        return projected_gradients(perturbation, samples, batch, self.replica.probes(request.seed))
-
-    def _training_samples(self, client_id: int | None) -> tuple[Samples, int]:
-        """Return a client's samples and its number; a worker that lives on keeps them for the next round."""
-        kept = self._samples
-        if client_id not in kept:
-            site = Site(self._config, self._node, client_id)
-            _, samples = site.samples(self.setup.request, held_out=False)
-            size = len(samples.labels)
-            one = samples.inputs(torch.zeros(min(1, size), dtype=torch.int64))
-            kept[client_id] = samples, site.number, size * one.numel() * one.element_size()
-            while sum(size for *_, size in kept.values()) > SAMPLES_IN_MEMORY and len(kept) > 1:
-                kept.popitem(last=False)
-        kept.move_to_end(client_id)
-        return kept[client_id][:2]
 
 
 def _forget_old(root: Path, *, most: int | None) -> None:

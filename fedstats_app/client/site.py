@@ -19,6 +19,7 @@ from fedstats_app.client.ledger import Ledger, ledger_of
 from fedstats_app.config import AppConfig, NodeConfig, node_of, run_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
+from fedstats_app.data.flips import flipped, with_mirror_images
 from fedstats_app.methods import RECORDS
 from fedstats_app.privacy import Cells, NodePolicy
 from fedstats_app.statistics import IdentityMap
@@ -151,7 +152,12 @@ class Site:
             return self._own_split(ledger, class_names, everything=not holdout)
         dataset, indices = self._partition(class_names)
         kept, held_out = split_holdout(indices, holdout, seed, self.client_id)
-        return self._above_floor(ClientSplit(dataset, kept, held_out))
+        split = self._above_floor(ClientSplit(dataset, kept, held_out))
+        flips = self.config.partition.training_flips
+        if flips == "none":
+            return split
+        kept = flipped(split.kept, len(dataset), flips, self.config.run.seed)
+        return replace(split, dataset=with_mirror_images(dataset), kept=kept)
 
     def _own_split(self, ledger: Ledger, class_names: tuple[str, ...], *, everything: bool) -> ClientSplit:
         """Return the one split that a node with data of its own has, or everything for statistics."""

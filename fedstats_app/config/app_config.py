@@ -227,6 +227,9 @@ class AppConfig:
                 "client counts for then depends on all others, and nobody could be removed"
             )
         several = max((getattr(self.options_of(name), "means_per_class", 1) for name in self.methods), default=1)
+        oracles = [name for name in self.methods if record_of(name).name == "oracle"]
+        if several > 1 and any(self.options_of(name).covariance != "full" for name in oracles):
+            problems.append(f"oracle-covariance: must be full where a method asks for several means, got {several}")
         if "fedncm" in self.methods and self.options_of("fedncm").center == "median" and several > 1:
             problems.append(f"fedncm-center: median needs one mean per class of all methods, got {several}")
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
@@ -240,6 +243,9 @@ class AppConfig:
                 f"warm-up-rounds: must be fewer than num-server-rounds {tuning.num_server_rounds}, "
                 f"got {tuning.warm_up_rounds}"
             )
+        if self.backbone.takes_text and self.partition.training_flips != "none":
+            flips, name = self.partition.training_flips, self.backbone.backbone
+            problems.append(f"training-flips: are for images, got {flips!r} with backbone {name!r}")
         if self.backbone.takes_text and self.local.flip:
             problems.append(f"flip: is for images, got true with backbone {self.backbone.backbone!r}")
         if tuning.label_words and not self.backbone.text_template:

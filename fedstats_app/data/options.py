@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fedstats_app.data.folder_layout import FOLDER_LEVELS
 from fedstats_app.data.partition import PARTITIONERS
@@ -86,6 +86,7 @@ class PartitionOptions(Options):
     partition_uniform_share: float = option(0.2, number(0.0, 1.0))
     samples_per_class: int = option(0, whole(0, 1_000_000_000))
     samples_per_client: int = option(0, whole(0, 1_000_000_000))
+    training_flips: Literal["none", "random", "both"] = option("none", one_of("none", "random", "both"))
 
     @property
     def by_column(self) -> bool:
@@ -94,8 +95,12 @@ class PartitionOptions(Options):
 
     @property
     def subset_keys(self) -> list[str]:
-        """The keys that take a part of the data, where they are set."""
-        each = {"samples-per-class": self.samples_per_class, "samples-per-client": self.samples_per_client}
+        """The keys that change which samples a client has, where they are set."""
+        each = {
+            "samples-per-class": self.samples_per_class,
+            "samples-per-client": self.samples_per_client,
+            "training-flips": self.training_flips != "none",
+        }
         return [name for name, value in each.items() if value]
 
     def problems(self) -> list[str]:

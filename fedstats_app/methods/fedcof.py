@@ -29,6 +29,7 @@ class FedCOFOptions(Options):
     shrinkage: float | Literal["auto"] = option("auto", number(0.0, word="auto", infinite=True))
     between_class: bool | Literal["only"] = option(False, flag_or("only"))
     means_per_class: int = option(1, whole(1, 10_000))
+    samples_per_mean: int = option(2, whole(2, 1_000_000))
     center: Literal["mean", "median"] = option("mean", one_of("mean", "median"))
     count_noise: Literal["none", "uniform", "gaussian", "laplace"] = option(
         "none", one_of("none", "uniform", "gaussian", "laplace")
@@ -51,7 +52,9 @@ class FedCOFOptions(Options):
 def _specify(options: FedCOFOptions, seed: int) -> StatisticsSpec:
     from fedstats_app.statistics import StatisticsSpec
 
-    return StatisticsSpec(means_per_class=options.means_per_class)
+    # Of one mean per class it says nothing, and is not to keep methods apart.
+    samples = options.samples_per_mean if options.means_per_class > 1 else 2
+    return StatisticsSpec(means_per_class=options.means_per_class, samples_per_mean=samples)
 
 
 def _solve(rows: ClassMeanRows, options: FedCOFOptions) -> LinearHead:

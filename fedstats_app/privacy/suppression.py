@@ -98,7 +98,12 @@ def statistics_above_floor(
                 min_samples_per_mean=policy.min_samples_per_mean,
                 rows=None
                 if cells is None
-                else cells.rows(labels[kept], units[kept], spec.means_per_class, policy.min_samples_per_mean),
+                else cells.rows(
+                    labels[kept],
+                    units[kept],
+                    spec.means_per_class,
+                    max(policy.min_samples_per_mean, spec.samples_per_mean),
+                ),
             )
             for spec in specs
         ]

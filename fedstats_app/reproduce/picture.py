@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedstats_app.reproduce.catalogue import MEASURES
 from fedstats_app.reproduce.outcome import Comparison
+from fedstats_app.results.plots.accuracy import CostPoint
 from fedstats_app.results.plots.style import (
     METHOD_COLOURS,
     MUTED,
@@ -79,3 +80,30 @@ def _places(shown: Sequence[Comparison]) -> tuple[list[float], list[tuple[float,
         places.append(height)
         height += 1.0
     return places, heads
+
+
+def cost_points(comparisons: Sequence[Comparison]) -> dict[str, list[CostPoint]]:
+    """Return accuracy and megabytes up of each row's columns: ours, and the published of those that are not run.
+
+    Parameters
+    ----------
+    comparisons : sequence of Comparison
+        Of all measures.
+
+    Returns
+    -------
+    dict
+        From row to its points; a cell without both numbers has none.
+    """
+    numbers = {(one.row, one.column, one.measure): one for one in comparisons}
+    points: dict[str, list[CostPoint]] = {}
+    for (row, column, measure), accuracy in numbers.items():
+        sent = numbers.get((row, column, "uplink_bytes"))
+        if measure != "accuracy" or sent is None:
+            continue
+        ours = accuracy.ours is not None and sent.ours is not None
+        share, megabytes = (one.ours[0] if one.ours else one.published for one in (accuracy, sent))
+        if share is not None and megabytes:
+            label = column if ours else f"{column} (published)"
+            points.setdefault(row, []).append(CostPoint(label, megabytes, share / 100))
+    return points

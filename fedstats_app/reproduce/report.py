@@ -10,13 +10,14 @@ from typing import Any
 
 from fedstats_app.reproduce.catalogue import Catalogue
 from fedstats_app.reproduce.outcome import CellResult, Comparison, cell_results, compare
-from fedstats_app.reproduce.picture import draw
+from fedstats_app.reproduce.picture import cost_points, draw
 from fedstats_app.reproduce.plan import PlannedRun
 from fedstats_app.reproduce.preset import Preset
 from fedstats_app.reproduce.running import Simulate, check_data, make_runs
 from fedstats_app.reproduce.seed_statistics import aggregate, read_trainings
 from fedstats_app.reproduce.seed_statistics import markdown as markdown_of_runs
 from fedstats_app.reproduce.table import csv_text, markdown
+from fedstats_app.results.plots.accuracy import plot_accuracy_vs_megabytes
 from fedstats_app.results.plots.fine_tuning import plot_training
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
@@ -66,8 +67,9 @@ def reproduce(
     given : mapping
         The run-config keys that were given in place of the preset's.
     folder : Path
-        Gets results.json (all numbers), table.md, table.csv, a picture for each measure, where something was trained
-        training.png, and in ``runs`` a folder for each run.
+        Gets results.json (all numbers), table.md, table.csv, a picture for each measure, where bytes are published too
+        accuracy against megabytes for each row, where something was trained training.png, and in ``runs`` a folder for
+        each run.
     simulate, say : callable
         As of :func:`fedstats_app.reproduce.running.make_runs`.
 
@@ -107,6 +109,9 @@ def reproduce(
         if shown := [one for one in comparisons if one.measure == measure]:
             files.append(folder / f"{measure}.png")
             draw(shown, files[-1], preset.title)
+    for number, (row, points) in enumerate(cost_points(comparisons).items(), start=1):
+        files.append(folder / f"accuracy-vs-megabytes-{number}.png")
+        plot_accuracy_vs_megabytes(points, files[-1], row)
     if any(training.final_accuracy is not None for training in trainings):
         files.append(folder / "training.png")
         plot_training(trainings, files[-1], preset.title)

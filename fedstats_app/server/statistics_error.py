@@ -10,6 +10,7 @@ import torch
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.config import NodeConfig
 from fedstats_app.data.clients import partitions, split_holdout, training_set
+from fedstats_app.data.flips import flipped, with_mirror_images
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.error import statistics_error
@@ -35,6 +36,8 @@ def measured_error(run: Run, strategy: StatisticsStrategy, clients: Iterable[int
     parts = partitions(config.data, config.partition, config.run.seed)
     kept = [split_holdout(parts[client], run.holdout, config.run.seed, client)[0] for client in sorted(clients)]
     indices = np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *kept]))
+    if (flips := config.partition.training_flips) != "none":
+        indices, dataset = flipped(indices, len(dataset), flips, config.run.seed), with_mirror_images(dataset)
     labels, spec = torch.from_numpy(np.array(dataset.labels[indices])), strategy.request.specs[0]
     found = strategy.collection.statistics(0).summed()
     reader = FeatureReader(run.backbone, NodeConfig().cache_root(config.cache))

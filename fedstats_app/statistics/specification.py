@@ -15,6 +15,9 @@ from fedstats_app.statistics.feature_maps import FeatureMap, IdentityMap, featur
 from fedstats_app.statistics.gram_factor import num_factor_numbers
 from fedstats_app.statistics.scatter_factor import HEADER_BYTES, ScatterSpec
 
+# No mean is of one sample where more are there.
+LEAST_PER_MEAN = 2
+
 
 class ClientSize(NamedTuple):
     """What the size of a client's reply depends on: its number of samples, and of classes that it has."""
@@ -33,6 +36,8 @@ class StatisticsSpec:
         Whether the Gram matrix is needed.
     means_per_class : int
         Disjoint means per class and client, at least 1.
+    samples_per_mean : int
+        Fewer samples than this, at least 2, share one of several means only where their class has no more.
     feature_map : FeatureMap
         Applied to the backbone's features first.
     scatter : ScatterSpec or None
@@ -44,8 +49,11 @@ class StatisticsSpec:
     means_per_class: int = 1
     feature_map: FeatureMap = field(default_factory=IdentityMap)
     scatter: ScatterSpec | None = None
+    samples_per_mean: int = LEAST_PER_MEAN
 
     def __post_init__(self) -> None:
+        if self.samples_per_mean < LEAST_PER_MEAN:
+            raise ValueError(f"samples_per_mean must be at least {LEAST_PER_MEAN}, got {self.samples_per_mean}")
         if self.means_per_class < 1:
             raise ValueError(f"means_per_class must be at least 1, got {self.means_per_class}")
 
@@ -56,7 +64,13 @@ class StatisticsSpec:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values from which :meth:`from_dict` makes the specification again."""
-        values = {"gram": self.gram, "means-per-class": self.means_per_class, "feature-map": self.feature_map.to_dict()}
+        values: dict[str, object] = {
+            "gram": self.gram,
+            "means-per-class": self.means_per_class,
+            "feature-map": self.feature_map.to_dict(),
+        }
+        if self.samples_per_mean != LEAST_PER_MEAN:
+            values["samples-per-mean"] = self.samples_per_mean
         if self.scatter is None:
             return values
         return {**values, "scatter": {"rank": str(self.scatter.rank), "dtype": self.scatter.dtype}}
@@ -80,7 +94,10 @@ class StatisticsSpec:
             for key in ("rank", "dtype"):
                 _check_type(values["scatter"], key, str)
             scatter = ScatterSpec(RankRule.parse(values["scatter"]["rank"]), values["scatter"]["dtype"])
-        return cls(values["gram"], values["means-per-class"], feature_map_from_dict(values["feature-map"]), scatter)
+        samples = {"samples-per-mean": LEAST_PER_MEAN, **values}
+        _check_type(samples, "samples-per-mean", int)
+        feature_map = feature_map_from_dict(values["feature-map"])
+        return cls(values["gram"], values["means-per-class"], feature_map, scatter, samples["samples-per-mean"])
 
     def covers(self, other: StatisticsSpec) -> bool:
         """Return whether statistics of this kind serve a method that asks for ``other``."""
@@ -88,8 +105,12 @@ class StatisticsSpec:
             self.feature_map == other.feature_map
             and (self.gram or not other.gram)
             and other.scatter in (None, self.scatter)
-            and (self.means_per_class == other.means_per_class or other.means_per_class == 1)
+            and (self._means == other._means or other.means_per_class == 1)
         )
+
+    @property
+    def _means(self) -> tuple[int, int]:
+        return self.means_per_class, self.samples_per_mean
 
     def num_bytes(self, clients: Iterable[ClientSize], feature_dim: int, number_bytes: int) -> int:
         """Return what clients send at most: rows with class id and count, and what goes with them, in their arrays.
@@ -125,7 +146,7 @@ class StatisticsSpec:
         *,
         seed: int = 0,
         device: torch.device | str = "cpu",
-        min_samples_per_mean: int = 2,
+        min_samples_per_mean: int = LEAST_PER_MEAN,
         rows: tuple[Tensor, Tensor] | None = None,
     ) -> StatisticsAccumulator:
         """Return an accumulator for a client's labels (n,) and backbone features of dimension d.
@@ -139,7 +160,7 @@ class StatisticsSpec:
             gram=self.gram,
             scatter=self.sends_scatter,
             means_per_class=self.means_per_class,
-            min_samples_per_mean=min_samples_per_mean,
+            min_samples_per_mean=max(min_samples_per_mean, self.samples_per_mean),
             generator=torch.Generator().manual_seed(seed),
             device=device,
             planned=rows,
@@ -169,15 +190,19 @@ def merge_specs(specs: Iterable[StatisticsSpec]) -> tuple[StatisticsSpec, ...]:
     merged: dict[FeatureMap, StatisticsSpec] = {}
     for spec in specs:
         known = merged.setdefault(spec.feature_map, spec)
-        several = {known.means_per_class, spec.means_per_class} - {1}
+        several = {one._means for one in (known, spec) if one.means_per_class > 1}
+        if len({means for means, _ in several}) > 1:
+            raise ValueError(f"one pass serves one number of means per class, got {sorted(m for m, _ in several)}")
         if len(several) > 1:
-            raise ValueError(f"one pass serves one number of means per class, got {sorted(several)}")
+            numbers = sorted(samples for _, samples in several)
+            raise ValueError(f"one pass serves one number of samples per mean, got {numbers}")
         if known.scatter and spec.scatter and known.scatter != spec.scatter:
             raise ValueError(f"one pass serves one factor of the scatter, got {known.scatter} and {spec.scatter}")
         merged[spec.feature_map] = replace(
             known,
             gram=known.gram or spec.gram,
             means_per_class=max(known.means_per_class, spec.means_per_class),
+            samples_per_mean=max(known.samples_per_mean, spec.samples_per_mean),
             scatter=known.scatter or spec.scatter,
         )
     return tuple(merged.values())

@@ -87,7 +87,7 @@ class FedCOF(StatisticsStrategy):
         means_per_class: int = 1,
         **options: Any,
     ) -> None:
-        own = FedCOFOptions(shrinkage, between_class, means_per_class)
+        own = FedCOFOptions(shrinkage, between_class, means_per_class=means_per_class)
         super().__init__(num_classes, [FEDCOF.configured(own)], **options)
 
 

@@ -207,7 +207,9 @@ def _setup(options: FedMeZOOptions, request: TrainingRequest, number: int) -> Me
         distribution=options.directions,
         dtype=options.dtype,
         batch_size=options.batch_size,
+        own_batches=options.own_batches,
         lora_rank=options.lora_rank,
         lora_alpha=options.lora_alpha,
         pool=pool,
+        hessian_smoothing=options.hessian_smoothing,
     )

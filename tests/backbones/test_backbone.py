@@ -136,6 +136,17 @@ def test_forward_batch_takes_the_fixed_shape_only() -> None:
             backbone.forward_batch(wrong)
 
 
+def test_too_little_memory_names_the_key_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = _custom()
+
+    def full(images: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(backbone.module, "forward", full)
+    with pytest.raises(torch.OutOfMemoryError, match="too little memory for batches of 4: set batch-size to 2 or less"):
+        backbone.forward_batch(torch.zeros(4, *backbone.transform.shapes[0]))
+
+
 def test_fingerprint_follows_weights_size_and_name() -> None:
     fingerprint = _custom().fingerprint
     assert len(fingerprint) == 64 and int(fingerprint, 16) >= 0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +36,13 @@ def test_heads_of_one_engine_do_not_differ_from_themselves() -> None:
     experiment = "backbone='random:tiny' input-size=16 samples-per-class=5"
     lines = list(engines.heads(experiment, ["torch", "openvino"]))
     assert len(lines) == 6 and all("0.00 of 1,000" in line for line in lines[:3])
+
+
+def test_the_network_alone_is_measured_without_flower() -> None:
+    program = (
+        "import sys; sys.modules.update(dict.fromkeys(['flwr', 'flwr_datasets', 'ray']))\n"
+        "from benchmarks import engines\n"
+        "engines.main('client --networks tiny --input-size 16 --turns 1 --images 2 --engines torch'.split())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0 and "tiny" in done.stdout, done.stderr

@@ -3,12 +3,14 @@
 import csv
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedstats_app.reproduce.catalogue import Catalogue, DataSet, Deviation
+from fedstats_app.reproduce.picture import cost_points
 from fedstats_app.reproduce.plan import cells_of, planned
 from fedstats_app.reproduce.preset import Column, Preset, Row, preset_of_run_config, with_sweep
 from fedstats_app.reproduce.report import Report, reproduce
@@ -95,6 +97,15 @@ def test_the_table_has_ours_published_difference_and_reasons(tmp_path: Path) -> 
     assert table[0]["values"] == pytest.approx([40.0, 42.0]) and table[0]["difference"] == pytest.approx(-9.0)
     for name in ("accuracy.png", "uplink_bytes.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_accuracy_stands_against_megabytes_where_both_are_known(tmp_path: Path) -> None:
+    report = made(Runs(), tmp_path)
+    assert (tmp_path / "accuracy-vs-megabytes-1.png") in report.files
+    quoted = replace(PRESET.rows[0], published={"accuracy": {"other": 70.0}, "uplink_bytes": {"other": 9.0}})
+    found = cost_points(made(Runs(), tmp_path, replace(PRESET, rows=(quoted,))).comparisons)
+    assert [(one.label, one.megabytes) for one in found["first"]] == [("NCM", 1.5), ("other (published)", 9.0)]
+    assert [one.accuracy for one in found["first"]] == pytest.approx([0.41, 0.7])
 
 
 def test_a_run_that_completed_is_not_made_again_and_a_failed_one_is_named(tmp_path: Path) -> None:

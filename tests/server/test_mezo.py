@@ -23,7 +23,8 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import ReplicasDiffer
 from fedstats_app.results.head_file import read_head
-from fedstats_app.strategies.fedmezo import FedMeZO, MezoRound
+from fedstats_app.strategies.fedmezo import FedMeZO
+from fedstats_app.strategies.mezo_round import MezoRound
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.start_heads import random_head
 from fedstats_app.training.zeroth_order.average import TrainingDiverged, UpdateLog
@@ -55,8 +56,8 @@ def rounds(folder: Path) -> list[dict[str, Any]]:
     return training_rounds(folder, "fedncm-fedmezo")
 
 
-def log(folder: Path) -> list[Any]:
-    return TrainingFiles(folder / "mezo" / "fedncm-fedmezo").load_log(1)
+def log(folder: Path, num_directions: int = 1) -> list[Any]:
+    return TrainingFiles(folder / "mezo" / "fedncm-fedmezo").load_log(num_directions)
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +122,14 @@ def test_some_options_make_the_result_depend_on_the_partition(
     assert np.abs(one - other).max() > 0.01 * np.abs(one).max()
 
 
+def test_each_direction_may_draw_a_batch_of_its_own(tmp_path: Path, fast: dict[str, Any]) -> None:
+    settings = {**fast, "num_clients": 2, "partitioner": "iid", "fedmezo_num_z": 2, "fedmezo_batch_size": 5}
+    settings |= {"num_server_rounds": 1, "fedmezo_learning_rate": 0.1}
+    shared, own = (log(simulate(tmp_path / str(one), fedmezo_own_batches=one, **settings), 2) for one in (False, True))
+    assert shared[0].steps[0] == own[0].steps[0]
+    assert shared[0].steps[1] != own[0].steps[1]
+
+
 def test_hosts_and_order_of_replies_do_not_matter(tmp_path: Path, fast: dict[str, Any]) -> None:
     settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fedmezo_tune": "full"}
     folders = [simulate(tmp_path / str(nodes), nodes=nodes, shuffle_seed=nodes, **settings) for nodes in (1, 4)]
@@ -129,8 +138,12 @@ def test_hosts_and_order_of_replies_do_not_matter(tmp_path: Path, fast: dict[str
         assert (folders[0] / "heads" / name).read_bytes() == (folders[1] / "heads" / name).read_bytes()
 
 
-def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(tmp_path: Path, fast: dict[str, Any]) -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(
+    tmp_path: Path, fast: dict[str, Any], smoothing: float
+) -> None:
     settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fedmezo_num_z": 2}
+    settings |= {"fedmezo_hessian_smoothing": smoothing}
     whole = simulate(tmp_path / "whole", **settings)
     part = simulate(tmp_path / "part", **{**settings, "num_server_rounds": 3})
     # What a kill between two writes leaves: a round that is recorded and not in the log.
@@ -168,6 +181,14 @@ def test_clients_evaluate_where_the_server_has_no_data(tmp_path: Path) -> None:
 def test_settings_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match="fedmezo-pool: needs fedmezo-dtype float32 or float64, got bfloat16"):
         AppConfig.from_run_config({"fedmezo-pool": 8, "fedmezo-dtype": "bfloat16"})
+    with pytest.raises(ConfigError, match="fedmezo-hessian-smoothing: must be 0 with fedmezo-pool"):
+        AppConfig.from_run_config({"fedmezo-pool": 8, "fedmezo-hessian-smoothing": 0.1})
+    with pytest.raises(
+        ConfigError, match="fedmezo-hessian-smoothing: needs fedmezo-directions gaussian, or fedmezo-nu"
+    ):
+        AppConfig.from_run_config({"fedmezo-hessian-smoothing": 0.1})
+    with pytest.raises(ConfigError, match="fedmezo-own-batches: needs a fedmezo-batch-size above 0, got 0"):
+        AppConfig.from_run_config({"fedmezo-own-batches": True})
     with pytest.raises(ConfigError, match="fedmezo-tune: must be one of head, full, bias, norm, lora, or names:"):
         AppConfig.from_run_config({"fedmezo-tune": "names:"})
     with pytest.raises(ConfigError, match="batch-norm: fedmezo needs frozen running statistics, got 'averaged'"):
@@ -235,10 +256,17 @@ class Federation:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "pool"), [("float32", None), ("bfloat16", None), ("float32", SeedPool(1000, 16))], ids=str
+    "options",
+    [
+        {},
+        {"dtype": "bfloat16"},
+        {"pool": SeedPool(1000, 16)},
+        {"hessian_smoothing": 0.25, "distribution": "gaussian", "tuned": "head"},
+    ],
+    ids=str,
 )
-def test_absent_late_and_new_nodes_end_with_the_same_bits(tmp_path: Path, dtype: str, pool: SeedPool | None) -> None:
-    federation = Federation(tmp_path, 4, dtype=dtype, pool=pool)
+def test_absent_late_and_new_nodes_end_with_the_same_bits(tmp_path: Path, options: dict[str, Any]) -> None:
+    federation = Federation(tmp_path, 4, **options)
     draw = np.random.default_rng(0)
 
     def absences(number: int) -> None:

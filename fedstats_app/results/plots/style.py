@@ -3,7 +3,7 @@
 import io
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,7 +71,9 @@ def save_png(figure: Figure, path: Path) -> None:
     """Write the figure as PNG, the same bytes for the same figure and version of matplotlib."""
     # Laid out here and drawn once: savefig draws a figure with a layout engine twice, to the same pixels.
     if (engine := figure.get_layout_engine()) is not None:
-        engine.execute(figure)
+        # A figure of subfigures it cannot lay out, and savefig would pass over that too.
+        with suppress(ValueError):
+            engine.execute(figure)
         figure.set_layout_engine("none")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})

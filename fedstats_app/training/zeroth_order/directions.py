@@ -8,6 +8,7 @@ to numbers everything is exact.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 # stream does not depend on it, for it is a multiple of the numbers that one word of the generator gives.
 CPU_BLOCK = 2**16
 DEVICE_BLOCK = 2**22
+# Numbers of a parameter up to which a draw is kept for its next uses.
+_REMEMBERED = CPU_BLOCK
 # Bytes from which numpy gets a result's memory. That of a large embedding takes four times as long in pages of 4 KB,
 # and longer than all the arithmetic on it.
 _HUGE_PAGES_FROM = 2**22
@@ -80,6 +83,14 @@ class Directions:
             (b,) float32, the caller's to change.
         """
         device = device or torch.device("cpu")
+        if 0 < size <= _REMEMBERED and device.type == "cpu":
+            yield slice(0, size), _small(self.distribution, seed, index, name, size).clone()
+            return
+        yield from self._drawn(seed, index, name, size, device)
+
+    def _drawn(
+        self, seed: int, index: int, name: str, size: int, device: torch.device
+    ) -> Iterator[tuple[slice, Tensor]]:
         generator = _generator("direction", seed, index, name)
         numbers_per_byte, table = (8, signs(device)) if self.distribution == "rademacher" else (0.5, quantiles(device))
         for positions in _slices(size, device):
@@ -87,6 +98,13 @@ class Directions:
             raw = _bytes(generator, math.ceil(count / numbers_per_byte))
             words = raw if self.distribution == "rademacher" else raw.view("<u2")
             yield positions, _look_up(table, words, device).reshape(-1)[:count]
+
+
+@functools.lru_cache(maxsize=32)
+def _small(distribution: Distribution, seed: int, index: int, name: str, size: int) -> Tensor:
+    """Draw a small parameter's part of a direction: both sides need it, the update, and every client in the process."""
+    ((_, values),) = Directions(distribution)._drawn(seed, index, name, size, torch.device("cpu"))
+    return values
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ and checked by digest; a server ends with an error that names a damaged one, a n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,6 +92,8 @@ class TrainingFiles:
     """
 
     folder: Path
+    # The state of the log's file after this process wrote it, and how many rounds it has; empty where it was read.
+    _written: list[object] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def save_start(self, setup: Mapping[str, Any], start: Mapping[str, Tensor]) -> None:
         """Keep what the training starts from; whatever was kept of it before is gone."""
@@ -112,7 +115,11 @@ class TrainingFiles:
 
     def extend_log(self, updates: Sequence[Update], first_round: int) -> None:
         """Add the updates of the rounds from ``first_round`` on, those that are not there yet."""
-        known = self.load_log(len(updates[0].steps) if updates else 1)
+        last = first_round + len(updates) - 1
+        # Of many clients in one process all but the first find them there, without reading the log again.
+        if not updates or (self._written and self._written == [self._state_of_log(), last]):
+            return
+        known = self.load_log(len(updates[0].steps))
         missing = updates[max(len(known) - first_round + 1, 0) :]
         if first_round - 1 <= len(known) and missing:
             self.replace_log([*known, *missing])
@@ -121,6 +128,7 @@ class TrainingFiles:
         """Keep these updates, from round 1 on, instead of those that are there."""
         data = pack_updates(updates)
         self.write(_LOG, _MAGIC + hashlib.sha256(data).digest() + data)
+        self._written[:] = [self._state_of_log(), len(updates)]
 
     def load_log(self, num_directions: int) -> list[Update]:
         """Return the updates of rounds 1, 2, ... that are known; none where there is no file.
@@ -130,6 +138,7 @@ class TrainingFiles:
         ValueError
             If the file is damaged, or of another number of directions.
         """
+        self._written.clear()
         path = self.folder / _LOG
         if not path.is_file():
             return []
@@ -146,6 +155,12 @@ class TrainingFiles:
         if data is content and data:
             logger.warning("%s is of an earlier version and has no digest: damage to it would not be noticed", path)
         return updates
+
+    def _state_of_log(self) -> tuple[int, ...]:
+        with contextlib.suppress(OSError):
+            found = (self.folder / _LOG).stat()
+            return found.st_ino, found.st_size, found.st_mtime_ns
+        return ()
 
     def save_replica(self, state: Mapping[str, Tensor], server_round: int, digest: bytes) -> None:
         """Keep a replica's :meth:`~fedstats_app.training.zeroth_order.replica.Replica.state` with round and digest."""

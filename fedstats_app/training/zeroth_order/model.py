@@ -80,4 +80,5 @@ def make_replica(setup: MezoSetup, model: TunedModel) -> Replica:
         epsilon=setup.epsilon,
         directions=Directions(setup.distribution),
         pool=setup.pool,
+        hessian_smoothing=setup.hessian_smoothing,
     )

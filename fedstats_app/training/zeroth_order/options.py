@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedstats_app.options import Options, number, one_of, option, whole
+from fedstats_app.options import Options, flag, number, one_of, option, whole
 
 # What can be tuned, besides names:PATTERN,...
 TUNED_PARTS = ("head", "full", "bias", "norm", "lora")
@@ -35,6 +35,8 @@ class FedMeZOOptions(Options):
     dtype: Literal["float32", "float64", "bfloat16"] = option("float32", one_of("float32", "float64", "bfloat16"))
     weighting: Literal["examples", "uniform"] = option("examples", one_of("examples", "uniform"))
     batch_size: int = option(0, whole(0, 1_000_000))
+    own_batches: bool = option(False, flag)
+    hessian_smoothing: float = option(0.0, number(0.0, 0.5))
     pool: int = option(0, whole(0, 2**20))
     clip: float = option(100.0, number(0.0))
     outlier: float = option(3.0, number(0.0))
@@ -49,7 +51,17 @@ class FedMeZOOptions(Options):
         return self.epsilon
 
     def problems(self) -> list[str]:
-        """Refuse a finite pool of seeds in bfloat16."""
+        """Refuse what excludes each other, and scaling by squares of single signs, which are all 1."""
+        problems = []
         if self.pool and self.dtype == "bfloat16":
-            return ["fedmezo-pool: needs fedmezo-dtype float32 or float64, got bfloat16"]
-        return []
+            problems.append("fedmezo-pool: needs fedmezo-dtype float32 or float64, got bfloat16")
+        if self.pool and self.hessian_smoothing:
+            problems.append(f"fedmezo-hessian-smoothing: must be 0 with fedmezo-pool, got {self.hessian_smoothing}")
+        if self.hessian_smoothing and self.directions == "rademacher" and self.num_z == 1:
+            problems.append(
+                "fedmezo-hessian-smoothing: needs fedmezo-directions gaussian, or fedmezo-num-z above 1, "
+                "got rademacher and 1, of which every square is the same"
+            )
+        if self.own_batches and not self.batch_size:
+            problems.append("fedmezo-own-batches: needs a fedmezo-batch-size above 0, got 0, all samples")
+        return problems

@@ -54,8 +54,8 @@ class Perturbation:
     copy_bytes, module_bytes : int
         What "copy" takes beside theta, all perturbed parameters; and about what "read" does, those that one module
         holds, the largest.
-    device : torch.device
-        Where the model is.
+    device, dtype
+        Where the model is, and in what.
 
     Raises
     ------
@@ -74,7 +74,7 @@ class Perturbation:
         small = self.copy_bytes <= max(_SMALL_COPY, _COPY_OVER_LARGEST_MODULE * self.module_bytes)
         self.how: Literal["read", "copy"] = ("copy" if small else "read") if how == "auto" else how
         floating = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
-        self.device, self._dtype = floating[0].device, floating[0].dtype
+        self.device, self.dtype = floating[0].device, floating[0].dtype
         self._evaluating = False
         self._alive: dict[str, TensorWeakRef] = {}
 
@@ -117,7 +117,7 @@ class Perturbation:
         """Return the logits of a batch, moved to the model's device and, if floating, dtype; only within :meth:`at`."""
         if not self._evaluating:
             raise RuntimeError("the model is not perturbed: call within at()")
-        dtype = self._dtype if inputs.is_floating_point() else inputs.dtype
+        dtype = self.dtype if inputs.is_floating_point() else inputs.dtype
         with torch.no_grad():
             logits: Tensor = self.model(inputs.to(self.device, dtype))
         return logits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.training.zeroth_order.directions import Directions, Probe, flat, round_stochastically, rounding_bits
+from fedstats_app.training.zeroth_order.hessian import DiagonalHessian, ScaledDirections, unit
 from fedstats_app.training.zeroth_order.log import SEED_LIMIT, Update
 
 DIGEST_BYTES = 16
-_COEFFICIENTS = "coefficients"
+_COEFFICIENTS, _HESSIAN = "coefficients", "diagonal-hessian:"
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,9 @@ class Replica:
     pool : SeedPool, optional
         With a finite pool of seeds the model is *defined* as the start minus K terms in the pool's order, each with the
         sum of its steps, and rebuilt so after every round; the start is then kept beside it.
+    hessian_smoothing : float
+        Above 0 directions are scaled by a :class:`~fedstats_app.training.zeroth_order.hessian.DiagonalHessian`, which
+        takes 4 bytes a tuned parameter.
 
     Attributes
     ----------
@@ -89,7 +94,7 @@ class Replica:
     ------
     ValueError
         If a name is unknown, a parameter cannot be tuned, or a pool is to be used with bfloat16, in which the
-        sum of many small terms is not the model that they led to.
+        sum of many small terms is not the model that they led to, or with scaled directions, which depend on the order.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class Replica:
         epsilon: float = 1e-3,
         directions: Directions | None = None,
         pool: SeedPool | None = None,
+        hessian_smoothing: float = 0.0,
     ) -> None:
         if not epsilon > 0.0:
             raise ValueError(f"epsilon must be positive, got {epsilon}")
@@ -115,6 +121,12 @@ class Replica:
         for name, parameter in self.parameters.items():
             if flat(parameter).dtype == torch.bfloat16 and pool is not None:
                 raise ValueError(f"a finite pool of seeds needs float32 or float64 parameters, {name} is bfloat16")
+        self.hessian: DiagonalHessian | None = None
+        if hessian_smoothing:
+            if pool is not None:
+                raise ValueError("directions that are scaled by a Hessian exclude a finite pool of seeds")
+            self.hessian = DiagonalHessian(self.parameters, hessian_smoothing)
+            self.directions = ScaledDirections(self.directions.distribution, hessian=self.hessian)
         self.round = 0
         self.coefficients = np.zeros((0 if pool is None else pool.size, num_directions))
         self._start = {} if pool is None else {name: flat(value).clone() for name, value in self.parameters.items()}
@@ -164,10 +176,8 @@ class Replica:
                     f"got {tuple(state[name].shape)} {state[name].dtype}"
                 )
         with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                parameter.copy_(state[name])
-        if self.pool is not None:
-            self.coefficients = state[_COEFFICIENTS].numpy().copy()
+            for name, tensor in own.items():
+                tensor.copy_(state[name])  # which shares the memory of what it is of
         self.round = server_round
 
     def load_coefficients(self, coefficients: np.ndarray, server_round: int) -> None:
@@ -192,15 +202,21 @@ class Replica:
         self._rebuild()
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tuned parameters by name, sharing their memory, and the coefficients of a pool."""
+        """Return all that the log decides, by name and sharing its memory: parameters, a pool's sums, a Hessian."""
         tensors = {name: parameter.detach() for name, parameter in self.parameters.items()}
-        return tensors if self.pool is None else {**tensors, _COEFFICIENTS: torch.from_numpy(self.coefficients)}
+        if self.pool is not None:
+            tensors[_COEFFICIENTS] = torch.from_numpy(self.coefficients)
+        if self.hessian is not None:
+            tensors |= {_HESSIAN + name: values for name, values in self.hessian.values.items()}
+        return tensors
 
     def digest(self) -> bytes:
-        """Return 16 bytes of a sha256 over name, dtype, shape and bytes of every tuned parameter."""
+        """Return 16 bytes of a sha256 over name, dtype, shape and bytes of every tuned parameter, and of a Hessian."""
         whole = hashlib.sha256()
-        for name, parameter in self.parameters.items():
-            value = parameter.detach().cpu()
+        for name, tensor in self.state().items():
+            if name == _COEFFICIENTS and self.pool is not None:
+                continue  # the parameters follow from them
+            value = tensor.cpu()
             whole.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
             whole.update(value.view(-1).view(torch.uint8).numpy().data)
         return whole.digest()[:DIGEST_BYTES]
@@ -215,12 +231,17 @@ class Replica:
         streams = [probe.blocks(parameter, name) for probe in self.probes(update.seed)]
         low = theta.dtype == torch.bfloat16
         bits = rounding_bits(update.seed, self.num_directions, name, len(theta), theta.device) if low else None
+        shares = unit(update.steps) if self.hessian is not None else ()
         for parts in zip(*streams, strict=True):
             positions = parts[0][0]
+            if self.hessian is not None:
+                moves = [direction * share for (_, direction), share in zip(parts, shares, strict=True)]
+                self.hessian.learn(name, positions, functools.reduce(torch.add, moves).float())
             value = theta[positions].float() if low else theta[positions]
             for (_, direction), step in zip(parts, update.steps, strict=True):
-                value = value - direction.mul_(step)
-            theta[positions] = value if bits is None else round_stochastically(value, next(bits)[1])
+                value -= direction.mul_(step)  # in place: in bfloat16 of a copy, else of theta itself
+            if bits is not None:
+                theta[positions] = round_stochastically(value, next(bits)[1])
 
     def _rebuild(self) -> None:
         first = 0 if self.pool is None else self.pool.first

@@ -49,12 +49,16 @@ class MezoSetup:
         Of the parameters.
     batch_size : int
         0: all samples of a client are one batch, whatever the partition; else so many, drawn by (seed, client, round).
+    own_batches : bool
+        Whether each direction of a round draws a batch of its own (algorithm 3 of the thesis).
     lora_rank : int
         Of the adapters, where ``tuned`` is "lora"; else it has no meaning.
     lora_alpha : float
         Their scale is alpha / rank.
     pool : SeedPool or None
         A finite pool of seeds.
+    hessian_smoothing : float
+        nu of HiSo, in [0, 0.5]: 0 for directions that are not scaled by an estimate of the diagonal Hessian.
     """
 
     request: TrainingRequest
@@ -64,9 +68,11 @@ class MezoSetup:
     distribution: Distribution = "rademacher"
     dtype: Dtype = "float32"
     batch_size: int = field(default=0, metadata={"key": "mezo-batch-size"})
+    own_batches: bool = field(default=False, metadata={"key": "mezo-own-batches"})
     lora_rank: int = 8
     lora_alpha: float = 16.0
     pool: SeedPool | None = field(default=None, metadata={"write": _write_pool, "read": _read_pool})
+    hessian_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.epsilon < math.inf or not 0.0 < self.lora_alpha < math.inf:
@@ -86,4 +92,8 @@ class MezoSetup:
             raise ValueError(f"a pool must have at most {MAX_POOL} seeds, got {self.pool.size}")
         if self.pool is not None and self.dtype == "bfloat16":
             raise ValueError("a finite pool of seeds needs float32 or float64, got bfloat16")
+        if not 0.0 <= self.hessian_smoothing <= 0.5 or (self.hessian_smoothing and self.pool is not None):
+            raise ValueError(
+                f"hessian_smoothing must lie in [0, 0.5], and be 0 with a pool, got {self.hessian_smoothing}"
+            )
         Directions(self.distribution)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from fedstats_app.results.plots.confusion import (
     confusion_figure,
@@ -88,3 +89,12 @@ def test_other_matrices_are_refused(tmp_path: Path, matrix: np.ndarray, message:
 
 def test_no_test_samples_are_said_and_not_divided_by(check_texts: Check) -> None:
     assert "no test samples" in check_texts(confusion_figure(np.zeros((3, 3), dtype=np.int64), list("abc"), "Title"))
+
+
+def test_a_matrix_of_many_classes_is_written(tmp_path: Path) -> None:
+    counts = np.random.default_rng(0).integers(0, 9, (100, 100))
+    path = tmp_path / "confusion.png"
+    plot_confusion_matrix(counts, [f"class {one}" for one in range(100)], path, "FedNCM on much")
+    with Image.open(path) as image:
+        width, height = image.size
+    assert width > height > 1000

@@ -48,3 +48,16 @@ def test_a_node_makes_up_for_damage(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "start.safetensors" in caplog.text and "log.bin" in caplog.text
     files.extend_log(UPDATES[:2], 1)
     assert files.load_log(1) == UPDATES[:2]
+
+
+def test_clients_in_one_process_do_not_read_the_log_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, other = NodeFiles(tmp_path), NodeFiles(tmp_path)
+    read: list[int] = []
+    load = NodeFiles.load_log
+    monkeypatch.setattr(NodeFiles, "load_log", lambda self, number: read.append(number) or load(self, number))  # type: ignore[func-returns-value]
+    for _ in range(10):
+        files.extend_log(UPDATES[:1], 1)
+    assert len(read) == 1
+    other.extend_log(UPDATES[1:2], 2)  # another process goes on
+    files.extend_log(UPDATES[2:3], 3)
+    assert files.load_log(1) == UPDATES[:3]

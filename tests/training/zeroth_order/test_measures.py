@@ -13,13 +13,15 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.zeroth_order.directions import Directions, Probe
+from fedstats_app.training.zeroth_order.log import Update
 from fedstats_app.training.zeroth_order.measures import (
     TEMPERATURES,
     best_temperature,
     curvatures,
     losses_by_temperature,
 )
-from fedstats_app.training.zeroth_order.perturbation import Perturbation
+from fedstats_app.training.zeroth_order.perturbation import Perturbation, mean_loss, projected_gradients
+from fedstats_app.training.zeroth_order.replica import Replica
 
 
 def problem(n: int = 200, scale: float = 1.0) -> tuple[TunedModel, TensorSamples]:
@@ -62,6 +64,63 @@ def test_the_mean_curvature_is_the_trace_of_the_hessian() -> None:
     shares = (inputs[:, :6] @ model.head.weight.detach().T).softmax(1)
     trace = float(((shares * (1 - shares)).sum(1) * inputs.square().sum(1)).mean())
     assert sum(made) / 300 == pytest.approx(trace, rel=0.05)
+
+
+def too_sure(scale: float, dtype: torch.dtype) -> tuple[TunedModel, TensorSamples]:
+    """Return a head of 384 features that is right about most of 150 samples, and so many times too sure of all."""
+    generator = torch.Generator().manual_seed(1)
+    inputs = F.normalize(torch.randn(150, 384, generator=generator), dim=1)
+    truth = F.normalize(torch.randn(2, 384, generator=generator), dim=1)
+    labels = (inputs @ truth.T + 0.02 * torch.randn(150, 2, generator=generator)).argmax(1)
+    model = TunedModel(LinearHead(20.0 * scale * truth.double(), torch.zeros(2).double()), tune="probe").to(dtype)
+    with torch.no_grad():
+        model.head.weight.copy_(20.0 * scale * truth.double())
+    return model, TensorSamples(inputs, labels)
+
+
+NAMES = ["head.weight", "head.bias"]
+
+
+@pytest.mark.parametrize("scale", [256.0, 1024.0, 4096.0])
+def test_from_a_start_that_is_far_too_sure_the_rate_lowers_the_loss(scale: float) -> None:
+    """Within 8 epsilon its float32 loss bends by rounding alone, at times downwards: the rate was that of noise."""
+    model, samples = too_sure(scale, torch.float32)
+    perturbation = Perturbation(model, NAMES)
+    probes = [Probe(3, index, 1e-3, Directions()) for index in range(8)]
+    mean = sum(curvatures(perturbation, samples, 150, probes)) / 8
+    assert mean > 0.0
+    replica, rate, start = Replica(model, NAMES), 0.5 / mean, mean_loss(perturbation, samples, 150)
+    losses = []
+    for number in range(100):
+        (slope,) = projected_gradients(perturbation, samples, 150, replica.probes(number))
+        replica.apply([Update(number, (rate * slope,))])
+        losses.append(mean_loss(perturbation, samples, 150))
+    assert losses[-1] < 0.7 * start
+    assert max(losses) < 1.3 * start
+
+
+def test_a_curvature_that_is_seen_is_measured_near_the_model() -> None:
+    for dtype in (torch.float32, torch.float64):
+        model, samples = too_sure(0.1, dtype)
+        perturbation = Perturbation(model, NAMES)
+        probe = Probe(3, 0, 1e-3, Directions())
+        far = Probe(3, 0, 8e-3, Directions())
+        middle, *sides = [mean_loss(perturbation, samples, 150, *at) for at in ((None, 1), (far, 1), (far, -1))]
+        assert curvatures(perturbation, samples, 150, [probe]) == ((sides[0] - 2 * middle + sides[1]) / 8e-3**2,)
+
+
+def test_a_loss_that_is_not_finite_far_away_is_measured_less_far() -> None:
+    class Narrow(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(inputs) / (self.weight.abs().max() < 1.0)
+
+    model = Narrow(2, 2).double()
+    with torch.no_grad():
+        model.weight.zero_()
+        model.bias.copy_(torch.tensor([400.0, 0.0]))
+    samples = TensorSamples(torch.ones(3, 2), torch.tensor([0, 0, 1]))
+    (made,) = curvatures(Perturbation(model, ["weight", "bias"]), samples, 3, [Probe(3, 0, 1e-3, Directions())])
+    assert math.isfinite(made)
 
 
 @pytest.mark.parametrize("scale", [0.05, 1.0, 20.0])
