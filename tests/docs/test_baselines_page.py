@@ -1,7 +1,7 @@
 """The page on baselines names exactly the published cells that are wrong, and every formula."""
 
 from fedstats_app.results.communication import FORMULAS
-from tests.docs.markdown import DOCS, rows
+from tests.docs.markdown import DOCS, REPOSITORY, rows
 from tests.support.golden import published_costs
 
 PAGE = DOCS / "baselines.md"
@@ -20,3 +20,10 @@ def test_every_formula_has_its_line() -> None:
     listed = " ".join(row[0] for row in rows(PAGE, "method")).lower().replace("fedcof's oracle", "fedcof-oracle")
     for method in FORMULAS:
         assert method in listed.replace("one-shot fedavg", "one-shot-fedavg"), method
+
+
+def test_nothing_that_answers_or_asks_knows_the_baselines() -> None:
+    package = REPOSITORY / "fedstats_app"
+    rooms = [path for path in sorted(package.rglob("*.py")) if path.parent != package / "baselines"]
+    assert len(rooms) > 300
+    assert [path for path in rooms if "fedstats_app.baselines" in path.read_text(encoding="utf-8")] == []
