@@ -83,7 +83,8 @@ def small_texts(small: Mapping[str, Any], tmp_path_factory: pytest.TempPathFacto
     tokenizer = tiny_tokenizer()
     transformers.BertForMaskedLM(tiny_config(len(tokenizer))).save_pretrained(model)
     tokenizer.save_pretrained(model)
-    table = datasets.Dataset.from_dict({"text": 10 * ["a good film", "a bad film"], "label": 10 * [1, 0]})
+    columns = {"text": 10 * ["a good film", "a bad film"], "premise": 20 * ["a film"], "hypothesis": 20 * ["a movie"]}
+    table = datasets.Dataset.from_dict({**columns, "label": 10 * [1, 0]})
     for split in ("train", "test"):
         table.to_parquet(str(texts / f"{split}-0.parquet"))
     images = ("label-column", "input-size", "folder-levels")
