@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from fedstats_app.cli import COULD_NOT_WORK
 from fedstats_app.cli.errors import CommandError
-from fedstats_app.cli.settings import read_all_settings
+from fedstats_app.cli.settings import read_all_settings, settings_of_app
 from fedstats_app.options import ConfigError
 from fedstats_app.simulation.engine import simulate
 from fedstats_app.simulation.flower import UnknownFlower
@@ -20,7 +21,8 @@ def run(arguments: argparse.Namespace) -> int:
     CommandError, ValueError
         If nothing could be started.
     """
-    config = read_all_settings([*arguments.run_config, *arguments.settings])
+    # As `flwr run .` there, such as in a folder of `fedstats new`.
+    config = settings_of_app(Path.cwd()) | read_all_settings([*arguments.run_config, *arguments.settings])
     try:
         simulate(config, supernodes=arguments.supernodes)
     except (ConfigError, UnknownFlower) as error:

@@ -55,6 +55,17 @@ def read_all_settings(given: Sequence[str]) -> dict[str, Any]:
     return values
 
 
+def settings_of_app(folder: Path) -> dict[str, Any]:
+    """Return the defaults of an app of ours in a folder, which its user may have changed; empty where none is there."""
+    try:
+        app = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
+        if app["components"]["serverapp"] != "fedstats_app.server_app:app":
+            return {}
+        return _flat(app["config"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def run_config_words(given: Sequence[str]) -> str:
     """Return the settings as words of a command line, "" for none."""
     if not given:

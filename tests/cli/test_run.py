@@ -1,5 +1,6 @@
 """`fedstats run`: settings as `flwr run --run-config` takes them, exit codes, and one sentence for what is wrong."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,16 @@ import pytest
 
 from fedstats_app.cli import main
 from fedstats_app.cli import run as command
+from fedstats_app.config import AppConfig
 from fedstats_app.simulation.flower import UnknownFlower
 
 Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without an app."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -22,9 +30,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Mapping[str, Any], int 
 
 
 def test_files_and_words_count_in_their_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[tuple[Mapping[str, Any], int | None]]
+    asked: list[tuple[Mapping[str, Any], int | None]],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("one.toml").write_text("seed = 1\nnum-clients = 20\n")
     assert (
         main(
@@ -35,6 +42,24 @@ def test_files_and_words_count_in_their_order(
     assert asked == [({"seed": 1, "plots": False, "num-clients": 30, "method": "fedcof,fed3r"}, 4)]
     assert main(["run"]) == 0
     assert asked[1] == ({}, None)
+
+
+def test_defaults_are_those_of_the_app_in_this_folder(
+    asked: list[tuple[Mapping[str, Any], int | None]],
+) -> None:
+    assert main(["new", "app"]) == 0
+    project = Path("app/pyproject.toml")
+    project.write_text(
+        project.read_text().replace("\nseed = 0 ", "\nseed = 7 ").replace("num-clients = 100 ", "num-clients = 9 ")
+    )
+    os.chdir("app")
+    assert main(["run", "num-clients=5"]) == 0
+    config = asked[0][0]
+    assert config == {**AppConfig().to_run_config(), "seed": 7, "num-clients": 5}
+    project = Path("pyproject.toml")
+    project.write_text(project.read_text().replace("fedstats_app.server_app:app", "another.server_app:app"))
+    assert main(["run", "num-clients=5"]) == 0
+    assert asked[1][0] == {"num-clients": 5}
 
 
 @pytest.mark.parametrize(
