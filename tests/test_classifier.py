@@ -125,6 +125,19 @@ def test_another_input_size_is_another_transform_and_refused(run: RunFolder, bac
         _loaded(run, backbone, input_size="24")
 
 
+def test_a_head_of_bfloat16_features_asks_for_the_engine_that_makes_them(run: RunFolder) -> None:
+    openvino = pytest.importorskip("openvino", reason="the extra `fast` is not installed")
+    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("this processor does not compute in bfloat16")
+    half = load_backbone("random:tiny", input_size=16, device="cpu", engine="openvino-bf16")
+    run.save_head("fedncm", _head(half), head_metadata(half, _NAMES, backbone_precision="bfloat16"))
+    loaded = fedstats_app.load(run.path, "fedncm", device="cpu")
+    assert loaded.backbone.fingerprint == half.fingerprint and loaded.backbone.engine == "openvino-bf16"
+    run.save_head("fedncm", _head(half), head_metadata(half, _NAMES))
+    with pytest.raises(ValueError, match=half.fingerprint):
+        fedstats_app.load(run.path, "fedncm", device="cpu")
+
+
 def test_weights_may_have_moved(run: RunFolder, tmp_path: Path) -> None:
     source = load_backbone("random:tiny", input_size=16, device="cpu")
     weights = tmp_path / "moved.pth"

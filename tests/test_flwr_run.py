@@ -98,6 +98,17 @@ def test_the_readme_command_gives_the_readme_table(default_run: Finished, flower
     assert curve[-1]["accuracy"] == pytest.approx(results["methods"]["fed3r"]["accuracy"], abs=0.01)
 
 
+def test_a_run_in_one_process_gives_the_same_bytes_and_files(default_run: Finished, flower: Simulation) -> None:
+    here = flower.bash("fedstats run")
+    assert here.returncode == 0, here.output
+    assert heads(here) == heads(default_run)
+    names = [{path.relative_to(run.folder) for path in run.folder.rglob("*")} for run in (here, default_run)]
+    assert names[0] == names[1]
+    one, other = (run.json("results.json") for run in (here, default_run))
+    assert one["curve"] == other["curve"] and one["advice"] == other["advice"]
+    assert here.output.rstrip().splitlines()[-1] == str(here.folder)
+
+
 def test_the_run_folder_is_complete(default_run: Finished) -> None:
     names = {str(path.relative_to(default_run.folder)) for path in default_run.folder.rglob("*") if path.is_file()}
     assert names == {

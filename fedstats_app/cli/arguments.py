@@ -182,7 +182,7 @@ def _add_head(command: argparse.ArgumentParser) -> None:
         "--engine",
         choices=NODE_ENGINES,
         default="torch",
-        help="what computes features: openvino is faster from some hundred images on (extra: fast; default: torch)",
+        help="what computes features: openvino is faster for many images (extra: fast; default: torch)",
     )
 
 

@@ -232,7 +232,8 @@ class NodeReplica:
                     return Behind(max(before, len(log)))
                 replica.apply(log[before:first])
             replica.apply(updates[replica.round - first :])
-            self.files.extend_log(updates, first + 1)
+            if replica.round != before:  # else it was done for another client of the same message
+                self.files.extend_log(updates, first + 1)
         if replica.round != before and (self._node.data_path or replica.round % SNAPSHOT_EVERY == 0):
             self.files.save_replica(replica.state(), replica.round, self._current_digest())
         return None

@@ -35,6 +35,7 @@ __all__ = [
     "Uplink",
     "display_name",
     "head_parts",
+    "is_experiment",
     "is_method",
     "method_list",
     "method_order",
@@ -78,6 +79,11 @@ def is_method(name: str) -> bool:
 def record_of(method: str) -> Method[Any]:
     """Return the record of a method or variant; KeyError where the name is of neither."""
     return RECORDS[method.partition("@")[0]]
+
+
+def is_experiment(method: ConfiguredMethod) -> bool:
+    """Return whether nobody is to be told to take a method: an ablation, or counts with noise."""
+    return method.method.name in ABLATIONS or getattr(method.options, "count_noise", "none") != "none"
 
 
 def display_name(method: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstats_app.data.paths import without_folders
+from fedstats_app.methods import is_experiment
 from fedstats_app.outcomes.advice import Advice, advise
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.outcomes.method_result import MethodResult
@@ -56,7 +57,8 @@ class ClosedForm:
         with run.progress.doing("evaluating"):
             scores = score(run, strategy, asked)
             results = [method_result(strategy, name, scores) for name in strategy.heads]
-        advice = advise(results, scores.num_examples, chance=scores.chance)
+        to_take = [one for one in results if not is_experiment(strategy.methods()[one.method])]
+        advice = advise(to_take, scores.num_examples, chance=scores.chance)
         # What somebody waits for comes first; the rest is for the folder.
         print(results_table(results, _num_merged(strategy.outcomes)), flush=True)
         for line in advice_lines(advice):

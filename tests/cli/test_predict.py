@@ -40,6 +40,16 @@ def test_json_is_what_the_classifier_says(run_folder: Path, pictures: Path, caps
     assert [row[0][0] for row in expected] == [path.parent.name for path in paths]
 
 
+def test_openvino_predicts_the_same(run_folder: Path, pictures: Path, capsys: Capture) -> None:
+    pytest.importorskip("openvino", reason="the extra `fast` is not installed")
+    _, expected, _ = predict_json(capsys, run_folder, pictures)
+    code, document, _ = predict_json(capsys, run_folder, pictures, "--engine", "openvino")
+    assert code == 0 and document["predictions"] != [], "features differ in their last bits, classes do not"
+    tops = [[one["top"][0] for one in made["predictions"]] for made in (document, expected)]  # type: ignore[attr-defined]
+    assert [one["class"] for one in tops[0]] == [one["class"] for one in tops[1]]
+    assert [one["probability"] for one in tops[0]] == pytest.approx([one["probability"] for one in tops[1]], abs=1e-4)
+
+
 def test_the_table_fits_and_shows_the_classes(run_folder: Path, pictures: Path, capsys: Capture) -> None:
     deep = pictures / ("a folder with a long name " * 4)
     deep.mkdir()

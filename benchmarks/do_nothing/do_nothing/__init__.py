@@ -1,0 +1,1 @@
+"""A Flower app that does nothing but send messages."""
