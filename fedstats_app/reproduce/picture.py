@@ -17,6 +17,7 @@ from fedstats_app.results.plots.style import (
     save_png,
     set_title,
     shortened,
+    whole,
 )
 
 _WIDTH, _LINE, _AROUND = 7.5, 0.22, 1.6  # inches
@@ -62,6 +63,7 @@ def draw(comparisons: Sequence[Comparison], path: Path, title: str) -> None:
         numbers = [number for one in shown for number in (*one.values, *([one.published] if one.published else []))]
         if min(numbers) > 0 and max(numbers) > _WIDE * min(numbers):
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(whole)
         axes.set_xlabel(measure.heading)
         quiet_axes(axes, "x")
         set_title(axes, title, "filled: ours, mean and standard deviation over seeds; open: published", inches=_WIDTH)
@@ -83,7 +85,7 @@ def _places(shown: Sequence[Comparison]) -> tuple[list[float], list[tuple[float,
 
 
 def cost_points(comparisons: Sequence[Comparison]) -> dict[str, list[CostPoint]]:
-    """Return accuracy and megabytes up of each row's columns: ours, and the published of those that are not run.
+    """Return accuracy and megabytes up of each row's columns, ours.
 
     Parameters
     ----------
@@ -101,9 +103,6 @@ def cost_points(comparisons: Sequence[Comparison]) -> dict[str, list[CostPoint]]
         sent = numbers.get((row, column, "uplink_bytes"))
         if measure != "accuracy" or sent is None:
             continue
-        ours = accuracy.ours is not None and sent.ours is not None
-        share, megabytes = (one.ours[0] if one.ours else one.published for one in (accuracy, sent))
-        if share is not None and megabytes:
-            label = column if ours else f"{column} (published)"
-            points.setdefault(row, []).append(CostPoint(label, megabytes, share / 100))
+        if accuracy.ours is not None and sent.ours is not None and sent.ours[0] > 0:
+            points.setdefault(row, []).append(CostPoint(column, sent.ours[0], accuracy.ours[0] / 100))
     return points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,6 @@ from fedstats_app.data.clients import training_set
 from fedstats_app.reproduce.catalogue import Catalogue
 from fedstats_app.reproduce.plan import PlannedRun
 from fedstats_app.storage.files import write_atomically
-from fedstats_app.storage.json_digest import read_json_file
 from fedstats_app.storage.toml_text import to_toml
 
 # Run-config keys to the run folder of a completed run, as `fedstats_app.simulate`.
@@ -59,7 +59,9 @@ def check_data(runs: Iterable[PlannedRun], catalogue: Catalogue) -> None:
 def completed_run(folder: Path) -> Path | None:
     """Return the newest run folder in a folder whose status says completed, None where there is none."""
     runs = sorted(path.parent for path in folder.glob("*/status.json"))
-    done = [run for run in runs if read_json_file(run / "status.json")["state"] == "completed"]
+    done = [
+        run for run in runs if json.loads((run / "status.json").read_text(encoding="utf-8"))["state"] == "completed"
+    ]
     return done[-1] if done else None
 
 
