@@ -226,7 +226,12 @@ class AppConfig:
                 "save-client-statistics: must be false with a max-class-share or max-client-share below 1: what a "
                 "client counts for then depends on all others, and nobody could be removed"
             )
-        several = max((getattr(self.options_of(name), "means_per_class", 1) for name in self.methods), default=1)
+        chosen = {name: self.options_of(name) for name in self.methods}
+        means = {name: one.means_per_class for name, one in chosen.items() if hasattr(one, "means_per_class")}
+        several = max(means.values(), default=1)
+        if len(set(means.values())) > 1:
+            asked = ", ".join(f"{name}: {number}" for name, number in means.items())
+            problems.append(f"method: one run asks for one number of means per class, got {asked}")
         oracles = [name for name in self.methods if record_of(name).name == "oracle"]
         if several > 1 and any(self.options_of(name).covariance != "full" for name in oracles):
             problems.append(f"oracle-covariance: must be full where a method asks for several means, got {several}")

@@ -77,12 +77,8 @@ class PlannedRun:
                 return False
             name, settings = _widened(settings, cell.settings, name)
         try:
-            config = AppConfig.from_run_config(settings)
+            AppConfig.from_run_config(settings)
         except ConfigError:
-            return False
-        # All heads of one pass are solved from the same rows, those of one mean from several where others ask for them.
-        options = [one.options for one in config.configured_methods.values()]
-        if len({one.means_per_class for one in options if hasattr(one, "means_per_class")}) > 1:
             return False
         self.settings = settings
         self._read(cell, name)

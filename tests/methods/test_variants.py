@@ -44,6 +44,8 @@ def test_a_variant_has_its_own_values_and_the_runs_others() -> None:
         ("fedcof@shrinkage=1,fedcof@shrinkage=1", "must name each once"),
         ("fedcof@shrinkage=1,all", "some of fedncm, fed3r"),
         ("fed3r@bias=true@between-class=false", "fed3r-bias: true needs fed3r-between-class true"),
+        # One pass has one kind of rows, and from four means FedCOF is another head than from one.
+        ("fedcof,fedcof@means-per-class=4", "means per class, got fedcof: 1, fedcof@means-per-class=4: 4"),
         (",".join(f"fedcof@shrinkage={number}" for number in range(17)), "at most 16"),
     ],
 )
