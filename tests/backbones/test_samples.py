@@ -61,7 +61,7 @@ def test_texts_that_cannot_be_read_are_left_out_counted_and_named(
         samples = samples_for(dataset, np.arange(24), backbone)
         (features,) = [block for block, _ in reader.blocks(dataset, np.arange(24))]
     assert samples.num_unreadable == reader.num_unreadable == 1 and len(samples.labels) == len(features) == 23
-    assert "text 'bad/03.txt' cannot be read: UnicodeDecodeError" in caplog.text
+    assert "text 'bad/03.txt' cannot be read: a text is wanted here, and it is not in UTF-8" in caplog.text
 
 
 def test_cached_features_of_texts_are_the_same_bits(reviews: Dataset, backbone: Backbone, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_it_is_compared_on_what_is_named(run_folder: Path, pictures: Path, capsy
     assert "fedstats export: not read: " in printed.err and "0.png" in printed.err
     written = (run_folder / "export" / "fedncm.onnx").read_bytes()
     assert main(["export", str(run_folder), "--onnx", "--check", str(pictures / "none")]) == 2
-    assert "there is nothing to compare on: " in capsys.readouterr().err
+    assert f"{pictures / 'none'}: no such file or folder" in capsys.readouterr().err
     assert (run_folder / "export" / "fedncm.onnx").read_bytes() == written
 
 

@@ -71,7 +71,8 @@ def test_wrong_words_end_with_code_2(words: list[str], capsys: pytest.CaptureFix
     ("words", "message"),
     [
         (["predict", "folder"], "fedstats predict: name at least one PATH or --text"),
-        (["predict", "/no/such/run", "a.png"], "fedstats predict: /no/such/run/results.json does not exist"),
+        (["predict", "/no/such/run", "--text", "a"], "fedstats predict: /no/such/run/results.json does not exist"),
+        (["predict", "/no/such/run", "a.png"], "fedstats predict: a.png: no such file or folder"),
         (["evaluate", "/no/such/run", "/no/such/pictures"], "fedstats evaluate: folder:/no/such/pictures"),
         (["doctor", "--superlink", "nowhere"], "fedstats doctor: --superlink must be HOST:PORT"),
     ],

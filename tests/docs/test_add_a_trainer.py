@@ -15,7 +15,13 @@ PAGE = DOCS / "methods" / "fine-tuning.md"
 
 def test_a_trainer_is_one_file_and_one_line(tmp_path: Path, run_config: dict[str, str | int | float | bool]) -> None:
     copy = changed_copy(tmp_path / "copy", PAGE, num_files=1)
-    new = {"fine-tune": "probe-no-bias", "method": "fedcgs", "plots": True, "output-dir": str(tmp_path / "runs")}
+    new = {
+        "fine-tune": "probe-no-bias",
+        "method": "fedcgs",
+        "keep": "last",
+        "plots": True,
+        "output-dir": str(tmp_path / "runs"),
+    }
     printed = run_app(copy, {**run_config, **new}, ({}, {}))
 
     [folder] = (tmp_path / "runs").iterdir()

@@ -45,6 +45,7 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
             "ece_before": 0.63,
             "ece_after": 0.03,
             "num_examples": 2000,
+            "exact": False,
         },
         "notes": ["two clients failed"],
         "parameters": {"ridge_lambda": 310.0},

@@ -15,6 +15,8 @@ from fedstats_app.options import Check, Options
 
 Group = TypeVar("Group", bound=Options)
 
+# Noise is drawn on purpose: with it no law holds.
+NOT_VARIED = ("count_noise",)
 NUMBERS = (False, True, 0, 3, 0.5, math.inf)
 
 
@@ -41,6 +43,7 @@ def variations(defaults: Group) -> list[Group]:
     others = [
         {one.name: value}
         for one in fields(defaults)
+        if one.name not in NOT_VARIED
         for value in allowed_values(one.metadata["check"])
         if value != getattr(defaults, one.name)
     ]

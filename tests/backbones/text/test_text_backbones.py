@@ -179,7 +179,10 @@ def test_what_is_not_there_or_not_allowed_is_said(bert: Path, tmp_path: Path, mo
     with pytest.raises(ValueError, match="must be one of auto, mean, first, got 'last'"):
         TextOptions("last")  # type: ignore[arg-type]
     for template in ("no slot", "{text}{text}", "{text} {mask} {mask}"):
-        with pytest.raises(ValueError, match=r"must hold \{text\} once and \{mask\} at most once"):
+        with pytest.raises(
+            ValueError,
+            match=r"must hold \{text\} once, or \{first\} and \{second\} once each, and \{mask\} at most once",
+        ):
             TextOptions(template=template)
     with pytest.raises(ValueError, match="pooling must be auto"):
         TextOptions("mean", "{text} {mask}")
