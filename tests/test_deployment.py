@@ -251,4 +251,4 @@ def test_features_are_cached_where_the_node_s_owner_says(federation: Script) -> 
         features = federation.folder / "cache" / site / "features"
         assert 0.9 * images * 1280 * 4 < cached(features) < 1.3 * images * 1280 * 4
     # Where the owner says nothing there is nothing but what servers keep of their own test images.
-    assert cached(Path(federation.environment["HOME"]) / ".cache" / "fedstats") < 2 * 1.3 * 200 * 1280 * 4
+    assert cached(Path(federation.environment["HOME"]) / ".cache" / "fedstats" / "features") < 2 * 1.3 * 200 * 1280 * 4
