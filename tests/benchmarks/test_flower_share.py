@@ -1,34 +1,12 @@
-"""The app that does nothing is one that Flower builds, and it sends what it is told to."""
+"""The app that does nothing is told to send what a run of ours sent."""
 
-import subprocess
-import sys
+import json
 from pathlib import Path
-from typing import Any
 
-from flwr.app import Context, Message, RecordDict
-
-from benchmarks import flower_share
-from tests.support.local_grid import LocalGrid
+from benchmarks.flower_share import PEER, size_of
 
 
-def test_flower_builds_it(tmp_path: Path) -> None:
-    folder = flower_share.write_app(tmp_path)
-    command = [str(Path(sys.executable).with_name("flwr")), "build", "--app", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_it_sends_so_many_messages_of_so_many_bytes() -> None:
-    namespace: dict[str, Any] = {}
-    exec(flower_share.APP, namespace)
-    sent: list[int] = []
-
-    def client(msg: Message, context: Context) -> Message:
-        reply: Message = namespace["client"](msg, context)
-        sent.append(len(reply.content.array_records["arrays"]["a"].data))
-        return reply
-
-    grid = LocalGrid(client, [{}, {}])
-    namespace["server"](grid, Context(1, 1, {}, RecordDict(), {"messages": 5, "bytes": 5000}))
-    # One byte each to begin with, and Flower's header of 128 bytes.
-    assert sent == [129, 129, *[1128] * 5]
+def test_the_other_app_gets_the_clients_and_bytes_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"num_clients_asked": 8, "wire_bytes_received": 20_000}))
+    assert size_of(f"a line\n{tmp_path}\n") == "num-clients=8 kilobytes=2.500"
+    assert (PEER / "pyproject.toml").is_file()
