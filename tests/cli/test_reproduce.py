@@ -25,7 +25,7 @@ def test_a_dry_run_prints_what_flwr_run_takes(capsys: pytest.CaptureFixture[str]
     assert main(["reproduce", *words, "--dry-run", "label-column=label"]) == 0
     blocks = capsys.readouterr().out.strip().split("\n\n")
     settings = [tomllib.loads(block) for block in blocks]
-    assert [one["seed"] for one in settings] == 2 * [0, 2, 3] or len(settings) == 6
+    assert [one["seed"] for one in settings] == 2 * [0, 2, 3]
     assert {one["dirichlet-alpha"] for one in settings} == {0.1, 0.5}
     for one in settings:
         config = AppConfig.from_run_config(one)
