@@ -30,7 +30,7 @@ def archive(files: dict[str, str] | list[tuple[str, str]], compression: int = zi
     with zipfile.ZipFile(content, "w", compression) as made, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a name that comes twice
         for name, text in files.items() if isinstance(files, dict) else files:
-            made.writestr(name, text)
+            made.writestr(zipfile.ZipInfo(name), text, compression)  # dated 1980: the same bytes in every test process
     return content.getvalue()
 
 
