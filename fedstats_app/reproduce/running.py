@@ -13,6 +13,7 @@ from fedstats_app.data import DatasetError
 from fedstats_app.data.clients import training_set
 from fedstats_app.reproduce.catalogue import Catalogue
 from fedstats_app.reproduce.plan import PlannedRun
+from fedstats_app.results.resume import AnotherRunError
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.toml_text import to_toml
 
@@ -65,10 +66,16 @@ def completed_run(folder: Path) -> Path | None:
     return done[-1] if done else None
 
 
+def interrupted_run(folder: Path) -> Path | None:
+    """Return the newest run folder in a folder if it got as far as to be gone on with, else None."""
+    runs = sorted(path.parent for path in folder.glob("*/status.json"))
+    return runs[-1] if runs and (runs[-1] / "config.json").is_file() else None
+
+
 def make_runs(
     runs: Sequence[PlannedRun], folder: Path, simulate: Simulate, say: Callable[[str], None]
 ) -> dict[str, Path]:
-    """Make the runs that have not been made.
+    """Make the runs that have not been made, and go on with the one that was interrupted.
 
     Parameters
     ----------
@@ -102,7 +109,7 @@ def make_runs(
             write_atomically(place / SETTINGS, to_toml(run.settings).encode())
             began = time.monotonic()
             try:
-                done = simulate({**run.settings, "output-dir": str(place)})
+                done = _made(run.settings, place, simulate, say)
             except Exception as error:  # whatever a run may end with
                 raise RunFailedError(f"{what} failed: {error}. Those before it are kept: repeat the command") from error
             say(f"  {time.monotonic() - began:.0f} seconds")
@@ -110,3 +117,15 @@ def make_runs(
             say(f"{what}: completed before")
         made[run.name] = done
     return made
+
+
+def _made(settings: Mapping[str, Any], place: Path, simulate: Simulate, say: Callable[[str], None]) -> Path:
+    """Go on with an interrupted run, or begin."""
+    settings, before = {**settings, "output-dir": str(place)}, interrupted_run(place)
+    if before is not None:
+        say(f"  going on with {before.name}")
+        try:
+            return simulate({**settings, "resume": str(before)})
+        except AnotherRunError as error:  # data or defaults of this app have changed since
+            say(f"begun anew: {error}")
+    return simulate(settings)
