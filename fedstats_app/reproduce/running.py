@@ -20,6 +20,8 @@ from fedstats_app.storage.toml_text import to_toml
 # Run-config keys to the run folder of a completed run, as `fedstats_app.simulate`.
 Simulate = Callable[[Mapping[str, Any]], Path]
 SETTINGS = "settings.toml"
+# Begins a start-head-file that the run of another column of the same row and seed leaves: /column:NAME/heads/FILE.
+OF_COLUMN = "/column:"
 
 
 class DataMissingError(ValueError):
@@ -91,25 +93,26 @@ def make_runs(
     Raises
     ------
     RunFailedError
-        At the first run that fails.
+        At the first run that fails, or that starts from a head of a column that was not asked for.
 
     Returns
     -------
     dict
         From the name of each run to its run folder.
     """
-    made = {}
+    made: dict[str, Path] = {}
     for number, run in enumerate(runs, start=1):
         place = folder / run.name
         what = f"run {number} of {len(runs)}: {run.title()}; seed {run.settings['seed']}"
         done = completed_run(place)
         if done is None:
             say(what)
+            settings = _with_start_head(run, runs, made)
             place.mkdir(parents=True, exist_ok=True)
-            write_atomically(place / SETTINGS, to_toml(run.settings).encode())
+            write_atomically(place / SETTINGS, to_toml(settings).encode())
             began = time.monotonic()
             try:
-                done = _made(run.settings, place, simulate, say)
+                done = _made(settings, place, simulate, say)
             except Exception as error:  # whatever a run may end with
                 raise RunFailedError(f"{what} failed: {error}. Those before it are kept: repeat the command") from error
             say(f"  {time.monotonic() - began:.0f} seconds")
@@ -117,6 +120,20 @@ def make_runs(
             say(f"{what}: completed before")
         made[run.name] = done
     return made
+
+
+def _with_start_head(run: PlannedRun, runs: Sequence[PlannedRun], made: Mapping[str, Path]) -> Mapping[str, Any]:
+    """Return a run's settings, with the head of another column's run where they name one."""
+    path = str(run.settings.get("start-head-file", ""))
+    if not path.startswith(OF_COLUMN):
+        return run.settings
+    column, _, file = path.removeprefix(OF_COLUMN).partition("/")
+    cell = run.cells[0][0]
+    wanted = (cell.row.name, column, cell.seed)
+    for other in runs:
+        if other.name in made and any(one.key == wanted for one, _ in other.cells):
+            return {**run.settings, "start-head-file": str(made[other.name] / file)}
+    raise RunFailedError(f"{run.title()} starts from a head of the column {column!r}: ask for that one, too")
 
 
 def _made(settings: Mapping[str, Any], place: Path, simulate: Simulate, say: Callable[[str], None]) -> Path:

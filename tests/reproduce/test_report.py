@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fedstats_app.reproduce.catalogue import Catalogue, DataSet, Deviation
 from fedstats_app.reproduce.picture import cost_points
 from fedstats_app.reproduce.plan import cells_of, planned
 from fedstats_app.reproduce.preset import Column, Preset, Row, preset_of_run_config, with_sweep
+from fedstats_app.reproduce.published import Range
 from fedstats_app.reproduce.report import Report, reproduce
 from fedstats_app.reproduce.running import DataMissingError, RunFailedError
 from fedstats_app.results.run_folder import RunFolder
@@ -96,6 +98,18 @@ def test_the_table_has_ours_published_difference_and_reasons(tmp_path: Path) -> 
     assert table[0]["values"] == pytest.approx([40.0, 42.0]) and table[0]["difference"] == pytest.approx(-9.0)
     for name in ("accuracy.png", "uplink_bytes.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("low", "high", "place"), [(40, 42, "inside"), (1, 2, "above"), (41.5, 50, "below")])
+def test_ours_is_inside_a_published_range_or_not(low: float, high: float, place: str, tmp_path: Path) -> None:
+    row = replace(PRESET.rows[0], published={"accuracy": {"NCM": Range(low, high)}})
+    report = made(Runs(), tmp_path, preset=replace(PRESET, rows=(row,)))
+    assert f"| first | NCM | 41.00 ± 1.41 | {low} to {high} | {place} | `flips`, `1` |\n" in report.text
+    (line,) = (one for one in csv.DictReader((tmp_path / "table.csv").open()) if one["measure"] == "accuracy")
+    assert (line["published"], line["difference"]) == (f"{low} to {high}", place)
+    (entry, *_) = json.loads((tmp_path / "results.json").read_text())["table"]
+    assert (entry["published"], entry["place"]) == ({"low": low, "high": high}, place)
+    assert entry["difference"] is None
 
 
 def test_accuracy_stands_against_megabytes_where_both_are_known(tmp_path: Path) -> None:
