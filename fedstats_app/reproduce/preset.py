@@ -60,6 +60,10 @@ class Row:
         From measure to column to the published number or range, in the measure's unit.
     deviations : mapping
         From "" (all cells), a column, or "MEASURE.COLUMN" to names in the catalogue.
+    title : str
+        Its name without the point of a sweep.
+    point : mapping
+        The values of the keys that are swept over.
     """
 
     name: str
@@ -68,6 +72,8 @@ class Row:
     of_column: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, Published]] = field(default_factory=dict)
     deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    title: str = ""
+    point: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -224,6 +230,8 @@ def with_sweep(preset: Preset, sweep: Mapping[str, Sequence[Any]]) -> Preset:
                 name=swept(row.name, point),
                 keys={**row.keys, **point},
                 published=row.published if same else {},
+                title=row.title or row.name,
+                point={**row.point, **point},
             )
         )
     return replace(preset, rows=tuple(rows))
@@ -290,6 +298,8 @@ def _rows(
                 for measure, numbers in published.items()
             },
             deviations=deviations,
+            title=name,
+            point=point,
         )
 
 

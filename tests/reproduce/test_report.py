@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedstats_app.reproduce.catalogue import Catalogue, DataSet, Deviation
+from fedstats_app.reproduce.curves import panels_of
 from fedstats_app.reproduce.picture import cost_points
 from fedstats_app.reproduce.plan import cells_of, planned
 from fedstats_app.reproduce.preset import Column, Preset, Row, preset_of_run_config, with_sweep
@@ -162,6 +163,18 @@ def test_a_sweep_keeps_a_published_number_where_the_value_is_its_own() -> None:
     own = with_sweep(PRESET, {"num-clients": [3, 9]}).rows
     assert own[0].published == PRESET.rows[0].published and not own[1].published
     assert own[1].keys["num-clients"] == 9
+
+
+def test_a_sweep_over_one_key_is_drawn_as_curves(tmp_path: Path) -> None:
+    swept = with_sweep(PRESET, {"dirichlet-alpha": [0.5, 0.1, 0.05]})
+    report = made(Runs(), tmp_path, preset=swept, rows=3)
+    assert (tmp_path / "accuracy-curves.png") in report.files
+    shown = [one for one in report.comparisons if one.measure == "accuracy"]
+    panels = panels_of(swept.rows, shown)
+    assert list(panels) == ["first, dirichlet-alpha"]
+    assert [row.point["dirichlet-alpha"] for row, _ in panels["first, dirichlet-alpha"]] == [0.5, 0.1, 0.05]
+    assert not panels_of(swept.rows[:1], shown) and not panels_of(PRESET.rows, shown)
+    assert not panels_of(with_sweep(swept, {"min-clients": [1, 2]}).rows, shown)
 
 
 def test_data_that_cannot_be_reached_is_said_before_any_run(tmp_path: Path) -> None:
