@@ -83,15 +83,11 @@ def _draw_panel(axes: Axes, points: Sequence[tuple[Row, Sequence[Comparison]]]) 
         if published:
             places, numbers = zip(*published, strict=True)
             axes.plot(places, numbers, "D--", color=colour, mfc="white", label=f"{column}, published")
-    axes.set_xticks(
-        range(len(points)), [f"{value:g}" if isinstance(value, float) else str(value) for value in _values(points)]
-    )
+    axes.set_xticks(range(len(points)), [_tick(value) for row, _ in points for value in row.point.values()])
     axes.set_ylabel(measure.heading)
     quiet_axes(axes, "y")
     axes.legend(frameon=False, fontsize=8)
 
 
-def _ticks(points: Sequence[tuple[Row, Sequence[Comparison]]]) -> list[str]:
-    return [
-        f"{value:g}" if isinstance(value, float) else str(value) for row, _ in points for value in row.point.values()
-    ]
+def _tick(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
