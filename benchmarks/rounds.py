@@ -18,8 +18,9 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.flower_runs import finished, start_superlink
 from benchmarks.scale import PEER
-from tests.support.flower import REPOSITORY, Finished, Simulation, simulation
+from tests.support.flower import REPOSITORY, simulation
 
 # Not counted, at the beginning.
 WARM_UP = 5
@@ -73,15 +74,16 @@ def measure(training: str, clients: int, rounds: int) -> Measurement:
     flwr_run = f'--stream --federation-config "num-supernodes={SUPERNODES}" --run-config'
     with tempfile.TemporaryDirectory() as folder, simulation(Path(folder)) as flower:
         flower.environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"
-        alone = _finished(flower, f'{sys.executable} -m fedstats_app.cli run "{settings}"')
-        ours = _finished(flower, f'flwr run {REPOSITORY} {flwr_run} "{settings}"')
+        start_superlink(flower)
+        alone = finished(flower, f'{sys.executable} -m fedstats_app.cli run "{settings}"')
+        ours = finished(flower, f'flwr run {REPOSITORY} {flwr_run} "{settings}"')
         last = json.loads((ours.folder / "rounds.jsonl").read_text().splitlines()[-1])
         up, down = last["bytes_up"] // clients, last["bytes_down"] // clients
         same = (
             f"num-clients={clients} rounds={rounds} kilobytes={up / 1000} request-kilobytes={down / 1000} "
             f"arrays=1 clients-per-message={min(10, math.ceil(clients / SUPERNODES))}"
         )
-        peer = _finished(flower, f'flwr run {PEER} {flwr_run} "{same}"')
+        peer = finished(flower, f'flwr run {PEER} {flwr_run} "{same}"')
     line = next(line for line in peer.output.splitlines() if line.startswith(SAID))
     seconds, peer_seconds = of_a_round(ours.folder), statistics.median(json.loads(line.removeprefix(SAID))[WARM_UP:])
     in_process = of_a_round(alone.folder)
@@ -102,13 +104,6 @@ def of_a_round(folder: Path) -> float:
     """Return the median seconds of a run's rounds."""
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     return statistics.median(one["seconds"] for one in rounds if one["round"] > WARM_UP)
-
-
-def _finished(flower: Simulation, command: str) -> Finished:
-    finished = flower.bash(command, timeout=3600)
-    if finished.returncode:
-        raise RuntimeError(f"the run ended with {finished.returncode}:\n{finished.output[-3000:]}")
-    return finished
 
 
 def main(arguments: list[str] | None = None) -> None:

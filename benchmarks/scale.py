@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.flower_runs import finished, start_superlink
 from tests.support.flower import REPOSITORY, Finished, Simulation, simulation
 
 PEER = REPOSITORY / "benchmarks" / "do_nothing"
@@ -123,11 +124,9 @@ class _Run:
 def _run(flower: Simulation, command: str) -> _Run:
     with PeakMemory(Path(flower.environment["FLWR_HOME"])) as memory:
         started = time.perf_counter()
-        finished = flower.bash(command, timeout=7200)
+        done = finished(flower, command)
         seconds = time.perf_counter() - started
-    if finished.returncode:
-        raise RuntimeError(f"the run ended with {finished.returncode}:\n{finished.output[-3000:]}")
-    return _Run(seconds, finished, memory)
+    return _Run(seconds, done, memory)
 
 
 def _flwr_run(flower: Simulation, app: Path, supernodes: int, settings: str) -> _Run:
@@ -159,6 +158,7 @@ def measure(
     with tempfile.TemporaryDirectory() as folder, simulation(Path(folder)) as flower:
         flower.environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"
         flower.environment["FEDSTATS_CACHE"] = str(cache or Path(folder) / "cache")
+        start_superlink(flower)
         command = f'{sys.executable} -m fedstats_app.cli run --supernodes {supernodes} "{own}"'
         expected = heads_of(_run(flower, command).finished.folder)
         pairs = []
