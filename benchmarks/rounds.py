@@ -15,9 +15,11 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.drawing import draw_pairs
 from benchmarks.flower_runs import finished, start_superlink
 from benchmarks.scale import PEER
 from tests.support.flower import REPOSITORY, simulation
@@ -114,12 +116,36 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 100])
     parser.add_argument("--training", nargs="+", default=["fedmezo", "probe"])
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--picture", type=Path, help="PNG file to write")
+    parser.add_argument("--lines", type=Path, help="only draw the lines of JSON in this file")
     options = parser.parse_args(arguments)
     if options.rounds <= WARM_UP:
         parser.error(f"--rounds must be more than {WARM_UP}, which are not counted, got {options.rounds}")
-    for training in options.training:
-        for clients in options.clients:
-            print(json.dumps(asdict(measure(training, clients, options.rounds))), flush=True)
+    lines = []
+    if options.lines is not None:
+        lines = [Measurement(**json.loads(line)) for line in options.lines.read_text().splitlines()]
+    else:
+        for training in options.training:
+            for clients in options.clients:
+                lines.append(measure(training, clients, options.rounds))
+                print(json.dumps(asdict(lines[-1])), flush=True)
+    if options.picture is not None:
+        draw(lines, options.picture)
+
+
+def draw(lines: Sequence[Measurement], path: Path) -> None:
+    """Draw the milliseconds of both apps."""
+    draw_pairs(
+        path,
+        {
+            f"{one.training}\n{one.clients:,} clients": (round(1000 * one.seconds), round(1000 * one.peer_seconds))
+            for one in lines
+        },
+        names=("flwr run", "an app that sends as many bytes"),
+        title="A round of training",
+        subtitle="Median after the first rounds, in turn on the same machine",
+        x="milliseconds",
+    )
 
 
 if __name__ == "__main__":
