@@ -184,20 +184,23 @@ class Backbone:
             (b, feature_dim) float32 on the device. Of images, b = batch_size but in the last batch, which has the rest;
             of texts b varies, because a text may have to wait until a batch of its length is full.
         """
+        return self.extract_inputs(map(self.transform, samples))
+
+    def extract_inputs(self, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Do as :meth:`extract` for samples that went through the transform already, elsewhere or in other threads."""
         if (engine := self._features_by.openvino) is not None:
-            rows = engine.extract(map(self.transform, samples))
+            rows = engine.extract(inputs)
             while block := list(itertools.islice(rows, self.batch_size)):
                 yield torch.stack(block)
             return
         batches: dict[tuple[int, ...], PaddedBatch] = {}
         features = InOrder()
-        for position, sample in enumerate(samples):
-            inputs = self.transform(sample)
-            shape = tuple(inputs.shape)
+        for position, one in enumerate(inputs):
+            shape = tuple(one.shape)
             if shape not in batches:
                 batches[shape] = self._empty_batch(shape)
             batch = batches[shape]
-            batch.add(position, inputs)
+            batch.add(position, one)
             if batch.is_full:
                 self._run(batch, features)
                 if (ready := features.ready()) is not None:

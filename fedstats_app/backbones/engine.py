@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from typing import Literal
 
@@ -24,6 +25,12 @@ def openvino_version() -> str:
     """Return the version of OpenVINO, "" where it is not installed; it is not imported."""
     if importlib.util.find_spec("openvino") is None:
         return ""
+    return _installed_version()
+
+
+@functools.cache
+def _installed_version() -> str:
+    """Return it from the package's metadata, whose reading takes milliseconds and is asked for with every client."""
     from importlib import metadata
 
     return metadata.version("openvino")

@@ -78,7 +78,7 @@ class OpenVINOEngine:
         logger.info("exported the network to OpenVINO in %.1f s", time.perf_counter() - started)
 
     def extract(self, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Compute features.
+        """Compute features; the network is compiled when the first input comes, since features may all be known.
 
         Parameters
         ----------
@@ -95,10 +95,10 @@ class OpenVINOEngine:
         EngineError
             As :meth:`prepare`.
         """
-        self._compile()
         running: deque[Any] = deque()
         try:
             for one in inputs:
+                self._compile()
                 if len(running) == 2 * torch.get_num_threads():
                     yield self._finished(running)
                 request = self._idle.pop() if self._idle else self._compiled.create_infer_request()

@@ -78,6 +78,18 @@ def test_features_are_the_same_bits_whatever_the_grouping_and_the_threads(fast: 
         torch.set_num_threads(threads)
 
 
+def test_nothing_is_compiled_where_every_feature_is_known(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(*_: Any, **__: Any) -> Any:
+        raise AssertionError("compiled")
+
+    backbone = lite0(cache, "openvino")
+    assert backbone.engine == "openvino"
+    monkeypatch.setattr(openvino_engine, "_compiled", compiled)
+    assert list(backbone.extract([])) == []
+    with pytest.raises(AssertionError, match="compiled"):
+        list(backbone.extract(IMAGES))
+
+
 def test_a_batch_goes_through_the_same_engine(fast: Backbone) -> None:
     batch = torch.stack([fast.transform(image) for image in IMAGES[:4]])
     assert torch.equal(fast.forward_batch(batch), features(fast, IMAGES[:4]))
