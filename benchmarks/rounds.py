@@ -15,11 +15,14 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.drawing import draw_pairs
+from benchmarks.flower_runs import finished, start_superlink
 from benchmarks.scale import PEER
-from tests.support.flower import REPOSITORY, Finished, Simulation, simulation
+from tests.support.flower import REPOSITORY, simulation
 
 # Not counted, at the beginning.
 WARM_UP = 5
@@ -73,15 +76,16 @@ def measure(training: str, clients: int, rounds: int) -> Measurement:
     flwr_run = f'--stream --federation-config "num-supernodes={SUPERNODES}" --run-config'
     with tempfile.TemporaryDirectory() as folder, simulation(Path(folder)) as flower:
         flower.environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"
-        alone = _finished(flower, f'{sys.executable} -m fedstats_app.cli run "{settings}"')
-        ours = _finished(flower, f'flwr run {REPOSITORY} {flwr_run} "{settings}"')
+        start_superlink(flower)
+        alone = finished(flower, f'{sys.executable} -m fedstats_app.cli run "{settings}"')
+        ours = finished(flower, f'flwr run {REPOSITORY} {flwr_run} "{settings}"')
         last = json.loads((ours.folder / "rounds.jsonl").read_text().splitlines()[-1])
         up, down = last["bytes_up"] // clients, last["bytes_down"] // clients
         same = (
             f"num-clients={clients} rounds={rounds} kilobytes={up / 1000} request-kilobytes={down / 1000} "
             f"arrays=1 clients-per-message={min(10, math.ceil(clients / SUPERNODES))}"
         )
-        peer = _finished(flower, f'flwr run {PEER} {flwr_run} "{same}"')
+        peer = finished(flower, f'flwr run {PEER} {flwr_run} "{same}"')
     line = next(line for line in peer.output.splitlines() if line.startswith(SAID))
     seconds, peer_seconds = of_a_round(ours.folder), statistics.median(json.loads(line.removeprefix(SAID))[WARM_UP:])
     in_process = of_a_round(alone.folder)
@@ -101,14 +105,7 @@ def measure(training: str, clients: int, rounds: int) -> Measurement:
 def of_a_round(folder: Path) -> float:
     """Return the median seconds of a run's rounds."""
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return statistics.median(one["seconds"] for one in rounds if one["round"] > WARM_UP)
-
-
-def _finished(flower: Simulation, command: str) -> Finished:
-    finished = flower.bash(command, timeout=3600)
-    if finished.returncode:
-        raise RuntimeError(f"the run ended with {finished.returncode}:\n{finished.output[-3000:]}")
-    return finished
+    return float(statistics.median(one["seconds"] for one in rounds if one["round"] > WARM_UP))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -119,12 +116,36 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 100])
     parser.add_argument("--training", nargs="+", default=["fedmezo", "probe"])
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--picture", type=Path, help="PNG file to write")
+    parser.add_argument("--lines", type=Path, help="only draw the lines of JSON in this file")
     options = parser.parse_args(arguments)
     if options.rounds <= WARM_UP:
         parser.error(f"--rounds must be more than {WARM_UP}, which are not counted, got {options.rounds}")
-    for training in options.training:
-        for clients in options.clients:
-            print(json.dumps(asdict(measure(training, clients, options.rounds))), flush=True)
+    lines = []
+    if options.lines is not None:
+        lines = [Measurement(**json.loads(line)) for line in options.lines.read_text().splitlines()]
+    else:
+        for training in options.training:
+            for clients in options.clients:
+                lines.append(measure(training, clients, options.rounds))
+                print(json.dumps(asdict(lines[-1])), flush=True)
+    if options.picture is not None:
+        draw(lines, options.picture)
+
+
+def draw(lines: Sequence[Measurement], path: Path) -> None:
+    """Draw the milliseconds of both apps."""
+    draw_pairs(
+        path,
+        {
+            f"{one.training}\n{one.clients:,} clients": (round(1000 * one.seconds), round(1000 * one.peer_seconds))
+            for one in lines
+        },
+        names=("flwr run", "an app that sends as many bytes"),
+        title="A round of training",
+        subtitle="Median after the first rounds, in turn on the same machine",
+        x="milliseconds",
+    )
 
 
 if __name__ == "__main__":

@@ -18,10 +18,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.drawing import draw_pairs
+from benchmarks.flower_runs import finished, start_superlink
 from tests.support.flower import REPOSITORY, Finished, Simulation, simulation
 
 PEER = REPOSITORY / "benchmarks" / "do_nothing"
@@ -123,11 +126,9 @@ class _Run:
 def _run(flower: Simulation, command: str) -> _Run:
     with PeakMemory(Path(flower.environment["FLWR_HOME"])) as memory:
         started = time.perf_counter()
-        finished = flower.bash(command, timeout=7200)
+        done = finished(flower, command)
         seconds = time.perf_counter() - started
-    if finished.returncode:
-        raise RuntimeError(f"the run ended with {finished.returncode}:\n{finished.output[-3000:]}")
-    return _Run(seconds, finished, memory)
+    return _Run(seconds, done, memory)
 
 
 def _flwr_run(flower: Simulation, app: Path, supernodes: int, settings: str) -> _Run:
@@ -159,6 +160,7 @@ def measure(
     with tempfile.TemporaryDirectory() as folder, simulation(Path(folder)) as flower:
         flower.environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"
         flower.environment["FEDSTATS_CACHE"] = str(cache or Path(folder) / "cache")
+        start_superlink(flower)
         command = f'{sys.executable} -m fedstats_app.cli run --supernodes {supernodes} "{own}"'
         expected = heads_of(_run(flower, command).finished.folder)
         pairs = []
@@ -215,7 +217,34 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, nargs="+", help="only so many, the first of the file")
     parser.add_argument("--cache", type=Path, help="folder of features that stay; by default one that is deleted")
     parser.add_argument("--settings", default="", help="more run-config")
+    parser.add_argument("--picture", type=Path, help="PNG file to write")
+    parser.add_argument("--lines", type=Path, help="only draw the lines of JSON in this file")
     options = parser.parse_args(arguments)
+    if options.lines is not None:
+        lines = [Measurement(**json.loads(line)) for line in options.lines.read_text().splitlines()]
+    else:
+        lines = list(_measured(options))
+    if options.picture is not None:
+        draw(lines, options.picture)
+
+
+def draw(lines: Sequence[Measurement], path: Path) -> None:
+    """Draw the seconds of both apps."""
+    draw_pairs(
+        path,
+        {
+            f"{one.clients:,} clients, {one.supernodes} SuperNodes\n{one.method}": (one.seconds, one.peer_seconds)
+            for one in lines
+        },
+        names=("flwr run", "an app that sends as many bytes"),
+        title="Many small clients",
+        subtitle="Whole runs with features in the cache, in turn on the same machine",
+        x="seconds",
+    )
+
+
+def _measured(options: argparse.Namespace) -> Iterator[Measurement]:
+    """Measure, print and yield a line for each number of clients and of SuperNodes."""
     with tempfile.TemporaryDirectory() as folder:
         for clients in options.clients or [0]:
             sizes = options.sizes.absolute()
@@ -232,6 +261,7 @@ def main(arguments: list[str] | None = None) -> None:
                     options.cache and options.cache.absolute(),
                 )
                 print(json.dumps(asdict(found)), flush=True)
+                yield found
 
 
 if __name__ == "__main__":

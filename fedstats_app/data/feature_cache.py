@@ -13,7 +13,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstats_app.data.feature_cache_files import FOLDER, KEY, NewNames, OpenParts, is_part, read_part, write_part
+from fedstats_app.data.feature_cache_files import (
+    FOLDER,
+    KEY,
+    NewNames,
+    OpenParts,
+    is_part,
+    map_part,
+    read_part,
+    write_part,
+)
 from fedstats_app.data.shared_features import SharedFeatures
 
 logger = logging.getLogger(__name__)
@@ -52,7 +61,7 @@ class FeatureCache:
         self._damaged: dict[str, int] = {}
         self._parts: list[Path] = []
         self._feature_dim = 0
-        self._open = OpenParts()
+        self._open = OpenParts(map_part)
         # Where the feature of sample i is: row _row[i] of part _part[i].
         self._part = np.empty(0, dtype=np.int64)
         self._row = np.empty(0, dtype=np.int64)

@@ -6,7 +6,7 @@ import os
 import re
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +129,17 @@ def read_part(path: Path) -> NDArray[np.void]:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != path.stem:
         raise ValueError(f"its SHA-256 is {digest}")
+    return map_part(path)
+
+
+def map_part(path: Path) -> NDArray[np.void]:
+    """Map a part whose bytes were checked before.
+
+    Raises
+    ------
+    OSError, ValueError
+        As :func:`read_part`, but for its digest.
+    """
     records: NDArray[np.void] = np.load(path, mmap_mode="r", allow_pickle=False)
     if records.dtype.names != ("index", "feature") or records.ndim != 1 or len(records) == 0:
         raise ValueError(f"records of (index, feature) are needed, got {records.dtype} of shape {records.shape}")
@@ -136,16 +147,23 @@ def read_part(path: Path) -> NDArray[np.void]:
 
 
 class OpenParts:
-    """Parts that are mapped into memory: the ones used last."""
+    """Parts that are mapped into memory: the ones used last.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    read : callable
+        :func:`read_part`, or :func:`map_part` where they were checked before.
+    """
+
+    def __init__(self, read: Callable[[Path], NDArray[np.void]]) -> None:
+        self._read = read
         self._open: OrderedDict[Path, NDArray[np.void] | None] = OrderedDict()
 
     def records(self, path: Path) -> NDArray[np.void] | None:
         """Return a part's records, None where it is gone or damaged."""
         if path not in self._open:
             try:
-                self._open[path] = read_part(path)
+                self._open[path] = self._read(path)
             except (OSError, ValueError):
                 self._open[path] = None
             if len(self._open) > MOST_OPEN:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstats_app.data.contents import DIGEST_BYTES
-from fedstats_app.data.feature_cache_files import CONTENTS, FOLDER, NewNames, OpenParts, is_part, write_whole
+from fedstats_app.data.feature_cache_files import CONTENTS, FOLDER, NewNames, OpenParts, is_part, read_part, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class SharedFeatures:
         # Sorted by content; row _row[i] of part _part[i] is of content _content[i].
         self._content = np.empty(0, dtype=f"S{DIGEST_BYTES}")
         self._part, self._row = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        self._open = OpenParts()
+        self._open = OpenParts(read_part)
 
     def note(self, part: str, contents: Sequence[bytes | None]) -> None:
         """Write down what the samples of a part hold, in the order of its rows.

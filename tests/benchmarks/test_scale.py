@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from benchmarks.scale import SERVER, WORKER, PeakMemory, first_clients, heads_of
+from benchmarks.scale import SERVER, WORKER, Measurement, PeakMemory, first_clients, heads_of, main
 
 PROGRAM = "import time; held = bytearray({megabytes} * 10**6); time.sleep(2)"
 
@@ -44,3 +46,11 @@ def test_heads_are_compared_by_their_files(tmp_path: Path) -> None:
     (tmp_path / "heads" / "fedncm.safetensors").write_bytes(b"1")
     (tmp_path / "statistics.safetensors").write_bytes(b"2")
     assert heads_of(tmp_path) == {"fedncm.safetensors": b"1"}
+
+
+def test_a_picture_is_drawn_of_earlier_lines(tmp_path: Path) -> None:
+    line = Measurement(9275, 2, "fedncm,fedcof", 20.0, 10.0, 2.0, 500.0, 33.7, 1500.0, 700.0, 900.0, 1, 2.0)
+    lines, picture = tmp_path / "lines.jsonl", tmp_path / "scale.png"
+    lines.write_text(json.dumps(asdict(line)) + "\n")
+    main(["--sizes", "unused", "--lines", str(lines), "--picture", str(picture)])
+    assert picture.read_bytes().startswith(b"\x89PNG")
