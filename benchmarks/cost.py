@@ -131,7 +131,7 @@ class Question:
 def questions(scale: int) -> Iterator[Question]:
     """Yield what is measured; ``scale`` divides the sizes."""
     few = Size(clients=max(20 // scale, 1), samples=1000)
-    for method in ("fedncm", "fed3r", "fedcof", "fedroot"):
+    for method in ("fedncm", "fed3r", "fedcof", "fedroot", "fedcgs"):
         square = method != "fedncm"
         clients, many = tuple(value // scale for value in (100, 200, 400, 800)), Size(samples=8)
         yield Question("clients' statistics", "N", client_seconds, method, "samples", (1000, 2000, 4000), 1, few)

@@ -12,6 +12,25 @@ _T = TypeVar("_T")
 _RESET_PEAK = "5"  # see proc(5), /proc/pid/clear_refs
 
 
+class Rise:
+    """The peak of this process's resident memory from now on.
+
+    Raises
+    ------
+    OSError
+        Where the kernel keeps no peak that can be reset (not Linux, or a container that forbids it).
+    """
+
+    def __init__(self) -> None:
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
+        self._before = _resident("VmRSS")
+
+    def megabytes(self) -> float:
+        """Return by how many MB it has risen above its start."""
+        return _resident("VmHWM") - self._before
+
+
 def with_peak_memory(work: Callable[[], _T]) -> tuple[_T, float]:
     """Return what ``work`` returns, and by how many MB resident memory rose above its start while it ran.
 
@@ -20,11 +39,9 @@ def with_peak_memory(work: Callable[[], _T]) -> tuple[_T, float]:
     OSError
         Where the kernel keeps no peak that can be reset (not Linux, or a container that forbids it).
     """
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
-    before = _resident("VmRSS")
+    rise = Rise()
     result = work()
-    return result, _resident("VmHWM") - before
+    return result, rise.megabytes()
 
 
 def _resident(field: str) -> float:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.read_ahead import read_ahead
 from fedstats_app.backbones.samples import check_kind
-from fedstats_app.data import Dataset, FeatureCache, Sample, UnreadableSampleError
+from fedstats_app.data import Dataset, FeatureCache, UnreadableSampleError
 from fedstats_app.data.contents import sample_digest
 
 logger = logging.getLogger("fedstats_app")
@@ -40,7 +40,7 @@ class FeatureReader:
     num_unreadable : int
         Samples that could not be read so far.
     read_threads : int
-        Threads that read and decode images ahead of the network; texts are read when they are wanted.
+        Threads that read, decode and transform images ahead of the network; texts are read when they are wanted.
     """
 
     backbone: Backbone
@@ -102,7 +102,7 @@ class FeatureReader:
                 known[here], missing = True, missing[~found]
         read: list[int] = []
         done = 0
-        for batch in self.backbone.extract(self._samples(dataset, indices, missing, read)):
+        for batch in self.backbone.extract_inputs(self._inputs(dataset, indices, missing, read)):
             features[torch.tensor(read[done : done + len(batch)])] = batch
             done += len(batch)
         if cache is not None and read:
@@ -111,22 +111,26 @@ class FeatureReader:
         positions = torch.from_numpy(np.flatnonzero(known))
         return features[positions.to(features.device)], positions
 
-    def _samples(
+    def _inputs(
         self, dataset: Dataset, indices: NDArray[np.int64], missing: NDArray[np.int64], read: list[int]
-    ) -> Iterator[Sample]:
-        """Yield the samples that can be read and append their positions to ``read``."""
-        places = missing.tolist()
-        results = read_ahead(dataset.sample, indices[missing].tolist(), self.read_threads * (dataset.kind == "image"))
+    ) -> Iterator[Tensor]:
+        """Yield the samples that can be read, transformed, and append their positions to ``read``."""
+        places, transform = missing.tolist(), self.backbone.transform
+
+        def transformed(index: int) -> Tensor:
+            return transform(dataset.sample(index, transform.draft_side))
+
+        results = read_ahead(transformed, indices[missing].tolist(), self.read_threads * (dataset.kind == "image"))
         for position, result in zip(places, results, strict=True):
             try:
-                sample = result()
+                one = result()
             except UnreadableSampleError as error:
                 self.num_unreadable += 1
                 # The name stays in this site's own log: file names can be personal data.
                 logger.warning("left out: %s", error)
                 continue
             read.append(position)
-            yield sample
+            yield one
 
     def _cache(self, dataset: Dataset) -> FeatureCache | None:
         if self.cache_root is None:

@@ -26,6 +26,10 @@ class InputTransform(Protocol):
         """Side of the square image in pixels, or the most tokens of a text."""
 
     @property
+    def draft_side(self) -> int:
+        """Pixels that must remain of either side of a JPEG that is decoded smaller; 0 to decode it whole."""
+
+    @property
     def spec(self) -> dict[str, object]:
         """All that determines the result, as values that JSON can hold."""
 
@@ -39,6 +43,9 @@ class InputTransform(Protocol):
 
     def blank(self) -> Tensor:
         """Return what an empty sample becomes, to try a network on."""
+
+    def probes(self) -> list[Tensor]:
+        """Return some inputs, always the same ones, on which two ways of computing features are compared."""
 
     def __call__(self, sample: Any, /) -> Tensor:
         """Turn one sample into a tensor of one of the shapes, on the CPU."""

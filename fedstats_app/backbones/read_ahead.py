@@ -10,7 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Samples that wait for the network, for each thread: whole photographs in memory.
+# Samples that wait for the network, for each thread.
 _WAITING = 4
 
 

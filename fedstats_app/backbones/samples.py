@@ -87,7 +87,8 @@ class _TransformedSamples:
         return self._backbone.transform.stack(chosen)
 
     def _read(self, index: int) -> Tensor:
-        return self._backbone.transform(self._dataset.sample(index))
+        transform = self._backbone.transform
+        return transform(self._dataset.sample(index, transform.draft_side))
 
 
 class ImageSamples(_TransformedSamples):

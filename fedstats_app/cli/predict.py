@@ -97,7 +97,8 @@ def _predictions(
     with progress.doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
         for start in range(0, len(dataset), CHUNK):
             chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
-            rankings = classifier.top(counted(readable(dataset, chunk, read, unreadable), step), top)
+            samples = readable(dataset, chunk, read, unreadable, draft_side=classifier.backbone.transform.draft_side)
+            rankings = classifier.top(counted(samples, step), top)
             step.at(chunk.stop)
             for index, ranking in zip(read, rankings, strict=True):
                 yield dataset.sample_name(index), ranking

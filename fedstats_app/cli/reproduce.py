@@ -48,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     catalogue = Catalogue.read(folder)
     if not arguments.name:
         presets = [read_preset(folder / f"{name}.toml", catalogue) for name in preset_names(folder)]
-        print(table(("name", "what"), [(one.name, one.title) for one in presets], left=2))
+        listed = [(one.name, one.title) for one in presets]
+        print(table(("name", "what"), [*listed, *catalogue.elsewhere.items()], left=2))
         return 0
     preset = _preset(arguments.name, folder, catalogue)
     given, sweep = _given([*arguments.settings, *arguments.others])
@@ -76,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _preset(name: str, folder: Path, catalogue: Catalogue) -> Preset:
     if not name.endswith(".toml"):
+        if name in catalogue.elsewhere:
+            raise CommandError(f"{name} is no table of this command: {catalogue.elsewhere[name]}")
         if name not in preset_names(folder):
             raise CommandError(f"no such preset: {name!r}; `fedstats reproduce` lists them, FILE.toml names one's own")
         return read_preset(folder / f"{name}.toml", catalogue)

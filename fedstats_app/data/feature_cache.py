@@ -7,14 +7,22 @@ is read.
 """
 
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstats_app.data.feature_cache_files import FOLDER, KEY, is_part, read_part, write_part
+from fedstats_app.data.feature_cache_files import (
+    FOLDER,
+    KEY,
+    NewNames,
+    OpenParts,
+    is_part,
+    map_part,
+    read_part,
+    write_part,
+)
 from fedstats_app.data.shared_features import SharedFeatures
 
 logger = logging.getLogger(__name__)
@@ -48,10 +56,12 @@ class FeatureCache:
                 raise ValueError(f"a feature cache's key must be 16 to 128 lower-case hex digits, got {digits!r}")
         self._shared = SharedFeatures(Path(root), backbone, key) if backbone else None
         self.folder = Path(root) / FOLDER / key
-        self._taken_in: set[str] = set()
+        self._names = NewNames(self.folder)
         # A damaged part is tried again once it was written anew, which its time of change tells.
         self._damaged: dict[str, int] = {}
-        self._parts: list[NDArray[np.void]] = []
+        self._parts: list[Path] = []
+        self._feature_dim = 0
+        self._open = OpenParts(map_part)
         # Where the feature of sample i is: row _row[i] of part _part[i].
         self._part = np.empty(0, dtype=np.int64)
         self._row = np.empty(0, dtype=np.int64)
@@ -87,10 +97,15 @@ class FeatureCache:
         known = part != _ABSENT
         if not self._parts:
             return None, known
-        features = np.full((len(wanted), self._feature_dim()), np.nan, dtype=np.float32)
-        for number in np.unique(part[known]):
+        features = np.full((len(wanted), self._feature_dim), np.nan, dtype=np.float32)
+        for number in np.unique(part[known]).tolist():
             here = part == number
-            features[here] = self._parts[number]["feature"][self._row[wanted[here]]]
+            records = self._open.records(self._parts[number])
+            if records is None:  # cleared or damaged since it was taken in
+                known[here] = False
+                self._forget(number)
+            else:
+                features[here] = records["feature"][self._row[wanted[here]]]
         return features, known
 
     def lookup_contents(self, contents: Sequence[bytes | None]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
@@ -156,14 +171,9 @@ class FeatureCache:
         part[inside] = self._part[wanted[inside]]
         return part
 
-    def _feature_dim(self) -> int:
-        return int(self._parts[0]["feature"].shape[1])
-
     def _scan(self) -> None:
         """Take in the parts that were written since the last time, in the order of their names."""
-        if not self.folder.is_dir():
-            return
-        for name in sorted(set(os.listdir(self.folder)) - self._taken_in):
+        for name in self._names.listed():
             path = self.folder / name
             if not is_part(path):
                 continue
@@ -172,18 +182,24 @@ class FeatureCache:
                 if self._damaged.get(name) == changed:
                     continue
                 self._damaged[name] = changed
-                self._add(read_part(path))
+                self._add(path, read_part(path))
             except FileNotFoundError:
                 continue  # cleared by another process since it was listed
             except (OSError, ValueError) as error:
                 logger.warning("cached features in %s are damaged and will be computed again: %s", path, error)
                 continue
             del self._damaged[name]
-            self._taken_in.add(name)
+            self._names.seen.add(name)
 
-    def _add(self, records: NDArray[np.void]) -> None:
-        if self._parts and records["feature"].shape[1] != self._feature_dim():
-            raise ValueError(f"features of {records['feature'].shape[1]} numbers among those of {self._feature_dim()}")
+    def _forget(self, number: int) -> None:
+        self._part[self._part == number] = _ABSENT
+        self._names.seen.discard(self._parts[number].name)
+
+    def _add(self, path: Path, records: NDArray[np.void]) -> None:
+        dim = int(records["feature"].shape[1])
+        if self._parts and dim != self._feature_dim:
+            raise ValueError(f"features of {dim} numbers among those of {self._feature_dim}")
+        self._feature_dim = dim
         indices = records["index"].astype(np.int64)
         grow = int(indices.max()) + 1 - len(self._part)
         if grow > 0:
@@ -193,7 +209,7 @@ class FeatureCache:
         if new.size:
             self._part[indices[new]] = len(self._parts)
             self._row[indices[new]] = new
-            self._parts.append(records)
+            self._parts.append(path)
 
 
 def _checked_indices(indices: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -5,7 +5,8 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,11 @@ FOLDER = "features"
 CONTENTS = "contents"
 KEY = re.compile(r"[0-9a-f]{16,128}")
 _PART_NAME = re.compile(r"[0-9a-f]{64}\.npy")
+# Parts that are mapped at a time: each holds a file open, and a process may often have only 1,024.
+MOST_OPEN = 64
+# A folder of n names is listed again when n / LISTED_FOR more searches have asked for it: else as many clients as there
+# are parts would each list all of them.
+LISTED_FOR = 100
 
 
 def default_cache_root() -> Path:
@@ -40,7 +46,7 @@ def cache_size(root: Path) -> int:
 def clear_cache(root: Path) -> int:
     """Delete all cached features under a root, and nothing else, and return the bytes freed.
 
-    Processes that read the cache meanwhile go on with what they have mapped (on Windows their files cannot be deleted).
+    Processes that read the cache meanwhile compute again what is gone (on Windows open files cannot be deleted).
     """
     freed = 0
     for path in list(_own_files(root)):
@@ -123,10 +129,72 @@ def read_part(path: Path) -> NDArray[np.void]:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != path.stem:
         raise ValueError(f"its SHA-256 is {digest}")
+    return map_part(path)
+
+
+def map_part(path: Path) -> NDArray[np.void]:
+    """Map a part whose bytes were checked before.
+
+    Raises
+    ------
+    OSError, ValueError
+        As :func:`read_part`, but for its digest.
+    """
     records: NDArray[np.void] = np.load(path, mmap_mode="r", allow_pickle=False)
     if records.dtype.names != ("index", "feature") or records.ndim != 1 or len(records) == 0:
         raise ValueError(f"records of (index, feature) are needed, got {records.dtype} of shape {records.shape}")
     return records
+
+
+class OpenParts:
+    """Parts that are mapped into memory: the ones used last.
+
+    Parameters
+    ----------
+    read : callable
+        :func:`read_part`, or :func:`map_part` where they were checked before.
+    """
+
+    def __init__(self, read: Callable[[Path], NDArray[np.void]]) -> None:
+        self._read = read
+        self._open: OrderedDict[Path, NDArray[np.void] | None] = OrderedDict()
+
+    def records(self, path: Path) -> NDArray[np.void] | None:
+        """Return a part's records, None where it is gone or damaged."""
+        if path not in self._open:
+            try:
+                self._open[path] = self._read(path)
+            except (OSError, ValueError):
+                self._open[path] = None
+            if len(self._open) > MOST_OPEN:
+                self._open.popitem(last=False)
+        self._open.move_to_end(path)
+        return self._open[path]
+
+
+class NewNames:
+    """What was written into a folder since it was listed before.
+
+    Attributes
+    ----------
+    seen : set of str
+        Names that are new no more; whoever uses them adds them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._left = folder, 0
+        self.seen: set[str] = set()
+
+    def listed(self) -> list[str]:
+        """Return new names, sorted; none where the folder is not there, or was listed a moment ago."""
+        if self._left:
+            self._left -= 1
+            return []
+        if not self._folder.is_dir():
+            return []
+        names = os.listdir(self._folder)
+        self._left = len(names) // LISTED_FOR
+        return sorted(set(names) - self.seen)
 
 
 def _key_folders(root: Path) -> list[Path]:

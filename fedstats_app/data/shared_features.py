@@ -9,8 +9,6 @@ are small, and are read only when a sample is not known by its place in the data
 import hashlib
 import io
 import logging
-import os
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,13 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstats_app.data.contents import DIGEST_BYTES
-from fedstats_app.data.feature_cache_files import CONTENTS, FOLDER, is_part, read_part, write_whole
+from fedstats_app.data.feature_cache_files import CONTENTS, FOLDER, NewNames, OpenParts, is_part, read_part, write_whole
 
 logger = logging.getLogger(__name__)
 
 _HEAD_BYTES = 64
-# Of other data sets that are mapped at a time.
-_PARTS_OPEN = 64
 
 
 class SharedFeatures:
@@ -43,12 +39,12 @@ class SharedFeatures:
     def __init__(self, root: Path, backbone: str, key: str) -> None:
         self._root, self._key = root, key
         self._folder = root / CONTENTS / backbone
-        self._lists: set[str] = set()
+        self._lists = NewNames(self._folder)
         self._parts: list[Path] = []
         # Sorted by content; row _row[i] of part _part[i] is of content _content[i].
         self._content = np.empty(0, dtype=f"S{DIGEST_BYTES}")
         self._part, self._row = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        self._open: OrderedDict[int, NDArray[np.void] | None] = OrderedDict()
+        self._open = OpenParts(read_part)
 
     def note(self, part: str, contents: Sequence[bytes | None]) -> None:
         """Write down what the samples of a part hold, in the order of its rows.
@@ -91,7 +87,7 @@ class SharedFeatures:
         features: NDArray[np.float32] | None = None
         # A content of zeros stands for none, in lists and here.
         for i in np.flatnonzero((self._content[place] == wanted) & (wanted != b"")).tolist():
-            records = self._records(int(self._part[place[i]]))
+            records = self._open.records(self._parts[int(self._part[place[i]])])
             row = int(self._row[place[i]])
             if records is None or row >= len(records):
                 continue
@@ -104,13 +100,11 @@ class SharedFeatures:
 
     def _scan(self) -> None:
         """Take in the lists that were written since the last time, but for those of the cache's own parts."""
-        if not self._folder.is_dir():
-            return
         found, parts, rows = [self._content], [self._part], [self._row]
-        for name in sorted(set(os.listdir(self._folder)) - self._lists):
+        for name in self._lists.listed():
             if not is_part(Path(name)):
                 continue
-            self._lists.add(name)
+            self._lists.seen.add(name)
             try:
                 body = (self._folder / name).read_bytes()
             except OSError:
@@ -132,15 +126,3 @@ class SharedFeatures:
             order = np.argsort(content, kind="stable")
             self._content, self._part = content[order], np.concatenate(parts)[order]
             self._row = np.concatenate(rows)[order]
-
-    def _records(self, number: int) -> NDArray[np.void] | None:
-        """Return a part's records, None where it is gone or damaged."""
-        if number not in self._open:
-            try:
-                self._open[number] = read_part(self._parts[number])
-            except (OSError, ValueError):
-                self._open[number] = None
-            if len(self._open) > _PARTS_OPEN:
-                self._open.popitem(last=False)
-        self._open.move_to_end(number)
-        return self._open[number]

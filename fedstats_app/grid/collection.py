@@ -76,8 +76,10 @@ class Collection:
         self._num_earlier = self._sums[0].num_examples if self._sums else 0
         self.capped: CappedStatistics | None = None
         if caps.bind:
-            nobody = torch.zeros(request.num_classes, dtype=torch.int64)
-            self.capped = CappedStatistics(caps, self._sums[0].summed().class_counts if self._sums else nobody)
+            counts = torch.zeros(request.num_classes, dtype=torch.int64)
+            if self._sums:
+                counts = self._sums[0].summed(gram=False).class_counts
+            self.capped = CappedStatistics(caps, counts)
         self._base, self._is_stale = list(self._sums), False  # what clients are added to, where they are capped
         self._known = {one.digest: one for one in self._earlier if one.digest}
         self._sizes: list[ReceivedStatistics] = []  # of what was merged, without the statistics themselves

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fedstats_app.options import Options
+from fedstats_app.threads import one_thread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
         StatisticsSum,
     )
 
+# Up to so many a solve is made on one thread of torch; with more, all of them are worth the last bits.
+FEW_FEATURES = 2048
 # From M, K, C, d to numbers.
 Uplink = Callable[[int, int, int, int], int]
 OptionsType = TypeVar("OptionsType", bound=Options)
@@ -213,7 +217,14 @@ class ConfiguredMethod:
         return self.method.uplink if self.method.uplink_with is None else self.method.uplink_with(self.options)
 
     def solve(self, statistics: StatisticsSum) -> LinearHead:
-        """Return the head, from statistics that cover the specification."""
+        """Return the head, from statistics that cover the specification.
+
+        With few features it has the same bits whatever the number of torch's threads.
+        """
+        with one_thread() if statistics.feature_dim <= FEW_FEATURES else contextlib.nullcontext():
+            return self._solve(statistics)
+
+    def _solve(self, statistics: StatisticsSum) -> LinearHead:
         if not self.keeps_rows or self.method.complete is not None:
             return self.method.solve(self.sums(statistics), self.options)
         if not self.method.needs.gram:
@@ -225,7 +236,9 @@ class ConfiguredMethod:
     def sums(self, statistics: StatisticsSum) -> FeatureStatistics:
         """Return the sums of statistics that cover the specification, completed where the method does that."""
         complete = self.method.complete
-        return statistics.summed() if complete is None else complete(statistics.low_rank())
+        if complete is None:
+            return statistics.summed(gram=self.method.needs.gram)
+        return complete(statistics.low_rank())
 
     def fixed(self, parameters: Mapping[str, float]) -> ConfiguredMethod:
         """Return the method with the regulariser of a head that it solved, for :meth:`solve_mixture`.

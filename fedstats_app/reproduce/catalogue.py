@@ -26,7 +26,7 @@ class Measure:
     factor : float
         From the unit of results.json to this one.
     digits : int
-        After the point.
+        After the point; -1 for powers of ten.
     entry : str
         Its name in results.json; "" for the measure's own.
     per : tuple of str
@@ -39,6 +39,11 @@ class Measure:
     digits: int
     entry: str = ""
     per: tuple[str, ...] = ()
+
+    def text(self, number: float, *, sign: bool = False) -> str:
+        """Write a number in this unit; with a plus where it is a difference."""
+        digits = "1e" if self.digits < 0 else f"{self.digits}f"
+        return f"{number:{'+' if sign else ''}.{digits}}"
 
     @property
     def heading(self) -> str:
@@ -54,6 +59,9 @@ MEASURES = {
     "uplink_bytes": Measure("sent by all clients, by the paper's formula", "MB", 1e-6, 2),
     "wire_bytes": Measure("sent by all clients, as sent", "MB", 1e-6, 2),
     "bytes": Measure("sent and received in training", "MB", 1e-6, 2),
+    # Of `statistics-error`: what was added up against the statistics of all samples in one place.
+    "largest_error": Measure("largest error of an entry", "", 1.0, -1, entry="largest"),
+    "relative_error": Measure("error by Frobenius norms", "", 1.0, -1, entry="relative"),
     # Both follow from the paper's formula of FedNCM and FedCOF, M d numbers, and of FedCGS.
     "means_per_class": Measure(
         "means of a class", "", 1 / _NUMBER_BYTES, 2, entry="uplink_bytes", per=("classes", "dimension")
@@ -105,11 +113,20 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Papers, data sets and deviations by the names that presets have for them."""
+    """Papers, data sets and deviations by the names that presets have for them.
+
+    Attributes
+    ----------
+    papers, data, deviations : mapping
+        By name.
+    elsewhere : mapping
+        What is no preset, by the name that it would have: where it is, or why it is not.
+    """
 
     papers: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, DataSet] = field(default_factory=dict)
     deviations: Mapping[str, Deviation] = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Catalogue:
@@ -122,10 +139,11 @@ class Catalogue:
         """
         content = read_toml(folder / FILE)
         owner = str(folder / FILE)
-        check_fields(content, {"papers", "data", "deviations"}, owner)
+        check_fields(content, {"papers", "data", "deviations", "elsewhere"}, owner)
         try:
             return cls(
                 papers=content["papers"],
+                elsewhere=content.get("elsewhere", {}),
                 data={name: DataSet(**entry) for name, entry in content["data"].items()},
                 deviations={
                     name: Deviation(entry["text"], tuple(entry.get("measures", ())))

@@ -11,6 +11,7 @@ from typing import Any
 from fedstats_app.reproduce.catalogue import MEASURES, Catalogue, PresetError
 from fedstats_app.reproduce.plan import PlannedRun
 from fedstats_app.reproduce.preset import Column, Preset, Row
+from fedstats_app.reproduce.published import Published, Range
 from fedstats_app.results.training_curves import mean_and_deviation
 from fedstats_app.storage.json_digest import read_json_file
 
@@ -66,7 +67,7 @@ class Comparison:
         Which.
     values : tuple of float
         One per seed, in the measure's unit; empty where nothing was run.
-    published : float or None
+    published : float, Range or None
         None where it is not recorded.
     reasons : tuple of str
         Names of the deviations that touch it.
@@ -78,7 +79,7 @@ class Comparison:
     column: str
     measure: str
     values: tuple[float, ...]
-    published: float | None
+    published: Published | None
     reasons: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
 
@@ -89,8 +90,13 @@ class Comparison:
 
     @property
     def difference(self) -> float | None:
-        """Ours less the published number."""
-        return None if self.ours is None or self.published is None else self.ours[0] - self.published
+        """Ours less the published number; None of a range."""
+        return self.ours[0] - self.published if self.ours is not None and isinstance(self.published, float) else None
+
+    @property
+    def place(self) -> str:
+        """Where our mean lies in a published range, "below", "inside" or "above"; "" where none is published."""
+        return self.published.where(self.ours[0]) if self.ours is not None and isinstance(self.published, Range) else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, and what follows from them."""
@@ -101,6 +107,7 @@ class Comparison:
             "mean": mean,
             "std": deviation,
             "difference": self.difference,
+            "place": self.place,
         }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedstats_app.reproduce.catalogue import MEASURES
 from fedstats_app.reproduce.outcome import Comparison
+from fedstats_app.reproduce.published import Published, Range
 from fedstats_app.results.plots.accuracy import CostPoint
 from fedstats_app.results.plots.style import (
     METHOD_COLOURS,
@@ -46,9 +47,11 @@ def draw(comparisons: Sequence[Comparison], path: Path, title: str) -> None:
         axes = figure.add_subplot()
         places, heads = _places(shown)
         for one, place in zip(shown, places, strict=True):
-            if one.difference is not None and one.ours is not None and one.published is not None:
-                axes.plot([one.ours[0], one.published], [place, place], color=MUTED, linewidth=0.8, zorder=1)
-            if one.published is not None:
+            if isinstance(one.published, Range):
+                axes.plot(_ends(one.published), [place, place], color=_PUBLISHED, linewidth=5, alpha=0.35, zorder=1)
+            elif one.published is not None:
+                if one.ours is not None:
+                    axes.plot([one.ours[0], one.published], [place, place], color=MUTED, linewidth=0.8, zorder=1)
                 axes.plot(one.published, place, "D", markersize=5.5, mfc="white", mec=_PUBLISHED, mew=1.4, zorder=2)
             if one.ours is not None:
                 mean, spread = one.ours
@@ -60,14 +63,23 @@ def draw(comparisons: Sequence[Comparison], path: Path, title: str) -> None:
                 row, (0, place), xycoords=("axes fraction", "data"), va="center", fontweight="bold", fontsize=9
             )
         axes.set_ylim(max(places) + 0.8, -0.8)
-        numbers = [number for one in shown for number in (*one.values, *([one.published] if one.published else []))]
+        numbers = [number for one in shown for number in (*one.values, *_ends(one.published))]
         if min(numbers) > 0 and max(numbers) > _WIDE * min(numbers):
             axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(whole)
+            if measure.digits >= 0:
+                axes.xaxis.set_major_formatter(whole)
         axes.set_xlabel(measure.heading)
         quiet_axes(axes, "x")
-        set_title(axes, title, "filled: ours, mean and standard deviation over seeds; open: published", inches=_WIDTH)
+        set_title(
+            axes, title, "filled: ours, mean and standard deviation over seeds; open or bar: published", inches=_WIDTH
+        )
         save_png(figure, path)
+
+
+def _ends(published: Published | None) -> list[float]:
+    if isinstance(published, Range):
+        return [published.low, published.high]
+    return [published] if published else []
 
 
 def _places(shown: Sequence[Comparison]) -> tuple[list[float], list[tuple[float, str]]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstats_app.reproduce.catalogue import FILE, MEASURES, Catalogue, PresetError, check_fields, read_toml
+from fedstats_app.reproduce.published import Published, read_published
 
 _PRESET = {"title", "paper", "place", "seeds", "spread", "measures", "notes", "deviations", "run", "columns", "sweep"}
 _ROW = {"data", "published", "deviations", "cells", "keys"}
@@ -56,17 +57,23 @@ class Row:
     of_column : mapping
         From a column to the run-config keys of that one cell.
     published : mapping
-        From measure to column to the published number, in the measure's unit.
+        From measure to column to the published number or range, in the measure's unit.
     deviations : mapping
         From "" (all cells), a column, or "MEASURE.COLUMN" to names in the catalogue.
+    title : str
+        Its name without the point of a sweep.
+    point : mapping
+        The values of the keys that are swept over.
     """
 
     name: str
     data: str
     keys: Mapping[str, Any]
     of_column: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    published: Mapping[str, Mapping[str, Published]] = field(default_factory=dict)
     deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    title: str = ""
+    point: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -223,6 +230,8 @@ def with_sweep(preset: Preset, sweep: Mapping[str, Sequence[Any]]) -> Preset:
                 name=swept(row.name, point),
                 keys={**row.keys, **point},
                 published=row.published if same else {},
+                title=row.title or row.name,
+                point={**row.point, **point},
             )
         )
     return replace(preset, rows=tuple(rows))
@@ -285,18 +294,13 @@ def _rows(
             keys={**keys, **point},
             of_column=of_column,
             published={
-                measure: {column: _number(given, index, len(points), owner) for column, given in numbers.items()}
+                measure: {column: read_published(given, index, len(points), owner) for column, given in numbers.items()}
                 for measure, numbers in published.items()
             },
             deviations=deviations,
+            title=name,
+            point=point,
         )
-
-
-def _number(given: Any, index: int, number: int, owner: str) -> float:
-    values = given if isinstance(given, list) else [given]
-    if len(values) != number or any(isinstance(one, bool) or not isinstance(one, (int, float)) for one in values):
-        raise PresetError(f"{owner}: published: must be {number} number(s), one for each value swept over, got {given}")
-    return float(values[index])
 
 
 def _known(name: str, names: Any, role: str, owner: str) -> None:

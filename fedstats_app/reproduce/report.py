@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstats_app.reproduce.catalogue import Catalogue
+from fedstats_app.reproduce.curves import draw_curves, panels_of
 from fedstats_app.reproduce.outcome import CellResult, Comparison, cell_results, compare
 from fedstats_app.reproduce.picture import cost_points, draw
 from fedstats_app.reproduce.plan import PlannedRun
@@ -67,9 +68,9 @@ def reproduce(
     given : mapping
         The run-config keys that were given in place of the preset's.
     folder : Path
-        Gets results.json (all numbers), table.md, table.csv, a picture for each measure, where bytes are published too
-        accuracy against megabytes for each row, where something was trained training.png, and in ``runs`` a folder for
-        each run.
+        Gets results.json (all numbers), table.md, table.csv, a picture for each measure and of a sweep its curves,
+        where bytes are published too accuracy against megabytes for each row, where something was trained training.png,
+        and in ``runs`` a folder for each run.
     simulate, say : callable
         As of :func:`fedstats_app.reproduce.running.make_runs`.
 
@@ -109,6 +110,9 @@ def reproduce(
         if shown := [one for one in comparisons if one.measure == measure]:
             files.append(folder / f"{measure}.png")
             draw(shown, files[-1], preset.title)
+            if panels := panels_of(preset.rows, shown):
+                files.append(folder / f"{measure}-curves.png")
+                draw_curves(panels, files[-1], preset.title)
     for number, (row, points) in enumerate(cost_points(comparisons).items(), start=1):
         files.append(folder / f"accuracy-vs-megabytes-{number}.png")
         plot_accuracy_vs_megabytes(points, files[-1], row)

@@ -13,12 +13,15 @@ from fedstats_app.data import DatasetError
 from fedstats_app.data.clients import training_set
 from fedstats_app.reproduce.catalogue import Catalogue
 from fedstats_app.reproduce.plan import PlannedRun
+from fedstats_app.results.resume import AnotherRunError
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.toml_text import to_toml
 
 # Run-config keys to the run folder of a completed run, as `fedstats_app.simulate`.
 Simulate = Callable[[Mapping[str, Any]], Path]
 SETTINGS = "settings.toml"
+# Begins a start-head-file that the run of another column of the same row and seed leaves: /column:NAME/heads/FILE.
+OF_COLUMN = "/column:"
 
 
 class DataMissingError(ValueError):
@@ -65,10 +68,16 @@ def completed_run(folder: Path) -> Path | None:
     return done[-1] if done else None
 
 
+def interrupted_run(folder: Path) -> Path | None:
+    """Return the newest run folder in a folder if it got as far as to be gone on with, else None."""
+    runs = sorted(path.parent for path in folder.glob("*/status.json"))
+    return runs[-1] if runs and (runs[-1] / "config.json").is_file() else None
+
+
 def make_runs(
     runs: Sequence[PlannedRun], folder: Path, simulate: Simulate, say: Callable[[str], None]
 ) -> dict[str, Path]:
-    """Make the runs that have not been made.
+    """Make the runs that have not been made, and go on with the one that was interrupted.
 
     Parameters
     ----------
@@ -84,25 +93,26 @@ def make_runs(
     Raises
     ------
     RunFailedError
-        At the first run that fails.
+        At the first run that fails, or that starts from a head of a column that was not asked for.
 
     Returns
     -------
     dict
         From the name of each run to its run folder.
     """
-    made = {}
+    made: dict[str, Path] = {}
     for number, run in enumerate(runs, start=1):
         place = folder / run.name
         what = f"run {number} of {len(runs)}: {run.title()}; seed {run.settings['seed']}"
         done = completed_run(place)
         if done is None:
             say(what)
+            settings = _with_start_head(run, runs, made)
             place.mkdir(parents=True, exist_ok=True)
-            write_atomically(place / SETTINGS, to_toml(run.settings).encode())
+            write_atomically(place / SETTINGS, to_toml(settings).encode())
             began = time.monotonic()
             try:
-                done = simulate({**run.settings, "output-dir": str(place)})
+                done = _made(settings, place, simulate, say)
             except Exception as error:  # whatever a run may end with
                 raise RunFailedError(f"{what} failed: {error}. Those before it are kept: repeat the command") from error
             say(f"  {time.monotonic() - began:.0f} seconds")
@@ -110,3 +120,29 @@ def make_runs(
             say(f"{what}: completed before")
         made[run.name] = done
     return made
+
+
+def _with_start_head(run: PlannedRun, runs: Sequence[PlannedRun], made: Mapping[str, Path]) -> Mapping[str, Any]:
+    """Return a run's settings, with the head of another column's run where they name one."""
+    path = str(run.settings.get("start-head-file", ""))
+    if not path.startswith(OF_COLUMN):
+        return run.settings
+    column, _, file = path.removeprefix(OF_COLUMN).partition("/")
+    cell = run.cells[0][0]
+    wanted = (cell.row.name, column, cell.seed)
+    for other in runs:
+        if other.name in made and any(one.key == wanted for one, _ in other.cells):
+            return {**run.settings, "start-head-file": str(made[other.name] / file)}
+    raise RunFailedError(f"{run.title()} starts from a head of the column {column!r}: ask for that one, too")
+
+
+def _made(settings: Mapping[str, Any], place: Path, simulate: Simulate, say: Callable[[str], None]) -> Path:
+    """Go on with an interrupted run, or begin."""
+    settings, before = {**settings, "output-dir": str(place)}, interrupted_run(place)
+    if before is not None:
+        say(f"  going on with {before.name}")
+        try:
+            return simulate({**settings, "resume": str(before)})
+        except AnotherRunError as error:  # data or defaults of this app have changed since
+            say(f"begun anew: {error}")
+    return simulate(settings)

@@ -6,9 +6,10 @@ import csv
 import io
 from collections.abc import Sequence
 
-from fedstats_app.reproduce.catalogue import MEASURES, Catalogue
+from fedstats_app.reproduce.catalogue import MEASURES, Catalogue, Measure
 from fedstats_app.reproduce.outcome import Comparison
 from fedstats_app.reproduce.preset import Preset
+from fedstats_app.reproduce.published import Range, written
 
 _HEADINGS = ("", "", "ours", "published", "difference", "why it may differ")
 _CSV = ("row", "column", "measure", "unit", "mean", "std", "seeds", "published", "difference", "deviations", "changes")
@@ -60,7 +61,8 @@ def csv_text(comparisons: Sequence[Comparison]) -> str:
     for one in comparisons:
         mean, deviation = one.ours or (None, None)
         unit = MEASURES[one.measure].unit
-        numbers = (mean, deviation, len(one.values), one.published, one.difference)
+        published = written(one.published) if isinstance(one.published, Range) else one.published
+        numbers = (mean, deviation, len(one.values), published, one.place or one.difference)
         writer.writerow(
             [one.row, one.column, one.measure, unit, *numbers, " ".join(one.reasons), "; ".join(one.changes)]
         )
@@ -74,23 +76,23 @@ def pipe_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: 
 
 
 def _cells(one: Comparison, changes: Sequence[str]) -> list[str]:
-    digits = MEASURES[one.measure].digits
+    measure = MEASURES[one.measure]
     why = [*one.reasons, *(str(1 + changes.index(change)) for change in one.changes)] if one.values else []
     return [
         one.row,
         one.column,
-        _ours(one, digits),
-        "not recorded" if one.published is None else f"{one.published:g}",
-        "" if one.difference is None else f"{one.difference:+.{digits}f}",
+        _ours(one, measure),
+        written(one.published),
+        one.place if one.difference is None else measure.text(one.difference, sign=True),
         ", ".join(f"`{reason}`" for reason in why),
     ]
 
 
-def _ours(one: Comparison, digits: int) -> str:
+def _ours(one: Comparison, measure: Measure) -> str:
     if one.ours is None:
         return "not run"
-    mean, deviation = one.ours
-    return f"{mean:.{digits}f}" + (f" ± {deviation:.{digits}f}" if len(one.values) > 1 else "")
+    mean, deviation = map(measure.text, one.ours)
+    return mean + (f" ± {deviation}" if len(one.values) > 1 else "")
 
 
 def _reasons(comparisons: Sequence[Comparison]) -> list[str]:

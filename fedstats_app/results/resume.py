@@ -16,6 +16,10 @@ FREE_KEYS = frozenset(
 )
 
 
+class AnotherRunError(ValueError):
+    """The folder is that of a run with other settings, data or backbone: which."""
+
+
 def check_same_run(folder: Path, record: Mapping[str, object]) -> list[str]:
     """Check that a run goes on as it began, and return what may change the last bits.
 
@@ -33,8 +37,10 @@ def check_same_run(folder: Path, record: Mapping[str, object]) -> list[str]:
 
     Raises
     ------
+    AnotherRunError
+        If a setting that changes results is another one, or data or backbone are.
     ValueError
-        If a setting that changes results is another one, or data or backbone are, or config.json is damaged.
+        If config.json is damaged.
     FileNotFoundError
         If it is no run folder.
     """
@@ -57,7 +63,7 @@ def check_same_run(folder: Path, record: Mapping[str, object]) -> list[str]:
             f"backbone: was {before['backbone']['fingerprint'][:16]}, is {now['backbone']['fingerprint'][:16]}"
         )
     if problems:
-        raise ValueError("resume: this is not the run that was interrupted:\n  " + "\n  ".join(problems))
+        raise AnotherRunError("resume: this is not the run that was interrupted:\n  " + "\n  ".join(problems))
     return [
         f"{key}: was {before.get(key)!r}, is {now.get(key)!r}"
         for key in ("versions", "torch_threads", "platform")

@@ -39,9 +39,8 @@ def read_samples(samples: SampleLike | Iterable[SampleLike], backbone: Backbone)
     TypeError
         If something is of another type.
     """
-    read = _text if backbone.kind == "text" else _image
     for sample in [samples] if isinstance(samples, _ONE) else samples:
-        yield read(sample)
+        yield _text(sample) if backbone.kind == "text" else _image(sample, backbone.transform.draft_side)
 
 
 def _text(sample: SampleLike) -> str:
@@ -60,7 +59,7 @@ def _text(sample: SampleLike) -> str:
         raise ValueError(f"{path} is not a readable text: {error}") from error
 
 
-def _image(sample: SampleLike) -> Image.Image:
+def _image(sample: SampleLike, draft_side: int) -> Image.Image:
     if isinstance(sample, Image.Image):
         return to_rgb(sample)
     if not isinstance(sample, (str, os.PathLike)):
@@ -70,6 +69,6 @@ def _image(sample: SampleLike) -> Image.Image:
         raise FileNotFoundError(f"no image at {path}")
     try:
         with Image.open(path) as image:
-            return to_rgb(image)
+            return to_rgb(image, draft_side)
     except (OSError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} is not a readable image: {error}") from error

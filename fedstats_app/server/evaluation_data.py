@@ -79,8 +79,9 @@ class ServerTestSet:
         for features, labels in self.blocks:
             for name, (feature_map, head) in heads.items():
                 mapped = feature_map(features)
-                predictions = head.predict(mapped, mask_absent=mask_absent)
-                total[name] += HeadScores.from_logits(head.logits(mapped), labels, predictions)
+                logits = head.logits(mapped)
+                predictions = logits.argmax(dim=1) if mask_absent else head.predict(mapped, mask_absent=False)
+                total[name] += HeadScores.from_logits(logits, labels, predictions)
         return total
 
     def calibrate(self, feature_map: FeatureMap, head: LinearHead, scores: HeadScores) -> Calibration | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,9 +18,11 @@ from fedstats_app.heads import solve_ridge
 from fedstats_app.heads.fedroot import complete
 from fedstats_app.heads.influence import Influence, Judges, LeaveOneOut, LeaveOneOutOfGram, LeaveOneOutOfMeans
 from fedstats_app.methods import FED3R, FEDROOT
+from fedstats_app.methods.method import FEW_FEATURES
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, FeatureStatistics, StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.threads import beside_each_other
 
 Clients: TypeAlias = Iterable[tuple[int, tuple[ClientStatistics, ...]]]
 
@@ -96,7 +100,8 @@ def measure(
         summed = complete(low_rank.rows, low_rank.scatter, low_rank.left_out, shaped=False)
     if summed.gram is not None and total.feature_dim <= MAX_GRAM_DIM:
         grams = LeaveOneOutOfGram(summed, _ridge_lambda(strategy, summed), judges)
-        measured.append(_measure("Fed3R" if total.has_gram else "FedRoot", grams, largest, places, who))
+        head, beside = "Fed3R" if total.has_gram else "FedRoot", total.feature_dim <= FEW_FEATURES
+        measured.append(_measure(head, grams, largest, places, who, beside=beside))
     return measured
 
 
@@ -109,16 +114,22 @@ def _ridge_lambda(strategy: StatisticsStrategy, total: FeatureStatistics) -> flo
     return solve_ridge(total, ridge_lambda="auto").report.parameters["ridge_lambda"]
 
 
-def _measure(head: str, left: LeaveOneOut, clients: Clients, places: Mapping[int, int], who: str) -> Influences:
-    """Measure every client, and name those who harm, the worst first."""
+def _measure(
+    head: str, left: LeaveOneOut, clients: Clients, places: Mapping[int, int], who: str, *, beside: bool = False
+) -> Influences:
+    """Measure every client, perhaps beside each other, and name those who harm, the worst first."""
     found: dict[int, Influence] = {}
     named: list[int] = []
     while True:
-        found |= {
-            client: left.influence(places[client], statistics[0])
+        jobs = (
+            functools.partial(_influence, left, places, client, statistics[0])
             for client, statistics in clients
             if client not in named and client in places
-        }
+        )
+        # No more than run at a time: each holds a client's statistics.
+        while beside and (together := list(itertools.islice(jobs, torch.get_num_threads()))):
+            found |= dict(beside_each_other(together))
+        found |= dict(job() for job in jobs)
         worst = max(
             (client for client in found if client not in named and found[client].is_large),
             key=lambda client: (found[client].gain, found[client].class_gain),
@@ -130,6 +141,12 @@ def _measure(head: str, left: LeaveOneOut, clients: Clients, places: Mapping[int
         left.remove(next(statistics[0] for client, statistics in clients if client == worst))
 
 
+def _influence(
+    left: LeaveOneOut, places: Mapping[int, int], client: int, statistics: ClientStatistics
+) -> tuple[int, Influence]:
+    return client, left.influence(places[client], statistics)
+
+
 def with_shares(
     outcomes: list[ClientOutcome],
     kept: Clients,
@@ -138,7 +155,7 @@ def with_shares(
     class_names: tuple[str, ...],
 ) -> list[ClientOutcome]:
     """Return outcomes with each merged client's share of all samples and of every class, and its largest influence."""
-    counts, num_examples = total.summed().class_counts, max(total.num_examples, 1)
+    counts, num_examples = total.summed(gram=False).class_counts, max(total.num_examples, 1)
     position = {outcome.client: index for index, outcome in enumerate(outcomes) if outcome.outcome == "merged"}
     shown = list(outcomes)
     for client, rows in _rows(kept):

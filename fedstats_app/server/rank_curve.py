@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from dataclasses import replace
 
 from fedstats_app.grid.rank_curve import CURVE, RankCurve
-from fedstats_app.heads import HeadScores
+from fedstats_app.heads import HeadScores, LinearHead
 from fedstats_app.heads.fedroot import complete
 from fedstats_app.methods import FEDROOT
 from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.server.run import Run
+from fedstats_app.statistics import ScatterSpec
 from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.threads import beside_each_other
 
 # A rank takes a d x d matrix and a solve: with more features than this, too much for a picture.
 MAX_FEATURE_DIM = 2048
@@ -61,13 +65,17 @@ def curve_points(run: Run, strategy: StatisticsStrategy, curve: RankCurve, score
     own = method.specification
     if run.test_set is None or own.scatter is None or not scores.confusion.num_examples:
         return []
-    heads = {}
     with run.progress.doing("FedRoot at {now} of {total} other ranks", len(curve.specs)) as step:
-        for done, spec in enumerate(curve.specs):
-            step.at(done)
+        done = itertools.count(1)
+
+        def solved(spec: ScatterSpec) -> LinearHead:
             held = curve.low_rank(spec)
-            completed = complete(held.rows, held.scatter, held.left_out)
-            heads[str(spec.rank)] = own.feature_map, method.method.solve(completed, method.options)
+            head = method.method.solve(complete(held.rows, held.scatter, held.left_out), method.options)
+            step.at(next(done))
+            return head
+
+        solves = beside_each_other([functools.partial(solved, spec) for spec in curve.specs])
+    heads = {str(spec.rank): (own.feature_map, head) for spec, head in zip(curve.specs, solves, strict=True)}
     found = run.test_set.evaluate(heads, mask_absent=run.config.run.mask_absent)
     points = [CurvePoint(str(one.rank), curve.wire_bytes(one), found[str(one.rank)].accuracy) for one in curve.specs]
     wire_bytes = strategy.wire_bytes(FEDROOT.name)

@@ -30,6 +30,7 @@ from fedstats_app.results.state import State
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
 from fedstats_app.server.start_heads import head_of_file, label_word_head
+from fedstats_app.server.warm_up import warmed_up
 from fedstats_app.training.request import TrainingRequest
 
 OWN_DATA = "each node's own data"
@@ -162,7 +163,7 @@ def prepare(
     """
     progress.say(f"methods {', '.join(config.methods)}; backbone {config.backbone.backbone}")
     extension = Extension(config.federation)
-    with progress.doing("waiting for SuperNodes and their answers"):
+    with progress.doing("waiting for SuperNodes and their answers"), warmed_up(config):
         federation = _discover(config, grid, extension, progress, on_reply)
     simulated, supernodes = federation.simulated, len(set(federation.hosts.values()))
     data_name = config.data.dataset if simulated else OWN_DATA

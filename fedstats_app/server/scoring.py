@@ -147,5 +147,5 @@ def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
 
 
 def _probe_step(strategy: StatisticsStrategy, method: str) -> float | None:
-    total = strategy.statistics(method).summed()
+    total = strategy.statistics(method).summed(gram=False)
     return probe_step(total.class_counts, total.class_sums)

@@ -61,5 +61,6 @@ def simulate(
         try:
             server_app.app(grid, context)
         finally:
+            grid.close()
             LastWord.forget()
     return folder_of(context)

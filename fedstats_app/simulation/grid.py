@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
@@ -15,17 +18,17 @@ from fedstats_app.simulation.flower import give_id
 FIRST_NODE_ID = 1000
 # What Flower answers for a ClientApp that raised.
 CLIENT_APP_RAISED = 2
-# Replies are handed out at least so often, so that the server can say how far it is and use them.
-SECONDS_PER_PULL = 0.05
-SECONDS_BETWEEN_PULLS = 0.01
+# Who waits for a reply looks up so often: on Windows a thread that waits without an end hears no Ctrl-C.
+SECONDS_PER_WAIT = 0.5
 
 App = Callable[[Message, Context], Message]
 
 
 class InProcessGrid(Grid):
-    """Calls a ClientApp for each message when the server comes for replies, in the order of the messages.
+    """Calls a ClientApp for each message, one after another in their order, in a thread beside the server's.
 
-    Every message is copied on its way, and each node's state is kept between messages, as Flower's simulation does it.
+    Clients compute while the server adds up what others sent. Every message is copied on its way, and each node's state
+    is kept between messages, as Flower's simulation does it. Whoever makes it is to :meth:`close` it.
 
     Parameters
     ----------
@@ -51,7 +54,14 @@ class InProcessGrid(Grid):
             )
             for node in range(supernodes)
         }
+        # Messages that nobody has begun with, the one that is being answered, and replies that nobody has fetched.
         self._waiting: dict[str, Message] = {}
+        self._begun = ""
+        self._replies: dict[str, Message] = {}
+        self._changed, self._closed = threading.Condition(), False
+        self._failure: BaseException | None = None
+        self._worker: threading.Thread | None = None
+        self._torch_threads = torch.get_num_threads()
         self._ids = itertools.count(1)
         self._run: object = None
 
@@ -76,22 +86,37 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Take messages to nodes, and return their ids; one to nobody is left out, as in Flower's simulation."""
-        ids = []
+        taken = {}
         for msg in messages:
             self._name(msg)
             if msg.metadata.dst_node_id in self._contexts:
-                self._waiting[msg.metadata.message_id] = copied(msg)
-                ids.append(msg.metadata.message_id)
-        return ids
+                taken[msg.metadata.message_id] = copied(msg)
+        with self._changed:
+            self._waiting |= taken
+            self._changed.notify_all()
+        if taken and self._worker is None:
+            self._worker = threading.Thread(target=self._work, name="fedstats-clients", daemon=True)
+            self._worker.start()
+        return list(taken)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
-        """Yield replies to messages, one at least, and as many more as there are within a moment."""
-        until = time.monotonic() + SECONDS_PER_PULL
-        for message_id in message_ids:
-            if message_id in self._waiting:
-                yield self._reply(self._waiting.pop(message_id))
-                if time.monotonic() > until:
+        """Yield the replies to messages that are there; where there is none, wait for one that will come.
+
+        Raises
+        ------
+        BaseException
+            What the ClientApp raised where it was no error but an end, such as KeyboardInterrupt.
+        """
+        asked = list(message_ids)
+        with self._changed:
+            while not (ready := [one for one in asked if one in self._replies]):
+                if self._failure is not None:
+                    raise self._failure
+                if not any(one in self._waiting or one == self._begun for one in asked):
                     return
+                self._changed.wait(SECONDS_PER_WAIT)
+        for message_id in ready:
+            yield self._replies.pop(message_id)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Send messages and return the replies that are there within so many seconds, by default all."""
@@ -101,6 +126,43 @@ class InProcessGrid(Grid):
             replies += (new := list(self.pull_messages(waiting)))
             waiting = waiting[len(new) :]
         return replies
+
+    def close(self) -> None:
+        """Begin with no further message, and end what is under way, as Ctrl-C would where it is the main thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._worker is None:
+            return
+        if self._begun:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(self._worker.ident or 0), ctypes.py_object(KeyboardInterrupt)
+            )
+        self._worker.join()
+
+    def _work(self) -> None:
+        """Answer messages until the grid is closed or one ends it all."""
+        torch.get_num_threads()  # asked for the first time, torch sets it to what another thread has last set
+        torch.set_num_threads(self._torch_threads)
+        try:
+            while (msg := self._next()) is not None:
+                reply = self._reply(msg)
+                with self._changed:
+                    self._replies[self._begun], self._begun = reply, ""
+                    self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001  # the server's thread raises it
+            with self._changed:
+                self._failure, self._begun = error, ""
+                self._changed.notify_all()
+
+    def _next(self) -> Message | None:
+        """Return the message whose turn it is, once there is one; None where the grid is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._waiting)
+            if self._closed:
+                return None
+            self._begun = next(iter(self._waiting))
+            return self._waiting.pop(self._begun)
 
     def _reply(self, msg: Message) -> Message:
         """Return what the ClientApp answers; what it raises is an error reply, and leaves its node's state."""

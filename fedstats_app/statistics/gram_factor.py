@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedstats_app.statistics.accumulation import mirror_upper
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch use one thread: the last bits of a factorisation depend on the number of threads, unlike a product's.
-
-    The machine that makes a factor is to make the same one again, whatever else it does.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+from fedstats_app.threads import one_thread
 
 
 def num_factor_numbers(rank: int, dim: int) -> int:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows
-from fedstats_app.statistics.gram_factor import GramFactor, one_thread
+from fedstats_app.statistics.gram_factor import GramFactor
+from fedstats_app.threads import one_thread
 
 # What an array of few axes has on the wire before its values.
 HEADER_BYTES = 128

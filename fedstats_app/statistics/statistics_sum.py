@@ -202,11 +202,11 @@ class StatisticsSum:
         """Whether every row is kept as well."""
         return self._keep_rows
 
-    def summed(self) -> FeatureStatistics:
-        """Return a copy of the sum so far."""
+    def summed(self, *, gram: bool = True) -> FeatureStatistics:
+        """Return a copy of the sum so far, without the Gram matrix where nobody reads it: that is what takes time."""
         total = self._total
-        gram = None if total.gram is None else mirror_upper(total.gram)
-        return FeatureStatistics(total.class_counts.clone(), total.class_sums.clone(), gram)
+        matrix = None if total.gram is None or not gram else mirror_upper(total.gram)
+        return FeatureStatistics(total.class_counts.clone(), total.class_sums.clone(), matrix)
 
     def low_rank(self, rows: ClassMeanRows | None = None) -> LowRankStatistics:
         """Return all rows, and a copy of the sum of the factors so far.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,9 +13,11 @@ from fedstats_app.grid.collection import Collection
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
+from fedstats_app.methods.method import FEW_FEATURES
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.statistics import ClientSize, CollectedStatistics, StatisticsSum
 from fedstats_app.statistics.share_caps import ShareCaps
+from fedstats_app.threads import beside_each_other
 from fedstats_app.wire import Limits, ReceivedStatistics, StatisticsRequest
 from fedstats_app.wire.arrays import WIRE_DTYPES, to_array
 from fedstats_app.wire.reading import MAX_COUNT
@@ -144,10 +147,19 @@ class ServedMethods:
 
     def solve(self) -> None:
         """Solve every method from what was collected so far."""
-        for name, method in self._methods.items():
-            started = time.perf_counter()
-            self.heads[name] = method.solve(self.statistics(name))
-            self.solve_seconds[name] = time.perf_counter() - started
+        totals = {name: self.statistics(name) for name in self._methods}
+        for total in totals.values():
+            if total.keeps_rows:
+                total.rows()  # stacked once, before several look at them
+        jobs = [functools.partial(self._solved, *one) for one in totals.items()]
+        few = all(total.feature_dim <= FEW_FEATURES for total in totals.values())
+        for name, head, seconds in beside_each_other(jobs) if few else [job() for job in jobs]:
+            self.heads[name], self.solve_seconds[name] = head, seconds
+
+    def _solved(self, name: str, total: StatisticsSum) -> tuple[str, LinearHead, float]:
+        started = time.perf_counter()
+        head = self._methods[name].solve(total)
+        return name, head, time.perf_counter() - started
 
     def _arrays(self) -> ArrayRecord:
         """Return the head as ``weight`` and ``bias``, with the method's name in front if there are several."""

@@ -12,7 +12,7 @@ from PIL import Image
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.data import Dataset, Sample, cache_size, clear_cache, load_dataset
+from fedstats_app.data import Dataset, cache_size, clear_cache, load_dataset
 from tests.backbones.test_feature_reader import image_folder, read
 
 
@@ -20,17 +20,17 @@ class Counting:
     """A backbone that counts the samples it is given."""
 
     def __init__(self, backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.backbone, self.number, extract = backbone, 0, backbone.extract
+        self.backbone, self.number, extract = backbone, 0, backbone.extract_inputs
 
-        def counted(samples: Iterator[Sample]) -> Iterator[torch.Tensor]:
-            def each() -> Iterator[Sample]:
-                for sample in samples:
+        def counted(inputs: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
+            def each() -> Iterator[torch.Tensor]:
+                for one in inputs:
                     self.number += 1
-                    yield sample
+                    yield one
 
             return extract(each())
 
-        monkeypatch.setattr(backbone, "extract", counted)
+        monkeypatch.setattr(backbone, "extract_inputs", counted)
 
     def features(self, dataset: Dataset, cache: Path | None) -> tuple[torch.Tensor, int]:
         """Return all features of a data set, and how many of them were computed."""

@@ -42,7 +42,7 @@ def test_adapters_are_measured_on_the_same_clients(tmp_path: Path, capsys: pytes
     adapters.main([_SETTINGS, "--clients", "5", "--seeds", "1", "--lines", str(lines)])
     found = Adapted(**json.loads(lines.read_text()))
     sent = found.megabytes
-    assert list(sent) == ["whole", "LoRA", "FedEx-LoRA", "SLoRA"] and "| SLoRA |" in capsys.readouterr().out
+    assert list(sent) == ["before", "whole", "LoRA", "FedEx-LoRA", "SLoRA"] and "| SLoRA |" in capsys.readouterr().out
     # 20 rounds of two clients each; a tiny feature of 16, 256 hidden units and ten classes.
     dim = round((sent["whole"] * 1e6 / (2 * 4 * 20 * 2) - 256 - 10 * 257) / 256)
     numbers = 8 * (dim + 256) + 256 + 10 * 257

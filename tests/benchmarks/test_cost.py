@@ -16,7 +16,7 @@ def test_the_exponent_is_that_of_the_seconds(power: float) -> None:
 
 def test_all_methods_are_asked_the_same_questions() -> None:
     asked = [(one.method, one.part, one.symbol) for one in questions(1)]
-    assert len(asked) == len(set(asked)) == 8 * 4
+    assert len(asked) == len(set(asked)) == 8 * 5
     assert {symbol for _, _, symbol in asked} == {"K", "C", "d", "N"}
 
 

@@ -2,6 +2,8 @@
 
 import logging
 import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from fedstats_app.data import FeatureCache, cache_size, clear_cache
+from fedstats_app.data import FeatureCache, cache_size, clear_cache, feature_cache_files
 
 KEY = "0123456789abcdef" * 4
 OTHER_KEY = "f" * 64
@@ -187,3 +189,46 @@ def test_what_is_not_a_feature_is_refused(
 def test_key_must_be_a_digest(tmp_path: Path, key: str) -> None:
     with pytest.raises(ValueError, match="hex digits"):
         FeatureCache(tmp_path, key)
+
+
+def test_more_parts_than_a_process_may_have_files_open(tmp_path: Path) -> None:
+    for index in range(150):
+        FeatureCache(tmp_path, KEY).store(np.array([index]), features_of(np.array([index])))
+    program = f"""
+import resource
+import numpy as np
+from pathlib import Path
+from fedstats_app.data import FeatureCache
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+features, known = FeatureCache(Path({str(tmp_path)!r}), {KEY!r}).lookup(np.arange(150))
+assert known.all(), known.sum()
+assert (features[:, 0] == 10 * np.arange(150)).all()
+"""
+    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_cleared_after_it_was_found_is_not_known_and_can_be_stored_again(tmp_path: Path) -> None:
+    cache, everything = FeatureCache(tmp_path, KEY), np.arange(feature_cache_files.MOST_OPEN + 1)
+    for index in everything:
+        cache.store(np.array([index]), features_of(np.array([index])))
+    assert cache.lookup(everything)[1].all()
+    clear_cache(tmp_path)
+    # What is mapped still stays.
+    features, known = cache.lookup(everything)
+    assert not known.all() and features is not None
+    np.testing.assert_array_equal(features[known], features_of(everything[known]))
+    for index in everything[~known]:
+        cache.store(np.array([index]), features_of(np.array([index])))
+    features, known = cache.lookup(everything)
+    assert known.all() and features is not None
+    np.testing.assert_array_equal(features, features_of(everything))
+
+
+def test_a_folder_is_not_listed_for_every_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listings: list[object] = []
+    monkeypatch.setattr(feature_cache_files.os, "listdir", lambda folder: listings.append(folder) or [*names])
+    names, folder = [f"{number}" for number in range(1000)], feature_cache_files.NewNames(tmp_path)
+    for _ in range(110):
+        folder.seen.update(folder.listed())
+    assert len(listings) == 10  # every 11th time

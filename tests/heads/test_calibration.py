@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from fedstats_app.heads import Calibration, CalibrationSums
+from fedstats_app.heads import Calibration, CalibrationSums, calibration
 from fedstats_app.heads.calibration import NUM_BINS, TEMPERATURES
 
 measured = CalibrationSums.from_logits
@@ -188,3 +188,12 @@ def test_errors_that_are_counted_are_those_of_the_very_temperature(seed: int, n:
     assert counted.ece_after == pytest.approx(sum(map(abs, gaps)) / n)
     assert counted.exact and counted.temperature == fitted.temperature and counted.ece_before == fitted.ece_before
     assert counted.nll_after == pytest.approx(fitted.nll_after, abs=1e-4)
+
+
+def test_the_size_of_blocks_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels = drawn(200, 1.0, classes=7)
+    logits[:, 3] = -torch.inf
+    whole = measured(logits, labels)
+    monkeypatch.setattr(calibration, "ROWS_IN_CACHE", 7)
+    in_blocks = measured(logits, labels)
+    assert torch.equal(whole.losses, in_blocks.losses) and torch.equal(whole.gaps, in_blocks.gaps)

@@ -1,6 +1,8 @@
 """Every preset parses, names its published numbers, and runs on stand-in data."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,8 @@ from fedstats_app.reproduce.catalogue import FILE, Catalogue, PresetError
 from fedstats_app.reproduce.plan import cells_of, planned
 from fedstats_app.reproduce.preset import preset_names, read_preset
 from fedstats_app.reproduce.report import reproduce
+from fedstats_app.reproduce.running import OF_COLUMN, RunFailedError, make_runs
+from tests.support.simulation import read_json
 
 FOLDER = Path(__file__).parents[2] / "conf" / "reproduce"
 CATALOGUE = Catalogue.read(FOLDER)
@@ -23,7 +27,14 @@ def test_every_cell_is_a_valid_run_and_has_its_number(name: str) -> None:
     if "not recorded" in preset.notes and not any(published):
         return
     for row, numbers in zip(preset.rows, published, strict=True):
-        run_here = {column.name for column in preset.columns if not column.quoted}
+        steps = {
+            str(column.keys.get("start-head-file", "")) for column in preset.columns
+        }  # nothing is published of them
+        run_here = {
+            column.name
+            for column in preset.columns
+            if not column.quoted and not any(file.startswith(f"{OF_COLUMN}{column.name}/") for file in steps)
+        }
         assert run_here <= set(numbers), f"{row.name}: no published number of {run_here - set(numbers)}"
 
 
@@ -64,6 +75,7 @@ def test_all_of_the_catalogue_is_used() -> None:
         ('measures = ["accuracy"]', 'measures = ["acuracy"]', "no such measure: 'acuracy'"),
         ('method = "fedcof"', "fedcof-means-per-class = 2", "columns.FedCOF: must have a method, an entry, or say why"),
         ("[sweep]", "[sweep", "cannot be read"),
+        ("[36.53, 36.98, 36.96, 37.25, 36.07]", "{from = 3, to = 2}", r"a range must be \{from = LOW, to = HIGH\}"),
         ('title = "', 'x = "', "no such field: x"),
     ],
 )
@@ -73,6 +85,34 @@ def test_a_wrong_preset_is_refused(old: str, new: str, message: str, tmp_path: P
     (tmp_path / "own.toml").write_text(text.replace(old, new))
     with pytest.raises(PresetError, match=message):
         read_preset(tmp_path / "own.toml", CATALOGUE)
+
+
+def test_fine_tuning_starts_from_the_head_of_the_column_that_it_names(small: Mapping[str, Any], tmp_path: Path) -> None:
+    preset = read_preset(FOLDER / "thesis-table-a3.toml", CATALOGUE)
+    runs = planned(cells_of(preset, preset.rows[:1], preset.columns[:2], [0, 1], small))
+    made = make_runs(runs, tmp_path, simulate, print)
+    probes, tuned = (
+        [made[run.name] for run in runs if run.settings["fine-tune"] == kind] for kind in ("probe", "full")
+    )
+    assert len(probes) == len(tuned) == 2
+    for probe, full in zip(probes, tuned, strict=True):
+        ended = read_json(probe, "results.json")["training"]["random-probe"]["accuracy"]
+        began = read_json(full, "results.json")["training"]["file-full"]["start_accuracy"]
+        named = read_json(full, "config.json")["run_config"]["start-head-file"]
+        assert (began, named) == (ended, str(probe / "heads" / "random-probe.safetensors"))
+
+
+def test_a_start_head_of_a_column_that_was_not_asked_for_is_named(tmp_path: Path) -> None:
+    preset = read_preset(FOLDER / "thesis-table-a3.toml", CATALOGUE)
+    runs = planned(cells_of(preset, preset.rows[:1], preset.columns[1:2], [0], {}))
+    with pytest.raises(RunFailedError, match="starts from a head of the column 'LP, 5 rounds': ask for that one, too"):
+        make_runs(runs, tmp_path, simulate, print)
+
+
+def test_what_is_elsewhere_is_no_preset() -> None:
+    assert CATALOGUE.elsewhere and not set(CATALOGUE.elsewhere) & set(NAMES)
+    assert (Path(__file__).parents[2] / "docs" / "inversion.md").is_file()
+    assert "docs/inversion.md" in CATALOGUE.elsewhere["fedcgs-figure-4"]
 
 
 def test_a_cell_with_a_wrong_key_is_named() -> None:

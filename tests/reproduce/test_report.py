@@ -3,15 +3,18 @@
 import csv
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedstats_app.reproduce.catalogue import Catalogue, DataSet, Deviation
+from fedstats_app.reproduce.curves import panels_of
 from fedstats_app.reproduce.picture import cost_points
 from fedstats_app.reproduce.plan import cells_of, planned
 from fedstats_app.reproduce.preset import Column, Preset, Row, preset_of_run_config, with_sweep
+from fedstats_app.reproduce.published import Range
 from fedstats_app.reproduce.report import Report, reproduce
 from fedstats_app.reproduce.running import DataMissingError, RunFailedError
 from fedstats_app.results.run_folder import RunFolder
@@ -98,6 +101,18 @@ def test_the_table_has_ours_published_difference_and_reasons(tmp_path: Path) -> 
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("low", "high", "place"), [(40, 42, "inside"), (1, 2, "above"), (41.5, 50, "below")])
+def test_ours_is_inside_a_published_range_or_not(low: float, high: float, place: str, tmp_path: Path) -> None:
+    row = replace(PRESET.rows[0], published={"accuracy": {"NCM": Range(low, high)}})
+    report = made(Runs(), tmp_path, preset=replace(PRESET, rows=(row,)))
+    assert f"| first | NCM | 41.00 ± 1.41 | {low} to {high} | {place} | `flips`, `1` |\n" in report.text
+    (line,) = (one for one in csv.DictReader((tmp_path / "table.csv").open()) if one["measure"] == "accuracy")
+    assert (line["published"], line["difference"]) == (f"{low} to {high}", place)
+    (entry, *_) = json.loads((tmp_path / "results.json").read_text())["table"]
+    assert (entry["published"], entry["place"]) == ({"low": low, "high": high}, place)
+    assert entry["difference"] is None
+
+
 def test_accuracy_stands_against_megabytes_where_both_are_known(tmp_path: Path) -> None:
     report = made(Runs(), tmp_path)
     assert (tmp_path / "accuracy-vs-megabytes-1.png") in report.files
@@ -148,6 +163,18 @@ def test_a_sweep_keeps_a_published_number_where_the_value_is_its_own() -> None:
     own = with_sweep(PRESET, {"num-clients": [3, 9]}).rows
     assert own[0].published == PRESET.rows[0].published and not own[1].published
     assert own[1].keys["num-clients"] == 9
+
+
+def test_a_sweep_over_one_key_is_drawn_as_curves(tmp_path: Path) -> None:
+    swept = with_sweep(PRESET, {"dirichlet-alpha": [0.5, 0.1, 0.05]})
+    report = made(Runs(), tmp_path, preset=swept, rows=3)
+    assert (tmp_path / "accuracy-curves.png") in report.files
+    shown = [one for one in report.comparisons if one.measure == "accuracy"]
+    panels = panels_of(swept.rows, shown)
+    assert list(panels) == ["first, dirichlet-alpha"]
+    assert [row.point["dirichlet-alpha"] for row, _ in panels["first, dirichlet-alpha"]] == [0.5, 0.1, 0.05]
+    assert not panels_of(swept.rows[:1], shown) and not panels_of(PRESET.rows, shown)
+    assert not panels_of(with_sweep(swept, {"min-clients": [1, 2]}).rows, shown)
 
 
 def test_data_that_cannot_be_reached_is_said_before_any_run(tmp_path: Path) -> None:

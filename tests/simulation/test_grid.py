@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,10 +19,16 @@ from fedstats_app.simulation.grid import FIRST_NODE_ID, App, InProcessGrid, copi
 def a_run() -> Iterator[None]:
     with flower.task(3):
         yield
+        while made:
+            made.pop().close()
+
+
+made: list[InProcessGrid] = []
 
 
 def grid(app: App, nodes: int = 2) -> InProcessGrid:
-    return InProcessGrid(app, nodes, 3, {"seed": 0})
+    made.append(InProcessGrid(app, nodes, 3, {"seed": 0}))
+    return made[-1]
 
 
 def content() -> RecordDict:
@@ -101,3 +109,63 @@ def test_replies_name_their_request_and_come_once_in_the_order_of_the_messages()
 
 def test_nothing_is_asked_after_the_time_is_over() -> None:
     assert grid(lambda msg, _: msg).send_and_receive([Message(RecordDict(), FIRST_NODE_ID, "train")], timeout=0.0) == []
+
+
+def test_clients_answer_while_the_server_does_something_else() -> None:
+    answered = threading.Semaphore(0)
+
+    def answers(msg: Message, _: Context) -> Message:
+        answered.release()
+        return Message(msg.content, reply_to=msg)
+
+    one = grid(answers)
+    ids = one.push_messages([Message(RecordDict(), FIRST_NODE_ID, "train") for _ in range(3)])
+    assert all(answered.acquire(timeout=60) for _ in ids)
+    replies: list[Message] = []
+    while new := list(one.pull_messages(ids)):
+        replies += new
+    assert [reply.metadata.reply_to_message_id for reply in replies] == ids
+
+
+def test_they_compute_with_as_many_threads_of_torch_as_the_server() -> None:
+    def tells(msg: Message, _: Context) -> Message:
+        return Message(RecordDict({"told": MetricRecord({"n": torch.get_num_threads()})}), reply_to=msg)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert ask(grid(tells)).content["told"]["n"] == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_what_ends_a_client_ends_the_server_after_the_replies_before_it() -> None:
+    def interrupted(msg: Message, _: Context) -> Message:
+        if msg.metadata.message_type == "train":
+            raise KeyboardInterrupt
+        return Message(msg.content, reply_to=msg)
+
+    one = grid(interrupted)
+    ids = one.push_messages([Message(RecordDict(), FIRST_NODE_ID, kind) for kind in ("query", "train", "query")])
+    assert [reply.metadata.reply_to_message_id for reply in one.pull_messages(ids[:1])] == ids[:1]
+    with pytest.raises(KeyboardInterrupt):
+        list(one.pull_messages(ids[1:]))
+
+
+def test_closing_ends_what_is_under_way_and_begins_with_nothing_else() -> None:
+    begun, ended = threading.Event(), []
+
+    def endless(msg: Message, _: Context) -> Message:
+        begun.set()
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            ended.append(msg.metadata.message_type)
+
+    one = grid(endless)
+    one.push_messages([Message(RecordDict(), FIRST_NODE_ID, kind) for kind in ("train.a", "train.b")])
+    assert begun.wait(60)
+    one.close()
+    assert ended == ["train.a"]
+    one.close()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import torch  # noqa: F401  # an app that computes anything imports it
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 app = ServerApp()
@@ -21,10 +22,14 @@ def main(grid: Grid, context: Context) -> None:
     _exchange(grid, [Message(RecordDict(), node, "query.clients") for node in nodes], at_a_time)
     number, together = int(settings["num-clients"]), int(settings["clients-per-message"])
     sizes = [min(together, number - first) for first in range(0, number, together)]
+    values = np.ones(int(1000 * float(settings["request-kilobytes"]) / 4), dtype=np.float32)
+    sent = {"arrays": ArrayRecord({"0": Array(values)})} if len(values) else {}
+    seconds: list[float] = []
     for server_round in range(int(settings["rounds"])):
+        began = time.monotonic()
         messages = [
             Message(
-                RecordDict({"asked": ConfigRecord({"clients": size})}),
+                RecordDict({"asked": ConfigRecord({"clients": size}), **sent}),
                 nodes[index % len(nodes)],
                 "query.statistics",
                 group_id=str(server_round),
@@ -32,6 +37,8 @@ def main(grid: Grid, context: Context) -> None:
             for index, size in enumerate(sizes)
         ]
         _exchange(grid, messages, at_a_time)
+        seconds.append(round(time.monotonic() - began, 4))
+    print(f"[do-nothing] seconds of a round: {seconds}")
     print(f"[do-nothing] {len(sizes)} messages a round, {time.monotonic() - started:.2f} s", flush=True)
 
 

@@ -53,6 +53,7 @@ class TextTransform:
 
     kind: Literal["text"] = "text"
     dtype = torch.int64
+    draft_side = 0
 
     def __init__(self, tokenizer: Any, max_length: int, template: str = "") -> None:
         self.tokenizer, self.input_size, self.template = tokenizer, max_length, template
@@ -89,6 +90,11 @@ class TextTransform:
     def blank(self) -> Tensor:
         """Return the tokens of the empty text (2, T), T the shortest length."""
         return self("")
+
+    def probes(self) -> list[Tensor]:
+        """Return the tokens of texts of all lengths, the shortest first."""
+        words = "one text is longer than another, and no two lengths are treated alike. "
+        return [self(""), self(words), *(self(words * (length // 16)) for _, length in self.shapes)]
 
     def __call__(self, text: str) -> Tensor:
         """Turn one text into a model's input.

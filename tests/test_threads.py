@@ -1,0 +1,77 @@
+"""Work that is done side by side: the same bits on any number of threads, in order, and errors are said."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from fedstats_app.methods import METHODS
+from fedstats_app.statistics import StatisticsSum
+from fedstats_app.threads import beside_each_other
+from tests.support.compare import same_bits
+
+NUMBER, CLASSES, DIM = 8, 6, 300
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_results_come_in_order_and_every_job_has_one_thread_of_torch(threads: int) -> None:
+    torch.set_num_threads(threads)
+    here, where = threading.get_ident(), set()
+
+    def job(number: int) -> tuple[int, int]:
+        where.add(threading.get_ident())
+        return number, torch.get_num_threads()
+
+    assert beside_each_other([lambda one=one: job(one) for one in range(7)]) == [(one, 1) for one in range(7)]  # type: ignore[misc]
+    assert (where == {here}) == (threads == 1) and len(where) <= threads
+    assert torch.get_num_threads() == threads
+    assert beside_each_other([]) == []
+
+
+def test_jobs_run_at_the_same_time() -> None:
+    torch.set_num_threads(2)
+    both = threading.Barrier(2)
+    assert sorted(beside_each_other([lambda: both.wait(60), lambda: both.wait(60)])) == [0, 1]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_a_job_fails_with_is_raised(threads: int) -> None:
+    torch.set_num_threads(threads)
+
+    def fails() -> None:
+        raise ArithmeticError("no number")
+
+    with pytest.raises(ArithmeticError, match="no number"):
+        beside_each_other([fails, lambda: None, lambda: None])
+    assert torch.get_num_threads() == threads
+
+
+def test_heads_have_the_same_bits_on_any_number_of_threads() -> None:
+    draw = torch.Generator().manual_seed(0)
+    solved = []
+    features = torch.randn(900, DIM, generator=draw).relu()
+    labels = torch.randint(CLASSES, (900,), generator=draw)
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        heads = {}
+        for method in [one.configured() for one in METHODS.values()]:
+            spec = method.specification
+            total = StatisticsSum(
+                CLASSES, DIM, gram=spec.gram, keep_rows=method.keeps_rows, scatter=spec.scatter is not None
+            )
+            for part in range(NUMBER):
+                total.add(spec.from_features(features[part::NUMBER], labels[part::NUMBER], CLASSES))
+            heads[method.name] = method.solve(total)
+        solved.append(heads)
+    for name, head in solved[0].items():
+        assert same_bits(head.weight, solved[1][name].weight) and same_bits(head.bias, solved[1][name].bias), name
