@@ -37,7 +37,7 @@ class Network:
     build : callable
         From modules in place of the layers, and a head, to the model in which they and the head are trained.
     train, test : Tensor
-        Inputs, float32; those that no client has may be zeros.
+        Inputs, float32.
     """
 
     layers: Mapping[str, nn.Linear]
@@ -70,8 +70,8 @@ class _Tokens(nn.Module):
         return features
 
 
-def text_network(config: AppConfig, data: Features) -> Network:
-    """Return a text encoder under FedNCM's head at its best temperature: all else in it stays as it is."""
+def text_network(config: AppConfig, data: Features, used: Tensor) -> Network:
+    """Return a text encoder under FedNCM's head of the clients' texts, at its best temperature; all else stays."""
     backbone = loaded_backbone(config.backbone_for(own_data=False), NodeConfig("", 0, 1).engine_root(config.cache))
     encoder = _Tokens(copy.deepcopy(backbone.module))
     layers = {
@@ -81,7 +81,7 @@ def text_network(config: AppConfig, data: Features) -> Network:
     }
     if not layers:
         raise ValueError(f"backbone {backbone.name}: has no linear layers called query and value")
-    start = start_of(data.train, data.train_labels, data.num_classes)
+    start = start_of(data.train[used], data.train_labels[used], data.num_classes)
 
     def build(own: Mapping[str, nn.Module], head: Head) -> TunedModel:
         changed = copy.deepcopy(encoder)
@@ -108,6 +108,6 @@ def _tokens(split: Dataset, transform: Callable[..., Tensor]) -> Tensor:
     return torch.stack([F.pad(one, (0, width - one.shape[-1])) for one in tokens]).float()
 
 
-def network_of(config: AppConfig, data: Features, seed: int) -> Network:
-    """Return the network of a run's backbone."""
-    return text_network(config, data) if config.backbone.takes_text else mlp_network(data, seed)
+def network_of(config: AppConfig, data: Features, used: Tensor, seed: int) -> Network:
+    """Return the network of a run's backbone; some of the training samples are used."""
+    return text_network(config, data, used) if config.backbone.takes_text else mlp_network(data, seed)

@@ -144,7 +144,8 @@ def measure(config: AppConfig, num_clients: Sequence[int], seeds: int, rate: flo
         for seed in range(seeds):
             own = AppConfig.from_run_config({**config.to_run_config(), "num-clients": clients, "seed": seed})
             parts = partitions(own.data, own.partition, seed)
-            federation = _Federation(network_of(own, data, seed), data, parts, seed, rate)
+            used = torch.from_numpy(np.sort(np.concatenate(parts)))
+            federation = _Federation(network_of(own, data, used, seed), data, parts, seed, rate)
             whole, naive, exact = federation.whole(), federation.begun(), federation.begun()
             start = federation.accuracy(whole)
             trained = {

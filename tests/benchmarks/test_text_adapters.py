@@ -29,7 +29,7 @@ def experiment(tmp_path: Path) -> str:
 def test_adapters_of_queries_and_values_begin_where_the_encoder_is(experiment: str) -> None:
     config = AppConfig.from_run_config(settings_of(f"{experiment} num-clients=2"))
     data = features_of(config)
-    network = network_of(config, data, 0)
+    network = network_of(config, data, torch.arange(20), 0)
     assert {name.rpartition(".")[2] for name in network.layers} == {"query", "value"}
     federation = adapters._Federation(network, data, [], 0, 0.1)
     whole, adapted = federation.whole(), federation.begun()
