@@ -4,6 +4,7 @@
     python -m benchmarks.engines client --images 1000 --pixels 500
     python -m benchmarks.engines client --images 200 --pixels 3000 --read-threads 1
     python -m benchmarks.engines reading --images 30 --pixels 3000
+    python -m benchmarks.engines client --dataset parquet:/data/sst2 --images 256 --networks all-MiniLM-L6-v2
     python -m benchmarks.engines heads "dataset=builtin"
 
 `forward` is the network alone, on batches that are ready. `client` is all that a client does for its statistics, from
@@ -22,6 +23,7 @@ Weights are random unless `--weights NAME=FILE` says otherwise: time does not de
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import tempfile
 import time
@@ -38,8 +40,9 @@ from fedstats_app.backbones.engine import ENGINES, EngineError
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.inputs import InputTransform
 from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.text import is_text_backbone
 from fedstats_app.backbones.transform import ImageTransform
-from fedstats_app.data import load_dataset
+from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.heads import LinearHead, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
 
@@ -58,7 +61,7 @@ def networks(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Backb
                 found[engine] = load_backbone(
                     name,
                     weights=weights.get(name, "random"),
-                    input_size=options.input_size,
+                    input_size=0 if is_text_backbone(name) else options.input_size,
                     batch_size=options.batch_size,
                     device=options.device,
                     autocast=options.autocast,
@@ -89,28 +92,27 @@ def rates(work: dict[str, Callable[[], int]], turns: int) -> dict[str, tuple[flo
 
 
 def forward(backbone: Backbone, num_batches: int) -> int:
-    shape = (backbone.batch_size, *backbone.transform.shapes[0])
-    batch = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(backbone.device)
+    first, *_ = backbone.transform.probes()
+    batch = torch.stack([first] * backbone.batch_size).to(backbone.device)
     for _ in range(num_batches):
         features = backbone.forward_batch(batch)
     features.cpu()  # waits for the device
     return backbone.batch_size * num_batches
 
 
-def reading(transform: InputTransform, folder: Path) -> int:
-    """Read, decode and transform every image, in one thread."""
-    dataset = load_dataset(f"folder:{folder}", "train")
+def reading(transform: InputTransform, dataset: Dataset) -> int:
+    """Read, decode and transform every sample, in one thread."""
     return sum(len(transform(dataset.sample(index, transform.draft_side))) > 0 for index in range(len(dataset)))
 
 
-def drafts(folder: Path, input_size: int, turns: int) -> Iterator[str]:
+def drafts(dataset: Dataset, input_size: int, turns: int) -> Iterator[str]:
     """Yield a line per draft: images a second, ratios to whole images, and how far pixels are from theirs."""
     half = (0.5, 0.5, 0.5)
     transforms: dict[int, InputTransform] = {
         draft: ImageTransform(input_size, half, half, draft=draft) for draft in (0, 2, 1)
     }
-    sample = load_dataset(f"folder:{folder}", "train").sample
-    found = rates({str(one): lambda t=t: reading(t, folder) for one, t in transforms.items()}, turns)  # type: ignore[misc]
+    sample = dataset.sample
+    found = rates({str(one): lambda t=t: reading(t, dataset) for one, t in transforms.items()}, turns)  # type: ignore[misc]
     whole = transforms[0](sample(0))
     for draft, transform in transforms.items():
         rate, ratio = found[str(draft)]
@@ -118,9 +120,8 @@ def drafts(folder: Path, input_size: int, turns: int) -> Iterator[str]:
         yield f"jpeg-draft {draft} {rate:8.1f} images/s   {ratio:5.2f} times   {levels:.1f} of 255 levels away"
 
 
-def client(backbone: Backbone, folder: Path, read_threads: int) -> int:
+def client(backbone: Backbone, dataset: Dataset, read_threads: int) -> int:
     """Do what a client does for its statistics."""
-    dataset = load_dataset(f"folder:{folder}", "train")
     labels, num_classes = torch.from_numpy(np.array(dataset.labels)), len(dataset.class_names)
     accumulator = StatisticsSpec(gram=True).accumulator(
         labels, num_classes, backbone.feature_dim, device=backbone.device
@@ -140,6 +141,30 @@ def write_jpegs(folder: Path, number: int, pixels: int) -> int:
         cells = rng.integers(0, 256, (pixels // _CELL, pixels // _CELL, 3), dtype=np.uint8)
         Image.fromarray(cells).resize((pixels, pixels), Image.Resampling.BICUBIC).save(path, quality=90)
     return sum(path.stat().st_size for path in folder.rglob("*.jpg"))
+
+
+def samples(options: argparse.Namespace, folder: Path) -> Dataset:
+    """Return some samples of the data set that is named, else JPEGs written to a folder."""
+    if options.dataset:
+        whole = load_dataset(options.dataset, "train")
+        return whole.subset(np.random.default_rng(0).permutation(len(whole))[: options.images])
+    size = write_jpegs(folder, options.images, options.pixels)
+    print(f"{options.images} JPEGs of {options.pixels} pixels, {size / options.images / 1000:.0f} KB each")
+    return load_dataset(f"folder:{folder}", "train")
+
+
+def work_of(
+    found: dict[str, Backbone], dataset: Dataset | None, options: argparse.Namespace
+) -> dict[str, Callable[[], int]]:
+    """Return what is measured of each engine: the network alone without a data set, else all that a client does."""
+    if dataset is None:
+        return {engine: functools.partial(forward, one, options.batches) for engine, one in found.items()}
+    work: dict[str, Callable[[], int]] = {
+        engine: functools.partial(client, one, dataset, options.read_threads) for engine, one in found.items()
+    }
+    for one in [*found.values()][:1]:
+        work["reading"] = functools.partial(reading, one.transform, dataset)
+    return work
 
 
 def heads(experiment: str, engines: Sequence[str]) -> Iterator[str]:
@@ -179,11 +204,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--batches", type=int, default=8, help="in a turn of `forward`")
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument(
+        "--batch-size",
+        type=lambda text: text if text == "auto" else int(text),
+        default=16,
+        help="as the run-config key",
+    )
     parser.add_argument("--device", default="cpu", help="as the run-config key, and the next")
     parser.add_argument("--autocast", default="none")
     parser.add_argument("--images", type=int, default=1000, help="JPEGs in a turn of `client`")
     parser.add_argument("--read-threads", type=int, default=0, help="the run-config key, of `client`")
+    parser.add_argument("--dataset", default="", help="in the place of JPEGs, --images of its samples")
     parser.add_argument("--jpeg-draft", type=int, default=0, help="likewise")
     parser.add_argument("--pixels", type=int, default=500, help="sides of the JPEGs")
     options = parser.parse_args(arguments)
@@ -196,25 +227,14 @@ def main(arguments: list[str] | None = None) -> None:
                 print(line, flush=True)
         return
     with tempfile.TemporaryDirectory() as root:
-        folder = Path(root)
-        if options.what != "forward":
-            size = write_jpegs(folder, options.images, options.pixels)
-            print(f"{options.images} JPEGs of {options.pixels} pixels, {size / options.images / 1000:.0f} KB each")
-        if options.what == "reading":
-            for line in drafts(folder, options.input_size, options.turns):
+        dataset = None if options.what == "forward" else samples(options, Path(root))
+        if dataset is not None and options.what == "reading":
+            for line in drafts(dataset, options.input_size, options.turns):
                 print(line, flush=True)
             return
         for name, found in networks(options):
-            work: dict[str, Callable[[], int]] = {
-                engine: (lambda one=one: client(one, folder, options.read_threads))  # type: ignore[misc]
-                if options.what == "client"
-                else (lambda one=one: forward(one, options.batches))  # type: ignore[misc]
-                for engine, one in found.items()
-            }
-            for one in [*found.values()][:1] if options.what == "client" else []:
-                work["reading"] = lambda one=one: reading(one.transform, folder)  # type: ignore[misc]
-            for engine, (rate, ratio) in rates(work, options.turns).items():
-                print(f"{name:20} {engine:14} {rate:8.1f} images/s   {ratio:5.2f} times", flush=True)
+            for engine, (rate, ratio) in rates(work_of(found, dataset, options), options.turns).items():
+                print(f"{name:20} {engine:14} {rate:8.1f} samples/s   {ratio:5.2f} times", flush=True)
 
 
 if __name__ == "__main__":

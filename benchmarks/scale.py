@@ -54,6 +54,8 @@ class Measurement:
         Largest resident memory of a process, libraries included.
     workers : int
         Processes that Flower started for clients.
+    cpu_seconds, peer_cpu_seconds : float
+        Processor time of the server and its workers, Flower's part of these processes included.
     load : float
         Programs that wanted a core, on average over the last minute of the last run.
     """
@@ -70,11 +72,13 @@ class Measurement:
     peer_server_megabytes: float
     worker_megabytes: float
     workers: int
+    cpu_seconds: float
+    peer_cpu_seconds: float
     load: float
 
 
 class PeakMemory:
-    """Watches the processes of one Flower home: the largest resident memory by kind, in MB, libraries included.
+    """Watches the processes of one Flower home: largest resident memory, in MB, libraries included, and processor time.
 
     Those that are there before are of an earlier run, and left out.
 
@@ -82,15 +86,15 @@ class PeakMemory:
     ----------
     peaks : dict
         From a text in a process's command line to the largest of those processes.
-    seen : dict
-        From the same texts to the ids of these processes.
+    cpu_seconds : dict
+        From the same texts, and from each such process's id, to the processor time that it has taken.
     """
 
     def __init__(self, home: Path) -> None:
         self._home, self._over = f"FLWR_HOME={home}\0".encode(), threading.Event()
         self._earlier = {*Path("/proc").glob("[0-9]*")}
         self.peaks: dict[str, float] = {SERVER: 0.0, WORKER: 0.0}
-        self.seen: dict[str, set[str]] = {SERVER: set(), WORKER: set()}
+        self.cpu_seconds: dict[str, dict[str, float]] = {SERVER: {}, WORKER: {}}
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> PeakMemory:
@@ -111,7 +115,9 @@ class PeakMemory:
                         status = (process / "status").read_text()
                         peak = float(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
                         self.peaks[kind] = max(self.peaks[kind], peak)
-                        self.seen[kind].add(process.name)
+                        # The name, in brackets, may hold anything; user and system time are the 12th and 13th after it.
+                        ticks = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
+                        self.cpu_seconds[kind][process.name] = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,11 @@ def _flwr_run(flower: Simulation, app: Path, supernodes: int, settings: str) -> 
     return _run(
         flower, f'flwr run {app} --stream --federation-config "num-supernodes={supernodes}" --run-config "{settings}"'
     )
+
+
+def cpu_seconds(run: _Run) -> float:
+    """Return the processor time of a run's processes."""
+    return sum(sum(of_kind.values()) for of_kind in run.memory.cpu_seconds.values())
 
 
 def heads_of(folder: Path) -> dict[str, bytes]:
@@ -188,7 +199,9 @@ def measure(
         round(max(one.memory.peaks[SERVER] for one in own_runs)),
         round(max(one.memory.peaks[SERVER] for one in peers)),
         round(max(one.memory.peaks[WORKER] for one in own_runs)),
-        max(len(one.memory.seen[WORKER]) for one in own_runs),
+        max(len(one.memory.cpu_seconds[WORKER]) for one in own_runs),
+        round(statistics.median(cpu_seconds(one) for one in own_runs), 1),
+        round(statistics.median(cpu_seconds(one) for one in peers), 1),
         round(os.getloadavg()[0], 1),
     )
 

@@ -147,12 +147,14 @@ def flag_or(word: str) -> Check:
     return check
 
 
-def whole(low: int, high: int) -> Check:
-    """Return a check for a whole number in a range, both ends included."""
+def whole(low: int, high: int, *, word: str = "") -> Check:
+    """Return a check for a whole number in a range, both ends included, or for one word."""
 
     def check(value: object) -> object:
+        if word and value == word:
+            return value
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ValueError(f"must be a whole number from {low} to {high}")
+            raise ValueError(f"must be a whole number from {low} to {high}" + (f' or "{word}"' if word else ""))
         return value
 
     return check

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from fedstats_app.backbones.batches import automatic_batch_size
 from fedstats_app.backbones.device import resolve_autocast, resolve_device
 from fedstats_app.backbones.engine import TORCH, Engine, openvino_version
 from fedstats_app.backbones.engine_choice import EngineChoice
@@ -41,8 +44,8 @@ class Backbone:
         From a sample to what the network was trained to see.
     weights_source : str
         Where its weights came from, in words.
-    batch_size : int
-        Samples per forward pass.
+    batch_size : int or "auto"
+        Samples per forward pass; "auto" for what the device likes (:mod:`fedstats_app.backbones.batches`).
     device : str
         "cpu", "cuda", "cuda:N", "mps", or "auto" (cuda where there is one, else cpu).
     autocast : {"none", "bf16", "fp16"}
@@ -58,16 +61,16 @@ class Backbone:
         Of the weights.
     features : str
         What of the network the features are, in words.
-    engine : {"torch", "auto", "openvino", "openvino-bf16"}
-        What computes the features of `extract` and `forward_batch`: torch, or OpenVINO, one sample an inference
+    engine : {"auto", "torch", "torch-fused", "openvino", "openvino-bf16"}
+        What computes the features of `extract` and `forward_batch`: torch, with or without batch normalisation folded
+        into convolutions, or OpenVINO, one sample an inference
         (:func:`fedstats_app.backbones.engine.chosen_engine`). The module itself is torch's with every engine.
     engine_cache : Path, optional
         Folder of the caches, for networks exported to an engine; by default `default_cache_root()`.
 
     Attributes
     ----------
-    name, module, transform, weights_source, batch_size, autocast, channels_last, identity, language_head, licence
-    features
+    name, module, transform, weights_source, autocast, channels_last, identity, language_head, licence, features
         As given; module is frozen.
     device : torch.device
         Where features are computed and returned.
@@ -92,7 +95,7 @@ class Backbone:
         transform: InputTransform,
         *,
         weights_source: str,
-        batch_size: int = 32,
+        batch_size: int | Literal["auto"] = 32,
         device: str = "auto",
         autocast: str = "none",
         channels_last: bool = False,
@@ -103,12 +106,12 @@ class Backbone:
         engine: str = "torch",
         engine_cache: Path | None = None,
     ) -> None:
-        if batch_size < 1:
+        if batch_size != "auto" and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.name, self.identity = name, identity
         self.transform, self.language_head = transform, language_head
         self.weights_source, self.licence, self.features = weights_source, licence, features
-        self.batch_size = batch_size
+        self._asked_batch_size = batch_size
         self.device = resolve_device("cpu" if device == "auto" and engine.startswith("openvino") else device)
         self.autocast = autocast
         self.channels_last = channels_last and transform.kind == "image"
@@ -142,6 +145,16 @@ class Backbone:
         """Side of the square image that the network sees, in pixels; or the most tokens of a text."""
         return self.transform.input_size
 
+    @functools.cached_property
+    def batch_size(self) -> int:
+        """Samples per forward pass. Asked for the first time, "auto" tries on a GPU how many its memory takes."""
+        if self._asked_batch_size != "auto":
+            return self._asked_batch_size
+        largest, dtype = max(self.transform.shapes, key=math.prod), self.transform.dtype
+        return automatic_batch_size(
+            self.device.type, self.kind, lambda size: self._compute(torch.zeros(size, *largest, dtype=dtype))
+        )
+
     @property
     def transform_spec(self) -> dict[str, object]:
         """The transform as values that JSON can hold."""
@@ -166,9 +179,10 @@ class Backbone:
     @property
     def computed_by(self) -> tuple[str, ...]:
         """All that the last bits of features depend on, beside fingerprint and machine."""
-        if self.engine == TORCH:
-            return str(self.batch_size), self.autocast, str(self.channels_last), self.device.type, torch.__version__
-        return self.engine, openvino_version()
+        if self._features_by.openvino is not None:
+            return self.engine, openvino_version()
+        how = (str(self.batch_size), self.autocast, str(self.channels_last), self.device.type, torch.__version__)
+        return how if self.engine == TORCH else (self.engine, *how)
 
     def extract(self, samples: Iterable[Any]) -> Iterator[Tensor]:
         """Compute the features of any number of samples, in their order.
@@ -246,16 +260,26 @@ class Backbone:
             raise ValueError(f"{self.name} takes batches {allowed} {str(dtype).removeprefix('torch.')}, got {got}")
         if (engine := self._features_by.openvino) is not None:
             return torch.stack(list(engine.extract(batch.detach().cpu().contiguous().unbind())))
-        self.module.eval()  # every time: whoever holds the module may have called train()
         try:
-            with torch.inference_mode(), self._precision():
-                features: Tensor = self.module(batch.to(self.device).contiguous(memory_format=self._memory_format))
+            return self._compute(batch)
         except torch.OutOfMemoryError as error:
             raise torch.OutOfMemoryError(
                 f"{self.name}: {self.device} has too little memory for batches of {self.batch_size}: set batch-size to "
                 f"{max(self.batch_size // 2, 1)} or less, or let fewer workers share the device"
             ) from error
+
+    def _compute(self, batch: Tensor) -> Tensor:
+        network = self._network
+        network.eval()  # every time: whoever holds the module may have called train()
+        with torch.inference_mode(), self._precision():
+            features: Tensor = network(batch.to(self.device).contiguous(memory_format=self._memory_format))
         return features.to(torch.float32, copy=True)  # outside inference mode, so that the copy is no inference tensor
+
+    @functools.cached_property
+    def _network(self) -> nn.Module:
+        """What torch runs for features: the module, or a copy with fewer steps."""
+        fused = self._features_by.fused
+        return self.module if fused is None else fused.to(self.device).to(memory_format=self._memory_format)
 
     @contextlib.contextmanager
     def _precision(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import logging
@@ -11,7 +12,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fedstats_app.backbones.engine import BFLOAT16, TORCH, Engine, EngineError, chosen_engine, openvino_version
+from fedstats_app.backbones.engine import (
+    BFLOAT16,
+    FUSED,
+    TORCH,
+    Engine,
+    EngineError,
+    chosen_engine,
+    openvino_version,
+)
+from fedstats_app.backbones.fusion import fused
 from fedstats_app.backbones.inputs import InputTransform
 from fedstats_app.data.feature_cache_files import default_cache_root
 
@@ -26,7 +36,7 @@ class EngineChoice:
 
     Parameters
     ----------
-    asked : {"torch", "auto", "openvino", "openvino-bf16"}
+    asked : {"auto", "torch", "torch-fused", "openvino", "openvino-bf16"}
         The option.
     module : nn.Module
         The network.
@@ -66,7 +76,7 @@ class EngineChoice:
             asked, kind=transform.kind, device=device, autocast=autocast, num_weights=number
         )
         self._asked, self._module, self._cache = asked, module, cache
-        self._weights_fingerprint, self._shape = weights_fingerprint, transform.shapes[0]
+        self._weights_fingerprint, self._transform = weights_fingerprint, transform
         self.fingerprint = weights_fingerprint
         if self._chosen == BFLOAT16:
             self.fingerprint = hashlib.sha256(f"{BFLOAT16} {weights_fingerprint}".encode()).hexdigest()
@@ -80,12 +90,12 @@ class EngineChoice:
         EngineError
             If an engine that was named cannot run the network.
         """
-        if self._chosen == TORCH:
+        if self._chosen in (TORCH, FUSED):
             return None
         from fedstats_app.backbones.openvino_engine import OpenVINOEngine
 
         root, bfloat16 = self._cache or default_cache_root(), self._chosen == BFLOAT16
-        engine = OpenVINOEngine(self._module, self._weights_fingerprint, self._shape, root, bfloat16=bfloat16)
+        engine = OpenVINOEngine(self._module, self._weights_fingerprint, self._transform, root, bfloat16=bfloat16)
         try:
             engine.prepare()
         except EngineError as error:
@@ -96,15 +106,34 @@ class EngineChoice:
             return None
         return engine
 
+    @functools.cached_property
+    def fused(self) -> nn.Module | None:
+        """The network for torch with its batch normalisation folded away, on the CPU; None for another engine.
+
+        Raises
+        ------
+        EngineError
+            If that cannot be done.
+        """
+        if self._chosen != FUSED:
+            return None
+        try:
+            # A copy in the usual layout: the module may be on its way to a GPU.
+            plain = copy.deepcopy(self._module).cpu().to(memory_format=torch.contiguous_format).eval()
+            return fused(plain, torch.stack(self._transform.probes()))
+        except EngineError as error:
+            raise EngineError(f"engine {FUSED}: {error}; use engine torch") from error
+
     @property
     def engine(self) -> Engine:
         """What computes the features."""
-        return TORCH if self.openvino is None else self._chosen
+        return TORCH if self.openvino is None and self.fused is None else self._chosen
 
     @property
     def in_words(self) -> str:
         """The engine with its version and precision, and why."""
-        if self.engine == TORCH:
-            return f"torch {torch.__version__} ({self._reason})"
+        if self.engine in (TORCH, FUSED):
+            how = ", batch normalisation folded into convolutions" if self.engine == FUSED else ""
+            return f"torch {torch.__version__}{how} ({self._reason})"
         precision = "bfloat16" if self.engine == BFLOAT16 else "float32"
         return f"OpenVINO {openvino_version()} in {precision} ({self._reason})"

@@ -44,6 +44,9 @@ class InputTransform(Protocol):
     def blank(self) -> Tensor:
         """Return what an empty sample becomes, to try a network on."""
 
+    def probes(self) -> list[Tensor]:
+        """Return some inputs, always the same ones, on which two ways of computing features are compared."""
+
     def __call__(self, sample: Any, /) -> Tensor:
         """Turn one sample into a tensor of one of the shapes, on the CPU."""
 

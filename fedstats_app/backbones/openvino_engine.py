@@ -1,7 +1,7 @@
-"""A frozen image network by OpenVINO: exported once to the cache, then one image an inference and one thread each.
+"""A frozen network by OpenVINO: exported once to the cache, then one sample an inference and one thread each.
 
-With one image an inference features depend neither on the images beside it nor on how many threads there are, and no
-batch is padded. Several inferences run side by side, while the caller reads the next images.
+With one sample an inference features depend neither on those beside it nor on how many threads there are, and no
+batch is padded. Several inferences run side by side, while the caller reads the next samples.
 """
 
 from __future__ import annotations
@@ -21,28 +21,27 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app import __version__
-from fedstats_app.backbones.engine import EngineError, openvino_version
+from fedstats_app.backbones.engine import BOUND, EngineError, openvino_version
+from fedstats_app.backbones.inputs import InputTransform
 from fedstats_app.data.feature_cache_files import write_whole
 
 logger = logging.getLogger("fedstats_app")
 
 FOLDER = "engines"
-# Of the difference between features by OpenVINO and by torch, relative to the latter's length.
-BOUND = 1e-4
 _DIGEST_BYTES, _LENGTH_BYTES = 32, 8
 
 
 class OpenVINOEngine:
-    """Runs a network that takes images of one shape.
+    """Runs a network for one sample at a time: an image of one shape, or a text of any length.
 
     Parameters
     ----------
     module : nn.Module
-        Frozen, on the CPU: (B, 3, H, W) float32 -> (B, d). It is not changed.
+        Frozen, on the CPU: (B, *shape) -> (B, d) for each of the transform's shapes. It is not changed.
     fingerprint : str
         Of weights, name and transform: the export is kept under it.
-    shape : tuple of int
-        (3, H, W).
+    transform : InputTransform
+        Of the network.
     root : Path
         Folder of the caches; the export lies in ``engines``.
     bfloat16 : bool
@@ -50,10 +49,12 @@ class OpenVINOEngine:
     """
 
     def __init__(
-        self, module: nn.Module, fingerprint: str, shape: tuple[int, ...], root: Path, *, bfloat16: bool
+        self, module: nn.Module, fingerprint: str, transform: InputTransform, root: Path, *, bfloat16: bool
     ) -> None:
-        self._module, self._shape, self._bfloat16 = module, shape, bfloat16
-        parts = (fingerprint, *map(str, shape), openvino_version(), torch.__version__, __version__)
+        self._module, self._transform, self._bfloat16 = module, transform, bfloat16
+        # -1 where samples differ: one export serves texts of all lengths.
+        self._shape = tuple(sides[0] if len(set(sides)) == 1 else -1 for sides in zip(*transform.shapes, strict=True))
+        parts = (fingerprint, *map(str, self._shape), openvino_version(), torch.__version__, __version__)
         self._file = root / FOLDER / hashlib.sha256("\n".join(parts).encode()).hexdigest()
         self._compiled: Any = None
         self._idle: list[Any] = []
@@ -83,7 +84,7 @@ class OpenVINOEngine:
         Parameters
         ----------
         inputs : iterable of Tensor
-            (3, H, W) float32 on the CPU; twice as many as there are threads are read ahead.
+            As they come from the transform, on the CPU; twice as many as there are threads are read ahead.
 
         Yields
         ------
@@ -146,22 +147,26 @@ class OpenVINOEngine:
         """Return graph and weights in OpenVINO's format, after comparing features with torch's."""
         import openvino
 
-        probes = torch.randn(2, *self._shape, generator=torch.Generator().manual_seed(0))
+        samples = self._transform.probes()
+        probes = [sample[None] for sample in samples]
+        kind = openvino.Type.i64 if self._transform.dtype == torch.int64 else openvino.Type.f32
         module = copy.deepcopy(self._module).to(memory_format=torch.contiguous_format).eval()
         try:
             # What tracing and conversion warn of and print is for their developers.
             with warnings.catch_warnings(), torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
                 warnings.simplefilter("ignore")
-                expected = module(probes)
-                traced = torch.jit.trace(module, probes[:1], check_trace=False)  # type: ignore[no-untyped-call]
+                expected = module(self._transform.stack(samples))
+                traced = torch.jit.trace(module, probes[0], check_trace=False)  # type: ignore[no-untyped-call]
                 model = openvino.convert_model(
-                    torch.jit.freeze(traced), example_input=probes[:1], input=[(1, *self._shape)]
+                    torch.jit.freeze(traced),
+                    example_input=probes[0],
+                    input=[(openvino.PartialShape([1, *self._shape]), kind)],
                 )
                 file = Path(folder) / "network.xml"
                 openvino.save_model(model, file, compress_to_fp16=False)
                 content = file.read_bytes(), file.with_suffix(".bin").read_bytes()
             compiled = _compiled(*content, bfloat16=False)
-            made = torch.cat([torch.from_numpy(compiled(one.numpy()[None])[0].copy()) for one in probes])
+            made = torch.cat([torch.from_numpy(compiled(probe.numpy())[0].copy()) for probe in probes])
         except Exception as error:  # whatever a library that reads a stranger's network raises
             first = str(error).strip().partition("\n")[0]
             raise EngineError(f"OpenVINO cannot run this network ({type(error).__name__}: {first:.200})") from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedstats_app.backbones.arguments import arguments_text, parse_arguments
-from fedstats_app.backbones.engine import ENGINES, OPENVINO
+from fedstats_app.backbones.engine import ENGINES, FUSED, OPENVINO
 from fedstats_app.backbones.names import HUB, LOCAL, POOLINGS, TIMM, VISION, is_folder_model
 from fedstats_app.backbones.text.names import (
     MINILM,
@@ -115,7 +115,7 @@ class BackboneOptions(Options):
     text_pooling: Literal["auto", "mean", "first"] = option("auto", one_of("auto", "mean", "first"))
     text_template: str = option("", text_template)
     engine: str = option("auto", one_of(*ENGINES))
-    batch_size: int = option(16, whole(1, 4096))
+    batch_size: int | Literal["auto"] = option(16, whole(1, 4096, word="auto"))
     read_threads: int = option(0, whole(0, 64))
     device: str = option("auto", device_name)
     autocast: str = option("none", one_of("none", "bf16", "fp16"))
@@ -159,10 +159,10 @@ class BackboneOptions(Options):
             problems.append(f"jpeg-draft: is for images, got {self.jpeg_draft} {with_it}")
         if self.takes_text and self.input_size:
             problems.append(f"input-size: is for images, text-max-length for texts, got {self.input_size}")
+        if self.engine == FUSED and self.takes_text:
+            problems.append(f"engine: {FUSED} is for images, got backbone {self.backbone!r}")
         if self.engine.startswith(OPENVINO):
             with_it = f"with engine {self.engine!r}"
-            if self.takes_text:
-                problems.append(f"engine: OpenVINO is for images, got {self.engine!r} with backbone {self.backbone!r}")
             if self.device not in ("auto", "cpu"):
                 problems.append(f"device: must be auto or cpu {with_it}, got {self.device!r}")
             if self.autocast != "none":

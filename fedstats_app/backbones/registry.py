@@ -78,7 +78,7 @@ def load_backbone(
     mean: tuple[float, float, float] | None = None,
     std: tuple[float, float, float] | None = None,
     jpeg_draft: int = 0,
-    batch_size: int = 32,
+    batch_size: int | Literal["auto"] = 32,
     device: str = "auto",
     autocast: str = "none",
     channels_last: bool = False,
@@ -167,6 +167,7 @@ def load_backbone(
             device=device,
             autocast=autocast,
             engine=engine,
+            engine_cache=engine_cache,
         )
     if text not in (None, TextOptions()):
         raise ValueError(f"backbone {name!r} takes images: it has no pooling or template of texts, got {text}")

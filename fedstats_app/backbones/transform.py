@@ -66,6 +66,10 @@ class ImageTransform:
         """Return zeros (3, input_size, input_size): an image of the mean colour."""
         return torch.zeros(self.shapes[0])
 
+    def probes(self) -> list[Tensor]:
+        """Return two images of noise."""
+        return list(torch.randn(2, *self.shapes[0], generator=torch.Generator().manual_seed(0)))
+
     def stack(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return (b, 3, input_size, input_size) of b images."""
         return torch.stack(tuple(inputs))

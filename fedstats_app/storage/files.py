@@ -213,16 +213,28 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str],
             raise TypeError(f"metadata must be strings, got {key!r}: {value!r} ({type(value).__name__})")
     from safetensors.torch import save
 
-    # Copies, because safetensors refuses tensors that share memory, as tied weights and views do.
-    own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in sorted(tensors.items())}
-    header, data = _parts(save(own, dict(metadata)))
+    header, data = _parts(save(_apart(tensors), dict(metadata)))
     if digest:
         header.setdefault("__metadata__", {})[_DIGEST] = _digest(header, data)
     # Sorted: safetensors writes the metadata in a different order in every call. The offsets in the header count from
     # its end, so it may change its length.
     text = _canonical(header)
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + data
+    return b"".join((len(text).to_bytes(8, "little"), text, data))
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors on the CPU by name; those that share memory, as tied weights and views do, are copied.
+
+    safetensors refuses them. Of others a copy would only take memory: statistics of many clients are large.
+    """
+    found: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in sorted(tensors.items()):
+        own = tensor.detach().to("cpu").contiguous()
+        found[name] = own.clone() if own.untyped_storage().data_ptr() in storages else own
+        storages.add(own.untyped_storage().data_ptr())
+    return found
 
 
 def read_tensors(path: Path, *, without_digest: Collection[str] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -266,12 +278,12 @@ def read_tensors(path: Path, *, without_digest: Collection[str] = ()) -> tuple[d
     return tensors, metadata
 
 
-def _parts(file: bytes) -> tuple[dict[str, Any], bytes]:
+def _parts(file: bytes) -> tuple[dict[str, Any], memoryview]:
     end = 8 + int.from_bytes(file[:8], "little")
-    return json.loads(file[8:end]), file[end:]
+    return json.loads(file[8:end]), memoryview(file)[end:]
 
 
-def _digest(header: Mapping[str, Any], data: bytes) -> str:
+def _digest(header: Mapping[str, Any], data: memoryview) -> str:
     found = hashlib.sha256(_canonical(header))
     found.update(data)
     return found.hexdigest()

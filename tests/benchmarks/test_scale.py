@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.scale import SERVER, WORKER, Measurement, PeakMemory, first_clients, heads_of, main
 
-PROGRAM = "import time; held = bytearray({megabytes} * 10**6); time.sleep(2)"
+PROGRAM = "import time; held = bytearray({megabytes} * 10**6); sum(range(5_000_000)); time.sleep(2)"
 
 
 def start(home: Path, kind: str, megabytes: int) -> subprocess.Popen[bytes]:
@@ -30,7 +30,9 @@ def test_the_largest_process_of_each_kind_and_home_counts(tmp_path: Path) -> Non
         for process in (earlier, *started, *others):
             assert process.wait(60) == 0
     assert 100 < memory.peaks[SERVER] < 150 and 200 < memory.peaks[WORKER] < 250
-    assert memory.seen == {SERVER: {str(started[0].pid)}, WORKER: {str(one.pid) for one in started[1:]}}
+    of_kind = {kind: {*times} for kind, times in memory.cpu_seconds.items()}
+    assert of_kind == {SERVER: {str(started[0].pid)}, WORKER: {str(one.pid) for one in started[1:]}}
+    assert all(0 < seconds < 60 for times in memory.cpu_seconds.values() for seconds in times.values())
 
 
 def test_the_first_clients_of_a_file_and_its_test_split(tmp_path: Path) -> None:
@@ -49,7 +51,7 @@ def test_heads_are_compared_by_their_files(tmp_path: Path) -> None:
 
 
 def test_a_picture_is_drawn_of_earlier_lines(tmp_path: Path) -> None:
-    line = Measurement(9275, 2, "fedncm,fedcof", 20.0, 10.0, 2.0, 500.0, 33.7, 1500.0, 700.0, 900.0, 1, 2.0)
+    line = Measurement(9275, 2, "fedncm,fedcof", 20.0, 10.0, 2.0, 500.0, 33.7, 1500.0, 700.0, 900.0, 1, 30.0, 15.0, 2.0)
     lines, picture = tmp_path / "lines.jsonl", tmp_path / "scale.png"
     lines.write_text(json.dumps(asdict(line)) + "\n")
     main(["--sizes", "unused", "--lines", str(lines), "--picture", str(picture)])

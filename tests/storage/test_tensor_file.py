@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,19 @@ def test_what_is_no_such_file_is_named(tmp_path: Path) -> None:
         read_tensors(path)
     with pytest.raises(TypeError, match=r"'seed': 3 \(int\)"):
         tensors_to_bytes({}, {"seed": 3})  # type: ignore[dict-item]
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak of memory from /proc")
+def test_large_tensors_are_in_memory_twice_more_at_most() -> None:
+    program = """
+import torch
+from benchmarks.memory import with_peak_memory
+from fedstats_app.storage.files import tensors_to_bytes
+tensors_to_bytes({"a": torch.zeros(3)}, {}, digest=True)  # imports
+rows = torch.rand(25_000_000)  # 100 MB
+print(with_peak_memory(lambda: tensors_to_bytes({"rows": rows}, {}, digest=True))[1])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) < 230

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -67,10 +67,11 @@ def load_text_backbone(
     weights: str = "",
     max_length: int = 0,
     options: TextOptions | None = None,
-    batch_size: int = 32,
+    batch_size: int | Literal["auto"] = 32,
     device: str = "auto",
     autocast: str = "none",
     engine: str = "torch",
+    engine_cache: Path | None = None,
 ) -> Backbone:
     """Load a frozen language model.
 
@@ -89,7 +90,7 @@ def load_text_backbone(
         Most tokens of a text; 0 for what the folder says.
     options : TextOptions, optional
         Pooling or template.
-    batch_size, device, autocast, engine
+    batch_size, device, autocast, engine, engine_cache
         See :class:`Backbone`.
 
     Returns
@@ -125,6 +126,7 @@ def load_text_backbone(
         device=device,
         autocast=autocast,
         engine=engine,
+        engine_cache=engine_cache,
         identity=f"{type(network).__name__}: {form}",
         language_head=head,
         licence=RANDOM_WEIGHTS if model.folder is None else licence_of_card(model.folder),

@@ -91,6 +91,11 @@ class TextTransform:
         """Return the tokens of the empty text (2, T), T the shortest length."""
         return self("")
 
+    def probes(self) -> list[Tensor]:
+        """Return the tokens of texts of all lengths, the shortest first."""
+        words = "one text is longer than another, and no two lengths are treated alike. "
+        return [self(""), self(words), *(self(words * (length // 16)) for _, length in self.shapes)]
+
     def __call__(self, text: str) -> Tensor:
         """Turn one text into a model's input.
 
