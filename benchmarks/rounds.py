@@ -86,9 +86,9 @@ def measure(training: str, clients: int, rounds: int) -> Measurement:
             f"arrays=1 clients-per-message={min(10, math.ceil(clients / SUPERNODES))}"
         )
         peer = finished(flower, f'flwr run {PEER} {flwr_run} "{same}"')
+        seconds, in_process = of_a_round(ours.folder), of_a_round(alone.folder)
     line = next(line for line in peer.output.splitlines() if line.startswith(SAID))
-    seconds, peer_seconds = of_a_round(ours.folder), statistics.median(json.loads(line.removeprefix(SAID))[WARM_UP:])
-    in_process = of_a_round(alone.folder)
+    peer_seconds = statistics.median(json.loads(line.removeprefix(SAID))[WARM_UP:])
     return Measurement(
         training,
         clients,

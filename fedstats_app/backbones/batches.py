@@ -11,7 +11,7 @@ from fedstats_app.backbones.inputs import Kind
 
 logger = logging.getLogger("fedstats_app")
 
-# On one thread four images were the fastest for most networks, since what lies between layers stays in a core's cache;
+# On one thread four images were faster than 16 for small networks, whose layers' outputs then stay in a core's cache,
 # and a small client pads little (docs/backbones.md). Not by the number of threads: it decides the last bits.
 IMAGES, TEXTS = 4, 16
 # On a GPU more bring little, and reading waits for them.

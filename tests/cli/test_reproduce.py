@@ -54,6 +54,7 @@ def test_table_and_files_are_printed(
     ("words", "message"),
     [
         (["fedcof-table-99"], "no such preset: 'fedcof-table-99'; `fedstats reproduce` lists them"),
+        (["fedcgs-figure-4"], "fedcgs-figure-4 is no table of this command: the inversion of mean features"),
         (["/no/where.toml"], "/no/where.toml cannot be read"),
         ([PRESET, "num-clients"], "'num-clients' is neither KEY=VALUE nor an option"),
         ([PRESET, "--rows=CUB"], "'--rows=CUB' is neither KEY=VALUE nor an option"),
