@@ -69,10 +69,12 @@ class Collection:
         self._sums: list[StatisticsSum] = []
         self._merged: dict[int, str] = {}
         self._names: dict[int, str] = {}
+        self._taken: set[str] = set()
         self._earlier: tuple[MergedClient, ...] = ()
         if earlier is not None:
             _check_kind(earlier, request, self._keep_rows)
             self._sums, self._earlier = list(earlier.sums), earlier.clients
+        self._earlier_by_name = {one.name: one for one in reversed(self._earlier)}
         self._num_earlier = self._sums[0].num_examples if self._sums else 0
         self.capped: CappedStatistics | None = None
         if caps.bind:
@@ -106,6 +108,7 @@ class Collection:
         self._merged[client] = digest
         if received.client_name:
             self._names[client] = received.client_name
+            self._taken.add(received.client_name)
         outcome = ClientOutcome(
             client,
             server_round,
@@ -125,9 +128,9 @@ class Collection:
         """Refuse a client under the name of one that is in the sum with other statistics: it would count twice."""
         if not name:
             return
-        if name in self._names.values():
+        if name in self._taken:
             raise RejectedReply(f"client-name {name!r} is that of another client, which is in the sum already")
-        if before := next((one for one in self._earlier if one.name == name), None):
+        if before := self._earlier_by_name.get(name):
             raise RejectedReply(
                 f"client-name {name!r} is that of client {before.client} of run {before.run}, which is in the "
                 f"statistics to extend with other data: `fedstats remove` it (--client {before.run}/{before.client}) "
@@ -166,6 +169,7 @@ class Collection:
         self.outcomes[:] = [ClientOutcome(**outcome) for outcome in record["outcomes"]]
         self._merged = {int(client): digest for client, digest in record["digests"].items()}
         self._names = {int(client): name for client, name in record["names"].items()}
+        self._taken = set(self._names.values())
         sizes: list[dict[str, Any]] = [
             {key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}
             for one in record["sizes"]

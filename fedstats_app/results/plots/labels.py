@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
@@ -97,14 +98,17 @@ def _bars(counts: NDArray[np.int64], class_names: Sequence[str], title: str) -> 
     axes = figure.add_subplot()
     clients = np.arange(num_clients)
     starts = np.cumsum(counts, axis=1) - counts
+    thickness = 0.8 if with_names else 0.9
     for index, name in enumerate(shortened(class_names)):
-        look: dict[str, Any] = {"color": _class_colour(index), "label": name, "edgecolor": "white", "linewidth": 0.3}
-        # Bars of nothing take as long as others; a class that nobody has keeps one, for the legend.
-        shown = np.flatnonzero(counts[:, index]) if counts[:, index].any() else clients[:1]
-        if with_names:
-            axes.barh(shown, counts[shown, index], height=0.8, left=starts[shown, index], **look)
-        else:
-            axes.bar(shown, counts[shown, index], width=0.9, bottom=starts[shown, index], **look)
+        # One collection a class: a thousand bars of their own take a second and a half.
+        low, high = clients - thickness / 2, clients + thickness / 2
+        first, last = starts[:, index], starts[:, index] + counts[:, index]
+        corners = np.stack([low, first, low, last, high, last, high, first], axis=1).reshape(-1, 4, 2)
+        bars = corners[counts[:, index] > 0, :, :: -1 if with_names else 1]
+        look: dict[str, Any] = {"facecolor": _class_colour(index), "edgecolor": "white", "linewidth": 0.3}
+        axes.add_collection(PolyCollection(bars, label=name, **look), autolim=False)
+    longest = max(int(counts.sum(axis=1).max()) * 1.05, 1.0)
+    (axes.set_xlim if with_names else axes.set_ylim)(0, longest)
     _name_axes(axes, num_clients, horizontal=with_names)
     set_title(axes, title, _summary(counts), inches=figure.get_figwidth() - 1.5)
     handles, names = axes.get_legend_handles_labels()

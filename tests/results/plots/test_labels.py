@@ -32,20 +32,23 @@ def test_every_size_is_readable(clients: int, classes: int, check_texts: Check) 
 def test_bars_are_the_counts_stacked(clients: int, style: None) -> None:
     counts = _counts(clients, 4)
     axes = label_figure(counts, list("abcd"), "Title").axes[0]
-    widths, starts = np.zeros_like(counts), counts.cumsum(axis=1) - counts
-    for index, container in enumerate(axes.containers):
-        for bar in container:
-            at, size = (bar.get_y(), bar.get_height()) if clients == 5 else (bar.get_x(), bar.get_width())
-            client = round(at + size / 2)
-            widths[client, index] = bar.get_width() if clients == 5 else bar.get_height()
-            assert starts[client, index] == (bar.get_x() if clients == 5 else bar.get_y())
-    assert np.array_equal(widths, counts)
+    lengths, starts = np.zeros_like(counts), counts.cumsum(axis=1) - counts
+    assert [bars.get_label() for bars in axes.collections] == list("abcd")
+    for index, bars in enumerate(axes.collections):
+        for path in bars.get_paths():
+            across, along = (1, 0) if clients == 5 else (0, 1)
+            low, high = path.vertices.min(axis=0), path.vertices.max(axis=0)
+            client = round((low[across] + high[across]) / 2)
+            lengths[client, index] = high[along] - low[along]
+            assert starts[client, index] == low[along]
+    assert np.array_equal(lengths, counts)
+    assert (axes.get_xlim() if clients == 5 else axes.get_ylim())[1] >= counts.sum(axis=1).max()
 
 
 @pytest.mark.parametrize("classes", [10, 20])
 def test_classes_have_different_colours(classes: int, style: None) -> None:
     axes = label_figure(_counts(3, classes), _names(classes), "Title").axes[0]
-    assert len({container.patches[0].get_facecolor() for container in axes.containers}) == classes
+    assert len({tuple(bars.get_facecolor()[0]) for bars in axes.collections}) == classes
 
 
 def test_the_heat_map_holds_every_sample_and_leaves_none_blank(style: None) -> None:
