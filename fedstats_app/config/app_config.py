@@ -231,7 +231,10 @@ class AppConfig:
         several = max(means.values(), default=1)
         if len(set(means.values())) > 1:
             asked = ", ".join(f"{name}: {number}" for name, number in means.items())
-            problems.append(f"method: one run asks for one number of means per class, got {asked}")
+            problems.append(
+                f"method: one run asks for one number of means per class, got {asked}: give all of these the same "
+                "NAME-means-per-class, or leave some out of method"
+            )
         oracles = [name for name in self.methods if record_of(name).name == "oracle"]
         if several > 1 and any(self.options_of(name).covariance != "full" for name in oracles):
             problems.append(f"oracle-covariance: must be full where a method asks for several means, got {several}")

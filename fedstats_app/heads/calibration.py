@@ -22,8 +22,8 @@ TEMPERATURES = tuple(10.0 ** (step / PER_DECADE) for step in range(-DECADES * PE
 # Equal intervals of confidence, as in Guo et al. 2017.
 NUM_BINS = 15
 NUM_LOSSES = 4
-# Scores go through all temperatures in blocks of so many samples: with 1,000 classes they stay in the cache.
-ROWS_IN_CACHE = 64
+# Scores go through all temperatures in blocks of so many numbers (a megabyte), which stay in the cache.
+NUMBERS_IN_CACHE = 2**17
 _POINTS_BETWEEN = 101
 
 
@@ -155,8 +155,9 @@ class CalibrationSums:
         own, mean = scores.gather(1, labels.unsqueeze(1)).squeeze(1), scores.sum(dim=1) / finite.sum(dim=1)
         below = logits - largest  # at most 0: likelihoods are relative to the likeliest class's
         partitions, products = logits.new_empty(2, len(temperatures), len(labels))
-        for start in range(0, len(labels), ROWS_IN_CACHE):
-            block = slice(start, start + ROWS_IN_CACHE)
+        rows = max(NUMBERS_IN_CACHE // logits.shape[1], 1)
+        for start in range(0, len(labels), rows):
+            block = slice(start, start + rows)
             likelihoods, weighted = torch.empty_like(below[block]), torch.empty_like(below[block])
             for index, temperature in enumerate(temperatures):
                 torch.div(below[block], temperature, out=likelihoods).exp_()

@@ -7,6 +7,7 @@ import pytest
 
 from fedstats_app.cli import main
 from fedstats_app.config import AppConfig
+from fedstats_app.reproduce.catalogue import Catalogue
 from fedstats_app.reproduce.preset import preset_names
 from tests.support.trainings import write_run
 
@@ -17,7 +18,10 @@ PRESET = "fedcof-table-14"
 def test_without_a_name_all_tables_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == preset_names(FOLDER)
+    names = [line.split()[0] for line in lines[1:]]
+    number = len(preset_names(FOLDER))
+    assert names[:number] == preset_names(FOLDER)
+    assert names[number:] == list(Catalogue.read(FOLDER).elsewhere)  # and why these are no tables
 
 
 def test_a_dry_run_prints_what_flwr_run_takes(capsys: pytest.CaptureFixture[str]) -> None:

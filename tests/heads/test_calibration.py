@@ -194,6 +194,6 @@ def test_the_size_of_blocks_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> N
     logits, labels = drawn(200, 1.0, classes=7)
     logits[:, 3] = -torch.inf
     whole = measured(logits, labels)
-    monkeypatch.setattr(calibration, "ROWS_IN_CACHE", 7)
+    monkeypatch.setattr(calibration, "NUMBERS_IN_CACHE", 7 * 7)
     in_blocks = measured(logits, labels)
     assert torch.equal(whole.losses, in_blocks.losses) and torch.equal(whole.gaps, in_blocks.gaps)

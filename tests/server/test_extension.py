@@ -20,6 +20,7 @@ from tests.support.local_grid import FIRST_NODE_ID
 from tests.support.simulation import clients, read_json, simulate, site_folder
 
 Nodes = list[dict[str, object]]
+TWO_MEANS: dict[str, object] = {"fedcof_means_per_class": 2, "fedroot_means_per_class": 2}
 SITES = {"a": ("ant", "bee", "dog"), "b": ("dog", "ant"), "c": ("bee", "cat")}  # cat comes with c, in the middle
 
 
@@ -63,7 +64,7 @@ def assert_same(folder: Path, whole: Path) -> None:
 def test_two_runs_are_one_with_another_client_and_another_class(
     tmp_path: Path, nodes: Nodes, server_data: str, wire_dtype: str, fraction_train: float
 ) -> None:
-    options: dict[str, object] = {"test_dataset": server_data, "wire_dtype": wire_dtype, "fedcof_means_per_class": 2}
+    options: dict[str, object] = {"test_dataset": server_data, "wire_dtype": wire_dtype, **TWO_MEANS}
     options["fraction_train"] = fraction_train
     # The server's test data has a class that the first federation does not know yet, in its list only.
     first = simulate(tmp_path, node_configs=nodes[:2], **{**options, "test_dataset": ""}, holdout_fraction=0.01)
@@ -149,7 +150,7 @@ def test_a_node_that_spells_a_class_otherwise_than_the_earlier_run_takes_no_part
     [
         ({"backbone": "tiny", "backbone_weights": "random", "input_size": 32}, ValueError, r"backbone \(fingerprint\)"),
         ({"method": "fedncm"}, ValueError, "statistics"),
-        ({"fedcof_means_per_class": 2}, ValueError, "means per class"),
+        (TWO_MEANS, ValueError, "of another kind: statistics .methods, means per class"),
         ({"fedcgs_random_features": 16}, ValueError, "feature maps"),
         ({"extend": "/nowhere"}, FileNotFoundError, "no statistics at /nowhere"),
         ({"extend": "runs/1"}, ConfigError, "extend: must be the absolute path"),

@@ -22,7 +22,8 @@ from fedstats_app.statistics import CollectedStatistics
 from tests.support.local_grid import FIRST_NODE_ID
 from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
 
-SETTINGS: dict[str, Any] = {"num_clients": 5, "min_clients": 1, "fedcof_means_per_class": 2, "nodes": 1}
+TWO_MEANS = {"fedcof_means_per_class": 2, "fedroot_means_per_class": 2}
+SETTINGS: dict[str, Any] = {"num_clients": 5, "min_clients": 1, **TWO_MEANS, "nodes": 1}
 METHODS = ("fedncm", "fed3r", "fedcof", "fedcgs", "fedroot")
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedstats_app.storage.files import write_atomically
@@ -69,14 +70,14 @@ def new_figure(width: float, height: float) -> Figure:
 
 def save_png(figure: Figure, path: Path) -> None:
     """Write the figure as PNG, the same bytes for the same figure and version of matplotlib."""
-    # Laid out here and drawn once: savefig draws a figure with a layout engine twice, to the same pixels.
+    # Laid out and drawn once: savefig draws a figure twice or three times, to the same pixels.
     if (engine := figure.get_layout_engine()) is not None:
         # A figure of subfigures it cannot lay out, and savefig would pass over that too.
         with suppress(ValueError):
             engine.execute(figure)
         figure.set_layout_engine("none")
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
+    FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     write_atomically(path, buffer.getvalue())
 
 

@@ -40,7 +40,9 @@ def test_expected_bytes_are_those_of_a_reply(num_samples: int, method: str, wire
 
 def test_random_features_and_several_means_are_counted() -> None:
     sizes = Sizes((ClientSize(1000, 3), ClientSize(70, 3)), 10)
-    config = AppConfig.of(fed3r_random_features=50, fedcgs_random_features=0, fedcof_means_per_class=3)
+    config = AppConfig.of(
+        fed3r_random_features=50, fedcgs_random_features=0, fedcof_means_per_class=3, fedroot_means_per_class=3
+    )
     once = 2 * (cost._REPLY_BYTES + 3 * 128)
     with_gram = once + 2 * 128
     assert bytes_up("fed3r", sizes, 640, config) == 6 * (4 * 50 + 16) + 2 * 4 * 50 * 51 // 2 + with_gram
