@@ -24,6 +24,8 @@ NUM_BINS = 15
 NUM_LOSSES = 4
 # Scores go through all temperatures in blocks of so many numbers (a megabyte), which stay in the cache.
 NUMBERS_IN_CACHE = 2**17
+# Exponentials of less underflow, which takes five times as long, to what a sum with a 1 in it loses anyway.
+_NO_LIKELIHOOD = -700.0
 _POINTS_BETWEEN = 101
 
 
@@ -160,7 +162,7 @@ class CalibrationSums:
             block = slice(start, start + rows)
             likelihoods, weighted = torch.empty_like(below[block]), torch.empty_like(below[block])
             for index, temperature in enumerate(temperatures):
-                torch.div(below[block], temperature, out=likelihoods).exp_()
+                torch.div(below[block], temperature, out=likelihoods).clamp_(min=_NO_LIKELIHOOD).exp_()
                 torch.mul(likelihoods, scores[block], out=weighted)
                 partitions[index, block], products[index, block] = likelihoods.sum(dim=1), weighted.sum(dim=1)
         for index, (temperature, partition) in enumerate(zip(temperatures, partitions, strict=True)):

@@ -197,3 +197,11 @@ def test_the_size_of_blocks_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(calibration, "NUMBERS_IN_CACHE", 7 * 7)
     in_blocks = measured(logits, labels)
     assert torch.equal(whole.losses, in_blocks.losses) and torch.equal(whole.gaps, in_blocks.gaps)
+
+
+def test_likelihoods_that_underflow_are_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels = drawn(200, 40.0, classes=7)
+    bounded = measured(logits, labels)
+    monkeypatch.setattr(calibration, "_NO_LIKELIHOOD", -math.inf)
+    underflowing = measured(logits, labels)
+    assert torch.equal(bounded.losses, underflowing.losses) and torch.equal(bounded.gaps, underflowing.gaps)
