@@ -57,7 +57,7 @@ def draw_pairs(
 ) -> None:
     """Write a PNG file with two bars for each name: ours above that of what we are compared with."""
     with plot_style():
-        figure = new_figure(WIDTH, 1.4 + 0.7 * len(pairs))
+        figure = new_figure(WIDTH, 1.8 + 0.7 * len(pairs))
         axes = figure.subplots()
         for which, colour in enumerate(METHOD_COLOURS[:2]):
             places = [place + 0.38 * which - 0.19 for place in range(len(pairs))]
@@ -68,7 +68,8 @@ def draw_pairs(
         axes.set_yticks(range(len(pairs)), list(pairs))
         axes.invert_yaxis()
         axes.set_xlabel(x)
-        axes.legend(frameon=False, loc="lower right")
+        axes.margins(x=0.12)  # for the numbers
+        figure.legend(frameon=False, loc="outside lower center", ncols=2)
         quiet_axes(axes, "x")
         set_title(axes, title, subtitle, inches=WIDTH)
         save_png(figure, path)
