@@ -21,8 +21,8 @@ NO_REPLY_CODE = 101
 SERVER_SIDE_CODES = frozenset({NO_REPLY_CODE, 3, 4, 5})
 # Clients in one message to a SuperNode, at most.
 CLIENTS_PER_MESSAGE = 10
-# Clients asked for ahead of the one whose turn it is, at most, whatever their size.
-CLIENTS_PER_WINDOW = 256
+# Clients asked for ahead of the one whose turn it is, at most, however small their replies are.
+CLIENTS_PER_WINDOW = 2048
 FIRST_POLL, LONGEST_POLL = 0.02, 0.5
 
 
@@ -60,6 +60,7 @@ class Exchange:
     timeout: float | None
     step: Step
     turn: int = 0
+    num_hosts: int = 1
     # How often requests ran out of time so far, those that did so together counting once.
     stalls: int = 0
     # Ascending.
@@ -77,9 +78,9 @@ class Exchange:
         """
         started, poll = time.monotonic(), FIRST_POLL
         self._leave_out_who_rests()
-        group_limit = self._group_limit()
+        self.num_hosts = self.grid.num_hosts
         while self.turn < len(self.order):
-            self._send(group_limit)
+            self._send()
             progressed = self._receive()
             self._expire(started)
             while self.turn in self.ready:
@@ -101,25 +102,32 @@ class Exchange:
                 self.unsent.append(index)
 
     def _group_limit(self) -> int:
-        """Return how many clients one message carries: few enough that every host has work ahead of it."""
-        return max(1, min(CLIENTS_PER_MESSAGE, math.ceil(self._window() / (4 * self.grid.num_hosts))))
+        """Return how many clients one message carries now: few enough that every host has work ahead of it.
+
+        It grows with the window, which is small until the first replies say how large they are.
+        """
+        if self.grid.hosts is None:
+            return 1
+        return max(1, min(CLIENTS_PER_MESSAGE, math.ceil(self._window() / (4 * self.num_hosts))))
 
     def _window(self) -> int:
         return max(1, min(CLIENTS_PER_WINDOW, self.grid.window_bytes // self.grid.reply_bytes))
 
-    def _send(self, group_limit: int) -> None:
+    def _send(self) -> None:
         """Send requests of the clients that fit the window, in the order of the clients, grouped by host."""
-        end = len(self.order) if self.stalls else min(self.turn + self._window(), len(self.order))
+        window, group_limit = self._window(), self._group_limit()
+        end = len(self.order) if self.stalls else min(self.turn + window, len(self.order))
         sendable = self.unsent[: bisect.bisect_left(self.unsent, end)]
         # One slot becomes free with every reply; waiting for a few keeps messages from carrying one client each.
-        if not sendable or (self.in_flight and end < len(self.order) and len(sendable) < group_limit):
+        few = group_limit if group_limit == 1 else min(group_limit * self.num_hosts, max(window // 4, 1))
+        if not sendable or (self.in_flight and end < len(self.order) and len(sendable) < few):
             return
         groups: dict[tuple[int, str, int], list[list[int]]] = {}
         for index in sendable:
             msg = self.order[index]
             key = (self.grid.host(msg.metadata.dst_node_id), msg.metadata.message_type, id(msg.content))
             batches = groups.setdefault(key, [[]])
-            if len(batches[-1]) >= (group_limit if self.grid.hosts is not None else 1):
+            if len(batches[-1]) >= group_limit:
                 batches.append([])
             batches[-1].append(index)
         del self.unsent[: len(sendable)]

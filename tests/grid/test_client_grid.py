@@ -75,6 +75,16 @@ def test_several_clients_share_a_message() -> None:
     assert grid.inner.clients_asked == 100  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("num_hosts", [1, 2, 8])
+def test_messages_carry_more_clients_once_replies_turn_out_to_be_small(num_hosts: int) -> None:
+    """Before the first reply its size is a guess, and 10 clients of it fill the window."""
+    grid = grid_of(1000, num_hosts, window_bytes=10 * 2**20, expected_reply_bytes=2**20)
+
+    assert numbers(ask(grid)) == list(range(1000))
+
+    assert grid.wire_messages <= 1.2 * 1000 / CLIENTS_PER_MESSAGE
+
+
 def test_requests_of_different_content_are_not_mixed() -> None:
     grid = grid_of(4, 1)
     first, second = requests([0, 1], size=5), requests([2, 3], size=7)
@@ -127,7 +137,7 @@ def test_no_more_is_outstanding_than_the_window(inner: dict[str, object]) -> Non
 
 
 def test_a_window_has_a_bound_in_clients_too() -> None:
-    grid = grid_of(600, 3)
+    grid = grid_of(CLIENTS_PER_WINDOW + 500, 3)
 
     assert max(outstanding(grid, requests(grid.get_node_ids(), size=0))) <= CLIENTS_PER_WINDOW
 
