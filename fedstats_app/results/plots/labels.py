@@ -106,7 +106,7 @@ def _bars(counts: NDArray[np.int64], class_names: Sequence[str], title: str) -> 
         corners = np.stack([low, first, low, last, high, last, high, first], axis=1).reshape(-1, 4, 2)
         bars = corners[counts[:, index] > 0, :, :: -1 if with_names else 1]
         look: dict[str, Any] = {"facecolor": _class_colour(index), "edgecolor": "white", "linewidth": 0.3}
-        axes.add_collection(PolyCollection(bars, label=name, **look), autolim=False)
+        axes.add_collection(PolyCollection(list(bars), label=name, **look), autolim=False)
     longest = max(int(counts.sum(axis=1).max()) * 1.05, 1.0)
     (axes.set_xlim if with_names else axes.set_ylim)(0, longest)
     _name_axes(axes, num_clients, horizontal=with_names)

@@ -77,7 +77,7 @@ def save_png(figure: Figure, path: Path) -> None:
             engine.execute(figure)
         figure.set_layout_engine("none")
     buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
+    FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})  # type: ignore[no-untyped-call]
     write_atomically(path, buffer.getvalue())
 
 
