@@ -22,6 +22,8 @@ TEMPERATURES = tuple(10.0 ** (step / PER_DECADE) for step in range(-DECADES * PE
 # Equal intervals of confidence, as in Guo et al. 2017.
 NUM_BINS = 15
 NUM_LOSSES = 4
+# A few hundred samples tell the best temperature of more like them to so many steps to either side.
+LIKELY_STEPS = 4
 # Scores go through all temperatures in blocks of so many numbers (a megabyte), which stay in the cache.
 NUMBERS_IN_CACHE = 2**17
 # Exponentials of less underflow, which takes five times as long, to what a sum with a 1 in it loses anyway.
@@ -215,6 +217,15 @@ class CalibrationSums:
         """
         return self._ece(self.gaps[self._index(temperature)])
 
+    @property
+    def holds_best(self) -> bool:
+        """Whether the best of all TEMPERATURES is known to be among these, with both of its neighbours.
+
+        The objective of :meth:`fit` is convex in 1 / temperature: what is better than both neighbours is best.
+        """
+        best = TEMPERATURES.index(self.temperatures[self._nearest()])
+        return all(one in self.temperatures for one in TEMPERATURES[max(best - 1, 0) : best + 2])
+
     def fit(self) -> Calibration | None:
         """Return the best temperature and what it does, or None without samples or a choice of classes.
 
@@ -226,13 +237,14 @@ class CalibrationSums:
         Raises
         ------
         ValueError
-            If temperature 1, with which it is compared, is not in the list.
+            If temperature 1, with which it is compared, or a neighbour of the best is not in the list.
         """
         # With one known class every temperature gives it probability 1.
         if self.num_examples == 0 or not bool(self.losses[2].any()):
             return None
-        objective = self.losses[:2] + self.losses[2:] / self.num_examples  # (2, t): value, slope
-        nearest = int(objective[0].argmin())
+        if not self.holds_best:
+            raise ValueError("the best temperature has a neighbour that was not measured: measure all TEMPERATURES")
+        objective, nearest = self._objective(), self._nearest()
         left, share = min(
             (
                 self._least_between(objective, left)
@@ -253,6 +265,13 @@ class CalibrationSums:
             num_examples=self.num_examples,
         )
 
+    def _objective(self) -> Tensor:
+        """Return (2, t) what :meth:`fit` makes least, times the samples, and its slope."""
+        return self.losses[:2] + self.losses[2:] / max(self.num_examples, 1)
+
+    def _nearest(self) -> int:
+        return int(self._objective()[0].argmin())
+
     def _least_between(self, objective: Tensor, left: int) -> tuple[float, int, float]:
         """Return the least value between two neighbours, the left one, and the share of the way from it."""
         shares = torch.linspace(0.0, 1.0, _POINTS_BETWEEN, dtype=torch.float64)
@@ -268,6 +287,19 @@ class CalibrationSums:
         if temperature not in self.temperatures:
             raise ValueError(f"temperature must be one of the {len(self.temperatures)} measured, got {temperature}")
         return self.temperatures.index(temperature)
+
+
+def likely_temperatures(logits: Tensor, labels: Tensor) -> tuple[float, ...]:
+    """Return those of TEMPERATURES among which is probably the best of more samples like these, and 1.
+
+    Parameters
+    ----------
+    logits, labels : Tensor
+        As :meth:`CalibrationSums.from_logits`.
+    """
+    best = CalibrationSums.from_logits(logits, labels)._nearest()
+    around = TEMPERATURES[max(best - LIKELY_STEPS, 0) : best + LIKELY_STEPS + 1]
+    return tuple(sorted({1.0, *around}))
 
 
 def _hermite(curve: Tensor, left: int, width: float, share: Tensor) -> Tensor:

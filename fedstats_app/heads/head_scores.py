@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedstats_app.heads.calibration import CalibrationSums
+from fedstats_app.heads.calibration import TEMPERATURES, CalibrationSums
 from fedstats_app.heads.confusion import ConfusionMatrix
 from fedstats_app.heads.margins import MarginHistograms, margin_bins
 
@@ -30,19 +31,22 @@ class HeadScores:
     margins: MarginHistograms
 
     @classmethod
-    def zeros(cls, num_classes: int) -> HeadScores:
+    def zeros(cls, num_classes: int, temperatures: Sequence[float] = TEMPERATURES) -> HeadScores:
         """Return the identity of ``+``."""
-        return cls(ConfusionMatrix.zeros(num_classes), CalibrationSums.zeros(), MarginHistograms.zeros(num_classes))
+        calibration = CalibrationSums.zeros(temperatures)
+        return cls(ConfusionMatrix.zeros(num_classes), calibration, MarginHistograms.zeros(num_classes))
 
     @classmethod
-    def from_logits(cls, logits: Tensor, labels: Tensor, predictions: Tensor) -> HeadScores:
+    def from_logits(
+        cls, logits: Tensor, labels: Tensor, predictions: Tensor, temperatures: Sequence[float] = TEMPERATURES
+    ) -> HeadScores:
         """Score (n, C) logits, -inf for classes that the head does not know, and (n,) predictions.
 
         Predictions need not be the largest logit's: a run may let absent classes be predicted.
         """
         return cls(
             ConfusionMatrix.from_predictions(labels, predictions, logits.shape[1]),
-            CalibrationSums.from_logits(logits, labels),
+            CalibrationSums.from_logits(logits, labels, temperatures),
             MarginHistograms.from_bins(margin_bins(logits), labels),
         )
 

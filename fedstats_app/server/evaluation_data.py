@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,8 +13,12 @@ from fedstats_app.backbones.samples import samples_for
 from fedstats_app.data import Dataset
 from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores, LinearHead
+from fedstats_app.heads.calibration import TEMPERATURES, likely_temperatures
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.training.samples import Samples, TensorSamples
+
+# So many test samples, evenly spaced, tell which temperatures are worth measuring on all.
+TEMPERATURE_SAMPLES = 512
 
 
 class ServerTestSet:
@@ -74,15 +78,36 @@ class ServerTestSet:
         return total
 
     def score(self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool) -> dict[str, HeadScores]:
-        """Return all that the test samples say of every head; only predictions can be of absent classes."""
-        total = {name: HeadScores.zeros(len(self.dataset.class_names)) for name in heads}
+        """Return all that the test samples say of every head; only predictions can be of absent classes.
+
+        Of the temperatures only those are measured that can be best, as a few samples tell, unless they were wrong.
+        """
+        found = {}
+        for name, one in heads.items():
+            scores = self._score(*one, mask_absent=mask_absent, temperatures=self._likely_temperatures(*one))
+            if not scores.calibration.holds_best:
+                scores = self._score(*one, mask_absent=mask_absent, temperatures=TEMPERATURES)
+            found[name] = scores
+        return found
+
+    def _score(
+        self, feature_map: FeatureMap, head: LinearHead, *, mask_absent: bool, temperatures: Sequence[float]
+    ) -> HeadScores:
+        total = HeadScores.zeros(len(self.dataset.class_names), temperatures)
         for features, labels in self.blocks:
-            for name, (feature_map, head) in heads.items():
-                mapped = feature_map(features)
-                logits = head.logits(mapped)
-                predictions = logits.argmax(dim=1) if mask_absent else head.predict(mapped, mask_absent=False)
-                total[name] += HeadScores.from_logits(logits, labels, predictions)
+            mapped = feature_map(features)
+            logits = head.logits(mapped)
+            predictions = logits.argmax(dim=1) if mask_absent else head.predict(mapped, mask_absent=False)
+            total += HeadScores.from_logits(logits, labels, predictions, temperatures)
         return total
+
+    def _likely_temperatures(self, feature_map: FeatureMap, head: LinearHead) -> Sequence[float]:
+        step = sum(len(labels) for _, labels in self.blocks) // TEMPERATURE_SAMPLES
+        if step < 2:
+            return TEMPERATURES
+        chosen = [(features[::step], labels[::step]) for features, labels in self.blocks]
+        features, labels = map(torch.cat, zip(*chosen, strict=True))
+        return likely_temperatures(head.logits(feature_map(features)), labels)
 
     def calibrate(self, feature_map: FeatureMap, head: LinearHead, scores: HeadScores) -> Calibration | None:
         """Return the temperature that scores of these samples lead to, with the errors after it counted again."""

@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from fedstats_app.heads import Calibration, CalibrationSums, calibration
-from fedstats_app.heads.calibration import NUM_BINS, TEMPERATURES
+from fedstats_app.heads.calibration import LIKELY_STEPS, NUM_BINS, TEMPERATURES, likely_temperatures
 
 measured = CalibrationSums.from_logits
 EMPTY = CalibrationSums.zeros()
@@ -205,3 +205,31 @@ def test_likelihoods_that_underflow_are_as_good_as_none(monkeypatch: pytest.Monk
     monkeypatch.setattr(calibration, "_NO_LIKELIHOOD", -math.inf)
     underflowing = measured(logits, labels)
     assert torch.equal(bounded.losses, underflowing.losses) and torch.equal(bounded.gaps, underflowing.gaps)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1000), log_temperature=st.floats(-3.5, 3.5), n=st.integers(40, 400))
+def test_few_temperatures_that_hold_the_best_fit_to_the_same_bits(seed: int, log_temperature: float, n: int) -> None:
+    logits, labels = drawn(n, 10.0**log_temperature, seed=seed)
+    few = measured(logits, labels, likely_temperatures(logits[::4], labels[::4]))
+    assert len(few.temperatures) <= 2 * LIKELY_STEPS + 2
+    if few.holds_best:
+        assert few.fit() == measured(logits, labels).fit()
+
+
+def test_a_sample_that_misleads_is_found_out() -> None:
+    """All of its samples are right: it asks for a low temperature, and the others for a high one."""
+    logits, labels = drawn(4000, 8.0)
+    right = logits.argmax(dim=1) == labels
+    few = measured(logits, labels, likely_temperatures(logits[right], labels[right]))
+    assert not few.holds_best
+    with pytest.raises(ValueError, match="a neighbour that was not measured"):
+        few.fit()
+
+
+def test_samples_like_all_tell_where_the_best_temperature_is() -> None:
+    held = 0
+    for seed in range(20):
+        logits, labels = drawn(5000, 0.05 * 1.7**seed, classes=40, seed=seed)
+        held += measured(logits, labels, likely_temperatures(logits[::10], labels[::10])).holds_best
+    assert held == 20

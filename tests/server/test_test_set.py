@@ -1,0 +1,76 @@
+"""The server's test set scores heads: a few samples say which temperatures to measure, and nothing else changes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedstats_app.heads import HeadScores, LinearHead
+from fedstats_app.heads.calibration import LIKELY_STEPS, TEMPERATURES
+from fedstats_app.server import evaluation_data
+from fedstats_app.server.evaluation_data import ServerTestSet
+from fedstats_app.statistics import FeatureMap
+from fedstats_app.statistics.feature_maps import IdentityMap
+
+N, C, D = 3000, 6, 8
+
+
+class Labels(list[int]):
+    """A data set of which only its labels are asked."""
+
+    class_names = tuple(str(c) for c in range(C))
+
+    @property
+    def labels(self) -> "Labels":
+        return self
+
+
+class Blocks:
+    """A reader of features that are there; counts how often they were gone through."""
+
+    num_unreadable = 0
+
+    def __init__(self, features: Tensor) -> None:
+        self.features = features
+
+    def blocks(self, dataset: Any, indices: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, len(self.features), 1000):
+            part = self.features[start : start + 1000]
+            yield part, torch.arange(start, start + len(part))
+
+
+def a_test_set_and_a_head(scale: float, *, by_class: bool) -> tuple[ServerTestSet, FeatureMap, LinearHead]:
+    draw = torch.Generator().manual_seed(3)
+    labels = torch.randint(0, C, (N,), generator=draw)
+    labels = labels.sort().values if by_class else labels
+    features = torch.eye(C, D)[labels] + 0.8 * torch.randn(N, D, generator=draw)
+    test_set = ServerTestSet(Labels(labels.tolist()), Blocks(features))  # type: ignore[arg-type]
+    return test_set, IdentityMap(), LinearHead(scale * torch.eye(C, D), torch.zeros(C))
+
+
+def scores_of_all(test_set: ServerTestSet, head: LinearHead) -> HeadScores:
+    parts = [(head.logits(features), labels) for features, labels in test_set.blocks]
+    found = [HeadScores.from_logits(logits, labels, logits.argmax(dim=1)) for logits, labels in parts]
+    return sum(found, HeadScores.zeros(C))
+
+
+@pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.parametrize("scale", [1e-4, 0.02, 1.0, 30.0, 1e4])
+def test_scores_are_those_of_all_temperatures_to_the_bit(scale: float, by_class: bool) -> None:
+    test_set, feature_map, head = a_test_set_and_a_head(scale, by_class=by_class)
+    found = test_set.score({"one": (feature_map, head)}, mask_absent=True)["one"]
+    whole = scores_of_all(test_set, head)
+    assert len(found.calibration.temperatures) <= 2 * LIKELY_STEPS + 2 < len(TEMPERATURES)
+    assert found.calibration.fit() == whole.calibration.fit()
+    assert torch.equal(found.confusion.matrix, whole.confusion.matrix)
+    assert torch.equal(found.margins.positives, whole.margins.positives)
+
+
+def test_where_the_few_mislead_all_temperatures_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    test_set, feature_map, head = a_test_set_and_a_head(1.0, by_class=False)
+    monkeypatch.setattr(evaluation_data, "likely_temperatures", lambda logits, labels: (1.0, *TEMPERATURES[-3:]))
+    found = test_set.score({"one": (feature_map, head)}, mask_absent=True)["one"]
+    assert found.calibration.temperatures == TEMPERATURES
+    assert found.calibration.fit() == scores_of_all(test_set, head).calibration.fit()
