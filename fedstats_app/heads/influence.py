@@ -6,6 +6,7 @@ FedNCM's head tells what class sums do. Fed3R's, a ridge regression, tells what 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +23,8 @@ from fedstats_app.statistics import ClientStatistics, FeatureStatistics
 MIN_JUDGES_OF_CLASS = 8
 # Of a judge's best classes so many are remembered: whoever leaves with fewer classes leaves one of them as it was.
 REMEMBERED = 32
+# Classes of clients, one after another, are scored so many at a time.
+CLASSES_TOGETHER = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +109,10 @@ class LeaveOneOut(ABC):
             What was added of it.
         """
 
+    def influences(self, clients: Iterable[tuple[int, ClientStatistics]]) -> Iterator[tuple[int, Influence]]:
+        """Yield what leaving out each of these does, by their places, in their order."""
+        return ((owner, self.influence(owner, client)) for owner, client in clients)
+
     def _influence(self, owner: int, counts: Tensor, gained: Tensor) -> Influence:
         """Return it from the (C,) counts without, and of every judge (n,) whether it is classified correctly then.
 
@@ -153,15 +160,57 @@ class LeaveOneOutOfMeans(LeaveOneOut):
 
     def influence(self, owner: int, client: ClientStatistics) -> Influence:
         """Return what leaving out this client does to the judges that are not its own."""
-        rows = client.rows
-        classes, position = torch.unique(rows.class_ids, return_inverse=True)
-        sums, counts = self._sums[classes], self._counts[classes]
-        sums.index_add_(0, position, -rows.class_sums.to(torch.float64))
-        counts.index_add_(0, position, -rows.counts)
-        left = self._counts.clone()
-        left[classes] = counts
-        predictions = self._with_new_scores(classes, self._score(sums, counts))
-        return self._influence(owner, left, self._correct(predictions) - self._right)
+        return next(self.influences([(owner, client)]))[1]
+
+    def influences(self, clients: Iterable[tuple[int, ClientStatistics]]) -> Iterator[tuple[int, Influence]]:
+        """Yield what leaving out each of these does, by their places, in their order.
+
+        The classes of many clients are scored in one product: a client has few, and a product for each costs more.
+        """
+        waiting: list[tuple[int, Tensor, Tensor, Tensor]] = []
+        num_classes = 0
+        for owner, client in clients:
+            rows = client.rows
+            classes, position = torch.unique(rows.class_ids, return_inverse=True)
+            sums, counts = self._sums[classes], self._counts[classes]
+            sums.index_add_(0, position, -rows.class_sums.to(torch.float64))
+            counts.index_add_(0, position, -rows.counts)
+            waiting.append((owner, classes, sums, counts))
+            num_classes += len(classes)
+            if num_classes >= CLASSES_TOGETHER:
+                yield from self._without(waiting)
+                waiting, num_classes = [], 0
+        yield from self._without(waiting)
+
+    def _without(self, clients: Sequence[tuple[int, Tensor, Tensor, Tensor]]) -> Iterator[tuple[int, Influence]]:
+        """Yield the influence of clients given as (place, classes, and their sums and counts without the client)."""
+        if not clients:
+            return
+        owners, classes, sums, counts = zip(*clients, strict=True)
+        scores = torch.split(self._score(torch.cat(sums), torch.cat(counts)), [len(one) for one in classes], dim=1)
+        for owner, own, left, of_own in zip(owners, classes, counts, scores, strict=True):
+            judges = self._moved(own, of_own)
+            gained = torch.zeros_like(self._right)
+            if len(judges):
+                predictions = self._with_new_scores(judges, own, of_own[judges])
+                gained[judges] = (predictions == self._judges.labels[judges]).to(torch.int64) - self._right[judges]
+            if not bool(gained.any()):
+                yield owner, Influence()
+                continue
+            known = self._counts.clone()
+            known[own] = left
+            yield owner, self._influence(owner, known, gained)
+
+    def _moved(self, classes: Tensor, of_classes: Tensor) -> Tensor:
+        """Return the judges, ascending, whose predictions may be others where (c,) classes have new scores (n, c).
+
+        Of all others the best class keeps its score, and no new score reaches it.
+        """
+        if not len(classes):
+            return classes
+        new = torch.zeros(self._scores.shape[1], dtype=torch.bool)
+        new[classes] = True
+        return (new[self._best_classes[:, 0]] | (of_classes.amax(dim=1) >= self._best[:, 0])).nonzero()[:, 0]
 
     def _remember(self) -> None:
         """Keep every judge's best classes and their scores, and who is classified correctly."""
@@ -171,18 +220,17 @@ class LeaveOneOutOfMeans(LeaveOneOut):
         self._best, self._best_classes = best[:, :REMEMBERED].clone(), classes[:, :REMEMBERED].clone()
         self._scores, self._right = scores, self._correct(self._best_classes[:, 0])
 
-    def _with_new_scores(self, classes: Tensor, of_classes: Tensor) -> Tensor:
-        """Return (n,) predictions where (c,) classes, ascending, have other scores (n, c) and the others theirs."""
+    def _with_new_scores(self, judges: Tensor, classes: Tensor, of_classes: Tensor) -> Tensor:
+        """Return (j,) predictions of judges where (c,) classes, ascending, have new scores (j, c), the others theirs."""
         if len(classes) >= self._best.shape[1]:
-            scores = self._scores.clone()
+            scores = self._scores[judges]
             scores[:, classes] = of_classes
             return scores.argmax(dim=1)
-        if not len(classes):
-            return self._best_classes[:, 0]
         new = torch.zeros(self._scores.shape[1], dtype=torch.bool)
         new[classes] = True
-        kept = (~new[self._best_classes]).to(torch.int8).argmax(dim=1, keepdim=True)  # the first that is as it was
-        best_kept, kept_class = self._best.gather(1, kept)[:, 0], self._best_classes.gather(1, kept)[:, 0]
+        best, best_classes = self._best[judges], self._best_classes[judges]
+        kept = (~new[best_classes]).to(torch.int8).argmax(dim=1, keepdim=True)  # the first that is as it was
+        best_kept, kept_class = best.gather(1, kept)[:, 0], best_classes.gather(1, kept)[:, 0]
         best_new, place = of_classes.max(dim=1)
         new_class = classes[place]
         is_new = (best_new > best_kept) | ((best_new == best_kept) & (new_class < kept_class))

@@ -120,16 +120,15 @@ def _measure(
     """Measure every client, perhaps beside each other, and name those who harm, the worst first."""
     found: dict[int, Influence] = {}
     named: list[int] = []
+    client_at = {place: client for client, place in places.items()}
     while True:
-        jobs = (
-            functools.partial(_influence, left, places, client, statistics[0])
+        left_out = (
+            (places[client], statistics[0])
             for client, statistics in clients
             if client not in named and client in places
         )
-        # No more than run at a time: each holds a client's statistics.
-        while beside and (together := list(itertools.islice(jobs, torch.get_num_threads()))):
-            found |= dict(beside_each_other(together))
-        found |= dict(job() for job in jobs)
+        influences = _beside_each_other(left, left_out) if beside else left.influences(left_out)
+        found |= {client_at[place]: influence for place, influence in influences}
         worst = max(
             (client for client in found if client not in named and found[client].is_large),
             key=lambda client: (found[client].gain, found[client].class_gain),
@@ -141,10 +140,13 @@ def _measure(
         left.remove(next(statistics[0] for client, statistics in clients if client == worst))
 
 
-def _influence(
-    left: LeaveOneOut, places: Mapping[int, int], client: int, statistics: ClientStatistics
-) -> tuple[int, Influence]:
-    return client, left.influence(places[client], statistics)
+def _beside_each_other(
+    left: LeaveOneOut, clients: Iterable[tuple[int, ClientStatistics]]
+) -> Iterator[tuple[int, Influence]]:
+    """Yield the same as its `influences`, of no more clients at a time than run: each holds its statistics."""
+    jobs = (functools.partial(lambda one: next(left.influences([one])), one) for one in clients)
+    while together := list(itertools.islice(jobs, torch.get_num_threads())):
+        yield from beside_each_other(together)
 
 
 def with_shares(

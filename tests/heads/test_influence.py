@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedstats_app.heads import influence as heads_influence
 from fedstats_app.heads import solve_ncm, solve_ridge
 from fedstats_app.heads.influence import Influence, Judges, LeaveOneOutOfGram, LeaveOneOutOfMeans, energy, second_moment
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, GramFactor
@@ -36,6 +37,18 @@ def test_it_equals_solving_without_the_client(own: bool) -> None:
         influence = left.influence(client, ClientStatistics(rows))
         assert influence.gain == pytest.approx(float((correct[0] - correct[1]).mean()))
         assert influence.num_gained == int((correct[0] - correct[1]).sum())
+
+
+@pytest.mark.parametrize("together", [1, 7, 1000])
+def test_clients_together_are_as_each_by_itself(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads_influence, "CLASSES_TOGETHER", together)
+    left = LeaveOneOutOfMeans(*totals(ROWS), judges(CLIENTS.owner))
+    nobody = ClassMeanRows.zeros(NUM_CLASSES, DIM, dtype=torch.float32)
+    clients = {**ROWS, 99: nobody}
+    found = dict(left.influences((client, ClientStatistics(rows)) for client, rows in clients.items()))
+    assert list(found) == list(clients) and found[99] == Influence()
+    assert found == {client: left.influence(client, ClientStatistics(rows)) for client, rows in clients.items()}
+    assert len({influence.num_gained for influence in found.values()}) > 1
 
 
 def test_removed_for_good_is_as_if_it_had_never_been_there() -> None:
