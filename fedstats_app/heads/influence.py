@@ -221,7 +221,7 @@ class LeaveOneOutOfMeans(LeaveOneOut):
         self._scores, self._right = scores, self._correct(self._best_classes[:, 0])
 
     def _with_new_scores(self, judges: Tensor, classes: Tensor, of_classes: Tensor) -> Tensor:
-        """Return (j,) predictions of judges where (c,) classes, ascending, have new scores (j, c), the others theirs."""
+        """Return (j,) predictions of judges where (c,) classes, ascending, have new scores (j, c)."""
         if len(classes) >= self._best.shape[1]:
             scores = self._scores[judges]
             scores[:, classes] = of_classes

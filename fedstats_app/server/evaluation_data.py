@@ -102,12 +102,13 @@ class ServerTestSet:
         return total
 
     def _likely_temperatures(self, feature_map: FeatureMap, head: LinearHead) -> Sequence[float]:
-        step = sum(len(labels) for _, labels in self.blocks) // TEMPERATURE_SAMPLES
+        num_examples = sum(len(labels) for _, labels in self.blocks)
+        step = num_examples // TEMPERATURE_SAMPLES
         if step < 2:
             return TEMPERATURES
         chosen = [(features[::step], labels[::step]) for features, labels in self.blocks]
         features, labels = map(torch.cat, zip(*chosen, strict=True))
-        return likely_temperatures(head.logits(feature_map(features)), labels)
+        return likely_temperatures(head.logits(feature_map(features)), labels, num_examples)
 
     def calibrate(self, feature_map: FeatureMap, head: LinearHead, scores: HeadScores) -> Calibration | None:
         """Return the temperature that scores of these samples lead to, with the errors after it counted again."""

@@ -211,7 +211,7 @@ def test_likelihoods_that_underflow_are_as_good_as_none(monkeypatch: pytest.Monk
 @given(seed=st.integers(0, 1000), log_temperature=st.floats(-3.5, 3.5), n=st.integers(40, 400))
 def test_few_temperatures_that_hold_the_best_fit_to_the_same_bits(seed: int, log_temperature: float, n: int) -> None:
     logits, labels = drawn(n, 10.0**log_temperature, seed=seed)
-    few = measured(logits, labels, likely_temperatures(logits[::4], labels[::4]))
+    few = measured(logits, labels, likely_temperatures(logits[::4], labels[::4], n))
     assert len(few.temperatures) <= 2 * LIKELY_STEPS + 2
     if few.holds_best:
         assert few.fit() == measured(logits, labels).fit()
@@ -221,7 +221,7 @@ def test_a_sample_that_misleads_is_found_out() -> None:
     """All of its samples are right: it asks for a low temperature, and the others for a high one."""
     logits, labels = drawn(4000, 8.0)
     right = logits.argmax(dim=1) == labels
-    few = measured(logits, labels, likely_temperatures(logits[right], labels[right]))
+    few = measured(logits, labels, likely_temperatures(logits[right], labels[right], 4000))
     assert not few.holds_best
     with pytest.raises(ValueError, match="a neighbour that was not measured"):
         few.fit()
@@ -231,5 +231,14 @@ def test_samples_like_all_tell_where_the_best_temperature_is() -> None:
     held = 0
     for seed in range(20):
         logits, labels = drawn(5000, 0.05 * 1.7**seed, classes=40, seed=seed)
-        held += measured(logits, labels, likely_temperatures(logits[::10], labels[::10])).holds_best
+        held += measured(logits, labels, likely_temperatures(logits[::10], labels[::10], 5000)).holds_best
     assert held == 20
+
+
+def test_few_samples_that_are_all_right_tell_of_many_that_are() -> None:
+    """How near to certain they may be depends on how many they are."""
+    labels = torch.arange(30_000) % 3
+    logits = torch.nn.functional.one_hot(labels, 3) + 0.1 * torch.rand(30_000, 3, generator=torch.manual_seed(0))
+    few = measured(logits, labels, likely_temperatures(logits[::100], labels[::100], 30_000))
+    assert few.holds_best and few.fit() == measured(logits, labels).fit()
+    assert not measured(logits, labels, likely_temperatures(logits[::100], labels[::100], 300)).holds_best

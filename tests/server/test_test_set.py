@@ -70,7 +70,7 @@ def test_scores_are_those_of_all_temperatures_to_the_bit(scale: float, by_class:
 
 def test_where_the_few_mislead_all_temperatures_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     test_set, feature_map, head = a_test_set_and_a_head(1.0, by_class=False)
-    monkeypatch.setattr(evaluation_data, "likely_temperatures", lambda logits, labels: (1.0, *TEMPERATURES[-3:]))
+    monkeypatch.setattr(evaluation_data, "likely_temperatures", lambda logits, labels, n: (1.0, *TEMPERATURES[-3:]))
     found = test_set.score({"one": (feature_map, head)}, mask_absent=True)["one"]
     assert found.calibration.temperatures == TEMPERATURES
     assert found.calibration.fit() == scores_of_all(test_set, head).calibration.fit()
