@@ -9,6 +9,7 @@ replies. An attack is a function of ATTACKS; a training's attacks can be added t
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from fedstats_app.data.clients import partitions
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.kept_statistics import KeptStatistics
 from fedstats_app.grid.largest_statistics import LargestStatistics
-from fedstats_app.heads.influence import energy
+from fedstats_app.heads.influence import energy, evenly_spaced
 from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.influence import MAX_GRAMS, measure
@@ -231,7 +232,7 @@ def run(
     strategy.start(ClientGrid(LocalGrid(answer, [{}]), clients, expected_reply_bytes=strategy.expected_reply_bytes))
     by_clients, by_test = (
         tuple(sorted({client for one in measure(strategy, kept, largest, test) for client in one.named}))
-        for test in (None, (data.test, data.test_labels))
+        for test in (None, functools.partial(_some_test_samples, data))
     )
     accuracy = {
         name: float((head.predict(feature_map(data.test)) == data.test_labels).double().mean())
@@ -239,6 +240,11 @@ def run(
     }
     (outcome,) = (one for one in strategy.outcomes if one.client == HOSTILE)
     return accuracy, outcome, by_clients, by_test
+
+
+def _some_test_samples(data: Features, number: int) -> tuple[Tensor, Tensor]:
+    chosen = evenly_spaced(len(data.test), number)
+    return data.test[chosen], data.test_labels[chosen]
 
 
 def measurements(

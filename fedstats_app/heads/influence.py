@@ -76,6 +76,11 @@ class Influence:
         return (self.gain >= 0.03 and self.num_gained >= 3) or self.class_gain >= 0.5
 
 
+def evenly_spaced(num_samples: int, number: int) -> Tensor:
+    """Return (m,) int64 the positions, ascending, of at most so many of the samples."""
+    return torch.linspace(0, max(num_samples - 1, 0), min(number, num_samples)).to(torch.int64)
+
+
 class LeaveOneOut(ABC):
     """A head on judges, of all clients and with single ones left out.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedstats_app.results.statistics_file import READABLE_BY_OWNER, sum_from_tensors, sum_to_tensors
 from fedstats_app.statistics import StatisticsSum
-from fedstats_app.storage.files import read_tensors, tensors_to_bytes, to_json, write_atomically
+from fedstats_app.storage.files import read_tensors, to_json, write_tensors
 
 ACCUMULATOR_FORMAT = "fedstats-accumulator-1"
 ACCUMULATOR_FILE = "checkpoints/statistics.safetensors"
@@ -68,7 +68,7 @@ def save_accumulated(folder: Path, accumulated: Accumulated) -> None:
     }
     path = folder / ACCUMULATOR_FILE
     path.parent.mkdir(exist_ok=True)
-    write_atomically(path, tensors_to_bytes(tensors, metadata, digest=True), mode=READABLE_BY_OWNER)
+    write_tensors(path, tensors, metadata, mode=READABLE_BY_OWNER)
 
 
 def load_accumulated(folder: Path) -> Accumulated | None:

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedstats_app.results.statistics_file import READABLE_BY_OWNER
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, GramFactor, MergedClient, ScatterFactor
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
-from fedstats_app.storage.files import read_tensors, tensors_to_bytes, write_atomically
+from fedstats_app.storage.files import read_tensors, write_tensors
 
 CLIENT_FORMAT = "fedstats-client-statistics-1"
 CLIENTS_FOLDER = "clients"
@@ -61,7 +61,7 @@ def save_client_statistics(
     }
     path = _path_of(folder, client, digest)
     path.parent.mkdir(exist_ok=True, mode=0o700)
-    write_atomically(path, tensors_to_bytes(tensors, metadata, digest=True), mode=READABLE_BY_OWNER)
+    write_tensors(path, tensors, metadata, mode=READABLE_BY_OWNER)
     return path
 
 

@@ -28,7 +28,7 @@ from fedstats_app.statistics import (
     StatisticsSum,
 )
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
-from fedstats_app.storage.files import read_tensors, tensors_to_bytes, write_atomically
+from fedstats_app.storage.files import read_tensors, write_tensors
 
 STATISTICS_FORMAT = "fedstats-statistics-1"
 STATISTICS_FILE = "statistics.safetensors"
@@ -67,7 +67,7 @@ def save_statistics(folder: Path, collected: CollectedStatistics) -> Path:
         "clients": json.dumps([asdict(client) for client in collected.clients]),
     }
     path = folder / STATISTICS_FILE
-    write_atomically(path, tensors_to_bytes(tensors, metadata, digest=True), mode=READABLE_BY_OWNER)
+    write_tensors(path, tensors, metadata, mode=READABLE_BY_OWNER)
     return path
 
 

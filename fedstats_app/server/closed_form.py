@@ -104,7 +104,7 @@ def _kept_statistics(run: Run) -> CollectedStatistics:
 
 def _measure_clients(run: Run, strategy: StatisticsStrategy, asked: Asked) -> list[str]:
     """Write down every client's shares and influence; return a line for each whose influence is large."""
-    test = None if run.test_set is None else (run.test_set.features(), run.test_set.labels())
+    test = None if run.test_set is None else run.test_set.evenly_spaced
     measured = measure(strategy, asked.kept, asked.largest, test)
     kept, total = strategy.collection.capped or asked.kept, strategy.collection.statistics(0)
     outcomes = with_shares(strategy.outcomes, kept, total, measured, run.class_names)

@@ -14,6 +14,7 @@ from fedstats_app.data import Dataset
 from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.heads.calibration import TEMPERATURES, likely_temperatures
+from fedstats_app.heads.influence import evenly_spaced
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.training.samples import Samples, TensorSamples
 
@@ -52,6 +53,11 @@ class ServerTestSet:
                     self._positions.extend(positions.tolist())
                     step.at(int(positions[-1]) + 1)
         return self._blocks
+
+    @property
+    def num_readable(self) -> int:
+        """Test samples that can be read."""
+        return sum(len(labels) for _, labels in self.blocks)
 
     @property
     def num_unreadable(self) -> int:
@@ -102,12 +108,10 @@ class ServerTestSet:
         return total
 
     def _likely_temperatures(self, feature_map: FeatureMap, head: LinearHead) -> Sequence[float]:
-        num_examples = sum(len(labels) for _, labels in self.blocks)
-        step = num_examples // TEMPERATURE_SAMPLES
-        if step < 2:
+        num_examples = self.num_readable
+        if num_examples < 2 * TEMPERATURE_SAMPLES:
             return TEMPERATURES
-        chosen = [(features[::step], labels[::step]) for features, labels in self.blocks]
-        features, labels = map(torch.cat, zip(*chosen, strict=True))
+        features, labels = self.evenly_spaced(TEMPERATURE_SAMPLES)
         return likely_temperatures(head.logits(feature_map(features)), labels, num_examples)
 
     def calibrate(self, feature_map: FeatureMap, head: LinearHead, scores: HeadScores) -> Calibration | None:
@@ -121,10 +125,21 @@ class ServerTestSet:
         predicted = [head.predict(feature_map(block), mask_absent=mask_absent) for block, _ in self.blocks]
         return list(zip(self._positions, torch.cat(predicted).tolist(), strict=True))
 
+    def evenly_spaced(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return (m, d) features and (m,) labels of so many samples, evenly spaced among those that can be read."""
+        chosen = evenly_spaced(self.num_readable, number)
+        found = [torch.zeros(0, self._reader.backbone.feature_dim)]
+        start = 0
+        for features, _ in self.blocks:
+            here = chosen[(chosen >= start) & (chosen < start + len(features))]
+            found.append(features[here - start])
+            start += len(features)
+        return torch.cat(found), self.labels()[chosen]
+
     def features(self) -> Tensor:
-        """Return (n, d) the features of all samples that can be read."""
+        """Return (n, d) the features of all samples that can be read, a copy."""
         return torch.cat([features for features, _ in self.blocks])
 
     def labels(self) -> Tensor:
-        """Return (n,) int64 labels of the same samples."""
+        """Return (n,) int64 labels of all samples that can be read."""
         return torch.cat([labels for _, labels in self.blocks])

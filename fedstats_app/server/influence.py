@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -25,6 +25,7 @@ from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.threads import beside_each_other
 
 Clients: TypeAlias = Iterable[tuple[int, tuple[ClientStatistics, ...]]]
+TestSamples: TypeAlias = Callable[[int], tuple[Tensor, Tensor]]
 
 # More judges than this, or than so many multiplications allow for all clients together, are thinned out evenly.
 MAX_JUDGES, MIN_JUDGES, MAX_PRODUCTS = 1000, 200, 40_000_000_000
@@ -62,7 +63,7 @@ def measure(
     strategy: StatisticsStrategy,
     kept: KeptStatistics,
     largest: LargestStatistics,
-    test: tuple[Tensor, Tensor] | None,
+    test: TestSamples | None,
 ) -> list[Influences]:
     """Measure what leaving each client out does to FedNCM's head, and where clients sent more, to a ridge regression.
 
@@ -73,9 +74,9 @@ def measure(
     kept, largest
         What was kept of the first specification's replies: the rows of all clients, and all of those with the largest
         Gram matrices. Where shares are capped the strategy itself has it, and ``largest`` is filled here.
-    test : tuple of Tensor or None
-        (n, d) features and (n,) labels of the server's test samples, which judge; without, the other clients' class
-        means do, each with one vote. These are easier to classify, so that they tell of less harm.
+    test : callable or None
+        Gives (n, d) features and (n,) labels of at most so many of the server's test samples, which judge; without, the
+        other clients' class means do, each with one vote. These are easier to classify, so that they tell of less harm.
 
     Returns
     -------
@@ -198,13 +199,12 @@ def _rows(kept: Clients) -> Iterator[tuple[int, ClassMeanRows]]:
     return ((client, statistics[0].rows) for client, statistics in kept)
 
 
-def _judges(kept: Clients, total: StatisticsSum, feature_map: FeatureMap, test: tuple[Tensor, Tensor] | None) -> Judges:
+def _judges(kept: Clients, total: StatisticsSum, feature_map: FeatureMap, test: TestSamples | None) -> Judges:
     number = min(max(MAX_PRODUCTS // max(total.num_pairs * total.feature_dim, 1), MIN_JUDGES), MAX_JUDGES)
     if test is None:
         return _of_clients(kept, number)
-    features, labels = test
-    chosen = torch.linspace(0, max(len(labels) - 1, 0), min(number, len(labels))).to(torch.int64)
-    return Judges(feature_map(features[chosen]), labels[chosen], torch.full_like(chosen, -1))
+    features, labels = test(number)
+    return Judges(feature_map(features), labels, torch.full_like(labels, -1))
 
 
 def _of_clients(kept: Clients, number: int) -> Judges:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics.accumulation import accumulation_device, add_in_blocks, add_to_group_sums, check_features
+from fedstats_app.statistics.accumulation import accumulation_device, add_in_blocks, check_features
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 
 
@@ -209,7 +209,8 @@ class ClassMeanRows:
         """
         counts = self.class_counts()
         sums = torch.zeros(self.num_classes, self.feature_dim, dtype=torch.float64, device=self.class_sums.device)
-        add_to_group_sums(sums, self.class_sums, self.class_ids)
+        # Not whole: in float64 they are twice their size, and a server has the rows of thousands of clients.
+        add_in_blocks(sums, None, self.class_sums, self.class_ids)
         return FeatureStatistics(counts, sums, gram)
 
 

@@ -5,13 +5,14 @@ Tensors are the bytes of one safetensors file, the same bytes for the same conte
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import os
 import re
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from io import FileIO
 from numbers import Integral, Real
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _DIGEST = "sha256"
 _BLOCK = 4096
+_COPIED = 2**20
 # Most values by far; asking for abstract kinds takes most of the time of a line.
 _PLAIN = frozenset({str, int, bool, type(None)})
 _UNFINISHED = re.compile(r"\..+\.\d+-\d+\.tmp")
@@ -46,13 +48,20 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     OSError
         If the file cannot be written. The old file, if there was one, is untouched and no temporary file stays.
     """
+    with _replacing(path, mode) as temporary, temporary.open("r+b") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _replacing(path: Path, mode: int) -> Iterator[Path]:
+    """Give an empty file in the same folder, which takes the name of `path` in the end, or is gone after an error."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         # Not `tempfile`, which makes every file readable by its owner only. The file has its mode from the beginning.
-        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        os.close(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode))
+        yield temporary
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -208,11 +217,9 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str],
     TypeError
         If a key or a value of `metadata` is not a string.
     """
-    for key, value in metadata.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"metadata must be strings, got {key!r}: {value!r} ({type(value).__name__})")
     from safetensors.torch import save
 
+    _check_metadata(metadata)
     header, data = _parts(save(_apart(tensors), dict(metadata)))
     if digest:
         header.setdefault("__metadata__", {})[_DIGEST] = _digest(header, data)
@@ -221,6 +228,54 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str],
     text = _canonical(header)
     text += b" " * (-len(text) % 8)
     return b"".join((len(text).to_bytes(8, "little"), text, data))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, mode: int = 0o666) -> None:
+    """Replace the file at `path` by what :func:`tensors_to_bytes` gives, with a digest, or leave it as it was.
+
+    The same bytes, of which none are in memory twice: for statistics of many clients.
+
+    Parameters
+    ----------
+    path, mode
+        As :func:`write_atomically`.
+    tensors, metadata
+        As :func:`tensors_to_bytes`.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written. The old file, if there was one, is untouched and no temporary file stays.
+    TypeError
+        If a key or a value of `metadata` is not a string.
+    """
+    from safetensors.torch import save_file
+
+    _check_metadata(metadata)
+    with _replacing(path, mode) as temporary:
+        # With a digest in its place from the beginning: the header is written again, and keeps its length then.
+        save_file(_apart(tensors), temporary, {**metadata, _DIGEST: "0" * hashlib.sha256().digest_size * 2})
+        with temporary.open("r+b") as file:
+            room = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(room))
+            del header["__metadata__"][_DIGEST]
+            found = hashlib.sha256(_canonical(header))
+            while block := file.read(_COPIED):
+                found.update(block)
+            header["__metadata__"][_DIGEST] = found.hexdigest()
+            text = _canonical(header)
+            if len(text) > room:
+                raise OSError(f"{path}: the header must have at most {room} bytes, got {len(text)}")
+            file.seek(8)
+            file.write(text.ljust(room))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _check_metadata(metadata: Mapping[str, str]) -> None:
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"metadata must be strings, got {key!r}: {value!r} ({type(value).__name__})")
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

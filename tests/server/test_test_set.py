@@ -1,6 +1,7 @@
 """The server's test set scores heads: a few samples say which temperatures to measure, and nothing else changes."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ class Blocks:
     """A reader of features that are there; counts how often they were gone through."""
 
     num_unreadable = 0
+    backbone = SimpleNamespace(feature_dim=D)
 
     def __init__(self, features: Tensor) -> None:
         self.features = features
@@ -74,3 +76,11 @@ def test_where_the_few_mislead_all_temperatures_are_measured(monkeypatch: pytest
     found = test_set.score({"one": (feature_map, head)}, mask_absent=True)["one"]
     assert found.calibration.temperatures == TEMPERATURES
     assert found.calibration.fit() == scores_of_all(test_set, head).calibration.fit()
+
+
+@pytest.mark.parametrize("number", [1, 7, 512, N, 2 * N])
+def test_evenly_spaced_samples_are_those_of_the_whole(number: int) -> None:
+    test_set, *_ = a_test_set_and_a_head(1.0, by_class=True)
+    features, labels = test_set.evenly_spaced(number)
+    places = torch.linspace(0, N - 1, min(number, N)).long()
+    assert torch.equal(features, test_set.features()[places]) and torch.equal(labels, test_set.labels()[places])

@@ -1,15 +1,17 @@
+import os
 import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load
 
-from fedstats_app.storage.files import read_tensors, tensors_to_bytes
+from fedstats_app.storage.files import read_tensors, tensors_to_bytes, write_tensors
 from tests.support.damage import flipped
 
 _TENSORS = {
@@ -85,17 +87,57 @@ def test_what_is_no_such_file_is_named(tmp_path: Path) -> None:
         tensors_to_bytes({}, {"seed": 3})  # type: ignore[dict-item]
 
 
+_NAMES = st.text(st.characters(blacklist_categories=("Cs",)), max_size=8)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(metadata=st.dictionaries(_NAMES.filter(lambda name: name != "sha256"), _NAMES, max_size=3))
+def test_a_file_written_in_place_has_the_same_bytes(tmp_path: Path, metadata: dict[str, str]) -> None:
+    path = tmp_path / "file.safetensors"
+    write_tensors(path, _TENSORS, metadata)
+    assert path.read_bytes() == tensors_to_bytes(_TENSORS, metadata, digest=True)
+    assert read_tensors(path)[1] == metadata
+
+
+def test_a_file_written_in_place_is_the_old_one_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.safetensors"
+    write_tensors(path, _TENSORS, {}, mode=0o600)
+    old = path.read_bytes()
+    assert os.name == "nt" or stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="full"):
+        write_tensors(path, {"more": torch.zeros(9)}, {})
+    with pytest.raises(TypeError, match=r"'seed': 3 \(int\)"):
+        write_tensors(path, {}, {"seed": 3})  # type: ignore[dict-item]
+    assert path.read_bytes() == old
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak of memory from /proc")
-def test_large_tensors_are_in_memory_twice_more_at_most() -> None:
-    program = """
+@pytest.mark.parametrize(
+    ("call", "most"),
+    [
+        ("tensors_to_bytes({'rows': rows}, {}, digest=True)", 230),
+        ("write_tensors(Path('file'), {'rows': rows}, {})", 20),
+    ],
+)
+def test_large_tensors_take_little_more_memory(call: str, most: float, tmp_path: Path) -> None:
+    program = f"""
+from pathlib import Path
 import torch
 from benchmarks.memory import with_peak_memory
-from fedstats_app.storage.files import tensors_to_bytes
-tensors_to_bytes({"a": torch.zeros(3)}, {}, digest=True)  # imports
+from fedstats_app.storage.files import tensors_to_bytes, write_tensors
+write_tensors(Path("small"), {{"a": torch.zeros(3)}}, {{}})  # imports
+tensors_to_bytes({{"a": torch.zeros(3)}}, {{}}, digest=True)
 rows = torch.rand(25_000_000)  # 100 MB
-print(with_peak_memory(lambda: tensors_to_bytes({"rows": rows}, {}, digest=True))[1])
+print(with_peak_memory(lambda: {call})[1])
 """
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, env=environment
     )
-    assert float(done.stdout) < 230
+    assert float(done.stdout) < most
