@@ -28,6 +28,11 @@ class CappedStatistics:
         self._counts: list[Tensor] = []
         self._weights: Tensor | None = None
 
+    @property
+    def clients(self) -> list[int]:
+        """Who is kept, in the order in which they were added; their statistics are not read."""
+        return self._kept.clients
+
     def add(self, client: int, statistics: Sequence[ClientStatistics]) -> None:
         """Keep a client's statistics, one set per specification."""
         self._kept.add(client, statistics)

@@ -45,6 +45,11 @@ class KeptStatistics:
         """Return the number of clients."""
         return len(self._clients)
 
+    @property
+    def clients(self) -> list[int]:
+        """Who is kept, in the order in which they were added; their statistics are not read."""
+        return [client for client, _ in self._clients]
+
     def add(self, client: int, statistics: Sequence[ClientStatistics]) -> bool:
         """Keep a client's statistics, one set per specification; return whether there was room."""
         parts = [part for one in statistics for part in self._parts(one)]

@@ -88,7 +88,7 @@ def measure(
         for client, (statistics, *_) in capped:
             largest.add(client, statistics)
     clients: Clients = kept if capped is None else capped
-    places = {client: place for place, (client, _) in enumerate(clients)}
+    places = {client: place for place, client in enumerate((kept if capped is None else capped).clients)}
     judges = _judges(clients, total, strategy.request.specs[0].feature_map, test)
     if not len(judges.labels):
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -96,11 +97,16 @@ def _read_header(name: str, array: Array, dtypes: tuple[torch.dtype, ...]) -> tu
     if header is None:
         raise Malformed(f"{name}: must have the .npy header of a plain array, got {data[start : start + 60]!r}")
     dtype, order = header[1].decode(), "Fortran" if header[2] == b"True" else "C"
-    wanted = {one.str: one for one in (torch.empty(0, dtype=dtype).numpy().dtype for dtype in dtypes)}
+    wanted = {one.str: one for one in map(_numpy_dtype, dtypes)}
     if dtype not in wanted or order != "C":
         raise Malformed(f"{name}: must be {' or '.join(wanted)} in C order, got {dtype} in {order} order")
     shape = tuple(int(extent) for extent in header[3].replace(b" ", b"").split(b",") if extent)
     return wanted[dtype], shape, offset
+
+
+@functools.cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype:
+    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 def _values(

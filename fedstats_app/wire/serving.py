@@ -64,6 +64,8 @@ def clean_reason(reason: object) -> str:
     text = " ".join(ANSI_ESCAPE.sub("", raw).split())
     if len(text) > MAX_REASON:
         text = f"{text[:HEAD_OF_REASON]} ... {text[HEAD_OF_REASON + 5 - MAX_REASON :]}"
+    if text.isprintable():  # nearly always, and character by character it takes ten times as long
+        return text
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
