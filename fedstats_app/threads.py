@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 # Read by the OpenMP runtime when torch is loaded; whoever set it already knows better.
@@ -35,15 +35,16 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def beside_each_other(jobs: Sequence[Callable[[], Made]]) -> list[Made]:
+def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> list[Made]:
     """Do independent work in as many threads of Python as torch has, each with one of torch's: the same bits on any.
 
     Torch leaves Python to others while it computes, and most factorisations use one core well and two badly.
 
     Parameters
     ----------
-    jobs : sequence of callable
-        The longest first. None may change what another reads.
+    jobs : iterable of callable
+        The longest first. None may change what another reads. Each is asked for when a thread is free for it, so that
+        no more of them are in memory than run.
 
     Returns
     -------
@@ -61,14 +62,23 @@ def beside_each_other(jobs: Sequence[Callable[[], Made]]) -> list[Made]:
         with one_thread():
             return job()
 
-    workers = min(torch.get_num_threads(), len(jobs))
+    workers = torch.get_num_threads()
     if workers < 2:
         return [alone(job) for job in jobs]
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-    pool, threads = ThreadPoolExecutor(workers, thread_name_prefix="fedstats-solving"), torch.get_num_threads()
+    # One pool for all: what a thread has freed stays its own, and others' threads are not to take as much again.
+    pool, begun = ThreadPoolExecutor(workers, thread_name_prefix="fedstats-solving"), list[Future[Made]]()
     try:
-        return [future.result() for future in [pool.submit(alone, job) for job in jobs]]
+        running: set[Future[Made]] = set()
+        for job in jobs:
+            if len(running) == workers:
+                ended, running = wait(running, return_when=FIRST_COMPLETED)
+                if any(one.exception() for one in ended):
+                    break
+            begun.append(pool.submit(alone, job))
+            running.add(begun[-1])
+        return [one.result() for one in begun]
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # what threads that are yet to come start with
+        torch.set_num_threads(workers)  # what threads that are yet to come start with

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -42,6 +42,24 @@ def test_jobs_run_at_the_same_time() -> None:
     torch.set_num_threads(2)
     both = threading.Barrier(2)
     assert sorted(beside_each_other([lambda: both.wait(60), lambda: both.wait(60)])) == [0, 1]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_no_more_jobs_are_asked_for_than_run(threads: int) -> None:
+    torch.set_num_threads(threads)
+    asked, done, most = [0], [0], [0]
+
+    def job() -> None:
+        done[0] += 1
+
+    def jobs() -> Iterator[Callable[[], None]]:
+        for _ in range(20):
+            asked[0] += 1
+            most[0] = max(most[0], asked[0] - done[0])
+            yield job
+
+    assert len(beside_each_other(jobs())) == 20
+    assert most[0] <= threads + 1  # the one that is asked for, and those that run
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -25,6 +25,7 @@ from fedstats_app.server.asked import Asked
 from fedstats_app.server.asking import ask, solved_heads, statistics_strategy
 from fedstats_app.server.drawing import Drawing, drawing
 from fedstats_app.server.examples import save_examples
+from fedstats_app.server.free_memory import give_back_memory
 from fedstats_app.server.influence import influence_lines, measure, with_shares
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import Scores, method_result, score, with_curves
@@ -47,6 +48,7 @@ class ClosedForm:
         strategy, phases = statistics_strategy(run), Phases(lambda: run.progress.seconds)
         phases.end("preparation")
         asked = ask(run, strategy)
+        give_back_memory()
         collected = strategy.collection.collected(run.class_names, run.folder.run_id)
         if run.config.run.save_statistics:
             with run.progress.doing("writing the statistics"):
@@ -54,6 +56,7 @@ class ClosedForm:
         phases.end("statistics and solving")
         # Before anybody evaluates: what goes wrong then must not cost the heads.
         _save_heads(run, strategy, [method_result(strategy, name, NO_SCORES) for name in strategy.heads], NO_SCORES)
+        give_back_memory()
         with run.progress.doing("evaluating"):
             scores = score(run, strategy, asked)
             results = [method_result(strategy, name, scores) for name in strategy.heads]
@@ -67,6 +70,7 @@ class ClosedForm:
             _draw(plots, run, label_counts=_label_counts(asked), confusion=scores)
             scores = with_curves(run, strategy, asked, scores)
             _draw(plots, run, results=results, curves=scores)
+            give_back_memory()
             with run.progress.doing("measuring what each client changes"):
                 harm = _measure_clients(run, strategy, asked)
             error = _statistics_error(run, strategy)

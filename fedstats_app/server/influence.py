@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -128,7 +127,10 @@ def _measure(
             for client, statistics in clients
             if client not in named and client in places
         )
-        influences = _beside_each_other(left, left_out) if beside else left.influences(left_out)
+        if beside:
+            influences = beside_each_other(functools.partial(_influence, left, *one) for one in left_out)
+        else:
+            influences = list(left.influences(left_out))
         found |= {client_at[place]: influence for place, influence in influences}
         worst = max(
             (client for client in found if client not in named and found[client].is_large),
@@ -141,13 +143,8 @@ def _measure(
         left.remove(next(statistics[0] for client, statistics in clients if client == worst))
 
 
-def _beside_each_other(
-    left: LeaveOneOut, clients: Iterable[tuple[int, ClientStatistics]]
-) -> Iterator[tuple[int, Influence]]:
-    """Yield the same as its `influences`, of no more clients at a time than run: each holds its statistics."""
-    jobs = (functools.partial(lambda one: next(left.influences([one])), one) for one in clients)
-    while together := list(itertools.islice(jobs, torch.get_num_threads())):
-        yield from beside_each_other(together)
+def _influence(left: LeaveOneOut, place: int, statistics: ClientStatistics) -> tuple[int, Influence]:
+    return place, left.influence(place, statistics)
 
 
 def with_shares(

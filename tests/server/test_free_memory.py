@@ -1,0 +1,36 @@
+"""What a process has freed goes back to the system."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedstats_app.server.free_memory import give_back_memory
+
+PROGRAM = """
+from pathlib import Path
+from fedstats_app.server.free_memory import give_back_memory
+
+def resident():
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) / 1024
+
+parts = [bytes(60_000) for _ in range(3000)]  # 180 MB
+kept = parts[::100]
+del parts
+before = resident()
+give_back_memory()
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc")
+def test_what_lies_between_what_is_kept_is_given_back() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 100
+
+
+def test_where_there_is_no_such_function_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedstats_app.server.free_memory._trim", lambda: None)
+    give_back_memory()
