@@ -84,12 +84,12 @@ class FeatureReader:
         return cache is not None and cache.folder.is_dir()
 
     def _block(self, dataset: Dataset, indices: NDArray[np.int64], cache: FeatureCache | None) -> tuple[Tensor, Tensor]:
-        known = np.zeros(len(indices), dtype=bool)
+        cached, known = (None, np.zeros(len(indices), dtype=bool)) if cache is None else cache.lookup(indices)
+        if cached is not None and known.all():  # a client of a few images would pay for every copy
+            return torch.from_numpy(cached).to(self.backbone.device), torch.arange(len(indices))
         features = torch.zeros(len(indices), self.backbone.feature_dim, device=self.backbone.device)
-        if cache is not None:
-            cached, known = cache.lookup(indices)
-            if cached is not None:
-                features[torch.from_numpy(known)] = torch.from_numpy(cached[known]).to(self.backbone.device)
+        if cached is not None:
+            features[torch.from_numpy(known)] = torch.from_numpy(cached[known]).to(self.backbone.device)
         missing = np.flatnonzero(~known)
         contents: dict[int, bytes | None] = {}
         if cache is not None and len(missing):
