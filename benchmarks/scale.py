@@ -251,7 +251,7 @@ def draw(lines: Sequence[Measurement], path: Path) -> None:
         },
         names=("flwr run", "an app that sends as many bytes"),
         title="Many small clients",
-        subtitle="Whole runs with features in the cache, in turn on the same machine",
+        subtitle="Whole runs, features in the cache, one after another",
         x="seconds",
     )
 
