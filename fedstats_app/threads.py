@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TypeVar
 
 # Read by the OpenMP runtime when torch is loaded; whoever set it already knows better.
@@ -44,7 +44,7 @@ def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> list[Made]:
     ----------
     jobs : iterable of callable
         The longest first. None may change what another reads. Each is asked for when a thread is free for it, so that
-        no more of them are in memory than run.
+        no more of them are in memory than run. One alone runs in the caller's thread.
 
     Returns
     -------
@@ -62,23 +62,28 @@ def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> list[Made]:
         with one_thread():
             return job()
 
-    workers = torch.get_num_threads()
+    threads = torch.get_num_threads()
+    workers = min(threads, len(jobs)) if isinstance(jobs, Sized) else threads
     if workers < 2:
         return [alone(job) for job in jobs]
     from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
     # One pool for all: what a thread has freed stays its own, and others' threads are not to take as much again.
-    pool, begun = ThreadPoolExecutor(workers, thread_name_prefix="fedstats-solving"), list[Future[Made]]()
+    pool, waiting = ThreadPoolExecutor(workers, thread_name_prefix="fedstats-solving"), iter(jobs)
+    begun: list[Future[Made]] = []
+    running: set[Future[Made]] = set()
     try:
-        running: set[Future[Made]] = set()
-        for job in jobs:
+        while True:
             if len(running) == workers:
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
-                if any(one.exception() for one in ended):
+                if any(one.exception() is not None for one in ended):
                     break
+            if (job := next(waiting, None)) is None:
+                break
             begun.append(pool.submit(alone, job))
             running.add(begun[-1])
+            del job
         return [one.result() for one in begun]
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(workers)  # what threads that are yet to come start with
+        torch.set_num_threads(threads)  # what threads that are yet to come start with

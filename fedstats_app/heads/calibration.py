@@ -221,9 +221,13 @@ class CalibrationSums:
     def holds_best(self) -> bool:
         """Whether the best of all TEMPERATURES is known to be among these, with both of its neighbours.
 
-        The objective of :meth:`fit` is convex in 1 / temperature: what is better than both neighbours is best.
+        The objective of :meth:`fit` is convex in 1 / temperature: what is better than both neighbours is best, but for
+        rounding where scores say nothing and all temperatures are as good.
         """
-        best = TEMPERATURES.index(self.temperatures[self._nearest(self.num_examples)])
+        nearest = self.temperatures[self._nearest(self.num_examples)]
+        if nearest not in TEMPERATURES:
+            return False
+        best = TEMPERATURES.index(nearest)
         return all(one in self.temperatures for one in TEMPERATURES[max(best - 1, 0) : best + 2])
 
     def fit(self) -> Calibration | None:
@@ -266,9 +270,9 @@ class CalibrationSums:
         )
 
     def _objective(self, num_examples: int) -> Tensor:
-        """Return (2, t) what :meth:`fit` makes least, by the logarithm of the temperature, and its slope.
+        """Return (2, t) what :meth:`fit` makes least, and its slope by the logarithm of the temperature.
 
-        Of ``num_examples`` samples like these: among more of them the average one that is added weighs less.
+        It is that of ``num_examples`` samples like these: among more of them the average one that is added weighs less.
         """
         return self.losses[:2] + self.losses[2:] / max(num_examples, 1)
 
@@ -301,6 +305,11 @@ def likely_temperatures(logits: Tensor, labels: Tensor, num_examples: int) -> tu
         As :meth:`CalibrationSums.from_logits`.
     num_examples : int
         Of all samples: :meth:`CalibrationSums.fit` adds an average one, which weighs less among more.
+
+    Returns
+    -------
+    tuple of float
+        Ascending, at most 2 LIKELY_STEPS + 2.
     """
     best = CalibrationSums.from_logits(logits, labels)._nearest(num_examples)
     around = TEMPERATURES[max(best - LIKELY_STEPS, 0) : best + LIKELY_STEPS + 1]

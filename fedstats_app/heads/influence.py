@@ -77,7 +77,20 @@ class Influence:
 
 
 def evenly_spaced(num_samples: int, number: int) -> Tensor:
-    """Return (m,) int64 the positions, ascending, of at most so many of the samples."""
+    """Return which samples to take where not all are wanted.
+
+    Parameters
+    ----------
+    num_samples : int
+        That there are.
+    number : int
+        That are wanted at most.
+
+    Returns
+    -------
+    Tensor
+        (m,) int64 positions, ascending, from the first sample to the last.
+    """
     return torch.linspace(0, max(num_samples - 1, 0), min(number, num_samples)).to(torch.int64)
 
 

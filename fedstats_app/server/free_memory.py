@@ -21,6 +21,8 @@ def give_back_memory() -> None:
 @functools.cache
 def _trim() -> Callable[[int], int] | None:
     try:
-        return ctypes.CDLL(None).malloc_trim
+        trim = ctypes.CDLL(None).malloc_trim
     except (OSError, TypeError, AttributeError):  # no such library or function; on Windows None is no library
         return None
+    trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
+    return trim

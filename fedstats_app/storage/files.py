@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import stat
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from io import FileIO
@@ -26,7 +27,8 @@ _BLOCK = 4096
 _COPIED = 2**20
 # Most values by far; asking for abstract kinds takes most of the time of a line.
 _PLAIN = frozenset({str, int, bool, type(None)})
-_UNFINISHED = re.compile(r"\..+\.\d+-\d+\.tmp")
+# The second is safetensors' own: from version 0.8 on it writes beside the file that it is told.
+_UNFINISHED = re.compile(r"\..+\.\d+-\d+\.tmp|\.tmp[0-9A-Za-z]{6}")
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
@@ -56,7 +58,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
 
 @contextlib.contextmanager
 def _replacing(path: Path, mode: int) -> Iterator[Path]:
-    """Give an empty file in the same folder, which takes the name of `path` in the end, or is gone after an error."""
+    """Yield an empty file in the same folder, which takes the name of `path` in the end, or is gone after an error."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         # Not `tempfile`, which makes every file readable by its owner only. The file has its mode from the beginning.
@@ -69,11 +71,11 @@ def _replacing(path: Path, mode: int) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Delete what `write_atomically` left in a folder, at any depth, when its process was killed.
+    """Delete what `write_atomically` and `write_tensors` left in a folder, at any depth, when its process was killed.
 
     Only for whoever is the folder's only user.
     """
-    for path in folder.rglob(".*.tmp"):
+    for path in folder.rglob(".*tmp*"):
         if _UNFINISHED.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
@@ -233,7 +235,7 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str],
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, mode: int = 0o666) -> None:
     """Replace the file at `path` by what :func:`tensors_to_bytes` gives, with a digest, or leave it as it was.
 
-    The same bytes, of which none are in memory twice: for statistics of many clients.
+    The same bytes, of which with safetensors 0.8 none are in memory twice: for statistics of many clients.
 
     Parameters
     ----------
@@ -249,12 +251,18 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     TypeError
         If a key or a value of `metadata` is not a string.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     _check_metadata(metadata)
     with _replacing(path, mode) as temporary:
-        # With a digest in its place from the beginning: the header is written again, and keeps its length then.
-        save_file(_apart(tensors), temporary, {**metadata, _DIGEST: "0" * hashlib.sha256().digest_size * 2})
+        allowed = stat.S_IMODE(temporary.stat().st_mode)
+        try:
+            # With a digest in its place from the beginning: the header is written again, and keeps its length then.
+            save_file(_apart(tensors), temporary, {**metadata, _DIGEST: "0" * hashlib.sha256().digest_size * 2})
+        except SafetensorError as error:
+            raise OSError(f"{path} could not be written: {error}") from error
+        temporary.chmod(allowed)  # from version 0.8 on it is another file, which only its owner can read
         with temporary.open("r+b") as file:
             room = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(room))

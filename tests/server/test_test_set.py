@@ -84,3 +84,11 @@ def test_evenly_spaced_samples_are_those_of_the_whole(number: int) -> None:
     features, labels = test_set.evenly_spaced(number)
     places = torch.linspace(0, N - 1, min(number, N)).long()
     assert torch.equal(features, test_set.features()[places]) and torch.equal(labels, test_set.labels()[places])
+
+
+def test_where_no_sample_can_be_read_nothing_is_scored() -> None:
+    test_set = ServerTestSet(Labels(), Blocks(torch.zeros(0, D)))  # type: ignore[arg-type]
+    features, labels = test_set.evenly_spaced(5)
+    assert features.shape == (0, D) and labels.shape == (0,) and labels.dtype == torch.int64
+    head = LinearHead(torch.eye(C, D), torch.zeros(C))
+    assert test_set.score({"one": (IdentityMap(), head)}, mask_absent=True)["one"].confusion.num_examples == 0
