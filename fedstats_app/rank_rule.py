@@ -98,13 +98,17 @@ class RankRule:
         energies : sequence of float, optional
             Of the directions, falling; without them a share of the energy is taken to need all.
         """
-        if self.kind == "root":
-            return min(round(self.amount * math.sqrt(num_samples)), full_rank)
-        if self.kind == "number":
-            return min(int(self.amount), full_rank)
+        if (most := self.most(num_samples)) is not None:
+            return min(most, full_rank)
         if self.kind == "share" and energies is not None:
             return _least_with(energies, self.amount)
         return self._largest_that_fits(full_rank, reply_bytes) if self.kind == "bytes" else full_rank
+
+    def most(self, num_samples: int) -> int | None:
+        """Return what k is at most, whatever there is to send; None where energies or bytes decide."""
+        if self.kind == "root":
+            return round(self.amount * math.sqrt(num_samples))
+        return int(self.amount) if self.kind == "number" else None
 
     def check_fits(self, num_bytes: int) -> None:
         """Refuse a reply that is too large though it has no direction of the scatter.

@@ -17,6 +17,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 Made = TypeVar("Made")
 
+# Two megabytes of float64.
+FEW_NUMBERS = 2**18
+
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
@@ -33,6 +36,13 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def threads_worth(numbers: int) -> Iterator[None]:
+    """Let torch use one thread for few numbers: to wake another takes longer, by far if no core is free for it."""
+    with contextlib.nullcontext() if numbers >= FEW_NUMBERS else one_thread():
+        yield
 
 
 def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> list[Made]:

@@ -61,4 +61,5 @@ def _answer(msg: Message, request: StatisticsRequest, site: Site, reader: Featur
         num_unreadable=reader.num_unreadable,
         num_suppressed_classes=len(suppressed),
         seconds=time.perf_counter() - started,
+        request=request,
     )

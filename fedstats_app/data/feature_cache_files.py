@@ -1,7 +1,9 @@
 """The files of feature caches: where they are, how a part is written and read, how much they hold."""
 
 import contextlib
+import functools
 import hashlib
+import io
 import os
 import re
 import uuid
@@ -22,6 +24,9 @@ KEY = re.compile(r"[0-9a-f]{16,128}")
 _PART_NAME = re.compile(r"[0-9a-f]{64}\.npy")
 # Parts that are mapped at a time: each holds a file open, and a process may often have only 1,024.
 MOST_OPEN = 64
+# Parts of fewer bytes are read: mapping one takes longer than copying it.
+MOST_READ = 2**18
+_NPY_START = b"\x93NUMPY\x01\x00"
 # A folder of n names is listed again when n / LISTED_FOR more searches have asked for it: else as many clients as there
 # are parts would each list all of them.
 LISTED_FOR = 100
@@ -133,17 +138,34 @@ def read_part(path: Path) -> NDArray[np.void]:
 
 
 def map_part(path: Path) -> NDArray[np.void]:
-    """Map a part whose bytes were checked before.
+    """Map a part whose bytes were checked before; a small one is read, in a third of the time.
 
     Raises
     ------
     OSError, ValueError
         As :func:`read_part`, but for its digest.
     """
-    records: NDArray[np.void] = np.load(path, mmap_mode="r", allow_pickle=False)
+    with path.open("rb", buffering=0) as stream:
+        data = stream.read(MOST_READ)
+    records: NDArray[np.void]
+    if len(data) < MOST_READ and data.startswith(_NPY_START):
+        end = len(_NPY_START) + 2 + int.from_bytes(data[len(_NPY_START) : len(_NPY_START) + 2], "little")
+        dtype, shape = _described(data[:end])
+        records = np.frombuffer(data, dtype, offset=end).reshape(shape)
+    else:
+        records = np.load(path, mmap_mode="r", allow_pickle=False)
     if records.dtype.names != ("index", "feature") or records.ndim != 1 or len(records) == 0:
         raise ValueError(f"records of (index, feature) are needed, got {records.dtype} of shape {records.shape}")
     return records
+
+
+@functools.lru_cache(maxsize=256)
+def _described(header: bytes) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return dtype and shape of what follows the header of an .npy file, version 1.0."""
+    stream = io.BytesIO(header)
+    np.lib.format.read_magic(stream)
+    shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    return dtype, shape
 
 
 class OpenParts:

@@ -84,9 +84,9 @@ def statistics_above_floor(
     readable = torch.arange(len(labels))
     while True:
         units = _units(cells, labels, readable)
-        usable = readable[units[readable] >= 0]
+        usable = readable if cells is None else readable[units[readable] >= 0]
         present = labels[usable]
-        kept = usable[policy.allowed_classes(present, num_classes)[present]]
+        kept = usable if floor <= 1 else usable[policy.allowed_classes(present, num_classes)[present]]
         policy.check_gram(specs, len(kept))
         accumulators = [
             spec.accumulator(
@@ -114,11 +114,12 @@ def statistics_above_floor(
             seen[positions] = True
         skipped = int((~seen).sum())
         statistics = tuple(accumulator.statistics(skipped=skipped) for accumulator in accumulators)
-        # Samples of classes that were left out stay candidates, so that all classes suppressed are counted.
-        unreadable = torch.isin(readable, kept[~seen])
-        readable = readable[~unreadable]
-        found = kept[seen]
-        same_units = torch.equal(units[found], _units(cells, labels, readable)[found])
+        same_units = True
+        if skipped:
+            # Samples of classes that were left out stay candidates, so that all classes suppressed are counted.
+            readable = readable[~torch.isin(readable, kept[~seen])]
+            found = kept[seen]
+            same_units = torch.equal(units[found], _units(cells, labels, readable)[found])
         if same_units and all(bool((client.rows.counts >= floor).all()) for client in statistics):
             break
     policy.check_gram(specs, int(seen.sum()))

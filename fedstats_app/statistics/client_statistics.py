@@ -7,17 +7,20 @@ import copy
 import torch
 from torch import Tensor
 
+from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics.accumulation import (
     accumulation_device,
     add_in_blocks,
     added_grams,
     check_features,
+    check_labels,
     mirror_upper,
 )
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows, plan_rows
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 from fedstats_app.statistics.gram_factor import GramFactor
 from fedstats_app.statistics.scatter_factor import ScatterFactor
+from fedstats_app.threads import threads_worth
 
 
 class ClientStatistics:
@@ -104,9 +107,11 @@ class StatisticsAccumulator:
         (n,) integers in [0, num_classes): the labels of all samples that will come, in their order.
     num_classes, feature_dim : int
         C and d.
-    gram, scatter : bool
-        Whether to form the Gram matrix, and the complete factor of the scatter. The matrix is formed itself, or
-        where there are fewer samples than features its factor, of the features, which are fewer numbers.
+    gram : bool
+        Whether to form the Gram matrix: itself, or where there are fewer samples than features its factor, of the
+        features, which are fewer numbers.
+    scatter : RankRule or None
+        Whether to form the factor of the scatter, of no fewer directions than the rule wants.
     means_per_class : int
         See :meth:`ClassMeanRows.from_features`.
     min_samples_per_mean : int
@@ -126,14 +131,14 @@ class StatisticsAccumulator:
         feature_dim: int,
         *,
         gram: bool,
-        scatter: bool = False,
+        scatter: RankRule | None = None,
         means_per_class: int = 1,
         min_samples_per_mean: int = 2,
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
         planned: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        check_features(torch.zeros(len(labels), 1), labels, num_classes)
+        check_labels(labels, num_classes)
         self._labels, self._num_classes = labels.to(device="cpu", dtype=torch.int64), num_classes
         self._class_ids, self._row_of_sample = planned or plan_rows(
             labels,
@@ -145,8 +150,8 @@ class StatisticsAccumulator:
         self._sums = torch.zeros(len(self._class_ids), feature_dim, dtype=torch.float64, device=where)
         few = len(labels) < feature_dim
         self._gram = self._features = None
-        self._wants_gram, self._wants_scatter = gram, scatter
-        if gram or scatter:
+        self._wants_gram, self._scatter_rule = gram, scatter
+        if gram or scatter is not None:
             # The features themselves where they are few, zero where one does not come; else the Gram matrix.
             rows = len(labels) if few else feature_dim
             kept = torch.zeros(rows, feature_dim, dtype=torch.float64, device=where)
@@ -172,6 +177,10 @@ class StatisticsAccumulator:
             If a position is out of range or came before, the dimension differs, or a feature is not finite; nothing is
             added then.
         """
+        with threads_worth(features.numel()):
+            self._update(features, positions)
+
+    def _update(self, features: Tensor, positions: Tensor | None) -> None:
         if positions is None:
             positions = torch.arange(self._seen, self._seen + len(features))
         if features.ndim != 2 or features.shape[1] != self._sums.shape[1]:
@@ -203,6 +212,10 @@ class StatisticsAccumulator:
         ValueError
             If features and skipped samples together are not as many as there are labels.
         """
+        with threads_worth(len(self._labels) * self._sums.shape[1]):
+            return self._statistics(skipped)
+
+    def _statistics(self, skipped: int) -> ClientStatistics:
         if self._seen + skipped != len(self._labels):
             raise ValueError(
                 f"features of all {len(self._labels)} labelled samples must come, "
@@ -220,11 +233,12 @@ class StatisticsAccumulator:
         if self._features is not None:
             features = self._features.cpu()
             gram = GramFactor.of(features) if self._wants_gram else None
-            if self._wants_scatter:
+            if (rule := self._scatter_rule) is not None:
                 row = (torch.cumsum(kept, 0) - 1)[self._row_of_sample[self._taken]]
-                scatter = ScatterFactor.of_features(features[self._taken], rows, row)
+                most = rule.most(int(rows.num_examples))
+                scatter = ScatterFactor.of_features(features[self._taken], rows, row, most)
         elif self._gram is not None:
             matrix = mirror_upper(self._gram).cpu()
             gram = matrix if self._wants_gram else None
-            scatter = ScatterFactor.of_gram(matrix, rows) if self._wants_scatter else None
+            scatter = None if self._scatter_rule is None else ScatterFactor.of_gram(matrix, rows)
         return ClientStatistics(rows, gram, scatter)

@@ -63,8 +63,10 @@ class ScatterFactor:
     left_out: float = 0.0
 
     @classmethod
-    def of_features(cls, features: Tensor, rows: ClassMeanRows, row_of_sample: Tensor) -> ScatterFactor:
-        """Return the complete factor of (n, d) float64 features, by the side of the samples: for n < d.
+    def of_features(
+        cls, features: Tensor, rows: ClassMeanRows, row_of_sample: Tensor, most: int | None = None
+    ) -> ScatterFactor:
+        """Return the factor of (n, d) float64 features, by the side of the samples: for n < d.
 
         Parameters
         ----------
@@ -74,13 +76,24 @@ class ScatterFactor:
             Of these samples.
         row_of_sample : Tensor
             (n,) int64.
+        most : int, optional
+            Directions that will be wanted: no more are made, and the energy of the others is left out. By default all.
         """
+        possible, dim = full_rank(rows), rows.feature_dim
+        if not possible:
+            return cls(features.new_zeros(0), features.new_zeros(0, dim))
         centred = features - rows.means[row_of_sample]
         with one_thread():
-            basis, triangle = torch.linalg.qr(centred.T)
+            squares, vectors = _falling(centred @ centred.T)
             # What is left of equal features is the rounding of their mean.
             noise = (len(centred) * torch.finfo(torch.float64).eps) ** 2 * float(features.square().sum())
-            return cls._of_small(triangle @ triangle.T, basis, full_rank(rows), noise)
+            rank = min(_numerical_rank(squares, noise), possible)
+            kept = rank if most is None else min(rank, most)
+            # Z^T U is s V^T, the falling directions first: what rounding puts of one into the next, QR takes out.
+            directions, triangle = torch.linalg.qr(centred.T @ vectors[:, :kept])
+            directions *= triangle.diagonal().sign()
+        left_out = float(squares[kept:rank].sum())
+        return cls(squares[:kept].sqrt(), directions.T.contiguous(), left_out)
 
     @classmethod
     def of_gram(cls, gram: Tensor | GramFactor, rows: ClassMeanRows) -> ScatterFactor:
@@ -99,11 +112,8 @@ class ScatterFactor:
     @classmethod
     def _of_small(cls, scatter: Tensor, basis: Tensor | None, most: int, noise: float) -> ScatterFactor:
         """Return the complete factor of a scatter (r, r) in an orthonormal basis (d, r), None for the axes."""
-        squares, vectors = torch.linalg.eigh(scatter)
-        squares, vectors = squares.flip(0), vectors.flip(1)
-        largest = float(squares[0]) if len(squares) else 0.0
-        rank = int((squares > max(noise, len(squares) * torch.finfo(torch.float64).eps * largest)).sum())
-        rank = min(rank, most)
+        squares, vectors = _falling(scatter)
+        rank = min(_numerical_rank(squares, noise), most)
         directions = vectors[:, :rank] if basis is None else basis @ vectors[:, :rank]
         return cls(squares[:rank].sqrt(), directions.T.contiguous())
 
@@ -150,6 +160,18 @@ class LowRankStatistics:
     rows: ClassMeanRows
     scatter: Tensor
     left_out: float
+
+
+def _falling(scatter: Tensor) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues (r,) and eigenvectors (r, r), a column each, the largest first."""
+    squares, vectors = torch.linalg.eigh(scatter)
+    return squares.flip(0), vectors.flip(1)
+
+
+def _numerical_rank(squares: Tensor, noise: float) -> int:
+    """Return how many falling eigenvalues are more than rounding."""
+    largest = float(squares[0]) if len(squares) else 0.0
+    return int((squares > max(noise, len(squares) * torch.finfo(torch.float64).eps * largest)).sum())
 
 
 def full_rank(rows: ClassMeanRows) -> int:

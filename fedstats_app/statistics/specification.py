@@ -158,7 +158,7 @@ class StatisticsSpec:
             num_classes,
             self.feature_map.output_dim(feature_dim),
             gram=self.gram,
-            scatter=self.sends_scatter,
+            scatter=self.scatter.rank if self.scatter is not None and self.sends_scatter else None,
             means_per_class=self.means_per_class,
             min_samples_per_mean=max(min_samples_per_mean, self.samples_per_mean),
             generator=torch.Generator().manual_seed(seed),

@@ -55,7 +55,8 @@ def statistics_record(
     Parameters
     ----------
     client : ClientStatistics
-        Its factor of the scatter, where asked for, is complete, or made of its Gram matrix.
+        Its factor of the scatter, where asked for, has all directions that the rule wants, or is made of its Gram
+        matrix.
     spec : StatisticsSpec
         What is asked for.
     dtype : torch.dtype
@@ -69,13 +70,10 @@ def statistics_record(
         If a Gram matrix or factor asked for is missing, a number is too large for the dtype, or the rows alone take
         more bytes than the reply may.
     """
-    record = ArrayRecord(
-        {
-            "class-ids": to_array(client.rows.class_ids),
-            "counts": to_array(client.rows.counts),
-            "class-sums": to_array(_cast(client.rows.class_sums, dtype)),
-        }
-    )
+    record = ArrayRecord()  # of a dictionary it would copy every Array
+    record["class-ids"] = to_array(client.rows.class_ids)
+    record["counts"] = to_array(client.rows.counts)
+    record["class-sums"] = to_array(_cast(client.rows.class_sums, dtype))
     if spec.gram and client.gram_factor is not None:
         record["gram-factor"] = to_array(_cast(client.gram_factor.packed(), dtype))
     elif spec.gram:
@@ -97,7 +95,7 @@ def num_bytes(record: ArrayRecord, keys: tuple[str, ...]) -> int:
 
 
 def with_scatter(client: ClientStatistics, spec: ScatterSpec, bytes_without: int) -> ClientStatistics:
-    """Return statistics with the factor of the scatter as it is sent, from a complete one or the Gram matrix.
+    """Return statistics with the factor of the scatter as it is sent, from one of enough directions or the Gram matrix.
 
     Parameters
     ----------

@@ -97,6 +97,7 @@ def statistics_reply(
     num_unreadable: int = 0,
     num_suppressed_classes: int = 0,
     seconds: float = 0.0,
+    request: StatisticsRequest | None = None,
 ) -> Message:
     """Return the reply to a ``query.statistics`` message.
 
@@ -117,6 +118,8 @@ def statistics_reply(
         Classes left out of the statistics because of their few samples; sent only if there are any.
     seconds : float
         Time it took.
+    request : StatisticsRequest, optional
+        What the message holds, from whoever has read it already.
 
     Raises
     ------
@@ -126,7 +129,7 @@ def statistics_reply(
     RejectedRequest
         If ``msg`` is no request for statistics.
     """
-    request = read_statistics_request(msg)
+    request = read_statistics_request(msg) if request is None else request
     sets = [_as_client_statistics(one) for one in (statistics if isinstance(statistics, Sequence) else [statistics])]
     if len(sets) != len(request.specs):
         raise ValueError(f"the request asks for {len(request.specs)} sets of statistics, got {len(sets)}")

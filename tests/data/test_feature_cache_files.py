@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedstats_app.data import DatasetError, FeatureCache, cache_size, clear_cache, default_cache_root
-from fedstats_app.data.feature_cache_files import is_part, read_part, write_part
+from fedstats_app.data.feature_cache_files import MOST_READ, is_part, read_part, write_part
 
 KEY = "0123456789abcdef" * 4
 OTHER_KEY = "f" * 64
@@ -20,13 +20,16 @@ def records(n: int) -> np.ndarray:
     return made
 
 
-def test_part_round_trip(tmp_path: Path) -> None:
-    write_part(tmp_path / "new" / "folder", records(4))
+@pytest.mark.parametrize("large", [False, True])
+def test_part_round_trip(tmp_path: Path, *, large: bool) -> None:
+    one = records(1)
+    wanted = records(MOST_READ // one.itemsize + 1 if large else 4)
+    write_part(tmp_path / "new" / "folder", wanted)
     (path,) = (tmp_path / "new" / "folder").iterdir()
     assert is_part(path)
     back = read_part(path)
-    assert isinstance(back, np.memmap)
-    np.testing.assert_array_equal(back, records(4))
+    assert isinstance(back, np.memmap) == large and not back.flags.writeable
+    np.testing.assert_array_equal(back, wanted)
 
 
 def test_same_part_is_one_file(tmp_path: Path) -> None:

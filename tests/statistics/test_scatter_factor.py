@@ -1,5 +1,7 @@
 """Factors of the scatter: exact at full rank, the same for any order, and with the energy they leave out."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -13,8 +15,8 @@ from fedstats_app.statistics.scatter_factor import full_rank
 from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
 
-ROOT = ScatterSpec(RankRule("root", 1.0))
-SCATTER = StatisticsSpec(scatter=ROOT)
+COMPLETE = ScatterSpec(RankRule("full"))
+SCATTER = StatisticsSpec(scatter=COMPLETE)
 GRAM = StatisticsSpec(gram=True)
 
 
@@ -28,7 +30,7 @@ def literal(features: Tensor, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 
 def factor_of(features: Tensor, labels: Tensor, means_per_class: int = 1) -> ScatterFactor:
-    spec = StatisticsSpec(scatter=ROOT, means_per_class=means_per_class)
+    spec = StatisticsSpec(scatter=COMPLETE, means_per_class=means_per_class)
     scatter = spec.from_features(features, labels, 5).scatter
     assert scatter is not None
     return scatter
@@ -42,7 +44,7 @@ def drawn(n: int, dim: int) -> tuple[Tensor, Tensor]:
 
 @given(samples(), st.integers(1, 3))
 def test_a_complete_factor_is_the_scatter_about_the_rows_means(sample: Sample, means_per_class: int) -> None:
-    client = StatisticsSpec(scatter=ROOT, means_per_class=means_per_class).from_features(
+    client = StatisticsSpec(scatter=COMPLETE, means_per_class=means_per_class).from_features(
         sample.features, sample.labels, sample.num_classes
     )
     assert client.scatter is not None and not client.has_gram
@@ -66,6 +68,25 @@ def test_values_are_the_largest_singular_values(n: int, dim: int) -> None:
     assert np.allclose(factor.values, values[: len(factor)], rtol=1e-8)
     eye = torch.eye(len(factor), dtype=torch.float64)
     assert torch.allclose(factor.directions @ factor.directions.T, eye, atol=1e-12)
+
+
+@given(samples(), st.sampled_from(["sqrt(n)", "2 sqrt(n)", "0", "1", "3", "50"]))
+def test_no_more_directions_are_made_than_the_rule_wants_and_they_are_the_same(sample: Sample, rule: str) -> None:
+    spec = ScatterSpec(RankRule.parse(rule), "float32")
+    client = StatisticsSpec(scatter=spec).from_features(sample.features, sample.labels, sample.num_classes)
+    complete, found = factor_of(sample.features, sample.labels), client.scatter
+    most, size = spec.rank.most(len(sample.labels)), float(sample.features.to(torch.float64).square().sum())
+    assert found is not None and most is not None
+    few = len(sample.labels) < sample.features.shape[1]
+
+    assert len(found) == (min(most, len(complete)) if few else len(complete))
+    sent = found.truncated(most, torch.float64).scaled()
+    # The nearest matrix of its rank (Eckart and Young 1936), whichever of directions of the same length it has.
+    distance = complete.scaled().T @ complete.scaled() - sent.T @ sent
+    nearest = math.hypot(*complete.energies[most:])
+    assert float(torch.linalg.matrix_norm(distance)) == pytest.approx(nearest, rel=1e-5, abs=1e-6 * size)
+    left_out = complete.truncated(most, torch.float64).left_out
+    assert found.truncated(most, torch.float64).left_out == pytest.approx(left_out, rel=1e-6, abs=1e-7 * size)
 
 
 @given(samples(), st.integers(0, 8), st.sampled_from(["float16", "float32"]))
@@ -189,4 +210,4 @@ def test_sums_go_on_where_they_stopped_and_refuse_what_has_no_factor() -> None:
 
 def test_another_dtype_is_refused() -> None:
     with pytest.raises(ValueError, match="must be one of float16, float32, got 'int8'"):
-        ScatterSpec(ROOT.rank, "int8")
+        ScatterSpec(COMPLETE.rank, "int8")

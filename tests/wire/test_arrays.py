@@ -22,6 +22,7 @@ from tests.support.compare import same_bits
 def test_round_trip(shape: list[int], dtype: torch.dtype, seed: int) -> None:
     tensor = (1e6 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)).to(dtype)
 
+    assert to_array(tensor) == Array(tensor.numpy())  # as Flower makes it
     assert same_bits(read_array(ArrayRecord({"a": to_array(tensor)}), "a", dtype, tuple(shape)), tensor)
 
 
