@@ -6,7 +6,7 @@ which clients a node hosts is answered without.
 
 from __future__ import annotations
 
-import fedstats_app.threads  # noqa: F401  # first: it must come before torch
+from fedstats_app.threads import PROCESS, num_threads  # first: it must come before torch
 
 # isort: split
 
@@ -90,7 +90,14 @@ def clients(msg: Message, context: Context) -> Message:
             logger.warning("data: %s", line)
         names, ids = listed_classes(dataset, node.class_floor(config.federation.min_class_count))
         return node_info_reply(msg, NodeInfo(class_names=names, class_ids=ids, trains=trains, any_app=node.any_app))
-    info = NodeInfo(node.partition_id, node.num_partitions, trains=trains, any_app=node.any_app)
+    info = NodeInfo(
+        node.partition_id,
+        node.num_partitions,
+        trains=trains,
+        any_app=node.any_app,
+        process=PROCESS,
+        threads=num_threads(),
+    )
     return node_info_reply(msg, info)
 
 

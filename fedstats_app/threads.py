@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TypeVar
 
@@ -17,8 +18,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 Made = TypeVar("Made")
 
+# Tells this process from others, whatever machine they run on, and says nothing else of it.
+PROCESS = secrets.randbits(62) + 1
+
 # Two megabytes of float64.
 FEW_NUMBERS = 2**18
+
+
+def num_threads() -> int:
+    """Return the threads that torch has in this process, without importing it: what the environment says, or cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() and int(asked) else os.cpu_count() or 1
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 
@@ -10,7 +11,7 @@ import torch
 
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import StatisticsSum
-from fedstats_app.threads import beside_each_other
+from fedstats_app.threads import FEW_NUMBERS, beside_each_other, num_threads, threads_worth
 from tests.support.compare import same_bits
 
 NUMBER, CLASSES, DIM = 8, 6, 300
@@ -21,6 +22,23 @@ def as_before() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("asked", "threads"), [("3", 3), ("", None), ("0", None), ("many", None)])
+def test_threads_are_those_that_torch_will_have(
+    asked: str, threads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+
+    assert num_threads() == (threads or os.cpu_count())
+
+
+@pytest.mark.parametrize(("numbers", "expected"), [(FEW_NUMBERS - 1, 1), (FEW_NUMBERS, 3)])
+def test_few_numbers_are_not_worth_a_second_thread(numbers: int, expected: int) -> None:
+    torch.set_num_threads(3)
+    with threads_worth(numbers):
+        assert torch.get_num_threads() == expected
+    assert torch.get_num_threads() == 3
 
 
 @pytest.mark.parametrize("threads", [1, 3])

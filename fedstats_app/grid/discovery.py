@@ -95,6 +95,8 @@ class Federation:
         Nodes that say that code of anybody's runs there.
     num_partitions : int
         In how many clients the run's data set is divided, whether all are hosted or not; 0 where it is not.
+    workers : tuple of int
+        In a simulation the threads of each process that answers for SuperNodes, one after another.
     """
 
     hosts: dict[int, int]
@@ -104,6 +106,7 @@ class Federation:
     statistics_only: frozenset[int] = frozenset()
     any_app: tuple[int, ...] = ()
     num_partitions: int = 0
+    workers: tuple[int, ...] = ()
 
     @property
     def supernodes(self) -> set[int]:
@@ -225,4 +228,6 @@ def _federation(
             refused[node] = f"partition-id {first} is taken by node {hosts[first]}"
         else:
             hosts.update(dict.fromkeys(range(first, number, num_partitions), node))
-    return Federation(hosts, True, (), refused, num_partitions=number)
+    workers = {hosting[node].process: hosting[node].threads for node in hosts.values()}
+    of_process = tuple(threads for process, threads in sorted(workers.items()) if process and threads)
+    return Federation(hosts, True, (), refused, num_partitions=number, workers=of_process)

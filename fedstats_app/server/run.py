@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -168,7 +168,7 @@ def prepare(
     simulated, supernodes = federation.simulated, len(set(federation.hosts.values()))
     data_name = config.data.dataset if simulated else OWN_DATA
     found = f"{len(federation.hosts)} clients on {supernodes} SuperNodes after {progress.elapsed}"
-    progress.say(f"{found}; {data_name}")
+    progress.say(f"{found}{_in_words(federation.workers)}; {data_name}")
     with progress.doing("loading the data and splitting it"):
         test_data = _test_data(config, federation)
         _say_data(config, federation, test_data, progress)
@@ -247,6 +247,15 @@ def _discover(
         on_reply=on_reply,
         progress=progress.say,
     )
+
+
+def _in_words(workers: Sequence[int]) -> str:
+    """Return in how many processes SuperNodes answer, and of how many threads; "" where nobody says."""
+    if not workers:
+        return ""
+    few, most, number = min(workers), max(workers), len(workers)
+    threads = f"{few} to {most} threads" if few < most else f"{most} thread{'s' * (most > 1)}"
+    return f", in {number} process{'es' * (number > 1)} of {threads}"
 
 
 def _test_data(config: AppConfig, federation: Federation) -> Dataset | None:

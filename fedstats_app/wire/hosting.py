@@ -15,6 +15,7 @@ MAX_CLASS_NAMES = 100_000
 MAX_CLASS_NAME_LENGTH = 200
 # Sent only where they are not what is usual: by attribute the key and the usual.
 OPTIONAL = {"trains": ("trains", True), "any_app": ("any-app", False)}
+WORKER = ("process", "threads")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class NodeInfo:
         False: the node's clients send statistics and evaluate, but take no part in training.
     any_app : bool
         True: the node's owner lets code of anybody's run there.
+    process, threads : int
+        Of a node that hosts partitions: what tells its process from others, and how many threads that computes with. 0
+        where it does not say.
     """
 
     partition_id: int | None = None
@@ -42,6 +46,8 @@ class NodeInfo:
     class_ids: tuple[int, ...] | None = None
     trains: bool = True
     any_app: bool = False
+    process: int = 0
+    threads: int = 0
 
 
 def node_info_reply(msg: Message, info: NodeInfo) -> Message:
@@ -52,6 +58,7 @@ def node_info_reply(msg: Message, info: NodeInfo) -> Message:
             record["class-ids"] = list(info.class_ids)
     else:
         record = ConfigRecord({"partition-id": info.partition_id, "num-partitions": info.num_partitions})
+        record.update({key: getattr(info, key) for key in WORKER if getattr(info, key)})
     for name, (key, usual) in OPTIONAL.items():
         if getattr(info, name) != usual:
             record[key] = not usual
@@ -75,8 +82,9 @@ def read_node_info(reply: Message) -> NodeInfo:
         check_keys("node", record, {"class-names"}, optional | {"class-ids"})
         names = _read_class_names(record)
         return NodeInfo(class_names=names, class_ids=_read_class_ids(record, len(names)), **says)
-    check_keys("node", record, {"partition-id", "num-partitions"}, optional)
+    check_keys("node", record, {"partition-id", "num-partitions"}, optional | {*WORKER})
     num_partitions = whole(record, "num-partitions", 1)
+    says |= {key: whole({key: 0, **record}, key) for key in WORKER}
     return NodeInfo(whole(record, "partition-id", 0, num_partitions - 1), num_partitions, **says)
 
 

@@ -25,7 +25,8 @@ def clients(msg: Message, context: Context) -> Message:
         return node_info_reply(msg, NodeInfo(class_names=tuple(str(config["names"]))))
     if "raw" in config:
         return Message(RecordDict({"node": ConfigRecord({"partition-id": 0, "num-partitions": -1})}), reply_to=msg)
-    return node_info_reply(msg, NodeInfo(int(config["partition-id"]), int(config["num-partitions"])))
+    worker = {key: int(config.get(key, 0)) for key in ("process", "threads")}
+    return node_info_reply(msg, NodeInfo(int(config["partition-id"]), int(config["num-partitions"]), **worker))
 
 
 def partitions(n: int, of: int | None = None) -> list[dict[str, object]]:
@@ -43,6 +44,21 @@ def test_clients_are_spread_over_the_nodes_by_partition(num_hosts: int) -> None:
 
     assert federation.simulated and not federation.refused
     assert federation.hosts == {client: FIRST_NODE_ID + client % num_hosts for client in range(12)}
+
+
+@pytest.mark.parametrize(
+    ("said", "workers"),
+    [
+        ([{}, {}, {}], ()),
+        ([{"process": 7, "threads": 2}] * 3, (2,)),
+        ([{"process": 9, "threads": 4}, {"process": 7, "threads": 2}, {"process": 9, "threads": 4}], (2, 4)),
+        ([{"process": 9}, {"threads": 2}, {"process": 8, "threads": 1}], (1,)),
+    ],
+)
+def test_processes_that_answer_for_nodes_are_counted_once(said: list[dict[str, int]], workers: tuple[int, ...]) -> None:
+    nodes = [{**node, **worker} for node, worker in zip(partitions(3), said, strict=True)]
+
+    assert found(LocalGrid(app, nodes)).workers == workers
 
 
 def test_more_nodes_than_clients_leaves_some_without() -> None:

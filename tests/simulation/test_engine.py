@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fedstats_app import client_app
 from fedstats_app.config import ConfigError
 from fedstats_app.simulation import flower
 from fedstats_app.storage.json_digest import read_json_lines
+from fedstats_app.threads import num_threads
 from tests.support import simulation
 from tests.support.simulation import head_bytes, read_json
 
@@ -65,6 +67,14 @@ def test_heads_and_folder_are_those_of_a_run_with_pickled_messages(tmp_path: Pat
     mine, others = (without_times(read_json_lines(folder / "clients.jsonl")) for folder in (here, there))
     assert mine == others
     assert read_json(here, "status.json")["state"] == "completed"
+
+
+def test_processes_and_threads_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path)
+
+    assert re.search(
+        rf"on 2 SuperNodes after \S+ s, in 1 process of {num_threads()} threads?;", capsys.readouterr().out
+    )
 
 
 def test_the_number_of_supernodes_changes_no_byte(tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ QUESTION = instruction(RecordDict(), "query.clients")
 
 @pytest.mark.parametrize(
     "info",
-    [NodeInfo(0, 1), NodeInfo(99, 100), NodeInfo(), NodeInfo(class_names=("cat", "dog", "Łódź")), NodeInfo(None, 4)]
+    [
+        NodeInfo(0, 1),
+        NodeInfo(99, 100),
+        NodeInfo(0, 1, process=2**62, threads=2),
+        NodeInfo(),
+        NodeInfo(class_names=("cat", "dog", "Łódź")),
+        NodeInfo(None, 4),
+    ]
     + [NodeInfo(class_names=("cat", "dog"), class_ids=(0, 7)), NodeInfo(class_ids=())],
 )
 def test_round_trip(info: NodeInfo) -> None:
@@ -32,6 +39,12 @@ def test_round_trip(info: NodeInfo) -> None:
         (ConfigRecord({"partition-id": -1, "num-partitions": 2}), "partition-id: must be .* from 0 to 1, got -1"),
         (ConfigRecord({"partition-id": 2, "num-partitions": 2}), "partition-id: must be .* from 0 to 1, got 2"),
         (ConfigRecord({"partition-id": 0, "num-partitions": 0}), "num-partitions: must be .* at least 1, got 0"),
+        (
+            ConfigRecord({"partition-id": 0, "num-partitions": 1, "threads": -1}),
+            "threads: must be .* at least 0, got -1",
+        ),
+        (ConfigRecord({"partition-id": 0, "num-partitions": 1, "process": "a"}), "process: must be .* got 'a'"),
+        (ConfigRecord({"class-names": ["a"], "threads": 1}), r"unexpected \['threads'\]"),
         (ConfigRecord({"class-names": ["cat", "cat"]}), "must differ"),
         (ConfigRecord({"class-names": [""]}), "printable"),
         (ConfigRecord({"class-names": ["a\nb"]}), "printable"),
