@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -63,6 +62,8 @@ class Exchange:
     num_hosts: int = 1
     # How often requests ran out of time so far, those that did so together counting once.
     stalls: int = 0
+    # Where the window ended when it was last looked for clients to ask.
+    looked_to: int = 0
     # Ascending.
     unsent: list[int] = field(default_factory=list)
     in_flight: dict[str, _InFlight] = field(default_factory=dict)
@@ -102,36 +103,50 @@ class Exchange:
                 self.unsent.append(index)
 
     def _group_limit(self) -> int:
-        """Return how many clients one message carries now: few enough that every host has work ahead of it.
+        """Return how many clients one message carries: so few that every host has another one ahead of it.
 
         It grows with the window, which is small until the first replies say how large they are.
         """
         if self.grid.hosts is None:
             return 1
-        return max(1, min(CLIENTS_PER_MESSAGE, math.ceil(self._window() / (4 * self.num_hosts))))
+        return max(1, min(CLIENTS_PER_MESSAGE, self._window() // (2 * self.num_hosts)))
 
     def _window(self) -> int:
         return max(1, min(CLIENTS_PER_WINDOW, self.grid.window_bytes // self.grid.reply_bytes))
 
     def _send(self) -> None:
-        """Send requests of the clients that fit the window, in the order of the clients, grouped by host."""
-        window, group_limit = self._window(), self._group_limit()
+        """Send requests of the clients that fit the window, in the order of the clients, grouped by host.
+
+        One slot becomes free with every reply. A host whose slots do not fill a message yet waits for more of them,
+        unless one of them is next in turn, or nobody is left beyond the window, or nothing is under way.
+        """
+        window, limit = self._window(), self._group_limit()
         end = len(self.order) if self.stalls else min(self.turn + window, len(self.order))
-        sendable = self.unsent[: bisect.bisect_left(self.unsent, end)]
-        # One slot becomes free with every reply; waiting for a few keeps messages from carrying one client each.
-        few = group_limit if group_limit == 1 else min(group_limit * self.num_hosts, max(window // 4, 1))
-        if not sendable or (self.in_flight and end < len(self.order) and len(sendable) < few):
+        in_turn = bool(self.unsent) and self.unsent[0] == self.turn
+        if self.in_flight and not in_turn and end < min(self.looked_to + limit, len(self.order)):
             return
+        self.looked_to = end
+        sendable = self.unsent[: bisect.bisect_left(self.unsent, end)]
         groups: dict[tuple[int, str, int], list[list[int]]] = {}
         for index in sendable:
             msg = self.order[index]
             key = (self.grid.host(msg.metadata.dst_node_id), msg.metadata.message_type, id(msg.content))
             batches = groups.setdefault(key, [[]])
-            if len(batches[-1]) >= group_limit:
+            if len(batches[-1]) >= limit:
                 batches.append([])
             batches[-1].append(index)
-        del self.unsent[: len(sendable)]
-        batches = sorted(batch for of_host in groups.values() for batch in of_host)
+        everything = len(sendable) == len(self.unsent) or not self.in_flight
+        batches = sorted(
+            batch
+            for of_host in groups.values()
+            for batch in of_host
+            if everything or len(batch) == limit or batch[0] == self.turn
+        )
+        sent = {index for batch in batches for index in batch}
+        self.unsent[: len(sendable)] = [index for index in sendable if index not in sent]
+        self._push(batches)
+
+    def _push(self, batches: list[list[int]]) -> None:
         wire = [self._wire_message(batch) for batch in batches]
         self.grid.wire_messages += len(wire)
         for message_id, batch in zip(push(self.grid.inner, wire), batches, strict=True):

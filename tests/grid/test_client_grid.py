@@ -85,6 +85,15 @@ def test_messages_carry_more_clients_once_replies_turn_out_to_be_small(num_hosts
     assert grid.wire_messages <= 1.2 * 1000 / CLIENTS_PER_MESSAGE
 
 
+def test_messages_to_many_hosts_are_full_too() -> None:
+    """One slot of the window becomes free with each reply, on another host than the one before."""
+    grid = grid_of(9000, 100, inner={"per_pull": 1, "shuffle_seed": 3})
+
+    assert numbers(ask(grid)) == list(range(9000))
+
+    assert grid.wire_messages <= 1.2 * 9000 / CLIENTS_PER_MESSAGE
+
+
 def test_requests_of_different_content_are_not_mixed() -> None:
     grid = grid_of(4, 1)
     first, second = requests([0, 1], size=5), requests([2, 3], size=7)
