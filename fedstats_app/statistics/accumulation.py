@@ -90,6 +90,8 @@ def add_to_group_sums(group_sums: Tensor, features: Tensor, groups: Tensor) -> N
 
 def add_to_gram(gram: Tensor, features: Tensor) -> None:
     """Add ``features.T @ features`` to a (d, d) float64 matrix, in place."""
+    if not len(features):
+        return  # the product of nothing would read and write the whole matrix
     features = features.to(device=gram.device, dtype=torch.float64)
     gram.addmm_(features.T, features)
 

@@ -72,11 +72,11 @@ class ClassMeanRows:
             )
         if counts.shape != class_sums.shape[:1]:
             raise ValueError(f"counts must have shape ({len(class_sums)},), got {tuple(counts.shape)}")
-        if class_ids.numel() and (int(class_ids.min()) < 0 or int(class_ids.max()) >= num_classes):
-            raise ValueError(
-                f"class_ids must lie in [0, {num_classes}), got {int(class_ids.min())} to {int(class_ids.max())}"
-            )
-        if counts.numel() and not bool((counts > 0).all()):
+        if class_ids.numel():
+            smallest, largest = (int(one) for one in class_ids.aminmax())
+            if smallest < 0 or largest >= num_classes:
+                raise ValueError(f"class_ids must lie in [0, {num_classes}), got {smallest} to {largest}")
+        if counts.numel() and not counts.min().item() > 0:  # of NaN the least is NaN
             raise ValueError(f"counts must be positive, got {float(counts.min())}")
         self.class_ids, self.counts, self.class_sums, self.num_classes = class_ids, counts, class_sums, num_classes
 

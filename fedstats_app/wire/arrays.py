@@ -23,6 +23,8 @@ NPY_HEADER = re.compile(
 )
 # Flower's own header for our arrays is 128 bytes; this leaves room for other numpy versions, and no more.
 MAX_HEADER_BYTES = 1024
+# Thousands of clients send arrays of few shapes: so many headers are remembered as they were read.
+MAX_KNOWN_HEADERS = 1024
 
 WIRE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # No network's features have more dimensions.
@@ -105,20 +107,31 @@ def _read_header(name: str, array: Array, dtypes: tuple[torch.dtype, ...]) -> tu
         raise Malformed(f"{name}: must be an .npy array, version 1.0, got data that starts with {data[:8]!r}")
     start = len(NPY_MAGIC) + 2
     offset = start + int.from_bytes(data[len(NPY_MAGIC) : start], "little")
-    header = NPY_HEADER.fullmatch(data, start, offset) if offset <= min(len(data), start + MAX_HEADER_BYTES) else None
+    header = _parsed(data[start:offset]) if offset <= min(len(data), start + MAX_HEADER_BYTES) else None
     if header is None:
         raise Malformed(f"{name}: must have the .npy header of a plain array, got {data[start : start + 60]!r}")
-    dtype, order = header[1].decode(), "Fortran" if header[2] == b"True" else "C"
-    wanted = {one.str: one for one in map(_numpy_dtype, dtypes)}
+    dtype, order, shape = header
+    wanted = _numpy_dtypes(dtypes)
     if dtype not in wanted or order != "C":
         raise Malformed(f"{name}: must be {' or '.join(wanted)} in C order, got {dtype} in {order} order")
-    shape = tuple(int(extent) for extent in header[3].replace(b" ", b"").split(b",") if extent)
     return wanted[dtype], shape, offset
 
 
+@functools.lru_cache(MAX_KNOWN_HEADERS)
+def _parsed(header: bytes) -> tuple[str, str, tuple[int, ...]] | None:
+    """Return what a header says of dtype, order and shape; None where it is not that of a plain array."""
+    found = NPY_HEADER.fullmatch(header)
+    if found is None:
+        return None
+    shape = tuple(int(extent) for extent in found[3].replace(b" ", b"").split(b",") if extent)
+    return found[1].decode(), "Fortran" if found[2] == b"True" else "C", shape
+
+
 @functools.cache
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype:
-    return torch.empty(0, dtype=dtype).numpy().dtype
+def _numpy_dtypes(dtypes: tuple[torch.dtype, ...]) -> dict[str, np.dtype]:
+    """Return numpy's dtypes for torch's, by what a header calls them."""
+    found = [torch.empty(0, dtype=dtype).numpy().dtype for dtype in dtypes]
+    return {one.str: one for one in found}
 
 
 def _values(
@@ -128,7 +141,8 @@ def _values(
     expected, found = math.prod(shape) * dtype.itemsize, len(array.data) - offset
     if found != expected:
         raise Malformed(f"{name}: shape {shape!s:.80} needs {expected} bytes, got {found}")
-    tensor = torch.from_numpy(np.frombuffer(array.data, dtype=dtype, offset=offset).reshape(shape).copy())
-    if finite and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+    values = np.frombuffer(array.data, dtype=dtype, offset=offset).reshape(shape).copy()
+    # By numpy: torch takes several passes, each of which costs more than the few numbers of a small client.
+    if finite and dtype.kind == "f" and not np.isfinite(values).all():
         raise Malformed(f"{name}: must be finite, got NaN or infinity")
-    return tensor
+    return torch.from_numpy(values)

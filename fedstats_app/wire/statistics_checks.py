@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -54,15 +55,16 @@ def check_rows(ids: Tensor, counts: Tensor, num_classes: int, means_per_class: i
     """
     if len(ids) == 0:
         return
-    if not (0 <= int(ids.min()) and int(ids.max()) < num_classes):
-        raise Malformed(f"class-ids: must lie in [0, {num_classes}), got {int(ids.min())} to {int(ids.max())}")
-    if bool((ids.diff() < 0).any()):
+    # As lists: most clients have few classes, and each call of torch costs more than they do.
+    own, sizes = ids.tolist(), counts.tolist()
+    if not (0 <= min(own) and max(own) < num_classes):
+        raise Malformed(f"class-ids: must lie in [0, {num_classes}), got {min(own)} to {max(own)}")
+    if own != sorted(own):
         raise Malformed("class-ids: must ascend, got a class out of order")
-    most = int(torch.bincount(ids).max())
-    if most > means_per_class:
+    if len(set(own)) < len(own) and (most := max(Counter(own).values())) > means_per_class:
         raise Malformed(f"class-ids: at most {means_per_class} rows per class, got {most}")
-    if not (1 <= int(counts.min()) and int(counts.max()) <= MAX_COUNT):
-        raise Malformed(f"counts: must lie in [1, {MAX_COUNT}], got {int(counts.min())} to {int(counts.max())}")
+    if not (1 <= min(sizes) and max(sizes) <= MAX_COUNT):
+        raise Malformed(f"counts: must lie in [1, {MAX_COUNT}], got {min(sizes)} to {max(sizes)}")
 
 
 def check_sums(rows: ClassMeanRows, norm: float = math.inf) -> None:
@@ -76,17 +78,18 @@ def check_sums(rows: ClassMeanRows, norm: float = math.inf) -> None:
     """
     if len(rows) == 0:
         return
-    empty = (rows.class_sums == 0).all(dim=1)
-    if bool(empty.any()):
+    means = rows.means
+    norms = torch.linalg.vector_norm(means, dim=1)
+    shortest, longest = (float(one) for one in norms.aminmax())
+    # A sum of exactly zero has a mean of length 0, and no entry is larger than its mean is long: nobody else is asked.
+    if shortest == 0.0 and bool((empty := (rows.class_sums == 0).all(dim=1)).any()):
         raise Malformed(
             f"class-sums: class {int(rows.class_ids[empty][0])} has {int(rows.counts[empty][0])} samples "
             "but a sum of exactly zero"
         )
-    largest = float(rows.means.abs().max())
-    if largest > MAX_FEATURE:
+    if longest > MAX_FEATURE and (largest := float(means.abs().max())) > MAX_FEATURE:
         raise Malformed(f"class-sums: means must lie within {MAX_FEATURE:.0e}, got {largest:.3g}")
-    norms = torch.linalg.vector_norm(rows.means, dim=1)
-    if float(norms.max()) > norm:
+    if longest > norm:
         worst = int(norms.argmax())
         raise Malformed(
             f"class-sums: no feature of this backbone is longer than {norm:.4g}, so no mean is either, got "
@@ -193,26 +196,29 @@ def check_scatter(factor: ScatterFactor, rows: ClassMeanRows, norm: float = math
         If values are negative or rise, directions are not orthonormal, values or the energy left out are larger than
         features within ``norm`` and MAX_FEATURE can give, or more energy is left out than these directions can have.
     """
-    values, directions, left_out = factor.values.to(torch.float64), factor.directions.to(torch.float64), factor.left_out
-    if len(values) and (bool((values < 0).any()) or bool((values.diff() > 0).any())):
-        raise Malformed("scatter-values: must be at least 0 and not rise, got others")
-    eps = torch.finfo(factor.directions.dtype).eps
-    tolerance = max(4.0 * eps, MIN_ORTHONORMAL_TOLERANCE)
-    excess = directions @ directions.T - torch.eye(len(values), dtype=torch.float64)
-    if len(values) and float(excess.abs().max()) > tolerance:
-        raise Malformed(
-            f"scatter-directions: must be orthonormal within {tolerance:.2g}, got {float(excess.abs().max()):.3g}"
-        )
-    energy, most = float(values.square().sum()), _most_scatter(rows, norm)
-    if energy > most:
-        raise Malformed(f"scatter-values: must have an energy of at most {most:.3g}, got {energy:.3g}")
-    unsent = full_rank(rows) - len(values)
-    if unsent == 0:
-        most = 0.0
-    elif len(values):
-        most = min(unsent * float(values[-1]) ** 2, most - energy) + tolerance * energy
+    unsent, left_out = full_rank(rows) - len(factor), factor.left_out
+    # Most clients of few samples have no scatter: nothing of theirs but what is left out can be wrong.
+    most = _most_scatter(rows, norm) if len(factor) or unsent else 0.0
+    if len(factor):
+        most = _most_left_out(factor, most, unsent)
     if not 0.0 <= left_out <= most:
         raise Malformed(f"scatter-left-out: must lie in [0, {most:.3g}], got {left_out:.3g}")
+
+
+def _most_left_out(factor: ScatterFactor, most: float, unsent: int) -> float:
+    """Return the most energy that so many directions can have beside those sent, which have ``most`` together."""
+    values, directions = factor.values.to(torch.float64), factor.directions.to(torch.float64)
+    numbers = values.tolist()
+    if numbers[-1] < 0 or numbers != sorted(numbers, reverse=True):
+        raise Malformed("scatter-values: must be at least 0 and not rise, got others")
+    tolerance = max(4.0 * torch.finfo(factor.directions.dtype).eps, MIN_ORTHONORMAL_TOLERANCE)
+    excess = float((directions @ directions.T - torch.eye(len(values), dtype=torch.float64)).abs().max())
+    if excess > tolerance:
+        raise Malformed(f"scatter-directions: must be orthonormal within {tolerance:.2g}, got {excess:.3g}")
+    energy = float(values.square().sum())
+    if energy > most:
+        raise Malformed(f"scatter-values: must have an energy of at most {most:.3g}, got {energy:.3g}")
+    return min(unsent * numbers[-1] ** 2, most - energy) + tolerance * energy if unsent else 0.0
 
 
 def _most_scatter(rows: ClassMeanRows, norm: float) -> float:

@@ -199,21 +199,22 @@ def read_statistics_reply(
         client = read_statistics_record(record, spec, request, feature_dim, limits)
         if client.rows.num_examples != num_examples:
             raise Malformed(f"{name}: counts must sum to num-examples {num_examples}, got {client.rows.num_examples}")
-        wire_bytes += num_bytes(record, tuple(record))
-        row_bytes.append(num_bytes(record, ROW_KEYS))
-        gram_bytes.append(num_bytes(record, GRAM_KEYS))
-        scatter_bytes.append(num_bytes(record, SCATTER_KEYS))
+        of_rows, of_gram, of_scatter = (num_bytes(record, keys) for keys in (ROW_KEYS, GRAM_KEYS, SCATTER_KEYS))
+        wire_bytes += of_rows + of_gram + of_scatter  # there are no other arrays
+        row_bytes.append(of_rows)
+        gram_bytes.append(of_gram)
+        scatter_bytes.append(of_scatter)
         if spec.gram and spec.scatter is not None:
             client = with_scatter(client, spec.scatter, row_bytes[-1] + other_bytes)
             scatter_bytes[-1] = scatter_bytes_of(spec.scatter, client)
         statistics.append(client)
-        repeated = len(client.rows) - len(torch.unique(client.rows.class_ids))
+        repeated = len(client.rows) - len(set(client.rows.class_ids.tolist()))
         single_row_bytes.append(row_bytes[-1] - repeated * bytes_per_row(client.rows))
     return ReceivedStatistics(
         tuple(statistics),
         num_examples,
         whole(metrics, "num-unreadable"),
-        whole({SUPPRESSED: 0, **metrics}, SUPPRESSED),
+        whole(metrics, SUPPRESSED) if SUPPRESSED in metrics else 0,
         number(metrics, "seconds"),
         tuple(row_bytes),
         tuple(gram_bytes),
@@ -247,7 +248,7 @@ def _about(content: RecordDict) -> tuple[str, str, str]:
         return "", "", ""
     keys = ("backbone-fingerprint", CLIENT_NAME, ENGINE)
     about = record_of(content, ABOUT, ConfigRecord, set(), {*keys})
-    fingerprint, name, engine = (typed({key: "", **about}, key, str) for key in keys)
+    fingerprint, name, engine = (typed(about, key, str) if key in about else "" for key in keys)
     if engine not in ("", *ENGINES):
         raise Malformed(f"{ENGINE}: must be one of {', '.join(ENGINES)}, got {engine[:40]!r}")
     if len(fingerprint) > MAX_FINGERPRINT_LENGTH:

@@ -1,5 +1,7 @@
 """Sums that are put aside and taken up again, under other class numbers, and who is in them."""
 
+import hashlib
+
 import pytest
 import torch
 from hypothesis import given
@@ -154,3 +156,13 @@ def test_a_client_is_known_whether_its_sums_came_in_float32_or_float64() -> None
     rounded = ClassMeanRows(rows.class_ids, rows.counts, num_classes=3, class_sums=rows.class_sums.to(torch.float32))
 
     assert client_digest(ClientStatistics(rows)) == client_digest(ClientStatistics(rounded))
+
+
+def test_the_digest_is_that_of_the_rows_in_the_order_of_their_bytes() -> None:
+    rows = ClassMeanRows(
+        torch.tensor([0, 1, 3]), torch.tensor([2, 300, 1]), num_classes=4, class_sums=torch.randn(3, 5)
+    )
+    numbers = zip(rows.counts.numpy(), rows.class_sums.numpy(), strict=True)
+    parts = sorted(count.tobytes() + sums.tobytes() for count, sums in numbers)
+
+    assert client_digest(ClientStatistics(rows)) == hashlib.sha256(b"".join(parts)).hexdigest()

@@ -35,6 +35,32 @@ def test_means_up_to_the_bound_are_allowed_whatever_the_count() -> None:
         check_sums(rows_of([[-1.1 * MAX_FEATURE, 0.0]], [1000]))
 
 
+def test_only_a_sum_of_exactly_zero_is_forgotten() -> None:
+    """The squares of a tiny sum vanish: its mean has length 0, but it is one."""
+    check_sums(rows_of([[1.0, 0.0], [0.0, 1e-30]], [1, 2]))
+    tiny = torch.tensor([[1.0, 0.0], [0.0, 1e-300]], dtype=torch.float64)
+    check_sums(ClassMeanRows(torch.arange(2), torch.ones(2, dtype=torch.int64), None, 2, class_sums=tiny))
+
+    with pytest.raises(Malformed, match="class 1 has 2 samples but a sum of exactly zero"):
+        check_sums(rows_of([[1.0, 0.0], [0.0, 0.0]], [1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([-1, 0], r"must lie in \[0, 3\), got -1 to 0"),
+        ([0, 3], r"must lie in \[0, 3\), got 0 to 3"),
+        ([1, 0], "must ascend"),
+        ([0, 1, 1, 1], "at most 2 rows per class, got 3"),
+    ],
+)
+def test_classes_that_no_client_can_have_are_not_allowed(ids: list[int], message: str) -> None:
+    check_rows(torch.tensor([0, 1, 1, 2]), torch.ones(4, dtype=torch.int64), 3, 2)
+
+    with pytest.raises(Malformed, match=f"class-ids: {message}"):
+        check_rows(torch.tensor(ids), torch.ones(len(ids), dtype=torch.int64), 3, 2)
+
+
 @pytest.mark.parametrize(("excess", "allowed"), [(0, True), (1.5, True), (-1.9, True), (-2.1, False), (-99, False)])
 def test_what_rounding_can_do_is_tolerated_and_no_more(excess: float, allowed: bool) -> None:
     """One sample: the Gram matrix is f f^T, the least the sum allows; then one direction is taken away from it."""
