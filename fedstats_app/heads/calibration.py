@@ -148,15 +148,17 @@ class CalibrationSums:
             ascending.
         """
         logits, labels = logits.to("cpu", torch.float64), labels.to("cpu", torch.int64)
-        _check(logits, labels, temperatures)
-        known = torch.isfinite(logits.gather(1, labels.unsqueeze(1)).squeeze(1))
-        logits, labels = logits[known], labels[known]
+        all_finite = _check(logits, labels, temperatures)
+        scores, num_known = logits, torch.tensor(logits.shape[1])
+        if not all_finite:
+            known = torch.isfinite(logits.gather(1, labels.unsqueeze(1)).squeeze(1))
+            logits, labels = logits[known], labels[known]
+            finite = torch.isfinite(logits)
+            scores, num_known = torch.where(finite, logits, 0.0), finite.sum(dim=1)
         sums = cls.zeros(temperatures)
         correct = (logits.argmax(dim=1) == labels).to(torch.float64)
-        finite = torch.isfinite(logits)
-        scores = torch.where(finite, logits, 0.0)
         largest = logits.amax(dim=1, keepdim=True)
-        own, mean = scores.gather(1, labels.unsqueeze(1)).squeeze(1), scores.sum(dim=1) / finite.sum(dim=1)
+        own, mean = scores.gather(1, labels.unsqueeze(1)).squeeze(1), scores.sum(dim=1) / num_known
         below = logits - largest  # at most 0: likelihoods are relative to the likeliest class's
         partitions, products = logits.new_empty(2, len(temperatures), len(labels))
         rows = max(NUMBERS_IN_CACHE // logits.shape[1], 1)
@@ -324,13 +326,16 @@ def _hermite(curve: Tensor, left: int, width: float, share: Tensor) -> Tensor:
     return between
 
 
-def _check(logits: Tensor, labels: Tensor, temperatures: Sequence[float]) -> None:
+def _check(logits: Tensor, labels: Tensor, temperatures: Sequence[float]) -> bool:
+    """Refuse what cannot be measured; return whether all scores are finite, none of a class unknown to the head."""
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(f"logits must be (n, C) and labels (n,), got {tuple(logits.shape)} and {tuple(labels.shape)}")
-    if bool((torch.isnan(logits) | torch.isposinf(logits)).any()):
+    low, high = (float(one) for one in logits.aminmax()) if logits.numel() else (0.0, 0.0)  # both NaN if one score is
+    if not high < math.inf:
         raise ValueError("logits must be finite, or -inf for an absent class, got NaN or +inf")
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < logits.shape[1]:
         raise ValueError(f"labels must lie in [0, {logits.shape[1]}), got {int(labels.min())} to {int(labels.max())}")
     ascending = all(low < high for low, high in itertools.pairwise((0.0, *temperatures, math.inf)))
     if not ascending:
         raise ValueError(f"temperatures must be positive, finite and ascending, got {list(temperatures)}")
+    return low > -math.inf

@@ -11,6 +11,7 @@ everywhere, and fine wherever on the scale a class has its margins.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,9 @@ SMALLEST_EXPONENT, LARGEST_EXPONENT = -20, 20
 # Smaller magnitudes share bin ZERO_BIN, larger ones the outermost bins.
 ZERO_BIN = BINS_PER_OCTAVE * (LARGEST_EXPONENT - SMALLEST_EXPONENT)
 NUM_MARGIN_BINS = 2 * ZERO_BIN + 1
+# A float64 number is a sign, 11 bits of exponent, of which that of 1 is 1023, and 52 of mantissa.
+_BITS_BEHIND, _MAGNITUDE = 48, 2**15 - 1
+_SMALLEST_BITS = (1023 + SMALLEST_EXPONENT) * BINS_PER_OCTAVE
 
 
 def margin_bins(logits: Tensor) -> Tensor:
@@ -42,27 +46,28 @@ def margin_bins(logits: Tensor) -> Tensor:
         If a score is NaN or +inf.
     """
     scores = logits.to("cpu", torch.float64)
-    if scores.numel() and not bool((scores < torch.inf).all()):
-        raise ValueError("scores must be finite, or -inf for a class that the head does not know, got NaN or infinity")
-    margins = _margins(scores)
-    magnitude = margins.abs()
-    # frexp: magnitude = mantissa * 2^exponent with the mantissa in [1/2, 1).
-    mantissa, exponent = torch.frexp(magnitude.clamp(2.0**SMALLEST_EXPONENT, 2.0**LARGEST_EXPONENT - 1.0))
-    octave = exponent.to(torch.int64) - 1 - SMALLEST_EXPONENT
-    step = BINS_PER_OCTAVE * octave + (2 * BINS_PER_OCTAVE * (mantissa - 0.5)).to(torch.int64) + 1
-    step = torch.where(magnitude < 2.0**SMALLEST_EXPONENT, 0, step)
-    return torch.where(margins < 0, ZERO_BIN - step, ZERO_BIN + step).to(torch.int16)
+    all_finite = True
+    if scores.numel():
+        low, high = (float(one) for one in scores.aminmax())  # both NaN if one score is
+        if not high < math.inf:
+            raise ValueError(
+                "scores must be finite, or -inf for a class that the head does not know, got NaN or infinity"
+            )
+        all_finite = low > -math.inf
+    # The first 16 bits of a float64 number: its sign, its exponent and 4 digits of its mantissa, which are the bin.
+    bits = (_margins(scores, all_finite).view(torch.int64) >> _BITS_BEHIND).to(torch.int16)
+    step = (bits & _MAGNITUDE).sub_(_SMALLEST_BITS - 1).clamp_(0, ZERO_BIN)
+    return step.mul_((bits >> 15) | 1).add_(ZERO_BIN)  # times -1 or 1
 
 
-def _margins(scores: Tensor) -> Tensor:
+def _margins(scores: Tensor, all_finite: bool) -> Tensor:
     """Return (n, C) float64 margins of (n, C) scores; -inf minus -inf is the lowest too."""
-    num_classes = scores.shape[1]
-    if num_classes < 2:
+    if scores.shape[1] < 2:
         return torch.full_like(scores, torch.inf)
     largest, which = scores.topk(2, dim=1)
-    other = largest[:, :1].repeat(1, num_classes)
-    other.scatter_(1, which[:, :1], largest[:, 1:])
-    return (scores - other).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    margins = scores - largest[:, :1]
+    margins.scatter_(1, which[:, :1], largest[:, :1] - largest[:, 1:])
+    return margins if all_finite else margins.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,13 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from fedstats_app.heads import LinearHead, MarginHistograms, margin_bins, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.heads.margins import NUM_MARGIN_BINS, ZERO_BIN
+from fedstats_app.heads.margins import (
+    BINS_PER_OCTAVE,
+    LARGEST_EXPONENT,
+    NUM_MARGIN_BINS,
+    SMALLEST_EXPONENT,
+    ZERO_BIN,
+)
 from fedstats_app.statistics import FeatureStatistics
 
 INF = float("inf")
@@ -175,3 +181,23 @@ def test_areas_of_solved_heads_on_digits(make: Callable[[FeatureStatistics], Lin
     exact = areas(scores, labels[900:])
     assert 0.8 < np.mean(exact) < 0.9995
     assert histograms(scores, labels[900:]).per_class_auroc.tolist() == pytest.approx(exact, abs=2e-3)
+
+
+def test_bins_are_those_of_the_formula_around_every_bound() -> None:
+    """By mantissa and exponent, of every bound, the numbers beside it and what lies beyond them, with either sign."""
+    octaves = torch.arange(-25, 26, dtype=torch.float64)
+    bounds = torch.outer(2.0**octaves, 1.0 + torch.arange(64, dtype=torch.float64) / 64).flatten()
+    outside = torch.tensor([0.0, 5e-324, 1e-310, 2.0**20 - 1, 1e300, torch.inf], dtype=torch.float64)
+    up, down = (torch.nextafter(bounds, torch.full_like(bounds, end)) for end in (torch.inf, 0.0))
+    magnitude = torch.cat([bounds, up, down, outside])
+    mantissa, exponent = torch.frexp(magnitude.clamp(2.0**SMALLEST_EXPONENT, 2.0**LARGEST_EXPONENT - 1.0))
+    octave = exponent.to(torch.int64) - 1 - SMALLEST_EXPONENT
+    step = BINS_PER_OCTAVE * octave + (2 * BINS_PER_OCTAVE * (mantissa - 0.5)).to(torch.int64) + 1
+    step = torch.where(magnitude < 2.0**SMALLEST_EXPONENT, 0, step)
+
+    # Two classes: a score of -m beside one of 0, the margins are -m and m.
+    bins = margin_bins(torch.stack([-magnitude, torch.zeros_like(magnitude)], dim=1))
+
+    assert bins.dtype == torch.int16
+    assert torch.equal(bins[:, 0].to(torch.int64), ZERO_BIN - step)
+    assert torch.equal(bins[:, 1].to(torch.int64), ZERO_BIN + step)
