@@ -104,7 +104,11 @@ class LinearHead:
         if features.ndim != 2 or features.shape[1] != self.feature_dim:
             raise ValueError(f"features must have shape (n, {self.feature_dim}), got {tuple(features.shape)}")
         logits = features.to(self.weight.dtype) @ self.weight.T + self.bias
-        return logits.masked_fill(~self.present, -torch.inf) if mask_absent else logits
+        return self.masked(logits) if mask_absent else logits
+
+    def masked(self, logits: Tensor) -> Tensor:
+        """Return (n, C) logits with -inf for absent classes; the very same where there are none."""
+        return logits if bool(self.present.all()) else logits.masked_fill(~self.present, -torch.inf)
 
     def predict(self, features: Tensor, *, mask_absent: bool = True) -> Tensor:
         """Return (n,) int64 class ids, the largest logit's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from fedstats_app.training.samples import Samples, TensorSamples
 
 # So many test samples, evenly spaced, tell which temperatures are worth measuring on all.
 TEMPERATURE_SAMPLES = 512
+# Logits of one head are gone through twice, or three times: those that fit into so many bytes are computed once.
+MAX_LOGIT_BYTES = 400 * 2**20
 
 
 class ServerTestSet:
@@ -83,28 +85,31 @@ class ServerTestSet:
                 total[name] += ConfusionMatrix.from_predictions(labels, predictions, num_classes)
         return total
 
-    def score(self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool) -> dict[str, HeadScores]:
-        """Return all that the test samples say of every head; only predictions can be of absent classes.
+    def score(
+        self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool
+    ) -> tuple[dict[str, HeadScores], dict[str, Calibration | None]]:
+        """Return all that the test samples say of every head, and the temperature that leads to.
 
-        Of the temperatures only those are measured that can be best, as a few samples tell, unless they were wrong.
+        Only predictions can be of absent classes. Of the temperatures only those are measured that can be best, as a
+        few samples tell, unless they were wrong; the errors after the best one are counted again.
         """
-        found = {}
-        for name, one in heads.items():
-            scores = self._score(*one, mask_absent=mask_absent, temperatures=self._likely_temperatures(*one))
+        found, calibrations = {}, {}
+        for name, (feature_map, head) in heads.items():
+            logits = _Logits(self.blocks, feature_map, head)
+            scores = self._score(logits, mask_absent=mask_absent, temperatures=self._likely_temperatures(*heads[name]))
             if not scores.calibration.holds_best:
-                scores = self._score(*one, mask_absent=mask_absent, temperatures=TEMPERATURES)
+                scores = self._score(logits, mask_absent=mask_absent, temperatures=TEMPERATURES)
+            fitted = scores.calibration.fit()
             found[name] = scores
-        return found
+            calibrations[name] = fitted and fitted.counted((head.masked(block), labels) for block, labels in logits)
+        return found, calibrations
 
-    def _score(
-        self, feature_map: FeatureMap, head: LinearHead, *, mask_absent: bool, temperatures: Sequence[float]
-    ) -> HeadScores:
+    def _score(self, logits: _Logits, *, mask_absent: bool, temperatures: Sequence[float]) -> HeadScores:
         total = HeadScores.zeros(len(self.dataset.class_names), temperatures)
-        for features, labels in self.blocks:
-            mapped = feature_map(features)
-            logits = head.logits(mapped)
-            predictions = logits.argmax(dim=1) if mask_absent else head.predict(mapped, mask_absent=False)
-            total += HeadScores.from_logits(logits, labels, predictions, temperatures)
+        for block, labels in logits:
+            masked = logits.head.masked(block)
+            predictions = (masked if mask_absent else block).argmax(dim=1)
+            total += HeadScores.from_logits(masked, labels, predictions, temperatures)
         return total
 
     def _likely_temperatures(self, feature_map: FeatureMap, head: LinearHead) -> Sequence[float]:
@@ -113,12 +118,6 @@ class ServerTestSet:
             return TEMPERATURES
         features, labels = self.evenly_spaced(TEMPERATURE_SAMPLES)
         return likely_temperatures(head.logits(feature_map(features)), labels, num_examples)
-
-    def calibrate(self, feature_map: FeatureMap, head: LinearHead, scores: HeadScores) -> Calibration | None:
-        """Return the temperature that scores of these samples lead to, with the errors after it counted again."""
-        fitted = scores.calibration.fit()
-        batches = ((head.logits(feature_map(features)), labels) for features, labels in self.blocks)
-        return fitted and fitted.counted(batches)
 
     def predictions(self, feature_map: FeatureMap, head: LinearHead, *, mask_absent: bool) -> list[tuple[int, int]]:
         """Return of every sample that can be read its position in the data set and the class a head predicts."""
@@ -143,3 +142,35 @@ class ServerTestSet:
     def labels(self) -> Tensor:
         """Return (n,) int64 labels of all samples that can be read."""
         return torch.cat([torch.zeros(0, dtype=torch.int64), *(labels for _, labels in self.blocks)])
+
+
+class _Logits:
+    """One head's logits of all samples, absent classes among them, block by block and as often as somebody asks.
+
+    Parameters
+    ----------
+    blocks : sequence of (Tensor, Tensor)
+        Features and labels.
+    feature_map : FeatureMap
+        That the head was solved for.
+    head : LinearHead
+        The head.
+    """
+
+    def __init__(self, blocks: Sequence[tuple[Tensor, Tensor]], feature_map: FeatureMap, head: LinearHead) -> None:
+        self.head = head
+        self._blocks, self._feature_map = blocks, feature_map
+        self._kept: list[Tensor] = []
+        self._room = MAX_LOGIT_BYTES
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield logits (b, C) and labels (b,); the first blocks are kept, as many as there is room for."""
+        for index, (features, labels) in enumerate(self._blocks):
+            if index < len(self._kept):
+                yield self._kept[index], labels
+                continue
+            logits = self.head.logits(self._feature_map(features), mask_absent=False)
+            if index == len(self._kept) and logits.nbytes <= self._room:
+                self._kept.append(logits)
+                self._room -= logits.nbytes
+            yield logits, labels

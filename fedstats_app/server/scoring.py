@@ -86,8 +86,7 @@ def score(run: Run, strategy: StatisticsStrategy, asked: Asked) -> Scores:
         return scores
     progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
     heads = solved_heads(strategy)
-    scored = test_set.score(heads, mask_absent=run.config.run.mask_absent)
-    fitted = {name: test_set.calibrate(*head, scored[name]) for name, head in heads.items()}
+    scored, fitted = test_set.score(heads, mask_absent=run.config.run.mask_absent)
     return Scores("server", scored, calibrations=fitted, num_unreadable=test_set.num_unreadable)
 
 

@@ -62,7 +62,7 @@ def scores_of_all(test_set: ServerTestSet, head: LinearHead) -> HeadScores:
 @pytest.mark.parametrize("scale", [1e-4, 0.02, 1.0, 30.0, 1e4])
 def test_scores_are_those_of_all_temperatures_to_the_bit(scale: float, by_class: bool) -> None:
     test_set, feature_map, head = a_test_set_and_a_head(scale, by_class=by_class)
-    found = test_set.score({"one": (feature_map, head)}, mask_absent=True)["one"]
+    found = test_set.score({"one": (feature_map, head)}, mask_absent=True)[0]["one"]
     whole = scores_of_all(test_set, head)
     assert len(found.calibration.temperatures) <= 2 * LIKELY_STEPS + 2 < len(TEMPERATURES)
     assert found.calibration.fit() == whole.calibration.fit()
@@ -73,7 +73,7 @@ def test_scores_are_those_of_all_temperatures_to_the_bit(scale: float, by_class:
 def test_where_the_few_mislead_all_temperatures_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     test_set, feature_map, head = a_test_set_and_a_head(1.0, by_class=False)
     monkeypatch.setattr(evaluation_data, "likely_temperatures", lambda logits, labels, n: (1.0, *TEMPERATURES[-3:]))
-    found = test_set.score({"one": (feature_map, head)}, mask_absent=True)["one"]
+    found = test_set.score({"one": (feature_map, head)}, mask_absent=True)[0]["one"]
     assert found.calibration.temperatures == TEMPERATURES
     assert found.calibration.fit() == scores_of_all(test_set, head).calibration.fit()
 
@@ -91,4 +91,35 @@ def test_where_no_sample_can_be_read_nothing_is_scored() -> None:
     features, labels = test_set.evenly_spaced(5)
     assert features.shape == (0, D) and labels.shape == (0,) and labels.dtype == torch.int64
     head = LinearHead(torch.eye(C, D), torch.zeros(C))
-    assert test_set.score({"one": (IdentityMap(), head)}, mask_absent=True)["one"].confusion.num_examples == 0
+    assert test_set.score({"one": (IdentityMap(), head)}, mask_absent=True)[0]["one"].confusion.num_examples == 0
+
+
+@pytest.mark.parametrize("room", [0, 50_000, 2**30])
+@pytest.mark.parametrize("mask_absent", [False, True])
+def test_logits_are_computed_once_where_there_is_room_and_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, room: int, mask_absent: bool
+) -> None:
+    test_set, feature_map, head = a_test_set_and_a_head(1.0, by_class=False)
+    head = LinearHead(head.weight.double(), head.bias.double(), torch.arange(C) != 1)
+    parts = [(head.logits(features), labels) for features, labels in test_set.blocks]
+    predictions = [head.predict(features, mask_absent=mask_absent) for features, _ in test_set.blocks]
+    found = [HeadScores.from_logits(*part, one) for part, one in zip(parts, predictions, strict=True)]
+    whole = sum(found, HeadScores.zeros(C))
+    fitted = whole.calibration.fit()
+    assert fitted is not None
+    computed, logits = [], LinearHead.logits
+
+    def counted(self: LinearHead, block: Tensor, *, mask_absent: bool = True) -> Tensor:
+        computed.append(len(block))
+        return logits(self, block, mask_absent=mask_absent)
+
+    monkeypatch.setattr(evaluation_data, "MAX_LOGIT_BYTES", room)
+    monkeypatch.setattr(LinearHead, "logits", counted)
+
+    scores, calibrations = test_set.score({"one": (feature_map, head)}, mask_absent=mask_absent)
+
+    assert calibrations["one"] == fitted.counted(parts)
+    assert torch.equal(scores["one"].confusion.matrix, whole.confusion.matrix)
+    assert torch.equal(scores["one"].margins.negatives, whole.margins.negatives)
+    kept = 0 if room == 0 else 1 if room == 50_000 else len(parts)
+    assert len(computed) == 1 + 2 * len(parts) - kept  # once for the samples that tell which temperatures are likely
