@@ -16,7 +16,9 @@ from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
 # Before each array: which dtype, how many axes, and the lengths of two. Every client is read several times, and numpy's
 # own headers take longer to read than the few numbers of a small client.
 _HEADER = struct.Struct("<BBqq")
-_DTYPES = (torch.bool, torch.int64, torch.float16, torch.float32, torch.float64)
+# Before each set of statistics: whether there is a factor of the Gram matrix, the matrix, a factor of the scatter.
+_KINDS = struct.Struct("<???")
+_DTYPES = (torch.int64, torch.float16, torch.float32, torch.float64)
 
 
 class KeptStatistics:
@@ -52,14 +54,18 @@ class KeptStatistics:
 
     def add(self, client: int, statistics: Sequence[ClientStatistics]) -> bool:
         """Keep a client's statistics, one set per specification; return whether there was room."""
-        parts = [part for one in statistics for part in self._parts(one)]
-        size = sum(part.nbytes for part in parts)
-        if self._max_bytes is not None and self._file.seek(0, 2) + size > self._max_bytes:
-            return False
-        self._file.seek(0, 2)
-        for part in parts:
-            self._file.write(_HEADER.pack(_DTYPES.index(part.dtype), part.dim(), *part.shape, *[0] * (2 - part.dim())))
-            self._file.write(part.contiguous().numpy().data)
+        sets = [self._parts(one) for one in statistics]
+        end = self._file.seek(0, 2)
+        if self._max_bytes is not None:
+            size = sum(len(kinds) + sum(part.nbytes for part in parts) for kinds, parts in sets)
+            if end + size > self._max_bytes:
+                return False
+        for kinds, parts in sets:
+            self._file.write(kinds)
+            for part in parts:
+                lengths = (*part.shape, 0, 0)[:2]
+                self._file.write(_HEADER.pack(_DTYPES.index(part.dtype), part.dim(), *lengths))
+                self._file.write(part.contiguous().numpy().data)
         self._clients.append((client, len(statistics)))
         return True
 
@@ -69,19 +75,19 @@ class KeptStatistics:
         for client, number in self._clients:
             yield client, tuple(self._read() for _ in range(number))
 
-    def _parts(self, client: ClientStatistics) -> list[Tensor]:
+    def _parts(self, client: ClientStatistics) -> tuple[bytes, list[Tensor]]:
         gram, scatter = (None, None) if self._rows_only else (client.gram_factor, client.scatter)
         triangle = None if self._rows_only or gram is not None or client.gram is None else pack_upper(client.gram)
-        kinds = torch.tensor([gram is not None, triangle is not None, scatter is not None])
+        kinds = _KINDS.pack(gram is not None, triangle is not None, scatter is not None)
         parts: list[Tensor] = [client.rows.class_ids, client.rows.counts, client.rows.class_sums]
         parts += [gram.packed()] if gram is not None else []
         parts += [triangle] if triangle is not None else []
         if scatter is not None:
             parts += [scatter.values, scatter.directions, torch.tensor(scatter.left_out, dtype=torch.float64)]
-        return [kinds, *parts]
+        return kinds, parts
 
     def _read(self) -> ClientStatistics:
-        factored, has_gram, has_scatter = self._load().tolist()
+        factored, has_gram, has_scatter = _KINDS.unpack(self._file.read(_KINDS.size))
         ids, counts, sums = (self._load() for _ in range(3))
         rows = ClassMeanRows(ids, counts, num_classes=self._num_classes, class_sums=sums)
         gram: Tensor | GramFactor | None = None

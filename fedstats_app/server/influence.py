@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -155,17 +156,19 @@ def with_shares(
     class_names: tuple[str, ...],
 ) -> list[ClientOutcome]:
     """Return outcomes with each merged client's share of all samples and of every class, and its largest influence."""
-    counts, num_examples = total.summed(gram=False).class_counts, max(total.num_examples, 1)
+    counts, num_examples = total.summed(gram=False).class_counts.tolist(), max(total.num_examples, 1)
     position = {outcome.client: index for index, outcome in enumerate(outcomes) if outcome.outcome == "merged"}
     shown = list(outcomes)
     for client, rows in _rows(kept):
-        own = rows.class_counts()
-        shares = {class_names[c]: round(int(own[c]) / int(counts[c]), 4) for c in own.nonzero().squeeze(1).tolist()}
+        own: Counter[int] = Counter()
+        for c, number in zip(rows.class_ids.tolist(), rows.counts.tolist(), strict=True):
+            own[c] += number
+        shares = {class_names[c]: round(number / counts[c], 4) for c, number in sorted(own.items())}
         found = [(one.of_client[client], one.head) for one in measured if client in one.of_client]
         influence, head = max(found, key=lambda one: one[0].gain, default=(None, ""))
         shown[position[client]] = replace(
             shown[position[client]],
-            share=round(int(rows.num_examples) / num_examples, 4),
+            share=round(own.total() / num_examples, 4),
             class_shares=shares,
             influence=None if influence is None else round(influence.gain, 4),
             class_influence=None if influence is None else round(influence.class_gain, 4),

@@ -113,7 +113,8 @@ def append_lines(path: Path, lines: Sequence[str], *, forced: bool = True) -> No
     # Without a buffer: what a buffer holds of a write that failed would be written once more when the file is closed.
     with path.open("a+b", buffering=0) as file:
         end = _end_of_lines(file)
-        file.truncate(end)
+        if end < file.seek(0, os.SEEK_END):
+            file.truncate(end)
         try:
             # One write of the whole, so that a reader never sees the two halves of a line apart.
             written = file.write(data)
@@ -164,9 +165,22 @@ def to_json(value: object, *, indent: int | None = 2) -> str:
     return json.dumps(_plain(value, "$"), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
+def to_plain(value: Mapping[str, object]) -> dict[str, object]:
+    """Return what reading an object's `to_json` again would: dicts, lists, strings, numbers, bool and None.
+
+    Raises
+    ------
+    TypeError
+        As `to_json`.
+    """
+    return {_key(key, "$"): _plain(item, f"$.{key}") for key, item in value.items()}
+
+
 def _plain(value: object, where: str) -> object:
     if type(value) in _PLAIN:
         return value
+    if type(value) is float:
+        return _finite_or_name(value)
     if value is None or isinstance(value, (str, bool)):
         return value
     if isinstance(value, Path):

@@ -12,22 +12,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.storage.files import to_json
+from fedstats_app.storage.files import to_plain
 
 _KEY, _PREFIX = "digest", "sha256:"
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 _logger = logging.getLogger("fedstats_app")
 
 
 def to_json_with_digest(entries: Mapping[str, object], *, indent: int | None = 2) -> str:
-    """Write an object with a digest, by `fedstats_app.storage.files.to_json`'s rules.
+    """Write an object with a digest, by `fedstats_app.storage.files.to_plain`'s rules.
 
     Raises
     ------
     TypeError
         If something has no JSON form.
     """
-    plain: dict[str, object] = json.loads(to_json(entries, indent=None))
+    plain = to_plain(entries)
     return json.dumps({**plain, _KEY: _digest(plain)}, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
@@ -121,5 +122,5 @@ def _has_an_end(line: bytes) -> bool:
 
 
 def _digest(entries: Mapping[str, object]) -> str:
-    text = json.dumps(entries, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = _ENCODER.encode(entries)
     return _PREFIX + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

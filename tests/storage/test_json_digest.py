@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.storage.files import to_json, to_plain
 from fedstats_app.storage.json_digest import (
     read_json_file,
     read_json_lines,
@@ -31,6 +32,11 @@ def test_what_was_written_comes_back(entries: dict[str, object]) -> None:
     text = to_json_with_digest(entries)
     back, had_digest = read_with_digest(text, "it")
     assert had_digest and to_json_with_digest(back) == text
+
+
+@given(st.dictionaries(st.text(st.characters(codec="utf-8")), _VALUES))
+def test_plain_values_are_those_that_reading_the_json_gives(entries: dict[str, object]) -> None:
+    assert repr(to_plain(entries)) == repr(json.loads(to_json(entries)))
 
 
 @pytest.mark.parametrize("indent", [None, 2])
