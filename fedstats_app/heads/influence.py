@@ -17,7 +17,7 @@ from fedstats_app.heads.fedroot import complete
 from fedstats_app.heads.linear_head import normalize_rows
 from fedstats_app.heads.linear_system import solve_shifted
 from fedstats_app.heads.ridge import solve_ridge
-from fedstats_app.statistics import ClientStatistics, FeatureStatistics
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics
 
 # A class's judges say something of that class from so many on.
 MIN_JUDGES_OF_CLASS = 8
@@ -185,33 +185,46 @@ class LeaveOneOutOfMeans(LeaveOneOut):
 
         The classes of many clients are scored in one product: a client has few, and a product for each costs more.
         """
-        waiting: list[tuple[int, Tensor, Tensor, Tensor]] = []
+        waiting: list[tuple[int, ClassMeanRows]] = []
         num_classes = 0
         for owner, client in clients:
-            rows = client.rows
-            classes, position = torch.unique(rows.class_ids, return_inverse=True)
-            sums, counts = self._sums[classes], self._counts[classes]
-            sums.index_add_(0, position, -rows.class_sums.to(torch.float64))
-            counts.index_add_(0, position, -rows.counts)
-            waiting.append((owner, classes, sums, counts))
-            num_classes += len(classes)
+            waiting.append((owner, client.rows))
+            num_classes += len(set(client.rows.class_ids.tolist()))
             if num_classes >= CLASSES_TOGETHER:
                 yield from self._without(waiting)
                 waiting, num_classes = [], 0
         yield from self._without(waiting)
 
-    def _without(self, clients: Sequence[tuple[int, Tensor, Tensor, Tensor]]) -> Iterator[tuple[int, Influence]]:
-        """Yield the influence of clients given as (place, classes, and their sums and counts without the client)."""
+    def _without(self, clients: Sequence[tuple[int, ClassMeanRows]]) -> Iterator[tuple[int, Influence]]:
+        """Yield the influence of clients given as their places and rows."""
         if not clients:
             return
-        owners, classes, sums, counts = zip(*clients, strict=True)
-        scores = torch.split(self._score(torch.cat(sums), torch.cat(counts)), [len(one) for one in classes], dim=1)
-        for owner, own, left, of_own in zip(owners, classes, counts, scores, strict=True):
+        num_classes, rows = len(self._counts), [one for _, one in clients]
+        order = torch.arange(len(clients)).repeat_interleave(torch.tensor([len(one) for one in rows]))
+        pairs, position = torch.unique(
+            num_classes * order + torch.cat([one.class_ids for one in rows]), return_inverse=True
+        )
+        order, classes = pairs // num_classes, pairs % num_classes
+        sums, counts = self._sums[classes], self._counts[classes]
+        sums.index_add_(0, position, -torch.cat([one.class_sums for one in rows]).to(torch.float64))
+        counts.index_add_(0, position, -torch.cat([one.counts for one in rows]))
+        scores = self._score(sums, counts)
+        moving = set(order[self._may_move(classes, scores)].tolist())
+        numbers = torch.bincount(order, minlength=len(clients)).tolist()
+        of_clients = zip(
+            torch.split(classes, numbers),
+            torch.split(counts, numbers),
+            torch.split(scores, numbers, dim=1),
+            strict=True,
+        )
+        for number, ((owner, _), (own, left, of_own)) in enumerate(zip(clients, of_clients, strict=True)):
+            if number not in moving:
+                yield owner, Influence()
+                continue
             judges = self._moved(own, of_own)
+            predictions = self._with_new_scores(judges, own, of_own[judges])
             gained = torch.zeros_like(self._right)
-            if len(judges):
-                predictions = self._with_new_scores(judges, own, of_own[judges])
-                gained[judges] = (predictions == self._judges.labels[judges]).to(torch.int64) - self._right[judges]
+            gained[judges] = (predictions == self._judges.labels[judges]).to(torch.int64) - self._right[judges]
             if not bool(gained.any()):
                 yield owner, Influence()
                 continue
@@ -219,13 +232,17 @@ class LeaveOneOutOfMeans(LeaveOneOut):
             known[own] = left
             yield owner, self._influence(owner, known, gained)
 
+    def _may_move(self, classes: Tensor, scores: Tensor) -> Tensor:
+        """Return (c,) bool: classes whose new scores (n, c) may give at least one judge another prediction."""
+        is_best = torch.zeros(len(self._counts), dtype=torch.bool)
+        is_best[self._best_classes[:, 0]] = True
+        return is_best[classes] | (scores >= self._best[:, :1]).any(dim=0)
+
     def _moved(self, classes: Tensor, of_classes: Tensor) -> Tensor:
         """Return the judges, ascending, whose predictions may be others where (c,) classes have new scores (n, c).
 
         Of all others the best class keeps its score, and no new score reaches it.
         """
-        if not len(classes):
-            return classes
         new = torch.zeros(self._scores.shape[1], dtype=torch.bool)
         new[classes] = True
         return (new[self._best_classes[:, 0]] | (of_classes.amax(dim=1) >= self._best[:, 0])).nonzero()[:, 0]
