@@ -211,12 +211,8 @@ class LeaveOneOutOfMeans(LeaveOneOut):
         scores = self._score(sums, counts)
         moving = set(order[self._may_move(classes, scores)].tolist())
         numbers = torch.bincount(order, minlength=len(clients)).tolist()
-        of_clients = zip(
-            torch.split(classes, numbers),
-            torch.split(counts, numbers),
-            torch.split(scores, numbers, dim=1),
-            strict=True,
-        )
+        own_scores = torch.split(scores, numbers, dim=1)
+        of_clients = zip(torch.split(classes, numbers), torch.split(counts, numbers), own_scores, strict=True)
         for number, ((owner, _), (own, left, of_own)) in enumerate(zip(clients, of_clients, strict=True)):
             if number not in moving:
                 yield owner, Influence()
