@@ -25,6 +25,15 @@ def test_help_needs_no_library_and_names_the_commands() -> None:
     assert all(f"\n    {name} " in done.stdout for name in ("predict", "evaluate", "check", "doctor", "node"))
 
 
+def test_what_a_command_imports_is_not_searched_for_garbage() -> None:
+    program = (
+        "import gc\nfrom fedstats_app.cli import main\nmain(['runs', '/nowhere'])\n"
+        "print(gc.isenabled(), gc.get_freeze_count() > 10_000)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "True True"
+
+
 def test_it_works_where_ray_and_flower_are_missing(run_folder: Path, pictures: Path) -> None:
     program = (
         "import sys\nsys.modules['ray'] = sys.modules['flwr'] = None\n"
