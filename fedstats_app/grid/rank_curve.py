@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import LowRankStatistics, ScatterSpec, StatisticsSum
+from fedstats_app.threads import one_thread
 from fedstats_app.wire import ReceivedStatistics
 from fedstats_app.wire.statistics_records import scatter_bytes_of, with_scatter
 
 # From rows alone to all directions, by multiples of the square root of a client's number of samples.
 FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0)
 CURVE = (*(ScatterSpec(RankRule("root", factor)) for factor in FACTORS), ScatterSpec(RankRule("full")))
+# Clients whose Gram matrices are held at most until they are added.
+MOST_WAITING = 2
 
 
 class RankCurve:
     """Sums of the factors of several ranks, made of the Gram matrices that clients sent: accuracy against bytes.
 
-    Feed it with each client as it is folded (:attr:`ServedMethods.on_reply`), in that order. Memory: a d x d matrix for
-    each rank, and the rows once.
+    Feed it with each client as it is folded (:attr:`ServedMethods.on_reply`), in that order. It adds them in a thread
+    of its own, which takes about as long as all else that a server does with a reply; whoever asks for anything waits
+    until all are added. Memory: a d x d matrix for each rank, the rows once, and what two clients sent.
 
     Parameters
     ----------
@@ -32,29 +37,50 @@ class RankCurve:
         self.specs, self._index = tuple(specs), index
         self._sums: dict[ScatterSpec, StatisticsSum] = {}
         self._bytes = dict.fromkeys(self.specs, 0)
+        # One thread: the order is that of the clients.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedstats-rank-curve")
+        self._adding: list[Future[None]] = []
 
     def add(self, received: ReceivedStatistics) -> None:
-        """Add one client's statistics.
+        """Add one client's statistics, soon.
 
         Raises
         ------
         ValueError
-            If it sent no Gram matrix, or its rows alone exceed the bytes of a rule.
+            If it sent no Gram matrix, or an earlier client's rows alone exceed the bytes of a rule.
         """
-        client = received.statistics[self._index]
-        if not client.has_gram:
+        if not received.statistics[self._index].has_gram:
             raise ValueError("a curve of ranks needs statistics with a Gram matrix, got none")
+        if len(self._adding) == MOST_WAITING:
+            self._adding.pop(0).result()
+        self._adding.append(self._thread.submit(self._add, received))
+
+    def finish(self) -> None:
+        """Wait until every client is added.
+
+        Raises
+        ------
+        ValueError
+            If a client's rows alone exceed the bytes of a rule.
+        """
+        for one in self._adding:
+            one.result()
+
+    def _add(self, received: ReceivedStatistics) -> None:
+        client = received.statistics[self._index]
         bytes_without = received.row_bytes[self._index] + received.other_bytes
-        made = {spec: with_scatter(client, spec, bytes_without) for spec in self.specs}
-        shape = (client.rows.num_classes, client.rows.feature_dim)
-        for number, (spec, one) in enumerate(made.items()):
-            if spec not in self._sums:
-                self._sums[spec] = StatisticsSum(*shape, gram=False, keep_rows=number == 0, scatter=True)
-            self._sums[spec].add(one)
-            self._bytes[spec] += bytes_without + scatter_bytes_of(spec, one)
+        with one_thread():  # the other cores are the clients' and the server's
+            made = {spec: with_scatter(client, spec, bytes_without) for spec in self.specs}
+            shape = (client.rows.num_classes, client.rows.feature_dim)
+            for number, (spec, one) in enumerate(made.items()):
+                if spec not in self._sums:
+                    self._sums[spec] = StatisticsSum(*shape, gram=False, keep_rows=number == 0, scatter=True)
+                self._sums[spec].add(one)
+                self._bytes[spec] += bytes_without + scatter_bytes_of(spec, one)
 
     def state(self) -> tuple[list[StatisticsSum], list[int]]:
         """Return the sums and bytes of the ranks, in their order, for :meth:`take_up`; none before the first client."""
+        self.finish()
         return [self._sums[spec] for spec in self.specs if self._sums], [self._bytes[spec] for spec in self.specs]
 
     def take_up(self, sums: Sequence[StatisticsSum], num_bytes: Sequence[int]) -> None:
@@ -71,9 +97,11 @@ class RankCurve:
         KeyError
             If the rank is not one of the curve's, or there is no client yet.
         """
+        self.finish()
         rows = self._sums[self.specs[0]].rows()
         return self._sums[spec].low_rank(rows)
 
     def wire_bytes(self, spec: ScatterSpec) -> int:
         """Return the bytes that all clients would have sent for one of the ranks."""
+        self.finish()
         return self._bytes[spec]

@@ -4,7 +4,8 @@ import pytest
 
 from fedstats_app.grid.rank_curve import CURVE, RankCurve
 from fedstats_app.methods import METHODS
-from fedstats_app.statistics import ClientStatistics
+from fedstats_app.rank_rule import OverBudget, RankRule
+from fedstats_app.statistics import ClientStatistics, ScatterSpec
 from fedstats_app.strategies import Fed3R, FedNCM, FedRoot
 from tests.support.clients import NUM_CLASSES, Clients
 from tests.support.compare import relative_difference
@@ -54,3 +55,13 @@ def test_without_a_gram_matrix_there_is_no_curve() -> None:
     strategy.on_reply = lambda outcome, received: curve.add(received) if received else None
     with pytest.raises(ValueError, match="needs statistics with a Gram matrix, got none"):
         strategy.start(CLIENTS.client_grid())
+
+
+def test_what_a_rank_could_not_be_made_with_is_said_at_the_latest_when_its_sum_is_needed() -> None:
+    curve, exact = RankCurve(specs=[spec := ScatterSpec(RankRule("bytes", 1.0))]), Fed3R(NUM_CLASSES)
+    clients = Clients(num_clients=2)
+    exact.on_reply = lambda outcome, received: curve.add(received) if received else None
+    exact.start(clients.client_grid())
+    for look in (curve.state, lambda: curve.low_rank(spec), lambda: curve.wire_bytes(spec)):
+        with pytest.raises(OverBudget, match="at most 1 bytes"):
+            look()
