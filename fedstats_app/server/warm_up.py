@@ -21,6 +21,7 @@ WARMED_UP = ("builtin",)
 def warmed_up(config: AppConfig) -> Iterator[None]:
     """Load the backbone and draw the partitions in a thread of their own; at the end of the block both are there.
 
+    What draws plots is loaded too, if the block has not ended by then: nothing waits for it before the heads are there.
     What goes wrong goes wrong again where it is said whose mistake it is.
 
     Parameters
@@ -31,16 +32,24 @@ def warmed_up(config: AppConfig) -> Iterator[None]:
     if config.data.dataset not in WARMED_UP:
         yield
         return
-    thread = threading.Thread(target=_load, args=(config,), name="fedstats-warm-up", daemon=True)
+    over = threading.Event()
+    thread = threading.Thread(target=_load, args=(config, over), name="fedstats-warm-up", daemon=True)
     thread.start()
     yield
+    over.set()
     thread.join()
 
 
-def _load(config: AppConfig) -> None:
+def _load(config: AppConfig, over: threading.Event) -> None:
     try:
         partitions(config.data, config.partition, config.run.seed)
         backbone = loaded_backbone(config.backbone_for(own_data=False), NodeConfig().engine_root(config.cache))
         backbone.engine_in_words  # noqa: B018  # asked for the first time, it may take an export
+        if config.run.plots and not over.is_set():
+            _load_plots()
     except Exception as error:  # noqa: BLE001  # see above
         logger.debug("nothing was warmed up: %s", error)
+
+
+def _load_plots() -> None:
+    import fedstats_app.results.plots.write  # noqa: F401  # matplotlib takes a second to load

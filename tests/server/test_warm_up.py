@@ -38,6 +38,23 @@ def test_it_is_loaded_meanwhile_and_there_afterwards(monkeypatch: pytest.MonkeyP
     assert loaded == ["partitions", "backbone"]
 
 
+@pytest.mark.parametrize("plots", [True, False])
+def test_a_long_wait_loads_what_draws_plots_too(monkeypatch: pytest.MonkeyPatch, plots: bool) -> None:
+    loaded, done = Loaded(monkeypatch), threading.Event()
+    monkeypatch.setattr(warm_up, "_load_plots", done.set)
+    loaded.may_load.set()
+    with warmed_up(AppConfig.of(plots=plots)):
+        assert done.wait(60 if plots else 0.2) == plots
+
+
+def test_a_short_wait_is_not_made_longer_for_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, done = Loaded(monkeypatch), threading.Event()
+    monkeypatch.setattr(warm_up, "_load_plots", done.set)
+    with warmed_up(AppConfig()):
+        threading.Timer(0.2, loaded.may_load.set).start()
+    assert loaded == ["partitions", "backbone"] and not done.is_set()
+
+
 def test_a_mistake_is_left_to_where_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = Loaded(monkeypatch, fails=True)
     loaded.may_load.set()
