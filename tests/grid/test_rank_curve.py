@@ -47,6 +47,7 @@ def test_the_exact_factor_is_made_once_for_all_ranks(monkeypatch: pytest.MonkeyP
     curve, exact = RankCurve(), Fed3R(NUM_CLASSES)
     exact.on_reply = lambda outcome, received: curve.add(received) if received else None
     exact.start(CLIENTS.client_grid())
+    curve.finish()
     assert len(made) == CLIENTS.num_clients
 
 
