@@ -138,7 +138,7 @@ def read_part(path: Path) -> NDArray[np.void]:
 
 
 def map_part(path: Path) -> NDArray[np.void]:
-    """Map a part whose bytes were checked before; a small one is read, in a third of the time.
+    """Map a part whose bytes were checked before, or read it if it is small.
 
     Raises
     ------

@@ -54,7 +54,7 @@ def check_labels(labels: Tensor, num_classes: int) -> None:
 
 
 def all_finite(values: Tensor) -> bool:
-    """Return whether no value is NaN or infinity: their sum says so in a third of the time, unless it overflows."""
+    """Return whether no value is NaN or infinity: their sum says so in one pass, unless it overflows."""
     return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
 
 

@@ -21,7 +21,7 @@ from fedstats_app.statistics import (
     ScatterSpec,
     StatisticsSpec,
 )
-from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
+from fedstats_app.statistics.accumulation import all_finite, pack_upper, unpack_upper
 from fedstats_app.statistics.gram_factor import num_factor_numbers
 from fedstats_app.statistics.scatter_factor import FACTOR_DTYPES, full_rank
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, WIRE_DTYPES, read_array, to_array
@@ -214,6 +214,6 @@ def _read_scatter(record: ArrayRecord, rows: ClassMeanRows, spec: ScatterSpec, n
 
 def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
     cast = values.to(dtype)
-    if not bool(torch.isfinite(cast).all()):
+    if not all_finite(cast):
         raise ValueError(f"statistics must fit {dtype}, got values up to {float(values.abs().max()):.3g}")
     return cast
