@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from fedstats_app.data.folder import layout_at
 from fedstats_app.data.loading import resolved
 
 _VARIABLE = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
+# Flower looks at every file beneath the app's folder before it starts a run: a second or two for so many.
+MOST_FILES = 10_000
 # What a backbone of this prefix needs, and the extra that has it.
 _LIBRARIES = {
     "timm:": ("timm", "timm"),
@@ -67,6 +70,7 @@ def examine(given: list[str]) -> Iterator[Finding]:
         yield from _check_places(config)
         yield from _check_libraries(config)
     yield check_local_superlink()
+    yield from _check_folder(Path.cwd())
 
 
 def check_settings(given: list[str]) -> Iterator[Finding | AppConfig]:
@@ -128,6 +132,20 @@ def _path_of(spec: str) -> str:
     """Return where a data set is, "" for one that is not in a file of this machine."""
     kind, _, where = spec.partition(":")
     return "" if kind in ("builtin", "hub") else where.partition(":")[2] if kind == "synthetic" else where
+
+
+def _check_folder(folder: Path) -> Iterator[Finding]:
+    """Warn of an app's folder with so many files, mostly of an environment, that `flwr run` is slow to start."""
+    if not (folder / "pyproject.toml").is_file():
+        return
+    files: Counter[str] = Counter()
+    for place, _, names in os.walk(folder):  # follows no link, as Flower
+        files[(*Path(place).relative_to(folder).parts, ".")[0]] += len(names)
+        if files.total() > MOST_FILES:
+            most = max(files, key=lambda name: files[name])
+            message = f"flwr run looks at every file beneath {folder}: more than {MOST_FILES:,}, most of them in {most}"
+            yield Finding("folder", "warning", message, "keep environments and data elsewhere; links are not followed")
+            return
 
 
 def _check_libraries(config: AppConfig) -> Iterator[Finding]:
