@@ -45,11 +45,11 @@ def merged(sample: Sample) -> ClientStatistics:
 )
 def test_it_is_the_formula_written_out(sample: Sample, shape: str, gamma: float) -> None:
     features, labels = (torch.cat([part[index] for part in sample.parts]).numpy() for index in (0, 1))
-    features = features / sample.scale
+    features = features.astype(np.float64) / sample.scale  # in float32 the division would round, unlike the statistics
     clients = np.repeat(np.arange(len(sample.parts)), [len(part[1]) for part in sample.parts])
     if len(labels) <= len(np.unique(labels)):  # nothing but single samples: no ridge, and G may be singular
         return
-    gram = oracle_gram(features.astype(np.float64), labels, clients, gamma, shape)  # type: ignore[arg-type]
+    gram = oracle_gram(features, labels, clients, gamma, shape)  # type: ignore[arg-type]
     sums = np.zeros((sample.num_classes, features.shape[1]))
     np.add.at(sums, labels, features)
     head = solve_oracle(merged(sample), covariance=SHAPES[shape], shrinkage=gamma * sample.scale**2)
