@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,5 +94,8 @@ def load_accumulated(folder: Path) -> Accumulated | None:
 
 
 def forget_accumulated(folder: Path) -> None:
-    """Delete the file, if there is one."""
-    (folder / ACCUMULATOR_FILE).unlink(missing_ok=True)
+    """Delete the file, if there is one, and its folder where nothing else is in it."""
+    path = folder / ACCUMULATOR_FILE
+    path.unlink(missing_ok=True)
+    with suppress(OSError):  # trainings keep their checkpoints there
+        path.parent.rmdir()

@@ -95,3 +95,8 @@ def test_a_stage_1_with_capped_shares_begins_anew(tmp_path: Path) -> None:
     assert not (folder / ACCUMULATOR_FILE).exists()
     simulate(tmp_path / "cut", resume=str(folder), **settings)
     assert head_bytes(folder) == head_bytes(whole)
+
+
+def test_what_the_sums_were_kept_in_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = simulate(tmp_path, method="fedncm", num_clients=4, fraction_train=0.5, checkpoint_seconds=0.0)
+    assert not (folder / ACCUMULATOR_FILE).parent.exists()
