@@ -26,9 +26,14 @@ FEW_NUMBERS = 2**18
 
 
 def num_threads() -> int:
-    """Return the threads that torch has in this process, without importing it: what the environment says, or cores."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdecimal() and int(asked) else os.cpu_count() or 1
+    """Return the threads that torch has in this process, without importing it: OMP_NUM_THREADS, or the usable cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(asked) if asked.isdecimal() and int(asked) else usable_cores()
+
+
+def usable_cores() -> int:
+    """Return the cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -11,7 +13,7 @@ import torch
 
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import StatisticsSum
-from fedstats_app.threads import FEW_NUMBERS, beside_each_other, num_threads, threads_worth
+from fedstats_app.threads import FEW_NUMBERS, beside_each_other, num_threads, threads_worth, usable_cores
 from tests.support.compare import same_bits
 
 NUMBER, CLASSES, DIM = 8, 6, 300
@@ -24,13 +26,29 @@ def as_before() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("asked", "threads"), [("3", 3), ("", None), ("0", None), ("many", None)])
+@pytest.mark.parametrize(("asked", "threads"), [("3", 3), ("3,2", 3), ("", None), ("0", None), ("many", None)])
 def test_threads_are_those_that_torch_will_have(
     asked: str, threads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
 
-    assert num_threads() == (threads or os.cpu_count())
+    assert num_threads() == (threads or usable_cores())
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a process has all cores here")
+@pytest.mark.parametrize("asked", ["", "2", "2,1"])
+def test_torch_itself_has_as_many_in_a_process_of_one_core(asked: str) -> None:
+    code = "from fedstats_app.threads import num_threads; import torch; print(num_threads(), torch.get_num_threads())"
+    core = min(os.sched_getaffinity(0))
+    told = subprocess.run(
+        [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}}); {code}"],
+        env={**{name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name}}
+        | ({"OMP_NUM_THREADS": asked} if asked else {}),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert told[0] == told[1] == (asked[:1] or "1")
 
 
 @pytest.mark.parametrize(("numbers", "expected"), [(FEW_NUMBERS - 1, 1), (FEW_NUMBERS, 3)])

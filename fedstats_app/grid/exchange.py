@@ -144,7 +144,8 @@ class Exchange:
         )
         sent = {index for batch in batches for index in batch}
         self.unsent[: len(sendable)] = [index for index in sendable if index not in sent]
-        self._push(batches)
+        if batches:  # whether a grid takes a push of nothing is not for us to rely on
+            self._push(batches)
 
     def _push(self, batches: list[list[int]]) -> None:
         wire = [self._wire_message(batch) for batch in batches]

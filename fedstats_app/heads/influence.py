@@ -23,8 +23,8 @@ from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStat
 MIN_JUDGES_OF_CLASS = 8
 # Of a judge's best classes so many are remembered: whoever leaves with fewer classes leaves one of them as it was.
 REMEMBERED = 32
-# Classes of clients, one after another, are scored so many at a time.
-CLASSES_TOGETHER = 1024
+# Rows of clients, one after another, are scored so many at a time.
+ROWS_TOGETHER = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,13 +186,13 @@ class LeaveOneOutOfMeans(LeaveOneOut):
         The classes of many clients are scored in one product: a client has few, and a product for each costs more.
         """
         waiting: list[tuple[int, ClassMeanRows]] = []
-        num_classes = 0
+        num_rows = 0
         for owner, client in clients:
             waiting.append((owner, client.rows))
-            num_classes += len(set(client.rows.class_ids.tolist()))
-            if num_classes >= CLASSES_TOGETHER:
+            num_rows += len(client.rows)
+            if num_rows >= ROWS_TOGETHER:
                 yield from self._without(waiting)
-                waiting, num_classes = [], 0
+                waiting, num_rows = [], 0
         yield from self._without(waiting)
 
     def _without(self, clients: Sequence[tuple[int, ClassMeanRows]]) -> Iterator[tuple[int, Influence]]:

@@ -35,8 +35,10 @@ def warmed_up(config: AppConfig) -> Iterator[None]:
     over = threading.Event()
     thread = threading.Thread(target=_load, args=(config, over), name="fedstats-warm-up", daemon=True)
     thread.start()
-    yield
-    over.set()
+    try:
+        yield
+    finally:
+        over.set()
     thread.join()
 
 

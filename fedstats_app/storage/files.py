@@ -76,7 +76,7 @@ def remove_unfinished(folder: Path) -> None:
     Only for whoever is the folder's only user.
     """
     for path in folder.rglob(".*tmp*"):
-        if _UNFINISHED.fullmatch(path.name):
+        if _UNFINISHED.fullmatch(path.name) and not path.is_dir():
             path.unlink(missing_ok=True)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -41,7 +43,7 @@ def test_it_equals_solving_without_the_client(own: bool) -> None:
 
 @pytest.mark.parametrize("together", [1, 7, 1000])
 def test_clients_together_are_as_each_by_itself(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads_influence, "CLASSES_TOGETHER", together)
+    monkeypatch.setattr(heads_influence, "ROWS_TOGETHER", together)
     left = LeaveOneOutOfMeans(*totals(ROWS), judges(CLIENTS.owner))
     nobody = ClassMeanRows.zeros(NUM_CLASSES, DIM, dtype=torch.float32)
     clients = {**ROWS, 99: nobody}
@@ -49,6 +51,26 @@ def test_clients_together_are_as_each_by_itself(together: int, monkeypatch: pyte
     assert list(found) == list(clients) and found[99] == Influence()
     assert found == {client: left.influence(client, ClientStatistics(rows)) for client, rows in clients.items()}
     assert len({influence.num_gained for influence in found.values()}) > 1
+
+
+def test_only_so_many_rows_wait_however_few_their_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads_influence, "ROWS_TOGETHER", 30)
+    left, taken = LeaveOneOutOfMeans(*totals(ROWS), judges(CLIENTS.owner)), 0
+
+    def clients() -> Iterator[tuple[int, ClientStatistics]]:
+        nonlocal taken
+        for place in range(9):
+            taken += 1
+            rows = ClassMeanRows(
+                torch.zeros(10, dtype=torch.int64),
+                torch.ones(10, dtype=torch.int64),
+                num_classes=NUM_CLASSES,
+                class_sums=torch.ones(10, DIM),
+            )
+            yield place, ClientStatistics(rows)
+
+    for place, _ in left.influences(clients()):
+        assert taken == 3 * (place // 3 + 1)
 
 
 def test_removed_for_good_is_as_if_it_had_never_been_there() -> None:

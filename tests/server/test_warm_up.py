@@ -64,11 +64,16 @@ def test_a_mistake_is_left_to_where_it_is_said(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_who_waits_in_vain_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = Loaded(monkeypatch)
+    loaded, done = Loaded(monkeypatch), threading.Event()
+    monkeypatch.setattr(warm_up, "_load_plots", done.set)
     with pytest.raises(TimeoutError), warmed_up(AppConfig()):
         raise TimeoutError
     assert "backbone" not in loaded
     loaded.may_load.set()
+    for thread in threading.enumerate():
+        if thread.name == "fedstats-warm-up":
+            thread.join(60)
+    assert not done.is_set()
 
 
 @pytest.mark.parametrize("dataset", ["hub:ylecun/mnist", "folder:/somewhere"])

@@ -142,10 +142,11 @@ def test_a_file_written_in_place_is_as_readable_as_any_other(tmp_path: Path) -> 
 
 def test_what_a_killed_writer_left_is_deleted(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
+    (tmp_path / ".tmpFolder").mkdir()  # somebody's, whatever it is called
     for name in (".tmpAbc123", "deep/.file.safetensors.7-8.tmp", "deep/kept.tmp", ".tmp-of-somebody"):
         (tmp_path / name).touch()
     remove_unfinished(tmp_path)
-    assert {one.name for one in tmp_path.rglob("*")} == {"deep", "kept.tmp", ".tmp-of-somebody"}
+    assert {one.name for one in tmp_path.rglob("*")} == {"deep", "kept.tmp", ".tmp-of-somebody", ".tmpFolder"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak of memory from /proc")

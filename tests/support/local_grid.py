@@ -143,7 +143,9 @@ class LocalGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []
-        for msg in messages:
+        asked = list(messages)
+        assert asked, "a grid need not take a push of no messages"
+        for msg in asked:
             message_id = f"message-{next(self._ids)}"
             msg.metadata.__dict__["_message_id"] = message_id
             node = msg.metadata.dst_node_id
