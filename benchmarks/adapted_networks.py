@@ -16,9 +16,10 @@ from benchmarks.features import Features
 from benchmarks.mezo_rounds import start_of
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.baselines.mlp_head import head_on, hidden_layer
-from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import test_split, training_set
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.training.model import TunedModel
 
 Head = tuple[Tensor, Tensor]

@@ -33,8 +33,8 @@ from fedstats_app.baselines.adapters import (
     start_adapter,
 )
 from fedstats_app.baselines.mlp_head import Merge, average, federated_average
-from fedstats_app.config import AppConfig
 from fedstats_app.data.clients import partitions
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.training.model import TunedModel
 
 RANK, DENSITY, SPARSE_SHARE = 8, 0.1, 0.2

@@ -22,12 +22,12 @@ import torch
 from flwr.app import Context, Message
 
 from benchmarks.features import Features, features_of, settings_of
-from fedstats_app.config import AppConfig
 from fedstats_app.data.clients import partitions
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.methods import display_name
-from fedstats_app.outcomes.advice import Advice, Candidate, advise
+from fedstats_app.report.advice import Advice, Candidate, advise
 from fedstats_app.server.asking import solved_heads
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import per_client, read_statistics_request, statistics_reply
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid

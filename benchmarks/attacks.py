@@ -21,15 +21,15 @@ from flwr.app import Context, Message
 from torch import Tensor
 
 from benchmarks.features import Features, features_of, settings_of
-from fedstats_app.config import AppConfig
 from fedstats_app.data.clients import partitions
 from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.kept_statistics import KeptStatistics
 from fedstats_app.grid.largest_statistics import LargestStatistics
 from fedstats_app.heads.influence import energy, evenly_spaced
-from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.influence import MAX_GRAMS, measure
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, ScatterFactor
 from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.strategies import StatisticsStrategy

@@ -34,13 +34,13 @@ from fedstats_app.baselines import (
 )
 from fedstats_app.baselines.mixtures import Covariance
 from fedstats_app.baselines.mlp_head import federated_average, mlp_head
-from fedstats_app.config import AppConfig
 from fedstats_app.data.clients import partitions
 from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import display_name
-from fedstats_app.results.communication import Sizes, formula_bytes
-from fedstats_app.results.plots.accuracy import CostPoint
+from fedstats_app.report.communication import Sizes, formula_bytes
+from fedstats_app.report.plots.accuracy import CostPoint
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.training.options import LocalOptions
 
 # CCVR's paper draws some hundreds to two thousand of each class.
@@ -230,7 +230,7 @@ def table(lines: Sequence[Compared]) -> str:
 
 def draw(lines: Sequence[Compared], path: Path) -> None:
     """Draw accuracy against megabytes, one file per experiment: PATH for the first, PATH-2 and so on for the next."""
-    from fedstats_app.results.plots.accuracy import plot_accuracy_vs_megabytes
+    from fedstats_app.report.plots.accuracy import plot_accuracy_vs_megabytes
 
     for number, (title, found) in enumerate(_of(lines).items(), start=1):
         points = [

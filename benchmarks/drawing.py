@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedstats_app.results.plots.style import (
+from fedstats_app.report.plots.style import (
     METHOD_COLOURS,
     new_figure,
     plot_style,

@@ -170,7 +170,7 @@ def work_of(
 def heads(experiment: str, engines: Sequence[str]) -> Iterator[str]:
     """Yield a line per head and engine."""
     from benchmarks.features import features_of, settings_of
-    from fedstats_app.config import AppConfig
+    from fedstats_app.settings.app_config import AppConfig
 
     torchs: dict[str, Tensor] = {}
     for engine in engines:

@@ -27,9 +27,9 @@ from torch.nn import functional as F
 
 from benchmarks.features import features_of, settings_of
 from fedstats_app.backbones.loading import loaded_backbone
-from fedstats_app.config import AppConfig
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import training_set
+from fedstats_app.settings.app_config import AppConfig
 
 SAMPLES = (1, 2, 5, 20)
 STEPS, RATE, SMOOTHNESS = 200, 0.1, 1.0

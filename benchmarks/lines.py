@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks.features import settings_of
-from fedstats_app.config import AppConfig
+from fedstats_app.settings.app_config import AppConfig
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

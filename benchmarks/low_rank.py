@@ -20,7 +20,6 @@ from torch import Tensor
 from benchmarks.features import Features, features_of
 from benchmarks.lines import parser_of, run
 from benchmarks.regularisers import curves
-from fedstats_app.config import AppConfig
 from fedstats_app.data import partition
 from fedstats_app.data.clients import training_set
 from fedstats_app.heads.class_scatter import class_mean_products, within_class_freedom
@@ -29,6 +28,7 @@ from fedstats_app.heads.gaussian import discriminant
 from fedstats_app.heads.regularisation import with_between_class
 from fedstats_app.heads.row_scatter import ClassTotals, row_scatter
 from fedstats_app.rank_rule import RankRule
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, ScatterFactor, ScatterSpec, StatisticsSpec
 
 SPEC = StatisticsSpec(scatter=ScatterSpec(RankRule("full")))

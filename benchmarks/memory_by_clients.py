@@ -25,8 +25,8 @@ from benchmarks.drawing import draw_curves
 from benchmarks.memory import Rise
 from fedstats_app.data.synthetic import load_synthetic
 from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.methods import METHODS
-from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics, per_client, read_statistics_request, statistics_reply
 from tests.support.local_grid import LocalGrid

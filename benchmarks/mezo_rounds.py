@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.features import features_of, settings_of
-from fedstats_app.config import AppConfig
 from fedstats_app.heads import LinearHead, solve_ncm
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples

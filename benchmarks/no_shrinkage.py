@@ -13,9 +13,9 @@ from torch import Tensor
 
 from benchmarks.features import Features, features_of, settings_of
 from benchmarks.fedcof_rows import fedcof_as_published
-from fedstats_app.config import AppConfig
 from fedstats_app.data.clients import partitions
 from fedstats_app.heads import solve_fedcof
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows
 
 

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from benchmarks.features import Features, features_of, settings_of
 from benchmarks.lines import parser_of
-from fedstats_app.config import AppConfig
 from fedstats_app.data import Dataset, partition
 from fedstats_app.data.clients import training_set
 from fedstats_app.data.unlabelled import unlabelled_texts
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_ncm, solve_ridge
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.probe_rate import probe_rate, probe_step, typical_steps

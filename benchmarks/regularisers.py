@@ -22,7 +22,6 @@ from torch import Tensor
 
 from benchmarks.features import Features, features_of
 from benchmarks.lines import parser_of, run
-from fedstats_app.config import AppConfig
 from fedstats_app.data import Dataset, partition
 from fedstats_app.data.clients import training_set
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
@@ -31,6 +30,7 @@ from fedstats_app.heads.gaussian import discriminant
 from fedstats_app.heads.regularisation import HeadMap, with_between_class, without_between_class
 from fedstats_app.heads.row_scatter import ClassTotals, row_scatter
 from fedstats_app.methods import FEDROOT, ConfiguredMethod
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics, StatisticsSum
 from fedstats_app.wire.statistics_records import with_scatter
 

@@ -66,7 +66,7 @@ def answer(data_path: str, backbone: str, weights: str, input_size: int) -> floa
     from flwr.app import Context, RecordDict
 
     from fedstats_app.client_app import app
-    from fedstats_app.config import AppConfig
+    from fedstats_app.settings.app_config import AppConfig
     from fedstats_app.statistics import StatisticsSpec
     from fedstats_app.wire import StatisticsRequest, read_statistics_reply
     from tests.support.local_grid import instruction

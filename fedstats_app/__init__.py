@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedstats_app.classifier import load
+    from fedstats_app.report.classifier import load
     from fedstats_app.server.replay import replay
     from fedstats_app.simulation.engine import simulate
 
@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "load", "replay", "simulate"]
 
 # Imported on first use, because they need torch.
-_HOMES = {"load": "classifier", "replay": "server.replay", "simulate": "simulation.engine"}
+_HOMES = {"load": "report.classifier", "replay": "server.replay", "simulate": "simulation.engine"}
 
 
 def __getattr__(name: str) -> object:

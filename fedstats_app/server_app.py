@@ -9,15 +9,15 @@ import fedstats_app.threads  # noqa: F401  # first: it must come before torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedstats_app.config import AppConfig
 from fedstats_app.grid.progress import Progress
-from fedstats_app.results.state import State
+from fedstats_app.report.state import State
 from fedstats_app.server.closed_form import ClosedForm
 from fedstats_app.server.fine_tuning import FineTuning
 from fedstats_app.server.lifetime import how_to_stop, lifetime, quiet_flower
 from fedstats_app.server.personalisation import Personalisation
 from fedstats_app.server.run import Stage, prepare
 from fedstats_app.server.tracking import tracked
+from fedstats_app.settings.app_config import AppConfig
 
 app = ServerApp()
 

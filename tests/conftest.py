@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from fedstats_app.outcomes.method_result import MethodResult
+from fedstats_app.report.method_result import MethodResult
 from tests.support.golden import FEDERATIONS, Federation
 
 # Time limits of single examples say nothing on a shared machine. In CI the same examples are drawn every time.

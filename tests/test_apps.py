@@ -19,15 +19,16 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, r
 import fedstats_app
 from fedstats_app.client import evaluation as client_evaluation
 from fedstats_app.client.site import Site
-from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import load_dataset
+from fedstats_app.grid.curve import CurvePoint
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS
-from fedstats_app.outcomes.advice import advise
-from fedstats_app.outcomes.curve import CurvePoint
-from fedstats_app.results.head_file import read_head
+from fedstats_app.report.advice import advise
+from fedstats_app.report.head_file import read_head
 from fedstats_app.server import closed_form
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from tests.support.local_grid import FIRST_NODE_ID, Fault
 from tests.support.simulation import (
     central,

@@ -20,7 +20,7 @@ from flwr.app import Context, RecordDict
 from tests.support.local_grid import LocalGrid
 import fedstats_app
 from fedstats_app import client_app, server_app
-from fedstats_app.config import AppConfig
+from fedstats_app.settings.app_config import AppConfig
 
 settings = AppConfig.of(backbone="random:tiny", input_size=16, num_clients=4, plots=False, method="fedncm")
 config = settings.to_run_config()

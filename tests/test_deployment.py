@@ -18,10 +18,10 @@ import fedstats_app
 from fedstats_app import replay
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.cli.demo.certificates import make_certificates
-from fedstats_app.config import AppConfig
 from fedstats_app.data import load_dataset
 from fedstats_app.methods import METHODS
-from fedstats_app.results.head_file import read_head
+from fedstats_app.report.head_file import read_head
+from fedstats_app.settings.app_config import AppConfig
 from tests.support.deployment import (
     DEMO,
     PATIENCE,

@@ -148,7 +148,7 @@ sys.meta_path[:] = [WithoutAbsent(list(sys.meta_path))]
 from flwr.app import Context, RecordDict
 from tests.support.local_grid import LocalGrid
 from fedstats_app import client_app, server_app
-from fedstats_app.config import AppConfig
+from fedstats_app.settings.app_config import AppConfig
 
 run_config = {{**AppConfig().to_run_config(), **{settings!r}}}
 grid = LocalGrid(client_app.app, {nodes!r}, run_config)

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import fedstats_app
-from fedstats_app.results.head_file import read_head
+from fedstats_app.report.head_file import read_head
 from tests.support.flower import (
     COMPLETED,
     REAL_RUNS,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fedstats_app
-from fedstats_app.classifier import load
+from fedstats_app.report.classifier import load
 
 
 def test_version_is_that_of_pyproject() -> None:

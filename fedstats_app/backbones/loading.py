@@ -17,7 +17,7 @@ logger = logging.getLogger("fedstats_app")
 
 @functools.lru_cache(maxsize=1)
 def loaded_backbone(options: BackboneOptions, engine_cache: Path | None = None) -> Backbone:
-    """Return a backbone as its options say; those of a run are :meth:`fedstats_app.config.AppConfig.backbone_for`.
+    """Return a backbone as its options say; those of a run are :meth:`fedstats_app.settings.AppConfig.backbone_for`.
 
     Parameters
     ----------

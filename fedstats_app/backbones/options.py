@@ -18,7 +18,7 @@ from fedstats_app.backbones.text.names import (
     is_template,
     is_text_backbone,
 )
-from fedstats_app.options import Check, Options, flag, is_absolute, one_of, option, text, whole
+from fedstats_app.settings.option import Check, Options, flag, is_absolute, one_of, option, text, whole
 
 BACKBONES = (
     "efficientnet_lite0",

@@ -14,10 +14,11 @@ from fedstats_app.cli.finding import Finding, report
 from fedstats_app.cli.local_superlink import check_local_superlink
 from fedstats_app.cli.progress import told
 from fedstats_app.cli.settings import SettingsError, read_settings, run_config_words
-from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import DatasetError
 from fedstats_app.data.folder import layout_at
 from fedstats_app.data.loading import resolved
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 
 _VARIABLE = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 # Flower looks at every file beneath the app's folder before it starts a run: a second or two for so many.

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from fedstats_app.backbones.weights import WeightsError
-from fedstats_app.classifier import Classifier, load
 from fedstats_app.cli.errors import CommandError
+from fedstats_app.report.classifier import Classifier, load
 from fedstats_app.storage.json_digest import read_json_file
 
 

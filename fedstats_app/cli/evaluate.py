@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.progress import counted, told
@@ -20,7 +19,8 @@ from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.clients import data_spec
 from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, MarginHistograms, margin_bins
-from fedstats_app.outcomes.intervals import wilson_interval
+from fedstats_app.report.classifier import Classifier
+from fedstats_app.report.intervals import wilson_interval
 from fedstats_app.storage.files import to_json
 
 # Scores of so many images are in memory at a time.

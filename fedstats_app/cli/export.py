@@ -9,15 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, head_note, load_classifier
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.progress import counted, told
 from fedstats_app.cli.sample_files import find_samples, readable, refuse_absent, tell_unreadable
 from fedstats_app.data import Sample, load_dataset
-from fedstats_app.export.hub_folder import write_hub_folder
-from fedstats_app.export.onnx_check import TOLERANCE, Agreement, compare
-from fedstats_app.export.onnx_file import ExportError, OnnxModel, to_onnx
+from fedstats_app.report.classifier import Classifier
+from fedstats_app.report.export.hub_folder import write_hub_folder
+from fedstats_app.report.export.onnx_check import TOLERANCE, Agreement, compare
+from fedstats_app.report.export.onnx_file import ExportError, OnnxModel, to_onnx
 from fedstats_app.storage.files import to_json, write_atomically
 
 # Of the built-in images, where none are named: they take seconds.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.text import printable
-from fedstats_app.config.node_config import STATE_FOLDER
 from fedstats_app.data.feature_cache_files import default_cache_root
+from fedstats_app.settings.node_config import STATE_FOLDER
 from fedstats_app.storage.ledger import PATTERN, LedgerError, LedgerFile, Summary
 
 

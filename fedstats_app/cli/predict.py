@@ -8,7 +8,6 @@ import itertools
 import sys
 from collections.abc import Iterator
 
-from fedstats_app.classifier import Classifier
 from fedstats_app.cli.classifier import calibration_note, head_note, load_classifier
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.progress import counted, told
@@ -17,6 +16,7 @@ from fedstats_app.cli.text import WIDTH, percent, printable
 from fedstats_app.data import Dataset
 from fedstats_app.data.unlabelled import unlabelled_texts
 from fedstats_app.grid.progress import Progress
+from fedstats_app.report.classifier import Classifier
 from fedstats_app.storage.files import to_json
 
 # So many samples at a time, so that results appear early; in memory there is one image and a batch of small ones.

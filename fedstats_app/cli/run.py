@@ -8,7 +8,7 @@ from pathlib import Path
 from fedstats_app.cli import COULD_NOT_WORK
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.settings import read_all_settings, settings_of_app
-from fedstats_app.options import ConfigError
+from fedstats_app.settings.option import ConfigError
 from fedstats_app.simulation.engine import simulate
 from fedstats_app.simulation.flower import UnknownFlower
 

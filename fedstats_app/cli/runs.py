@@ -9,8 +9,8 @@ from pathlib import Path
 from fedstats_app.cli.text import printable, table
 from fedstats_app.methods import display_name
 from fedstats_app.report.comparison import RunLine, list_runs
-from fedstats_app.results.run_folder import DEFAULT_OUTPUT_DIR
-from fedstats_app.results.text_columns import three_figures
+from fedstats_app.report.run_folder import DEFAULT_OUTPUT_DIR
+from fedstats_app.report.text_columns import three_figures
 from fedstats_app.storage.files import to_json
 
 _HEADING = ("date (UTC)", "status", "data", "backbone", "methods", "best", "accuracy", "MB", "folder")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from fedstats_app.results.text_columns import aligned, widths_of
+from fedstats_app.report.text_columns import aligned, widths_of
 
 WIDTH = 100
 

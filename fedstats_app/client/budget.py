@@ -7,7 +7,8 @@ from pathlib import Path
 
 from flwr.app import Message
 
-from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.storage.files import write_atomically
 
 # Runs that are remembered, the last ones.

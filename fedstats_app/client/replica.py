@@ -23,8 +23,10 @@ from torch import Tensor
 from fedstats_app.client.measurement import ClientSamples, Measurement
 from fedstats_app.client.site import Site
 from fedstats_app.client.training import scored
-from fedstats_app.config import AppConfig, NodeConfig, node_of, run_of
 from fedstats_app.privacy import NodePolicy
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.settings.of_message import node_of, run_of
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples
 from fedstats_app.training.zeroth_order.log import NodeFiles

@@ -16,12 +16,14 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.samples import samples_for
 from fedstats_app.client.ledger import Ledger, ledger_of
-from fedstats_app.config import AppConfig, NodeConfig, node_of, run_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
 from fedstats_app.data.flips import flipped, with_mirror_images
 from fedstats_app.methods import RECORDS
 from fedstats_app.privacy import Cells, NodePolicy
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.settings.of_message import node_of, run_of
 from fedstats_app.statistics import IdentityMap
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples

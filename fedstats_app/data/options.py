@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from fedstats_app.data.folder_layout import FOLDER_LEVELS
 from fedstats_app.data.partition import PARTITIONERS
-from fedstats_app.options import Options, empty_or, is_absolute, number, one_of, option, text, whole, word_list
+from fedstats_app.settings.option import Options, empty_or, is_absolute, number, one_of, option, text, whole, word_list
 
 
 def is_table(spec: str) -> bool:

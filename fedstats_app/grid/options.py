@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedstats_app.grid.class_memory import classes_that_fit, machine_bytes
-from fedstats_app.options import Options, number, one_of, option, run_folder, whole
+from fedstats_app.settings.option import Options, number, one_of, option, run_folder, whole
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedstats_app.methods.method import ConfiguredMethod, Method, Needs, Personal, Uplink
 from fedstats_app.methods.variants import changes_in, varied
-from fedstats_app.options import Check, some_of
+from fedstats_app.settings.option import Check, some_of
 
 # One line per method, in the order of tables and plots.
 # isort: off

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.methods.method import Method, Needs, Uplink
-from fedstats_app.options import Options, number, one_of, option
+from fedstats_app.settings.option import Options, number, one_of, option
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead

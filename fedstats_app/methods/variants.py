@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any, TypeVar
 
-from fedstats_app.options import ConfigError, Options
+from fedstats_app.settings.option import ConfigError, Options
 
 # Such names are those of files, and a training's name goes on after a hyphen: a value has one in an exponent only.
 _CHANGE = r"@[a-z][a-z0-9-]*=(?:[\w.()%]|(?<=[0-9.]e)-)+"

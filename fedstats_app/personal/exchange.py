@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from fedstats_app.grid.asking import Answers
-from fedstats_app.outcomes.personal_result import PersonalResult
+from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.wire.personal import PersonalMetrics
 
 

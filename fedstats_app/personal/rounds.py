@@ -11,9 +11,9 @@ from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
 from fedstats_app.grid.asking import Answers, ask
-from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.personal.exchange import personal_result
 from fedstats_app.personal.session import PersonalSession
+from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import EVERYBODY
 from fedstats_app.training.model import TunedModel

@@ -12,7 +12,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.progress import Progress
 from fedstats_app.methods import PERSONAL_METHODS, ConfiguredMethod
 from fedstats_app.personal.options import PersonalOptions
-from fedstats_app.results.state import SolvedHead
+from fedstats_app.report.state import SolvedHead
 from fedstats_app.statistics import CollectedStatistics, FeatureStatistics
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import StatisticsRequest

@@ -1,4 +1,5 @@
-"""A run's report: one HTML page made from the run folder alone. May import outcomes, methods, results and below.
+"""What a run leaves behind and how it is shown: the run folder, tables, page, model card, figures, trackers, export.
 
-Templates are Python strings, because an app bundle carries no `.html`.
+It may import methods, backbones, data, grid's plain values and what stands below them, but neither Flower nor the
+readers of configuration. Importing the room itself imports nothing.
 """

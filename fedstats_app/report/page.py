@@ -15,8 +15,8 @@ from fedstats_app.report import sections, sites
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.sections import SHOWN_AT_ONCE, Share
 from fedstats_app.report.templates import TEMPLATES
+from fedstats_app.report.text_columns import bytes_with_unit
 from fedstats_app.report.wording import duration, facts, interval_text, percent, summary, warnings
-from fedstats_app.results.text_columns import bytes_with_unit
 from fedstats_app.storage.files import write_atomically
 
 REPORT_NAME = "report.html"

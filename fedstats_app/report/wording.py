@@ -10,7 +10,7 @@ from typing import Any
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.results.text_columns import bytes_with_unit
+from fedstats_app.report.text_columns import bytes_with_unit
 
 # Below so many test samples of a class an interval spans about 30 points and more.
 FEW_SAMPLES = 30

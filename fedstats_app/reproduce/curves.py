@@ -7,10 +7,10 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from fedstats_app.report.plots.style import METHOD_COLOURS, new_figure, plot_style, quiet_axes, save_png, set_title
 from fedstats_app.reproduce.catalogue import MEASURES
 from fedstats_app.reproduce.outcome import Comparison
 from fedstats_app.reproduce.preset import Row
-from fedstats_app.results.plots.style import METHOD_COLOURS, new_figure, plot_style, quiet_axes, save_png, set_title
 
 _WIDTH, _HEIGHT = 6.0, 3.6  # inches of a panel
 _MIN_POINTS = 2

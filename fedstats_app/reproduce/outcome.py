@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.report.training_curves import mean_and_deviation
 from fedstats_app.reproduce.catalogue import MEASURES, Catalogue, PresetError
 from fedstats_app.reproduce.plan import PlannedRun
 from fedstats_app.reproduce.preset import Column, Preset, Row
 from fedstats_app.reproduce.published import Published, Range
-from fedstats_app.results.training_curves import mean_and_deviation
 from fedstats_app.storage.json_digest import read_json_file
 
 # Of the samples that the paper has; its split drops a remainder.

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedstats_app.reproduce.catalogue import MEASURES
-from fedstats_app.reproduce.outcome import Comparison
-from fedstats_app.reproduce.published import Published, Range
-from fedstats_app.results.plots.accuracy import CostPoint
-from fedstats_app.results.plots.style import (
+from fedstats_app.report.plots.accuracy import CostPoint
+from fedstats_app.report.plots.style import (
     METHOD_COLOURS,
     MUTED,
     new_figure,
@@ -20,6 +17,9 @@ from fedstats_app.results.plots.style import (
     shortened,
     whole,
 )
+from fedstats_app.reproduce.catalogue import MEASURES
+from fedstats_app.reproduce.outcome import Comparison
+from fedstats_app.reproduce.published import Published, Range
 
 _WIDTH, _LINE, _AROUND = 7.5, 0.22, 1.6  # inches
 _OURS, _PUBLISHED = METHOD_COLOURS[0], METHOD_COLOURS[1]

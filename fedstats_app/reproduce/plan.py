@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.methods import RECORDS
 from fedstats_app.reproduce.catalogue import PresetError
 from fedstats_app.reproduce.preset import Column, Preset, Row
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 
 # The table has a picture of its own; and what extras are installed, and what is done to help, is to change no number.
 _DEFAULTS = {"plots": False, "engine": "torch", "keep": "last"}

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.report.plots.accuracy import plot_accuracy_vs_megabytes
+from fedstats_app.report.plots.fine_tuning import plot_training
 from fedstats_app.reproduce.catalogue import Catalogue
 from fedstats_app.reproduce.curves import draw_curves, panels_of
 from fedstats_app.reproduce.outcome import CellResult, Comparison, cell_results, compare
@@ -18,8 +20,6 @@ from fedstats_app.reproduce.running import Simulate, check_data, make_runs
 from fedstats_app.reproduce.seed_statistics import aggregate, read_trainings
 from fedstats_app.reproduce.seed_statistics import markdown as markdown_of_runs
 from fedstats_app.reproduce.table import csv_text, markdown
-from fedstats_app.results.plots.accuracy import plot_accuracy_vs_megabytes
-from fedstats_app.results.plots.fine_tuning import plot_training
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.config import AppConfig
 from fedstats_app.data import DatasetError
 from fedstats_app.data.clients import training_set
+from fedstats_app.report.resume import AnotherRunError
 from fedstats_app.reproduce.catalogue import Catalogue
 from fedstats_app.reproduce.plan import PlannedRun
-from fedstats_app.results.resume import AnotherRunError
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.toml_text import to_toml
 

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from flwr.app import ArrayRecord, MetricRecord
 
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.config import NodeConfig
 from fedstats_app.data.clients import training_set
+from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.kept_statistics import KeptStatistics
 from fedstats_app.grid.largest_statistics import LargestStatistics
 from fedstats_app.grid.progress import Step
 from fedstats_app.heads import LinearHead
-from fedstats_app.outcomes.client_outcome import ClientOutcome
-from fedstats_app.results.client_statistics_file import save_client_statistics
+from fedstats_app.report.client_statistics_file import save_client_statistics
 from fedstats_app.server.accumulator import Accumulator
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.estimate import expected_seconds
 from fedstats_app.server.influence import MAX_GRAMS, MAX_KEPT_BYTES
 from fedstats_app.server.rank_curve import rank_curve
 from fedstats_app.server.run import Run
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.strategies import StatisticsStrategy

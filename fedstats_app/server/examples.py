@@ -12,8 +12,8 @@ from PIL import Image
 from fedstats_app.data.dataset import UnreadableSampleError
 from fedstats_app.grid.progress import say
 from fedstats_app.heads import LinearHead
-from fedstats_app.outcomes.method_result import MethodResult
-from fedstats_app.results.examples_file import Example, write_examples
+from fedstats_app.report.examples_file import Example, write_examples
+from fedstats_app.report.method_result import MethodResult
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.statistics import FeatureMap
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedstats_app.grid.progress import in_words
-from fedstats_app.outcomes.start_head import best_head
-from fedstats_app.outcomes.training_record import TrainingResult
-from fedstats_app.results.model_card import write_model_card
-from fedstats_app.results.record import trained_head_metadata
-from fedstats_app.results.state import SolvedHead, State
-from fedstats_app.results.training_table import training_table
-from fedstats_app.results.tuned_backbone import Normalisation, with_module
+from fedstats_app.report.model_card import write_model_card
+from fedstats_app.report.record import trained_head_metadata
+from fedstats_app.report.start_head import best_head
+from fedstats_app.report.state import SolvedHead, State
+from fedstats_app.report.training_record import TrainingResult
+from fedstats_app.report.training_table import training_table
+from fedstats_app.report.tuned_backbone import Normalisation, with_module
 from fedstats_app.server.estimate import TRAINING_PASSES, expected_seconds
 from fedstats_app.server.run import Run
 from fedstats_app.server.start_heads import head_of_file, label_word_head
@@ -77,7 +77,7 @@ class FineTuning:
                 _save(run, session, result, model)
                 results.append(result)
         if config.run.plots and any(result.final_accuracy is not None for result in results):
-            from fedstats_app.results.plots.fine_tuning import plot_training
+            from fedstats_app.report.plots.fine_tuning import plot_training
 
             run.folder.plots_path.mkdir(exist_ok=True)
             plot_training(results, run.folder.plots_path / "fine_tuning.png", f"{run.title}, {len(clients)} clients")

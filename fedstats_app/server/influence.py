@@ -12,6 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.kept_statistics import KeptStatistics
 from fedstats_app.grid.largest_statistics import LargestStatistics
 from fedstats_app.heads import solve_ridge
@@ -19,7 +20,6 @@ from fedstats_app.heads.fedroot import complete
 from fedstats_app.heads.influence import Influence, Judges, LeaveOneOut, LeaveOneOutOfGram, LeaveOneOutOfMeans
 from fedstats_app.methods import FED3R, FEDROOT
 from fedstats_app.methods.method import FEW_FEATURES
-from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, FeatureStatistics, StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.threads import beside_each_other

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
 
-from fedstats_app.config import AppConfig
 from fedstats_app.grid.exchange import SERVER_SIDE_CODES
 from fedstats_app.grid.progress import say
-from fedstats_app.results.disclosure import append_disclosure
-from fedstats_app.results.run_folder import RunFolder
+from fedstats_app.report.disclosure import append_disclosure
+from fedstats_app.report.run_folder import RunFolder
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.storage.files import remove_unfinished
 from fedstats_app.storage.lock import FolderLock
 from fedstats_app.wire.disclosure import DisclosureLedger

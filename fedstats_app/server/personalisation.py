@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedstats_app.grid.progress import in_words
-from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.personal.approaches import run_approach
 from fedstats_app.personal.session import PersonalSession
-from fedstats_app.results.personal_table import approach_name, personal_table
-from fedstats_app.results.state import State
+from fedstats_app.report.personal_result import PersonalResult
+from fedstats_app.report.personal_table import approach_name, personal_table
+from fedstats_app.report.state import State
 from fedstats_app.server.asking import statistics_strategy
 from fedstats_app.server.estimate import TRAINING_PASSES, expected_seconds
 from fedstats_app.server.run import Run
@@ -42,7 +42,7 @@ class Personalisation:
                     step.at(step.done + _work(run, [approach]))
                 results |= made
         if run.config.run.plots:
-            from fedstats_app.results.plots.personal import plot_personal_accuracies
+            from fedstats_app.report.plots.personal import plot_personal_accuracies
 
             accuracies = {approach_name(name): list(one.accuracies.values()) for name, one in results.items()}
             title = f"{run.title}, {len(session.clients)} clients"

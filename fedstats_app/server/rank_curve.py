@@ -6,11 +6,11 @@ import functools
 import itertools
 from dataclasses import replace
 
+from fedstats_app.grid.curve import CurvePoint
 from fedstats_app.grid.rank_curve import CURVE, RankCurve
 from fedstats_app.heads import HeadScores, LinearHead
 from fedstats_app.heads.fedroot import complete
 from fedstats_app.methods import FEDROOT
-from fedstats_app.outcomes.curve import CurvePoint
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import ScatterSpec
 from fedstats_app.strategies import StatisticsStrategy

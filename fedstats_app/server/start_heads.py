@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.heads import LinearHead, SolveReport
-from fedstats_app.results.head_file import read_head
-from fedstats_app.results.state import SolvedHead
+from fedstats_app.report.head_file import read_head
+from fedstats_app.report.state import SolvedHead
 from fedstats_app.statistics import feature_map_from_dict
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.config import NodeConfig
 from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.data.flips import flipped, with_mirror_images
 from fedstats_app.server.run import Run
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.error import statistics_error
 from fedstats_app.strategies import StatisticsStrategy

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from fedstats_app.config import AppConfig
-from fedstats_app.outcomes.training_record import RoundRecord
-from fedstats_app.results.run_folder import RunFolder
-from fedstats_app.trackers.tracker import Trackers
+from fedstats_app.report.run_folder import RunFolder
+from fedstats_app.report.trackers.tracker import Trackers
+from fedstats_app.report.training_record import RoundRecord
+from fedstats_app.settings.app_config import AppConfig
 
 MEGABYTE = 1e6
 # Files that say what a run was and found; statistics and heads stay where they are.

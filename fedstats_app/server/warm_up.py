@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fedstats_app.backbones.loading import loaded_backbone
-from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data.clients import partitions
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 
 logger = logging.getLogger("fedstats_app")
 
@@ -54,4 +55,4 @@ def _load(config: AppConfig, over: threading.Event) -> None:
 
 
 def _load_plots() -> None:
-    import fedstats_app.results.plots.write  # noqa: F401  # matplotlib takes a second to load
+    import fedstats_app.report.plots.write  # noqa: F401  # matplotlib takes a second to load

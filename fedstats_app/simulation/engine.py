@@ -9,8 +9,8 @@ from pathlib import Path
 from flwr.app import Context, RecordDict
 
 from fedstats_app import client_app, server_app
-from fedstats_app.config import AppConfig
 from fedstats_app.server.lifetime import IN_PROCESS, LastWord, folder_of
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.simulation.flower import SERVER_NODE_ID, check_flower, task
 from fedstats_app.simulation.grid import InProcessGrid
 

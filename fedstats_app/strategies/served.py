@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from flwr.app import ArrayRecord
 
+from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.collection import Collection
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.methods.method import FEW_FEATURES
-from fedstats_app.outcomes.client_outcome import ClientOutcome
 from fedstats_app.statistics import ClientSize, CollectedStatistics, StatisticsSum
 from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.threads import beside_each_other

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedstats_app.outcomes.training_record import TrainingResult
+    from fedstats_app.report.training_record import TrainingResult
     from fedstats_app.trainers.trainer import Session
     from fedstats_app.training.model import TunedModel
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedstats_app.grid.evaluation import sum_evaluations
 from fedstats_app.grid.mezo_exchange import SEED_STREAM, Asked, together
-from fedstats_app.outcomes.training_record import TrainingResult
+from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO
 from fedstats_app.strategies.mezo_round import MezoRound

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedstats_app.methods import method_list
-from fedstats_app.options import Options, absolute, flag, number, one_of, option, whole, word_list
+from fedstats_app.settings.option import Options, absolute, flag, number, one_of, option, whole, word_list
 from fedstats_app.training.options import BatchNorm
 from fedstats_app.training.schedule import SCHEDULES, rate_factor
 

@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from fedstats_app.options import Options
-from fedstats_app.outcomes.compute import training_bytes
+from fedstats_app.report.compute import training_bytes
+from fedstats_app.settings.option import Options
 from fedstats_app.trainers.options import TuningOptions
 
 if TYPE_CHECKING:
     from fedstats_app.backbones.backbone import Backbone
     from fedstats_app.grid.client_grid import ClientGrid
     from fedstats_app.grid.progress import Progress
-    from fedstats_app.outcomes.training_record import TrainingResult
-    from fedstats_app.results.run_folder import RunFolder
-    from fedstats_app.results.state import SolvedHead
+    from fedstats_app.report.run_folder import RunFolder
+    from fedstats_app.report.state import SolvedHead
+    from fedstats_app.report.training_record import TrainingResult
     from fedstats_app.training.model import TunedModel
     from fedstats_app.training.request import TrainingRequest
     from fedstats_app.training.samples import Samples

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from fedstats_app.grid.decline import decline
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import Calibration, HeadScores
-from fedstats_app.outcomes.client_accuracy import ClientAccuracy
-from fedstats_app.outcomes.compute import forward_passes
-from fedstats_app.outcomes.decline import decline
-from fedstats_app.outcomes.quality import QUALITY, quality
-from fedstats_app.outcomes.training_record import RoundRecord, TrainingResult
+from fedstats_app.report.client_accuracy import ClientAccuracy
+from fedstats_app.report.compute import forward_passes
+from fedstats_app.report.quality import QUALITY, quality
+from fedstats_app.report.training_record import RoundRecord, TrainingResult
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.trainers.trainer import Session
 from fedstats_app.training.evaluation import evaluate, head_logits, score_head

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from fedstats_app.options import Options, flag, number, one_of, option, whole
+from fedstats_app.settings.option import Options, flag, number, one_of, option, whole
 
 OPTIMIZERS = ("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadam-torch")
 # Server learning rates where "auto" stands; 1, plain averaging, for the others.

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from fedstats_app.options import as_text
+from fedstats_app.settings.option import as_text
 from fedstats_app.statistics import FeatureMap, IdentityMap, feature_map_from_dict
 from fedstats_app.statistics.sample_request import SampleRequest
 from fedstats_app.training.options import BatchNorm, LocalOptions

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from fedstats_app.options import as_text
+from fedstats_app.settings.option import as_text
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from fedstats_app.statistics.sample_request import SampleRequest
 from fedstats_app.wire.arrays import WIRE_DTYPES

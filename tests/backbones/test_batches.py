@@ -9,7 +9,8 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.batches import automatic_batch_size
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from tests.backbones.conftest import random_images
 
 

@@ -14,9 +14,11 @@ from PIL import Image
 from fedstats_app.backbones.feature_reader import BLOCK_SIZE, FeatureReader
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.client.site import Site
-from fedstats_app.config import AppConfig, ConfigError, NodeConfig
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.clients import split_holdout
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.settings.option import ConfigError
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,10 @@ from fedstats_app.backbones.engine import BOUND, EngineError, chosen_engine
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.fusion import fused
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.config import AppConfig, ConfigError, NodeConfig
 from fedstats_app.data import load_dataset
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.settings.option import ConfigError
 from tests.backbones.conftest import random_images
 
 IMAGES = random_images(7)

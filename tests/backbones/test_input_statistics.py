@@ -12,8 +12,9 @@ from PIL import Image
 from fedstats_app.backbones import load_backbone
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.options import BackboneOptions
-from fedstats_app.classifier import load
-from fedstats_app.config import AppConfig, ConfigError
+from fedstats_app.report.classifier import load
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from tests.support.simulation import simulate
 
 CIFAR_MEAN, CIFAR_STD = "0.4914,0.4822,0.4465", "0.2023,0.1994,0.201"

@@ -12,10 +12,11 @@ from PIL import Image
 from fedstats_app.backbones import load_backbone
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.classifier import load
 from fedstats_app.cli import main
-from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import Dataset, load_dataset, to_rgb
+from fedstats_app.report.classifier import load
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from tests.support.simulation import simulate
 
 

@@ -10,8 +10,9 @@ import torch
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.read_ahead import read_ahead
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import load_dataset
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from tests.support.simulation import site_folder
 
 

@@ -11,7 +11,7 @@ from fedstats_app.backbones.architecture import Architecture
 from fedstats_app.backbones.arguments import parse_arguments
 from fedstats_app.backbones.timm_models import timm_architecture
 from fedstats_app.backbones.vision import vision_architecture
-from fedstats_app.config import AppConfig
+from fedstats_app.settings.app_config import AppConfig
 from tests.docs.markdown import DOCS, rows
 from tests.support.hub_cache import HubCache
 

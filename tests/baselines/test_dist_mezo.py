@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedstats_app.baselines.dist_mezo import federated_mezo
 from fedstats_app.heads import LinearHead
-from fedstats_app.results.communication import Sizes, formula_bytes
+from fedstats_app.report.communication import Sizes, formula_bytes
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.zeroth_order.directions import Probe

@@ -7,10 +7,10 @@ import torch
 
 from benchmarks import advice as benchmark
 from benchmarks.features import Features, settings_of
-from fedstats_app.config import AppConfig
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.heads import solve_ncm
-from fedstats_app.outcomes.advice import Candidate, advise
+from fedstats_app.report.advice import Candidate, advise
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 
 DIM = 6

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.attacks import ATTACKS, HOSTILE, PROTECTIONS, run
 from benchmarks.features import Features
-from fedstats_app.config import AppConfig
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.wire import Limits
 
 NUM_CLIENTS, NUM_CLASSES, DIM = 20, 4, 12

@@ -9,8 +9,8 @@ import torch
 
 from benchmarks import low_rank
 from benchmarks.low_rank import DEFAULT, RULE, Compared
-from fedstats_app.config import AppConfig
 from fedstats_app.methods import FEDROOT
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import StatisticsSum
 from fedstats_app.wire.statistics_records import with_scatter
 from tests.support.compare import relative_difference

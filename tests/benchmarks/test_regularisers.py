@@ -9,9 +9,9 @@ import torch
 from benchmarks import regularisers
 from benchmarks.features import Features
 from benchmarks.regularisers import GRID, Loss
-from fedstats_app.config import AppConfig
 from fedstats_app.heads import solve_gaussian, solve_ridge
 from fedstats_app.heads.class_scatter import class_mean_products
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 
 

@@ -10,7 +10,7 @@ from benchmarks import adapters
 from benchmarks.adapted_networks import network_of
 from benchmarks.features import features_of, settings_of
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
-from fedstats_app.config import AppConfig
+from fedstats_app.settings.app_config import AppConfig
 
 
 @pytest.fixture

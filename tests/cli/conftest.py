@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.heads import CalibrationSums, solve_ncm
-from fedstats_app.results.run_folder import RunFolder
+from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.statistics import FeatureStatistics
 from tests.support.flower import free_ports
 from tests.support.heads import head_metadata

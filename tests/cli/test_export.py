@@ -13,8 +13,8 @@ from PIL import Image
 
 import fedstats_app
 from fedstats_app.cli import main
-from fedstats_app.export import onnx_check
-from fedstats_app.results.head_file import head_to_bytes, read_head
+from fedstats_app.report.export import onnx_check
+from fedstats_app.report.head_file import head_to_bytes, read_head
 
 UNKNOWN = {"name": "unknown", "source": "", "terms": []}
 Capture = pytest.CaptureFixture[str]

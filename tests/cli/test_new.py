@@ -11,7 +11,7 @@ from flwr.common.config import parse_config_args
 import fedstats_app
 from fedstats_app.cli import main
 from fedstats_app.cli.new import app_files
-from fedstats_app.config import AppConfig
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.wire import PROTOCOL_VERSION
 
 REPOSITORY = Path(__file__).parents[2]

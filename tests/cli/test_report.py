@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedstats_app.cli import main
-from fedstats_app.outcomes.method_result import MethodResult
-from fedstats_app.results.run_folder import RunFolder
+from fedstats_app.report.method_result import MethodResult
+from fedstats_app.report.run_folder import RunFolder
 
 Capture = pytest.CaptureFixture[str]
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from fedstats_app.cli import main
-from fedstats_app.config import AppConfig
 from fedstats_app.reproduce.catalogue import Catalogue
 from fedstats_app.reproduce.preset import preset_names
+from fedstats_app.settings.app_config import AppConfig
 from tests.support.trainings import write_run
 
 FOLDER = Path(__file__).parents[2] / "conf" / "reproduce"

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 import fedstats_app
 from fedstats_app import client_app
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.config import AppConfig
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.start_heads import random_head

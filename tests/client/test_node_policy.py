@@ -15,12 +15,13 @@ from PIL import Image
 from fedstats_app import client_app
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.client.site import Site
-from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import METHODS
-from fedstats_app.results.head_file import read_head
-from fedstats_app.results.statistics_file import load_statistics
+from fedstats_app.report.head_file import read_head
+from fedstats_app.report.statistics_file import load_statistics
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import StatisticsRequest, evaluation_content

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.client.own_model import OwnModel
-from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.heads import LinearHead
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.training.model import TunedModel
 from tests.support.compare import same_bits
 

@@ -14,9 +14,9 @@ from PIL import Image
 
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.client import personal as client_personal
-from fedstats_app.config import AppConfig
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import METHODS
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics, RandomProjection
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.options import LocalOptions

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from fedstats_app.client.site import Site
-from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import DatasetError
 from fedstats_app.data.clients import listed_classes, own_dataset
 from fedstats_app.methods import METHODS
 from fedstats_app.privacy import NodePolicy
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.training.limits import RequestLimits
 from tests.support.simulation import site_folder
 

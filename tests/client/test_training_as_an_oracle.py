@@ -11,7 +11,8 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Message
 
-from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel

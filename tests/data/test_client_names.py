@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedstats_app.config import AppConfig
 from fedstats_app.data.clients import client_names
+from fedstats_app.settings.app_config import AppConfig
 from tests.support.simulation import site_folder
 
 

@@ -13,9 +13,10 @@ from PIL import ImageOps
 
 from fedstats_app.backbones import load_backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import load_dataset
 from fedstats_app.data.flips import flipped, with_mirror_images
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from tests.support.simulation import read_json, simulate, site_folder
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.config import AppConfig
 from fedstats_app.data import Dataset, DatasetError, load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.data.splits import split_of
+from fedstats_app.settings.app_config import AppConfig
 from tests.data.conftest import write_png
 
 

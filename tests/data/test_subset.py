@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import DatasetError
 from fedstats_app.data import clients as client_data
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.data.subset import at_most_per_class, only_classes, without_domain
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from tests.data.conftest import make_dataset
 from tests.data.test_folder_layout import tree
 

@@ -15,7 +15,7 @@ RUN = """
 import json, sys
 from flwr.app import Context, RecordDict
 from fedstats_app import client_app, server_app
-from fedstats_app.config import AppConfig
+from fedstats_app.settings.app_config import AppConfig
 from tests.support.local_grid import LocalGrid
 config, policies = {**AppConfig().to_run_config(), **json.loads(sys.argv[1])}, json.loads(sys.argv[2])
 nodes = [{"partition-id": node, "num-partitions": len(policies), **policy} for node, policy in enumerate(policies)]

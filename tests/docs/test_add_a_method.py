@@ -14,7 +14,7 @@ PAGE = DOCS / "add-a-method.md"
 ALLOWED = ({}, {"allowed-methods": "feddiag,training"}, {"allowed-methods": "fedncm,training"})
 KEYS = """
 import tomllib, pathlib, torch
-from fedstats_app.config import AppConfig
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 declared = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 assert AppConfig().to_run_config() == declared

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from fedstats_app.results.head_file import read_head
+from fedstats_app.report.head_file import read_head
 from fedstats_app.trainers import TRAINERS
 from tests.docs.changed_copy import changed_copy, run_app
 from tests.docs.markdown import DOCS, rows

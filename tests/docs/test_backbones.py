@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from flwr.common.config import parse_config_args
 
-from fedstats_app.config import AppConfig, NodeConfig
-from fedstats_app.config.choices import refused_choice
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.choices import refused_choice
+from fedstats_app.settings.node_config import NodeConfig
 from tests.docs.markdown import DOCS, blocks
 
 PAGE = DOCS / "backbones.md"

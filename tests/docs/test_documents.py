@@ -17,8 +17,9 @@ from flwr.common.config import parse_config_args
 
 import fedstats_app
 from fedstats_app.backbones.registry import available_backbones
-from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import PARTITIONERS
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.zeroth_order.setup import MezoSetup

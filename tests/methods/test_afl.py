@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedstats_app.config import AppConfig
 from fedstats_app.methods import METHODS
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from tests.support.compare import relative_difference
 

@@ -9,9 +9,9 @@ from dataclasses import fields
 import pytest
 import torch
 
-from fedstats_app.config import AppConfig
 from fedstats_app.methods import METHODS, PERSONAL_METHODS, RECORDS, ConfiguredMethod, Method, Needs, display_name
-from fedstats_app.options import Options
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import Options
 from fedstats_app.statistics import StatisticsSum
 from tests.support.clients import NUM_CLASSES, Clients
 from tests.support.compare import same_bits

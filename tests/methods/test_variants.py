@@ -10,12 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.classifier import load
-from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.methods import METHODS, display_name, head_parts, is_method, varied
 from fedstats_app.methods.fed3r import Fed3ROptions
 from fedstats_app.methods.fedcof import FedCOFOptions
-from fedstats_app.results.head_file import read_head
+from fedstats_app.report.classifier import load
+from fedstats_app.report.head_file import read_head
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from tests.support.simulation import simulate
 
 GAMMAS = ("fedcof@shrinkage=0.1", "fedcof@shrinkage=1", "fedcof@shrinkage=10")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.reproduce.catalogue import Catalogue, DataSet, Deviation
 from fedstats_app.reproduce.curves import panels_of
 from fedstats_app.reproduce.picture import cost_points
@@ -17,7 +18,6 @@ from fedstats_app.reproduce.preset import Column, Preset, Row, preset_of_run_con
 from fedstats_app.reproduce.published import Range
 from fedstats_app.reproduce.report import Report, reproduce
 from fedstats_app.reproduce.running import DataMissingError, RunFailedError
-from fedstats_app.results.run_folder import RunFolder
 from tests.support.trainings import make_training, write_run
 
 CATALOGUE = Catalogue(

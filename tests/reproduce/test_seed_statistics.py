@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.outcomes.training_record import TrainingResult
+from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.reproduce.seed_statistics import aggregate, markdown, read_trainings
 from tests.support.trainings import make_training, write_run
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import DatasetError
 from fedstats_app.data.clients import own_dataset
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
 
 CLASSES = ("red", "green")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedstats_app.results.plots import write
+from fedstats_app.report.plots import write
 from fedstats_app.server import closed_form
 from fedstats_app.server.drawing import drawing
 from tests.support.simulation import read_json, simulate

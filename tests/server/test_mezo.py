@@ -18,11 +18,12 @@ import fedstats_app
 from fedstats_app import client_app, replay
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.client.replica import replica_of
-from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import ReplicasDiffer
-from fedstats_app.results.head_file import read_head
+from fedstats_app.report.head_file import read_head
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from fedstats_app.strategies.fedmezo import FedMeZO
 from fedstats_app.strategies.mezo_round import MezoRound
 from fedstats_app.training.request import TrainingRequest

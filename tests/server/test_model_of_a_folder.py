@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import fedstats_app
-from fedstats_app.results.head_file import read_head
+from fedstats_app.report.head_file import read_head
 from tests.support.simulation import read_json, simulate
 
 timm = pytest.importorskip("timm", reason="timm is an optional extra")

@@ -11,8 +11,8 @@ import torch
 from flwr.app import Context, Message
 
 from fedstats_app import client_app
-from fedstats_app.config import AppConfig
-from fedstats_app.results.head_file import read_head
+from fedstats_app.report.head_file import read_head
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.probe_rate import probe_rate, probe_step, typical_steps
 from fedstats_app.training.samples import TensorSamples

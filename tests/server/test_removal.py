@@ -14,8 +14,8 @@ import torch
 import fedstats_app
 from fedstats_app.cli import main
 from fedstats_app.client.site import Site
-from fedstats_app.results.head_file import SUPERSEDED, read_head
-from fedstats_app.results.statistics_file import load_statistics
+from fedstats_app.report.head_file import SUPERSEDED, read_head
+from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.server import removal
 from fedstats_app.server.removal import remove_classes, remove_clients
 from fedstats_app.statistics import CollectedStatistics

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedstats_app.report import page
-from fedstats_app.results import examples_file
-from fedstats_app.results.plots import fine_tuning, write
+from fedstats_app.report import examples_file, page
+from fedstats_app.report.plots import fine_tuning, write
 from fedstats_app.server import examples
 from tests.support.simulation import simulate, site_folder
 

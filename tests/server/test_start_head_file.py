@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedstats_app.config import AppConfig, ConfigError
-from fedstats_app.results.head_file import read_head
+from fedstats_app.report.head_file import read_head
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from tests.support.simulation import rounds, simulate
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from fedstats_app.results.rounds_file import read_rounds
-from fedstats_app.trackers import tracker as module
-from fedstats_app.trackers.options import TRACKERS
-from fedstats_app.trackers.tracker import Trackers
+from fedstats_app.report.rounds_file import read_rounds
+from fedstats_app.report.trackers import tracker as module
+from fedstats_app.report.trackers.options import TRACKERS
+from fedstats_app.report.trackers.tracker import Trackers
 from tests.support.simulation import Killed, head_bytes, killed, read_json, simulate
 from tests.support.trackers import tensorboard_others, tensorboard_points
 
@@ -210,7 +210,7 @@ def test_a_missing_extra_is_one_sentence_before_anybody_is_asked(
 
 IMPORTS = """
 import json, sys
-import fedstats_app.client_app, fedstats_app.server_app, fedstats_app.config
+import fedstats_app.client_app, fedstats_app.server_app, fedstats_app.settings
 print(json.dumps(sorted({"tensorboard", "mlflow", "wandb", "torch.utils.tensorboard"} & set(sys.modules))))
 """
 

@@ -18,12 +18,13 @@ from fedstats_app import client_app
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.client import training as client_training
-from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.grid.discovery import TooFewClients
-from fedstats_app.results import state as state_module
-from fedstats_app.results.head_file import read_head
+from fedstats_app.report import state as state_module
+from fedstats_app.report.head_file import read_head
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from fedstats_app.training.samples import batch_order
 from fedstats_app.training.start_heads import random_head
 from tests.support.local_grid import Fault, clients_in

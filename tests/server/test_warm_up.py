@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedstats_app.config import AppConfig
 from fedstats_app.server import warm_up
 from fedstats_app.server.warm_up import warmed_up
+from fedstats_app.settings.app_config import AppConfig
 
 
 class Loaded(list[str]):

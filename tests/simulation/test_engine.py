@@ -14,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import fedstats_app
 from fedstats_app import client_app
-from fedstats_app.config import ConfigError
+from fedstats_app.settings.option import ConfigError
 from fedstats_app.simulation import flower
 from fedstats_app.storage.json_digest import read_json_lines
 from fedstats_app.threads import num_threads

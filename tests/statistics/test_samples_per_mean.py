@@ -11,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.config import AppConfig, ConfigError
 from fedstats_app.privacy import NodePolicy, statistics_above_floor
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from fedstats_app.statistics import ClassMeanRows, StatisticsSpec, merge_specs
 from tests.support.simulation import read_json, simulate
 

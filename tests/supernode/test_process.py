@@ -13,8 +13,10 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.run import Run
 
-from fedstats_app.config import AppConfig, ConfigError, NodeConfig
-from fedstats_app.config.choices import REFUSED
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.choices import REFUSED
+from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.settings.option import ConfigError
 from fedstats_app.supernode import flower
 from fedstats_app.supernode.bundle import CodePolicy, RefusedApp
 from fedstats_app.supernode.process import answer

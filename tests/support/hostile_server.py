@@ -17,7 +17,8 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.client.site import ClientSplit, Site
-from fedstats_app.config import AppConfig, NodeConfig
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.training.samples import TensorSamples
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 from tests.support.simulation import site_folder

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from fedstats_app.methods import RECORDS, ConfiguredMethod
-from fedstats_app.options import Check, Options
+from fedstats_app.settings.option import Check, Options
 
 Group = TypeVar("Group", bound=Options)
 

@@ -20,14 +20,14 @@ from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.samples import ImageSamples
 from fedstats_app.client import personal as client_personal
 from fedstats_app.client import training as client_training
-from fedstats_app.config import AppConfig
 from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.progress import Progress
-from fedstats_app.outcomes.personal_result import PersonalResult
 from fedstats_app.personal.approaches import run_approach
 from fedstats_app.personal.session import PersonalSession
-from fedstats_app.results.state import SolvedHead
+from fedstats_app.report.personal_result import PersonalResult
+from fedstats_app.report.state import SolvedHead
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import guard, per_client

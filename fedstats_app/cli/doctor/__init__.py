@@ -11,8 +11,9 @@ from fedstats_app.cli.finding import Finding, report
 from fedstats_app.cli.local_superlink import check_local_superlink
 from fedstats_app.cli.progress import told
 from fedstats_app.cli.settings import read_settings
-from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.grid.progress import Step
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 
 __all__ = ["Finding", "examine", "run"]
 

@@ -17,13 +17,14 @@ from fedstats_app.backbones.timing import seconds_per_sample
 from fedstats_app.cli.doctor.samples import some_of
 from fedstats_app.cli.finding import Finding, Level
 from fedstats_app.cli.sample_files import readable
-from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import partitions
 from fedstats_app.grid.class_memory import machine_bytes
 from fedstats_app.grid.progress import in_words
 from fedstats_app.methods import METHODS, ConfiguredMethod
-from fedstats_app.results.run_folder import DEFAULT_OUTPUT_DIR
+from fedstats_app.report.run_folder import DEFAULT_OUTPUT_DIR
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import ClientSize
 
 # A solve holds the Gram matrix, the scatter, eigenvectors and work space of the same size, in float64.

@@ -12,10 +12,11 @@ from fedstats_app.cli.doctor.weights import offline
 from fedstats_app.cli.finding import Finding
 from fedstats_app.cli.sample_files import readable
 from fedstats_app.cli.text import printable
-from fedstats_app.config import AppConfig, NodeConfig
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import data_spec, own_dataset, test_split, training_set
 from fedstats_app.data.description import check_classes, description, doubts
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 
 # Spread over all of them: damaged files often come together.
 SAMPLES_READ = 200

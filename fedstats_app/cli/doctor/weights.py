@@ -11,7 +11,7 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.cli.finding import Finding
-from fedstats_app.config import AppConfig
+from fedstats_app.settings.app_config import AppConfig
 
 
 def check_weights(config: AppConfig, *, own_data: bool, weights: str) -> tuple[Finding, Backbone | None]:

@@ -10,10 +10,10 @@ from flwr.app import Message, RecordDict
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.cli.doctor import cost
 from fedstats_app.cli.doctor.cost import Sizes, bytes_up, check_cost, check_disk, megabytes, server_bytes, sizes_of
-from fedstats_app.config import AppConfig
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.methods import METHODS
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClientSize
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
 from tests.support.local_grid import instruction

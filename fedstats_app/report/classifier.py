@@ -1,0 +1,328 @@
+"""Load a head from a run folder and classify images or texts with it."""
+
+import json
+import logging
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.heads import LinearHead
+from fedstats_app.report.head_file import SUPERSEDED, read_head
+from fedstats_app.report.sample_inputs import SampleLike, is_one, read_samples
+from fedstats_app.report.tuned_backbone import SUFFIX, load_backbone_of
+from fedstats_app.statistics import FeatureMap, feature_map_from_dict
+from fedstats_app.storage.json_digest import read_json_file
+
+logger = logging.getLogger("fedstats_app")
+
+
+class Classifier:
+    """A frozen backbone, a feature map and a head. Make one with `load`.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        The network that the head was made for.
+    feature_map : FeatureMap
+        Applied to the backbone's features.
+    head : LinearHead
+        On features of the map's output dimension D.
+    class_names : sequence of str
+        One per row of the head.
+    method : str
+        What made the head, such as `fed3r`.
+    temperature : float
+        Scores are divided by it before the softmax that makes probabilities of them.
+    calibrated_on : str
+        Which samples the temperature was chosen on, in words; "" for a head that was not calibrated.
+
+    Attributes
+    ----------
+    backbone, feature_map, head, class_names, method, temperature, calibrated_on
+        As given.
+
+    Raises
+    ------
+    ValueError
+        If the head does not fit the features or the class names, or the temperature is not positive.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        feature_map: FeatureMap,
+        head: LinearHead,
+        class_names: Sequence[str],
+        method: str,
+        *,
+        temperature: float = 1.0,
+        calibrated_on: str = "",
+    ) -> None:
+        num_classes, head_dim = head.weight.shape
+        if len(class_names) != num_classes:
+            raise ValueError(f"head {method!r} has {num_classes} classes, but there are {len(class_names)} class names")
+        feature_dim = feature_map.output_dim(backbone.feature_dim)
+        if head_dim != feature_dim:
+            raise ValueError(
+                f"head {method!r} is for features of dimension {head_dim}, "
+                f"but backbone {backbone.name!r} and feature map {feature_map.kind!r} give {feature_dim}"
+            )
+        if not 0.0 < temperature < math.inf:
+            raise ValueError(f"head {method!r}: temperature must be positive and finite, got {temperature}")
+        self.class_names = list(class_names)
+        self.method = method
+        self.temperature = temperature
+        self.calibrated_on = calibrated_on
+        self.backbone = backbone
+        self.feature_map = feature_map
+        self.head = head
+
+    @property
+    def kind(self) -> Literal["image", "text"]:
+        """What it classifies."""
+        return self.backbone.kind
+
+    # To a type checker a `str` is also an iterable of strings; at run time the first overload wins.
+    @overload
+    def predict(self, samples: SampleLike) -> str: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def predict(self, samples: Iterable[SampleLike]) -> list[str]: ...
+
+    def predict(self, samples: SampleLike | Iterable[SampleLike]) -> str | list[str]:
+        """Name the class of one sample, or of each of several.
+
+        Parameters
+        ----------
+        samples : path, PIL image or text, or iterable of them
+            Images of any mode and size; they are treated as the training samples were. Of a head for texts a str is a
+            text, and a `pathlib.Path` a text file.
+
+        Returns
+        -------
+        str or list of str
+            A name for one sample, a list of names for an iterable.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            If a file does not exist or cannot be read; the message names it.
+        TypeError
+            If something is of another type.
+        """
+        names = [self.class_names[index] for index in self.scores(samples).argmax(dim=1).tolist()]
+        return names[0] if is_one(samples) else names
+
+    def scores(self, samples: SampleLike | Iterable[SampleLike]) -> Tensor:
+        """Score every class; the highest wins.
+
+        They order the classes of one sample. They are no probabilities and their scale differs between methods, so
+        that a softmax of them would look like a confidence without being one: see `probabilities`.
+
+        Parameters
+        ----------
+        samples : path, PIL image or text, or iterable of them
+            As for `predict`.
+
+        Returns
+        -------
+        Tensor
+            (n, C) float64; -inf for classes of which no client had a sample.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError, TypeError
+            As `predict`.
+        """
+        features = self.backbone.extract(read_samples(samples, self.backbone))
+        batches = [self.head.logits(self.feature_map(batch.cpu())) for batch in features]
+        return torch.cat([torch.empty(0, len(self.class_names), dtype=torch.float64), *batches])
+
+    def probabilities(self, samples: SampleLike | Iterable[SampleLike]) -> Tensor:
+        """Give every class a probability: the softmax of the scores divided by the head's temperature.
+
+        They can be taken at their word as far as the head was calibrated (`calibrated_on` says on what) on samples like
+        these; where `calibrated_on` is empty they are a softmax of scores of any scale.
+
+        Parameters
+        ----------
+        samples : path, PIL image or text, or iterable of them
+            As for `predict`.
+
+        Returns
+        -------
+        Tensor
+            (n, C) float64, every row adds up to 1; 0 for classes of which no client had a sample.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError, TypeError
+            As `predict`.
+        """
+        return torch.softmax(self.scores(samples) / self.temperature, dim=1)
+
+    @overload
+    def top(self, samples: SampleLike, k: int = 5) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def top(self, samples: Iterable[SampleLike], k: int = 5) -> list[list[tuple[str, float]]]: ...
+
+    def top(
+        self, samples: SampleLike | Iterable[SampleLike], k: int = 5
+    ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
+        """Name the likeliest classes of one sample, or of each of several, with their probabilities.
+
+        Parameters
+        ----------
+        samples : path, PIL image or text, or iterable of them
+            As for `predict`.
+        k : int
+            How many classes; all where there are fewer.
+
+        Returns
+        -------
+        list of (str, float), or list of such lists
+            Class name and probability (see `probabilities`), the likeliest first; a list of them for an iterable.
+
+        Raises
+        ------
+        ValueError
+            If k is less than 1.
+        FileNotFoundError, ValueError, TypeError
+            As `predict`.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        values, classes = self.probabilities(samples).topk(min(k, len(self.class_names)), dim=1)
+        ranked = [
+            [(self.class_names[index], value) for index, value in zip(row, of_row, strict=True)]
+            for row, of_row in zip(classes.tolist(), values.tolist(), strict=True)
+        ]
+        return ranked[0] if is_one(samples) else ranked
+
+
+def load(
+    run_folder: str | os.PathLike[str],
+    method: str | None = None,
+    *,
+    weights: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    batch_size: int = 8,
+    engine: str = "torch",
+) -> Classifier:
+    """Load a run's head and the backbone that it was made for: the tuned one where training changed it.
+
+    Parameters
+    ----------
+    run_folder : path
+        The folder whose path the run printed last.
+    method : str, optional
+        Whose head to take, such as `fed3r`, or which training's, such as `fed3r-full`; by default the most accurate
+        one's in results.json.
+    weights : path, optional
+        The backbone's weight file, or a language model's folder, where it is not (any more) where the run had it.
+    device : str
+        `auto`, `cpu`, `cuda`, ...
+    batch_size : int
+        Samples per forward pass. A single one costs as much as a whole batch, many are faster in larger ones.
+    engine : {"torch", "auto", "openvino"}
+        What computes features: OpenVINO takes about a second to load, and is then faster (extra: fast). Heads of
+        features in bfloat16 have them computed by OpenVINO in any case.
+
+    Returns
+    -------
+    Classifier
+        Ready to predict.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder, a head or the backbone's weights are missing.
+    ValueError
+        If a file is damaged, or the backbone's weights or transform are not those the head was made with (their
+        fingerprints differ).
+    """
+    folder = Path(run_folder).expanduser()
+    name = method if method is not None else _most_accurate(folder)
+    path = _head_path(folder, name)
+    head, metadata = read_head(path)
+    if SUPERSEDED in metadata:
+        logger.warning("%s is superseded: %s", path, metadata[SUPERSEDED])
+    for key in ("backbone", "input-size", "backbone-fingerprint"):
+        _entry(metadata, key, name)
+    given = None if weights is None else str(weights)
+    backbone = load_backbone_of(path, metadata, weights=given, batch_size=batch_size, device=device, engine=engine)
+    expected = metadata["backbone-fingerprint"]
+    if backbone.fingerprint != expected:
+        raise ValueError(
+            f"head {name!r} was made with a backbone {backbone.name!r} of fingerprint {expected}, but the one loaded "
+            f"here (weights: {backbone.weights_source}) has {backbone.fingerprint}: its weights or its transform "
+            f"differ. Pass the right weight file as `weights`."
+        )
+    feature_map = feature_map_from_dict(json.loads(_entry(metadata, "feature-map", name)))
+    class_names = json.loads(_entry(metadata, "class-names", name))
+    if not isinstance(class_names, list) or not all(isinstance(class_name, str) for class_name in class_names):
+        raise ValueError(f"head {name!r}: class-names must be a JSON list of strings, got {class_names!r}")
+    return Classifier(
+        backbone,
+        feature_map,
+        head,
+        class_names,
+        name,
+        temperature=_temperature(metadata, name),
+        calibrated_on=metadata.get("calibrated-on", ""),
+    )
+
+
+def _temperature(metadata: dict[str, str], method: str) -> float:
+    """Return 1 for a head that was saved without one."""
+    given = metadata.get("temperature", "1.0")
+    try:
+        return float(given)
+    except ValueError as error:
+        raise ValueError(f"head {method!r}: temperature must be a number, got {given!r}") from error
+
+
+def _most_accurate(folder: Path) -> str:
+    path = folder / "results.json"
+    heads = _heads(folder)
+    if not path.is_file() and len(heads) == 1:
+        return heads[0]  # a folder made by `fedstats export --hub`
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist, so there is no most accurate method; {_available(folder)}")
+    results = read_json_file(path)
+    entries: dict[str, dict[str, float | None]] = {**results.get("methods", {}), **results.get("training", {})}
+    accuracies = {name: accuracy for name, entry in entries.items() if (accuracy := entry["accuracy"]) is not None}
+    if not accuracies:
+        raise ValueError(f"{path} has no method with an accuracy: name the method to load; {_available(folder)}")
+    return max(accuracies, key=accuracies.__getitem__)
+
+
+def _head_path(folder: Path, method: str) -> Path:
+    path = folder / "heads" / f"{method}.safetensors"
+    if not path.is_file():
+        raise FileNotFoundError(f"no head of method {method!r}; {_available(folder)}")
+    return path
+
+
+def _available(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
+    return f"{folder} has heads of: {', '.join(_heads(folder)) or 'no method (status.json says how the run ended)'}"
+
+
+def _heads(folder: Path) -> list[str]:
+    files = (folder / "heads").glob("*.safetensors")
+    return sorted(path.stem for path in files if not path.name.endswith(SUFFIX))
+
+
+def _entry(metadata: dict[str, str], key: str, method: str) -> str:
+    if key not in metadata:
+        raise ValueError(f"head {method!r}: its metadata must have {key!r}, got only {', '.join(sorted(metadata))}")
+    return metadata[key]

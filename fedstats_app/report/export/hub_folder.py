@@ -1,0 +1,92 @@
+"""One head of a run as a folder that can be pushed to the Hugging Face hub as it is, and loaded again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedstats_app.data.paths import without_folders
+from fedstats_app.report.head_file import head_to_bytes, read_head
+from fedstats_app.report.model_card import CARD_NAME, model_card
+from fedstats_app.report.tuned_backbone import FILE_KEY
+from fedstats_app.storage.files import to_json, write_atomically
+from fedstats_app.storage.json_digest import read_json_file
+
+PREPROCESSING = "preprocessor_config.json"
+# What of results.json the card of one head tells. The rest is about other heads, or about sites.
+_OF_THE_RUN = ("evaluated_on", "num_clients_asked", "num_clients_merged", "num_test_examples", "num_unreadable")
+_IN_A_RUN = "/path/to/the/run/folder"
+
+
+def write_hub_folder(run_folder: Path, method: str, folder: Path, *, licence: str, onnx: bool) -> list[Path]:
+    """Write a head, its card and its preprocessing, and its backbone where training changed that.
+
+    Paths of this machine do not stand in what is written, nor anything of single sites.
+
+    Parameters
+    ----------
+    run_folder : Path
+        With the head and results.json.
+    method : str
+        The head's name.
+    folder : Path
+        Is made; it must be empty or not be there.
+    licence : str
+        Of the head, as the hub names it; "" says that the backbone's and the data's are to be looked at.
+    onnx : bool
+        Whether an ONNX file `METHOD.onnx` will lie beside, which the card tells.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If the folder has something in it, or head or results are missing or damaged.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} must be an empty folder, or not be there")
+    source = run_folder / "heads" / f"{method}.safetensors"
+    head, metadata = read_head(source)
+    shown = {key: without_folders(value) for key, value in metadata.items()}
+    results = read_json_file(run_folder / "results.json")
+    files = {
+        folder / "heads" / source.name: head_to_bytes(head, shown),
+        folder / PREPROCESSING: to_json(_preprocessing(shown)).encode(),
+        folder / CARD_NAME: _card(method, shown, results, licence, onnx=onnx).encode(),
+    }
+    if tuned := metadata.get(FILE_KEY):
+        files[folder / "heads" / Path(tuned).name] = (source.with_name(Path(tuned).name)).read_bytes()
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+    return list(files)
+
+
+def _preprocessing(metadata: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "backbone": metadata["backbone"],
+        "backbone_fingerprint": metadata["backbone-fingerprint"],
+        "class_names": json.loads(metadata["class-names"]),
+        "transform": json.loads(metadata.get("transform", "{}")),
+    }
+
+
+def _card(method: str, metadata: Mapping[str, str], results: Mapping[str, Any], licence: str, *, onnx: bool) -> str:
+    of_head = {
+        part: {method: results[part][method]} for part in ("methods", "training") if method in results.get(part, {})
+    }
+    card = model_card({method: metadata}, {key: results[key] for key in _OF_THE_RUN if key in results} | of_head)
+    # What kind of licence "other" is, the hub wants to have a name for.
+    lines = [f"license: {licence}"] if licence else ["license: other", "license_name: of-backbone-and-data"]
+    card = card.replace("---\n", "\n".join(["---", *lines, ""]), 1).replace(_IN_A_RUN, "/path/of/this/folder")
+    if onnx:
+        card += (
+            f"\n## ONNX\n\n`{method}.onnx` is backbone and head in one file, which predicts without torch; its header "
+            "says what to feed it.\n"
+        )
+    return card

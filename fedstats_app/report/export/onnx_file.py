@@ -1,0 +1,178 @@
+"""A classifier as one ONNX file: preprocessing, backbone and calibrated head, and in its header how to use it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import io
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import PIL
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from fedstats_app import __version__
+from fedstats_app.backbones.text.transform import TextTransform
+from fedstats_app.backbones.transform import ImageTransform
+from fedstats_app.report.classifier import Classifier
+from fedstats_app.report.export.network import ImageNetwork, TextNetwork
+from fedstats_app.report.export.pillow_resize import order_of_pillow
+
+if TYPE_CHECKING:
+    import onnx
+
+_LIBRARIES = ("onnx", "onnxscript", "onnxruntime")
+_OPSET = 18
+# A protocol buffer, which an ONNX file is, can have no more.
+_MOST_BYTES = 2**31 - 1
+
+
+class ExportError(Exception):
+    """A classifier cannot be exported; the message says why."""
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """An exported classifier.
+
+    Attributes
+    ----------
+    content : bytes
+        Of the ONNX file.
+    preprocessing : dict
+        As in the file's header: what goes in, in words (`feed`), and the values behind.
+    side : int or None
+        To how many pixels a side images must be resized before; None if the file does that, or takes texts.
+    tokenizer : str or None
+        The `tokenizer.json` that belongs to a classifier of texts.
+    """
+
+    content: bytes
+    preprocessing: Mapping[str, Any]
+    side: int | None = None
+    tokenizer: str | None = None
+
+
+def to_onnx(classifier: Classifier) -> OnnxModel:
+    """Export a classifier; whether the file does the same, `fedstats_app.report.export.onnx_check` says.
+
+    The output `probabilities` is (N, C) float32. Images go into `images`, (N, H, W, 3) uint8; H and W are any where the
+    resize can be expressed, else the backbone's input size. Texts go into `input_ids` and `attention_mask`, (N, T)
+    int64.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        Its backbone is on the CPU afterwards.
+
+    Raises
+    ------
+    ExportError
+        If a library is missing, the network has what ONNX lacks, the classifier puts texts into a prompt, or the file
+        would have more than 2 GB.
+    """
+    if missing := [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]:
+        raise ExportError(f"ONNX needs {', '.join(missing)}: pip install 'fedstats-app[export]'")
+    backbone = classifier.backbone
+    if (size := sum(one.numel() * one.element_size() for one in backbone.module.state_dict().values())) > _MOST_BYTES:
+        raise ExportError(f"{backbone.name} has {size / 1e9:.1f} GB of weights, and an ONNX file can have 2 GB")
+    return _of_texts(classifier) if classifier.kind == "text" else _of_images(classifier)
+
+
+def _of_images(classifier: Classifier) -> OnnxModel:
+    transform = classifier.backbone.transform
+    assert isinstance(transform, ImageTransform)  # noqa: S101  # of images there is no other
+    order, size = order_of_pillow(transform.interpolation), transform.input_size
+    what = f"{size} x {size} pixels by Pillow's {transform.interpolation}"
+    sides = "resized to " + what + ", H = W" if order is None else "all of a batch of one size"
+    inside = "normalisation is inside" if order is None else f"the resize to {what} and the normalisation are inside"
+    preprocessing = {
+        "feed": f"images: uint8 RGB (N, H, W, 3), upright, transparency on white, {sides}; {inside}",
+        "resize-inside": order is not None,
+        "resized-as-by": f"Pillow {PIL.__version__}",
+        **transform.spec,
+    }
+    blank = torch.zeros((2, size, size, 3) if order is None else (2, 37, 51, 3), dtype=torch.uint8)
+    axes = {0: Dim("N")} if order is None else {0: Dim("N"), 1: Dim("H"), 2: Dim("W")}
+    content = _exported(classifier, ImageNetwork(classifier, order), {"images": blank}, axes, preprocessing)
+    return OnnxModel(content, preprocessing, size if order is None else None)
+
+
+def _of_texts(classifier: Classifier) -> OnnxModel:
+    transform = classifier.backbone.transform
+    assert isinstance(transform, TextTransform)  # noqa: S101  # of texts there is no other
+    if transform.template:
+        raise ExportError(
+            f"head {classifier.method} reads texts within the prompt {transform.template!r} (text-template), which is "
+            "put together outside the network: only sentence encoders are exported"
+        )
+    preprocessing = {
+        "feed": "input_ids and attention_mask: int64 (N, T) of the .tokenizer.json beside this file, which cuts texts "
+        f"off at {transform.input_size} tokens and pads them",
+        **transform.spec,
+    }
+    ids, mask = torch.stack([transform("some text"), transform("and another text")]).unbind(dim=1)
+    inputs, axes = {"input_ids": ids, "attention_mask": mask}, {0: Dim("N"), 1: Dim("T", max=transform.input_size)}
+    content = _exported(classifier, TextNetwork(classifier), inputs, axes, preprocessing)
+    return OnnxModel(content, preprocessing, tokenizer=transform.standalone_tokenizer())
+
+
+def _exported(
+    classifier: Classifier,
+    network: nn.Module,
+    inputs: Mapping[str, Tensor],
+    axes: Mapping[int, Any],
+    preprocessing: Mapping[str, object],
+) -> bytes:
+    classifier.feature_map(torch.zeros(1, classifier.backbone.feature_dim))  # what it draws must be there when traced
+    try:
+        # What the exporter prints and warns of is for its developers.
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                network.eval(),
+                tuple(inputs.values()),
+                dynamo=True,
+                dynamic_shapes={name: dict(axes) for name in inputs},
+                input_names=list(inputs),
+                output_names=["probabilities"],
+                opset_version=_OPSET,
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ExportError(f"{classifier.backbone.name} cannot be expressed in ONNX: {first}") from error
+    assert program is not None  # noqa: S101  # so with dynamo=True
+    proto = program.model_proto
+    _forget_source(proto)
+    for key, value in _header(classifier, preprocessing).items():
+        proto.metadata_props.add(key=key, value=value)
+    content: bytes = proto.SerializeToString()
+    return content
+
+
+def _forget_source(proto: onnx.ModelProto) -> None:
+    """Take out where in Python every operation comes from: paths of this machine, and megabytes."""
+    for part in (proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.initializer, *proto.functions):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+
+
+def _header(classifier: Classifier, preprocessing: Mapping[str, object]) -> dict[str, str]:
+    return {
+        "class-names": json.dumps(classifier.class_names),
+        "preprocessing": json.dumps(preprocessing),
+        "method": classifier.method,
+        "temperature": str(classifier.temperature),
+        "calibrated-on": classifier.calibrated_on,
+        "backbone": classifier.backbone.name,
+        "backbone-fingerprint": classifier.backbone.fingerprint,
+        "backbone-licence": json.dumps(dataclasses.asdict(classifier.backbone.licence)),
+        "made-by": f"fedstats-app {__version__}",
+    }

@@ -1,0 +1,121 @@
+"""What one method achieved and what it cost."""
+
+from dataclasses import asdict, dataclass, field, fields
+
+from fedstats_app.heads import Calibration
+from fedstats_app.report.client_accuracy import ClientAccuracy
+
+MOST_CONFUSED = 20  # pairs of classes that a result names
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """One method's entry in results.json and one row of the table.
+
+    Attributes
+    ----------
+    method : str
+        Name in the configuration, in lower case.
+    accuracy : float or None
+        Share of test samples classified correctly, 0 to 1; None where nothing was evaluated.
+    macro_accuracy : float or None
+        Balanced accuracy: mean of the per-class accuracies, 0 to 1.
+    per_class_accuracy : list of (float or None)
+        Sensitivity (recall), one entry per class; None for a class without test samples.
+    num_examples : int
+        Training samples behind the head.
+    num_clients : int
+        K, clients whose statistics were merged.
+    uplink_bytes : int
+        Bytes from all clients by the papers' formulas (`fedstats_app.report.uplink_bytes`).
+    wire_bytes : int
+        Bytes from all clients as sent.
+    solve_seconds : float
+        Time to solve for the head on the server.
+    regulariser : str
+        What regularised the solve, in words, such as `lambda 310 (auto)`.
+    ridge_effective : float or None
+        The number that was in effect added to the diagonal of the scatter matrix.
+    condition_number : float or None
+        Of the system solved.
+    calibration : Calibration or None
+        The temperature that makes probabilities of the head's scores; None where nothing was evaluated.
+    notes : list of str
+        Anything the reader should know about this method's run.
+    parameters : dict
+        The solver's numbers by name, as :class:`fedstats_app.heads.SolveReport` has them.
+    accuracy_interval : tuple of float or None
+        Wilson's 95% interval of the accuracy (:func:`fedstats_app.report.intervals.wilson_interval`), for samples
+        drawn independently from where these come from. The other measures have none.
+    macro_f1 : float or None
+        Mean of the per-class F1, 0 to 1.
+    macro_auroc, macro_auroc_error : float or None
+        Mean of the per-class areas under the ROC curve, one class against the others, ranked by margin
+        (:mod:`fedstats_app.heads.margins`), and the most by which the bins can have moved it.
+    per_class_examples : list of int
+        Test samples of each class: what an interval of its sensitivity needs.
+    per_class_specificity, per_class_f1, per_class_auroc : list of (float or None)
+        One entry per class; None where there are no samples of other classes, where the class is neither true nor
+        predicted, and where either kind of samples is missing.
+    most_confused : list of tuple of int
+        (true class, predicted class, test samples) of the pairs confused most often, at most
+        :data:`MOST_CONFUSED`.
+    client_accuracy : ClientAccuracy or None
+        How the accuracy differs between clients; None where the server evaluated.
+    probe_step : float or None
+        From which the learning rate of a probe follows (:func:`fedstats_app.training.probe_rate.probe_step`), of the
+        features that the head takes.
+    """
+
+    method: str
+    accuracy: float | None
+    macro_accuracy: float | None
+    per_class_accuracy: list[float | None]
+    num_examples: int
+    num_clients: int
+    uplink_bytes: int
+    wire_bytes: int
+    solve_seconds: float
+    regulariser: str
+    ridge_effective: float | None = None
+    condition_number: float | None = None
+    calibration: Calibration | None = None
+    notes: list[str] = field(default_factory=list)
+    parameters: dict[str, float] = field(default_factory=dict)
+    accuracy_interval: tuple[float, float] | None = None
+    macro_f1: float | None = None
+    macro_auroc: float | None = None
+    macro_auroc_error: float | None = None
+    per_class_examples: list[int] = field(default_factory=list)
+    per_class_specificity: list[float | None] = field(default_factory=list)
+    per_class_f1: list[float | None] = field(default_factory=list)
+    per_class_auroc: list[float | None] = field(default_factory=list)
+    most_confused: list[tuple[int, int, int]] = field(default_factory=list)
+    client_accuracy: ClientAccuracy | None = None
+    probe_step: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        for name in ("accuracy", "macro_accuracy", "macro_f1", "macro_auroc"):
+            share = getattr(self, name)
+            if share is not None and not 0.0 <= share <= 1.0:
+                raise ValueError(f"{self.method}: {name} must be between 0 and 1 or None, got {share}")
+        for name in ("num_examples", "num_clients", "uplink_bytes", "wire_bytes", "solve_seconds"):
+            amount = getattr(self, name)
+            if not amount >= 0:
+                raise ValueError(f"{self.method}: {name} must be at least 0, got {amount}")
+
+    def to_json(self) -> dict[str, object]:
+        """Give the entry for results.json, without the method's name, which is its key there.
+
+        Returns
+        -------
+        dict
+            Field name to value, in the order of the fields.
+        """
+        entry = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "method"}
+        return {
+            **entry,
+            "calibration": None if self.calibration is None else asdict(self.calibration),
+            "client_accuracy": None if self.client_accuracy is None else self.client_accuracy.to_json(),
+        }

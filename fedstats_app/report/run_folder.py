@@ -1,0 +1,321 @@
+"""The folder that a run leaves behind: status, configuration, results, clients, heads, plots."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.data.paths import without_folders
+from fedstats_app.heads import LinearHead
+from fedstats_app.report.head_file import head_to_bytes
+from fedstats_app.report.rounds_file import RoundsFile, read_rounds
+from fedstats_app.report.status_file import write_status_file
+from fedstats_app.report.training_record import RoundRecord
+from fedstats_app.report.tuned_backbone import FILE_KEY, PATH_KEYS, Normalisation, tuned_metadata
+from fedstats_app.storage.files import append_line, tensors_to_bytes, write_atomically
+from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
+
+DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
+Status = Literal["running", "completed", "failed"]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@=()%-]*")
+
+_README = """# A run of fedstats-app
+
+| file | what it is |
+|---|---|
+| status.json | whether the run is running, completed or failed, why, and when it started and ended (UTC) |
+| traceback.txt | of a run that failed: where in the code |
+| config.json | everything that was used: settings, versions, seeds |
+| results.json | methods: accuracy, clients, bytes sent, time to solve; training: accuracy, rounds, bytes, compute |
+| clients.jsonl | one line per client: what it sent, how long it took, and why it failed if it did |
+| disclosure.jsonl | what left each site: one line per client and kind of message, fields with shapes and bytes |
+| statistics.safetensors | SENSITIVE, readable by you only: the statistics of all clients, for a later run (`extend`) |
+| clients/ | SENSITIVE, if it was asked for: what each client sent, so that one can be removed (`fedstats remove`) |
+| rounds.jsonl | one line per round of training: accuracy, loss, bytes, forward passes, clients |
+| heads/ | classifier heads, and backbones that training changed (safetensors; a head's header says how it was made) |
+| checkpoints/ | where a run that was interrupted goes on from |
+| report.html | all of this in one page for a browser, without network; `fedstats report` makes it again |
+| examples.json | for the report: small pictures of the server's own test images that the best head got wrong |
+| plots/ | pictures (PNG): accuracy against megabytes, labels per client, confusion matrices, training |
+
+A file that is missing here was not reached: see status.json. In the JSON files, `null` stands for a value that there is
+not, and the strings `"inf"` and `"-inf"` for infinite numbers.
+
+To classify a picture with the most accurate head (or name one: `load(folder, "fed3r")`):
+
+```python
+import fedstats_app
+classifier = fedstats_app.load({folder!r})
+print(classifier.predict("picture.png"))
+```
+"""
+
+
+class RunFolder:
+    """One run's folder. Every file in it is replaced in one step, so a reader never sees half of one.
+
+    Make one with `RunFolder.create`.
+
+    Attributes
+    ----------
+    path : Path
+        Absolute path of the folder.
+    run_id : str
+        Flower's id of the run.
+    started : datetime
+        When the folder was made, in UTC.
+    """
+
+    def __init__(self, path: Path, run_id: str, started: datetime) -> None:
+        self.path = path
+        self.run_id = run_id
+        self.started = started
+        self._rounds = RoundsFile(path / "rounds.jsonl")
+        # A hook for trackers; it sees every round of training when it is written down.
+        self.on_round: Callable[[RoundRecord], None] | None = None
+
+    @classmethod
+    def create(cls, output_dir: str, run_id: int | str, now: datetime | None = None) -> Self:
+        """Make a new sub-folder `<yyyymmddThhmmssZ>-<run id>`; `-2`, `-3`, ... is added where it exists already.
+
+        Parameters
+        ----------
+        output_dir : str
+            Absolute path or one that starts with `~`; "" is `~/fedstats-runs`. Made if it does not exist.
+        run_id : int or str
+            Letters, digits, `.`, `_` and `-`.
+        now : datetime, optional
+            Start of the run, with a time zone; by default the clock's time.
+
+        Returns
+        -------
+        RunFolder
+            The folder, with a README.md in it.
+
+        Raises
+        ------
+        ValueError
+            If `output_dir` is relative, `run_id` does not suit a file name, or `now` has no time zone.
+        NotADirectoryError
+            If `output_dir` is a file.
+        OSError
+            If the folder cannot be made.
+        """
+        root = _output_root(output_dir)
+        name = _checked_name("run id", str(run_id))
+        started = _utc(now)
+        root.mkdir(parents=True, exist_ok=True)
+        folder = cls(_new_folder(root, f"{started:%Y%m%dT%H%M%SZ}-{name}"), name, started)
+        write_atomically(folder.path / "README.md", _README.format(folder=str(folder.path)).encode())
+        return folder
+
+    @classmethod
+    def reopen(cls, path: str, run_id: int | str, now: datetime | None = None) -> Self:
+        """Go on in the folder of a run that was interrupted.
+
+        Parameters
+        ----------
+        path : str
+            The folder; absolute or starting with `~`.
+        run_id, now
+            Of the run that goes on, as for `create`.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no status.json: this is no run folder.
+        ValueError
+            As `create`.
+        """
+        folder = _output_root(path)
+        if not (folder / "status.json").is_file():
+            raise FileNotFoundError(f"resume: {folder} is no run folder: it has no status.json")
+        return cls(folder, _checked_name("run id", str(run_id)), _utc(now))
+
+    @property
+    def plots_path(self) -> Path:
+        """Folder for the plots."""
+        return self.path / "plots"
+
+    def write_status(self, state: Status, reason: str = "") -> None:
+        """Write status.json: state, reason, start and, unless running, end.
+
+        Parameters
+        ----------
+        state : {"running", "completed", "failed"}
+            Where the run stands.
+        reason : str
+            Why it failed, or what a reader should know.
+
+        Raises
+        ------
+        ValueError
+            If `state` is none of the three.
+        OSError
+            If the file can neither be replaced nor written over.
+        """
+        if state not in get_args(Status):
+            raise ValueError(f"state must be one of {', '.join(get_args(Status))}, got {state!r}")
+        ended = None if state == "running" else _timestamp(_utc(None))
+        write_status_file(
+            self.path / "status.json",
+            {
+                "state": state,
+                "reason": reason,
+                "run_id": self.run_id,
+                "started": _timestamp(self.started),
+                "ended": ended,
+            },
+        )
+
+    def write_traceback(self, text: str) -> None:
+        """Write traceback.txt: where in the code a run failed."""
+        write_atomically(self.path / "traceback.txt", text.encode("utf-8", "replace"))
+
+    def remove_traceback(self) -> None:
+        """Remove that of a run that goes on after it failed."""
+        (self.path / "traceback.txt").unlink(missing_ok=True)
+
+    def write_config(self, config: Mapping[str, object]) -> None:
+        """Write config.json: everything that was used, with a digest."""
+        self._write_json("config.json", config)
+
+    def write_results(self, results: Mapping[str, object]) -> None:
+        """Write results.json, which has a mapping `methods` of method name to `MethodResult.to_json()`."""
+        self._write_json("results.json", results)
+
+    def read_results(self) -> dict[str, Any]:
+        """Read results.json; where there is none there are no results.
+
+        Raises
+        ------
+        ValueError
+            If it is damaged.
+        """
+        path = self.path / "results.json"
+        return read_json_file(path) if path.is_file() else {}
+
+    def add_results(self, section: str, entries: Mapping[str, object]) -> None:
+        """Put entries into a section of results.json, beside what is there."""
+        results = self.read_results()
+        self.write_results({**results, section: {**results.get(section, {}), **entries}})
+
+    def forget_clients(self) -> None:
+        """Begin clients.jsonl anew: a first stage that was interrupted is done again as a whole."""
+        (self.path / "clients.jsonl").unlink(missing_ok=True)
+
+    def append_client(self, client: Mapping[str, object]) -> None:
+        """Add one client's line to clients.jsonl, not forced to disk: a run that goes on writes the file anew."""
+        append_line(self.path / "clients.jsonl", to_json_with_digest(client, indent=None), forced=False)
+
+    def write_clients(self, clients: Iterable[Mapping[str, object]]) -> None:
+        """Write clients.jsonl anew, when more is known of every client than when it answered."""
+        lines = "".join(to_json_with_digest(client, indent=None) + "\n" for client in clients)
+        write_atomically(self.path / "clients.jsonl", lines.encode())
+
+    def append_round(self, record: RoundRecord) -> None:
+        """Add one round's line to rounds.jsonl, in place of what a run that was killed left of it and of later ones."""
+        self._rounds.append(record)
+        if self.on_round is not None:
+            self.on_round(record)
+
+    def read_rounds(self) -> list[RoundRecord]:
+        """Read rounds.jsonl, as `fedstats_app.report.rounds_file.read_rounds` does."""
+        return read_rounds(self._rounds.path)
+
+    def save_head(
+        self,
+        name: str,
+        head: LinearHead,
+        metadata: Mapping[str, str],
+        *,
+        tuned: Backbone | None = None,
+        normalisation: Normalisation = "batch",
+    ) -> Path:
+        """Write heads/<name>.safetensors; the same head and metadata give the same bytes.
+
+        Parameters
+        ----------
+        name : str
+            The method's lower-case name, or the training's.
+        head : LinearHead
+            The head; saved in float32.
+        metadata : mapping of str to str
+            What is needed to use the head (see :mod:`fedstats_app.report.head_file`).
+        tuned : Backbone, optional
+            The backbone that was trained with it (`fedstats_app.report.tuned_backbone.with_module`): its weights are
+            written to heads/<name>.backbone.safetensors and the head's metadata name that file.
+        normalisation : {"batch", "groupnorm"}
+            Whether the tuned backbone has the architecture's own normalisation layers or GroupNorm for BatchNorm.
+
+        Returns
+        -------
+        Path
+            The head's file.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `fedstats_app.report.head_file.head_to_bytes`, or if `name` does not suit a file name.
+        """
+        path = self.path / "heads" / f"{_checked_name('head name', name)}.safetensors"
+        entries = dict(metadata)
+        if tuned is not None:
+            entries.update(tuned_metadata(name, tuned, normalisation))
+        entries |= {key: without_folders(entries[key]) for key in PATH_KEYS if key in entries}
+        content = head_to_bytes(head, entries)
+        path.parent.mkdir(exist_ok=True)
+        if tuned is not None:  # first, so that no head is without its backbone
+            weights = tensors_to_bytes(tuned.module.state_dict(), {"format": "pt"})
+            write_atomically(path.with_name(entries[FILE_KEY]), weights)
+        write_atomically(path, content)
+        return path
+
+    def _write_json(self, name: str, value: Mapping[str, object]) -> None:
+        write_atomically(self.path / name, (to_json_with_digest(value) + "\n").encode())
+
+
+def _output_root(output_dir: str) -> Path:
+    given = output_dir or DEFAULT_OUTPUT_DIR
+    try:
+        root = Path(given).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"output-dir: {given!r}: {error}") from error
+    if not root.is_absolute():
+        # Flower runs the app in a folder that depends on which shell started its background process.
+        raise ValueError(f"output-dir must be an absolute path or start with ~, got {output_dir!r}")
+    if root.exists() and not root.is_dir():
+        raise NotADirectoryError(f"output-dir must be a folder, but {root} is a file")
+    return root
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    number = 1
+    while True:
+        path = root / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def _checked_name(what: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{what} must be letters, digits and ._@=()%-, and begin with a letter or digit, got {name!r}")
+    return name
+
+
+def _utc(moment: datetime | None) -> datetime:
+    if moment is None:
+        return datetime.now(UTC)
+    if moment.tzinfo is None:
+        raise ValueError(f"now must have a time zone, got {moment.isoformat()}")
+    return moment.astimezone(UTC)
+
+
+def _timestamp(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

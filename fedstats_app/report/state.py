@@ -1,0 +1,114 @@
+"""What a run's stages hand on, live or read back from the run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedstats_app.heads import LinearHead, SolveReport
+from fedstats_app.report.head_file import read_head
+from fedstats_app.statistics import CollectedStatistics, FeatureMap, feature_map_from_dict
+from fedstats_app.storage.json_digest import read_json_file, read_json_lines
+
+
+@dataclass(frozen=True)
+class SolvedHead:
+    """A head of a run folder, with what the run said of it.
+
+    Attributes
+    ----------
+    head : LinearHead
+        As its file has it; its report names the regulariser and the parameters.
+    feature_map : FeatureMap
+        Between the backbone and it.
+    accuracy : float or None
+        None where nothing was evaluated.
+    wire_bytes : int
+        That all clients sent for it.
+    probe_step : float or None
+        As :class:`fedstats_app.report.method_result.MethodResult` has it, of the features that it takes; None where
+        nobody knows.
+    """
+
+    head: LinearHead
+    feature_map: FeatureMap
+    accuracy: float | None = None
+    wire_bytes: int = 0
+    probe_step: float | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """What the closed-form stage leaves to those after it; nothing before that.
+
+    Attributes
+    ----------
+    heads : mapping
+        From method to its head.
+    clients : mapping
+        From every client that is in the heads to its number of samples.
+    client_scores : mapping
+        From method to accuracy and mean loss in nats of its head on what all of these clients hold out. Without methods
+        whose head does not know a class, since a model in training knows all; empty if a client did not answer.
+    client_accuracies : mapping
+        From method to its head's accuracy on what each client holds out, by client; empty where the server evaluated.
+    statistics : CollectedStatistics or None
+        What the heads were solved from, where a later stage needs it.
+    """
+
+    heads: Mapping[str, SolvedHead] = field(default_factory=dict)
+    clients: Mapping[int, int] = field(default_factory=dict)
+    client_scores: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    client_accuracies: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    statistics: CollectedStatistics | None = None
+
+
+def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> State:
+    """Return what the first stage of a run has left in its folder.
+
+    Parameters
+    ----------
+    folder : Path
+        A run folder with results.json.
+    statistics : CollectedStatistics, optional
+        What the heads were solved from. They can be large, and are read by who needs them.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If its files are damaged or do not belong together.
+    """
+    record = read_json_file(folder / "results.json")
+    heads = {}
+    for name, result in record["methods"].items():
+        head, metadata = read_head(folder / "heads" / f"{name}.safetensors")
+        parameters = {key: float(value) for key, value in result.get("parameters", {}).items()}
+        head = replace(head, report=SolveReport(result["regulariser"], parameters))
+        feature_map = feature_map_from_dict(json.loads(metadata["feature-map"]))
+        sent, step = int(result["wire_bytes"]), result.get("probe_step")  # which earlier versions did not write down
+        heads[name] = SolvedHead(head, feature_map, result["accuracy"], sent, step)
+    outcomes = read_json_lines(folder / "clients.jsonl")
+    merged = [outcome for outcome in outcomes if outcome["outcome"] in ("merged", "known")]
+    clients = {int(outcome["client"]): int(outcome["num_examples"]) for outcome in merged}
+    accuracies = {
+        name: {int(client): accuracy for client, accuracy in result["client_accuracy"]["by_client"].items()}
+        for name, result in record["methods"].items()
+        if result.get("client_accuracy")
+    }
+    return State(heads, clients, _client_scores(record, heads), accuracies, statistics)
+
+
+def _client_scores(record: Mapping[str, Any], heads: Mapping[str, SolvedHead]) -> dict[str, tuple[float, float]]:
+    if record["evaluated_on"] != "clients" or record["evaluation_failures"]:
+        return {}
+    calibrations = {name: result["calibration"] for name, result in record["methods"].items()}
+    return {
+        name: (record["methods"][name]["accuracy"], calibration["nll_before"])
+        for name, calibration in calibrations.items()
+        if calibration is not None
+        and calibration["num_examples"] == record["num_test_examples"]
+        and bool(heads[name].head.present.all())
+    }

@@ -1,0 +1,326 @@
+"""What each round of training achieved and cost, and what a whole training did."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+from fedstats_app.heads import Calibration
+from fedstats_app.report.client_accuracy import ClientAccuracy
+from fedstats_app.report.quality import QUALITY
+
+RANDOM_START = "random"
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round of one training: one line of rounds.jsonl.
+
+    A round is one aggregation. Bytes and forward passes are those of this round alone, of all its clients together.
+
+    Attributes
+    ----------
+    stage : str
+        What is trained: `probe` (the head), `full`, `features` (the backbone under a fixed head), ...
+    start : str
+        What the training started from: a method such as `fedcof`, or `random`.
+    round : int
+        Absolute, also after the run was resumed; 0 is the start, before any training.
+    accuracy : float or None
+        Share of test samples classified correctly, 0 to 1; None where nothing was evaluated.
+    loss : float or None
+        Mean cross-entropy on the test samples (natural logarithm).
+    train_loss : float or None
+        Mean over the samples of the clients' own losses in their last local epoch.
+    num_clients : int
+        Clients whose updates were averaged.
+    num_failed : int
+        Clients that were asked and whose updates were not.
+    bytes_up, bytes_down : int
+        From and to the clients.
+    forward_passes : int
+        Passes of one sample through the backbone; the backward pass counts as two.
+    seconds : float
+        Wall-clock time.
+    bytes_catch_up : int
+        To clients besides, for what they have missed or to begin with (FedMeZO).
+    held_out_accuracy : float or None
+        On what clients hold out, where that chooses the round whose model is kept.
+    """
+
+    stage: str
+    start: str
+    round: int
+    accuracy: float | None = None
+    loss: float | None = None
+    train_loss: float | None = None
+    num_clients: int = 0
+    num_failed: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    forward_passes: int = 0
+    seconds: float = 0.0
+    bytes_catch_up: int = 0
+    held_out_accuracy: float | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """All bytes of the round."""
+        return self.bytes_up + self.bytes_down + self.bytes_catch_up
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        if self.accuracy is not None and not 0.0 <= self.accuracy <= 1.0:
+            raise ValueError(f"{self._who()}: accuracy must be between 0 and 1 or None, got {self.accuracy}")
+        counted = ("round", "num_clients", "num_failed", "bytes_up", "bytes_down", "bytes_catch_up", "forward_passes")
+        for name in (*counted, "seconds"):
+            amount = getattr(self, name)
+            if not amount >= 0:
+                raise ValueError(f"{self._who()}: {name} must be at least 0, got {amount}")
+
+    def to_json(self) -> dict[str, object]:
+        """Give the line for rounds.jsonl: field name to value, in the order of the fields."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> Self:
+        """Read what `to_json` gave, also after it was written by `fedstats_app.storage.files.to_json`.
+
+        Parameters
+        ----------
+        line : mapping
+            A loss may be the string `"inf"`, which JSON has instead of an infinite number.
+
+        Raises
+        ------
+        ValueError
+            If a field is missing or unknown, or a value is outside its range.
+        """
+        expected = [item.name for item in fields(cls)]
+        # Runs of versions that had no FedMeZO, or kept the last round always, lack these.
+        line = {"bytes_catch_up": 0, "held_out_accuracy": None, **line}
+        if set(line) != set(expected):
+            raise ValueError(f"a round must have {', '.join(expected)}, got {', '.join(sorted(line))}")
+        losses = {name: None if line[name] is None else float(line[name]) for name in ("loss", "train_loss")}
+        return cls(**{**line, **losses})
+
+    def _who(self) -> str:
+        return f"{self.start}-{self.stage}, round {self.round}"
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """A whole training: an entry under `training` in results.json, one row of the table, one curve.
+
+    Attributes
+    ----------
+    name : str
+        Such as `fedcof-probe`; its head file has this name.
+    stage, start : str
+        As in every one of its rounds.
+    rounds : sequence of RoundRecord
+        In ascending order, at least one; round 0, where it is there, is the start.
+    stopped : str
+        Why it ended: `rounds done`, or which plateau.
+    start_bytes : int
+        Bytes up and down, of all clients, that the start itself took: those of the closed-form stage, 0 for a random
+        head.
+    start_forward_passes : int
+        Forward passes that the start itself took.
+    formula_bytes : int
+        Bytes of the training, up and down, by the papers' formula (`fedstats_app.report.training_bytes`).
+    thesis_forward_passes : int
+        Forward passes of the training by the thesis's formula (`fedstats_app.report.forward_passes`).
+    notes : sequence of str
+        Anything a reader should know.
+    display_name : str
+        The stage in a heading; "" in runs of versions that did not write it down.
+    sent : str
+        What every client sent, in words that follow "clients sent"; "" in runs of such versions.
+    learning_rate : float or None
+        Of the clients' SGD; None where there is none, and in runs of such versions.
+    start_temperature : float
+        By which the start's logits were divided before the first round.
+    quality : mapping
+        What :func:`fedstats_app.report.quality.quality` says of the head in the end; empty where nobody said more
+        than its accuracy.
+    calibration : Calibration or None
+        Of that head, on the samples that scored it.
+    client_accuracy : ClientAccuracy or None
+        How that head's accuracy differs between clients, where they told of its classes.
+    kept_round : int or None
+        The round whose model was kept, if another than the last.
+    """
+
+    name: str
+    stage: str
+    start: str
+    rounds: Sequence[RoundRecord]
+    stopped: str = "rounds done"
+    start_bytes: int = 0
+    start_forward_passes: int = 0
+    formula_bytes: int = 0
+    thesis_forward_passes: int = 0
+    notes: Sequence[str] = field(default_factory=list)
+    display_name: str = ""
+    sent: str = ""
+    learning_rate: float | None = None
+    start_temperature: float = 1.0
+    quality: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    client_accuracy: ClientAccuracy | None = None
+    kept_round: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse rounds that are not one training's, in order, and negative costs."""
+        if not self.rounds:
+            raise ValueError(f"{self.name}: a training must have at least one round, or the start as round 0, got none")
+        strangers = {(one.stage, one.start) for one in self.rounds} - {(self.stage, self.start)}
+        if strangers:
+            raise ValueError(
+                f"{self.name}: every round must be of stage {self.stage!r} from {self.start!r}, got {strangers}"
+            )
+        numbers = [one.round for one in self.rounds]
+        if any(second <= first for first, second in itertools.pairwise(numbers)):
+            raise ValueError(f"{self.name}: rounds must be in ascending order, each once, got {numbers}")
+        for name in ("start_bytes", "start_forward_passes", "formula_bytes", "thesis_forward_passes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{self.name}: {name} must be at least 0, got {getattr(self, name)}")
+
+    @property
+    def from_random_head(self) -> bool:
+        """Whether it is what the others of its stage are compared with."""
+        return self.start == RANDOM_START
+
+    @property
+    def start_accuracy(self) -> float | None:
+        """Accuracy before any training; None where it was not evaluated."""
+        return self.rounds[0].accuracy if self.rounds[0].round == 0 else None
+
+    @property
+    def final_accuracy(self) -> float | None:
+        """Accuracy of the model that was kept: after the last round that was evaluated, or after the one chosen."""
+        if self.kept_round is not None:
+            return next((one.accuracy for one in self.rounds if one.round == self.kept_round), None)
+        return next((one.accuracy for one in reversed(self.rounds) if one.accuracy is not None), None)
+
+    @property
+    def head_round(self) -> int:
+        """Absolute number of the round whose model was kept."""
+        return self.num_rounds if self.kept_round is None else self.kept_round
+
+    @property
+    def best_accuracy(self) -> float | None:
+        """The highest accuracy after any round, the start included."""
+        return max((one.accuracy for one in self.rounds if one.accuracy is not None), default=None)
+
+    @property
+    def best_round(self) -> int | None:
+        """The first round after which the accuracy was the best."""
+        best = self.best_accuracy
+        return None if best is None else self.rounds_to(best)
+
+    @property
+    def num_rounds(self) -> int:
+        """Absolute number of the last round."""
+        return self.rounds[-1].round
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time of all rounds, without what the start took."""
+        return sum(one.seconds for one in self.rounds)
+
+    def cumulative_bytes(self) -> list[int]:
+        """Bytes up and down until after each round, the start's included."""
+        costs = (one.num_bytes for one in self.rounds)
+        return [self.start_bytes + total for total in itertools.accumulate(costs)]
+
+    def cumulative_forward_passes(self) -> list[int]:
+        """Forward passes until after each round, the start's included."""
+        costs = (one.forward_passes for one in self.rounds)
+        return [self.start_forward_passes + total for total in itertools.accumulate(costs)]
+
+    def rounds_to(self, accuracy: float) -> int | None:
+        """First round after which the accuracy is at least this; None where it never was."""
+        index = self._index_of(accuracy)
+        return None if index is None else self.rounds[index].round
+
+    def bytes_to(self, accuracy: float) -> int | None:
+        """Bytes up and down until the accuracy is at least this, the start's included; None where it never was."""
+        index = self._index_of(accuracy)
+        return None if index is None else self.cumulative_bytes()[index]
+
+    def forward_passes_to(self, accuracy: float) -> int | None:
+        """Forward passes until the accuracy is at least this, the start's included; None where it never was."""
+        index = self._index_of(accuracy)
+        return None if index is None else self.cumulative_forward_passes()[index]
+
+    def to_json(self) -> dict[str, object]:
+        """Give the entry for results.json, without the name, which is its key there, and without the rounds.
+
+        Returns
+        -------
+        dict
+            `accuracy` is the final one. The rounds are in rounds.jsonl.
+        """
+        apart = ("name", "rounds", "quality")
+        kept = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in apart}
+        return {
+            **self.quality,
+            "accuracy": self.final_accuracy,
+            "start_accuracy": self.start_accuracy,
+            "best_accuracy": self.best_accuracy,
+            "best_round": self.best_round,
+            "num_rounds": self.num_rounds,
+            "bytes": self.cumulative_bytes()[-1],
+            "forward_passes": self.cumulative_forward_passes()[-1],
+            "seconds": self.seconds,
+            **kept,
+            "calibration": None if self.calibration is None else asdict(self.calibration),
+            "client_accuracy": None if self.client_accuracy is None else self.client_accuracy.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, name: str, entry: Mapping[str, Any], rounds: Iterable[RoundRecord]) -> Self:
+        """Put together an entry of results.json and the lines of rounds.jsonl.
+
+        Parameters
+        ----------
+        name : str
+            The entry's key.
+        entry : mapping
+            As `to_json` gave it.
+        rounds : iterable of RoundRecord
+            Of all trainings of the run; those of this stage and start are taken.
+
+        Raises
+        ------
+        ValueError
+            If the entry lacks a field or there is no round.
+        """
+        taken = [item.name for item in fields(cls) if item.name not in ("name", "rounds")]
+        measured = {key: value for key, value in entry.items() if key in QUALITY}
+        fitted, by_client = entry.get("calibration"), entry.get("client_accuracy")
+        entry = {
+            **{"display_name": "", "sent": "", "learning_rate": None, "start_temperature": 1.0, "kept_round": None},
+            **entry,
+            "quality": measured,
+            "calibration": fitted and Calibration(**fitted),
+            "client_accuracy": by_client and ClientAccuracy.from_json(by_client),
+        }
+        missing = [key for key in taken if key not in entry]
+        if missing:
+            raise ValueError(f"training {name!r} must have {', '.join(missing)}, got only {', '.join(sorted(entry))}")
+        own = [one for one in rounds if (one.stage, one.start) == (entry["stage"], entry["start"])]
+        return cls(name, rounds=own, **{key: entry[key] for key in taken})
+
+    def _index_of(self, accuracy: float) -> int | None:
+        reached = (one.accuracy is not None and one.accuracy >= accuracy for one in self.rounds)
+        return next((index for index, yes in enumerate(reached) if yes), None)
+
+
+def random_head_training(stage: str, results: Iterable[TrainingResult]) -> TrainingResult | None:
+    """Return the training that the others of a stage are compared with, None where no random head was trained."""
+    return next((one for one in results if one.from_random_head and one.stage == stage), None)

@@ -1,0 +1,274 @@
+"""AppConfig: the only reader of run-config. All errors are reported together, before any work."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from fedstats_app.backbones.options import BackboneOptions
+from fedstats_app.data.options import CacheOptions, DataOptions, PartitionOptions
+from fedstats_app.grid.options import FederationOptions
+from fedstats_app.methods import METHODS, PERSONAL_METHODS, RECORDS, ConfiguredMethod, method_list, record_of, varied
+from fedstats_app.personal.options import PersonalOptions
+from fedstats_app.report.trackers.options import TrackerOptions
+from fedstats_app.settings.option import (
+    ConfigError,
+    Options,
+    absolute,
+    flag,
+    number,
+    one_of,
+    option,
+    run_folder,
+    whole,
+)
+from fedstats_app.trainers import TRAINERS, Trainer
+from fedstats_app.trainers.options import FILE_HEAD, MADE_HEADS, TuningOptions
+from fedstats_app.training.options import ClientOptions, OptimizerOptions
+from fedstats_app.training.zeroth_order.options import FedMeZOOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Pixels: the built-in sample's 28 need not become 224.
+BUILTIN_INPUT_SIZE = 64
+
+
+@dataclass(frozen=True)
+class RunOptions(Options):
+    """Which methods, what trains from their heads, which seed, going on from what; what is left behind, and where."""
+
+    method: str = option("all", method_list((), "all"))
+    fine_tune: str = option("none", one_of("none", *TRAINERS))
+    seed: int = option(0, whole(0, 2**31 - 1))
+    mask_absent: bool = option(True, flag)
+    resume: str = option("", run_folder)
+    output_dir: str = option("", absolute)
+    plots: bool = option(True, flag)
+    statistics_error: bool = option(False, flag)
+    save_statistics: bool = option(True, flag)
+    save_client_statistics: bool = option(False, flag)
+    checkpoint_seconds: float = option(30.0, number(0.0))
+
+
+@dataclass(frozen=True)
+class AppConfig:
+    """The options of a run, each group as its owner defines it; what each key means stands in pyproject.toml."""
+
+    run: RunOptions = field(default_factory=RunOptions)
+    data: DataOptions = field(default_factory=DataOptions)
+    partition: PartitionOptions = field(default_factory=PartitionOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    backbone: BackboneOptions = field(default_factory=BackboneOptions)
+    method_options: Mapping[str, Options] = field(
+        default_factory=lambda: {name: method.options() for name, method in RECORDS.items()},
+        hash=False,  # a configuration is a key of what a process keeps, and a dict has no hash
+    )
+    federation: FederationOptions = field(default_factory=FederationOptions)
+    tuning: TuningOptions = field(default_factory=TuningOptions)
+    local: ClientOptions = field(default_factory=ClientOptions)
+    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
+    fedmezo: FedMeZOOptions = field(default_factory=FedMeZOOptions)
+    personal: PersonalOptions = field(default_factory=PersonalOptions)
+    tracker: TrackerOptions = field(default_factory=TrackerOptions)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods to solve, in the order asked for."""
+        return tuple(METHODS) if self.run.method == "all" else tuple(self.run.method.split(","))
+
+    @property
+    def configured_methods(self) -> dict[str, ConfiguredMethod]:
+        """The methods to solve with their options, by name."""
+        seed = self.run.seed
+        return {
+            name: record_of(name).configured(self.options_of(name), seed=seed, variant=name) for name in self.methods
+        }
+
+    def options_of(self, method: str) -> Any:
+        """Return the options of a method or variant, of its record's type."""
+        known = self.method_options.get(method)
+        return varied(self.method_options[record_of(method).name], method) if known is None else known
+
+    def measured(self, features: Callable[[], Tensor] | None, say: Callable[[str], None]) -> AppConfig:
+        """Return the configuration with what its methods take from the server's test features.
+
+        Parameters
+        ----------
+        features : callable or None
+            Returns them, (n, d); None without test data.
+        say : callable
+            Prints a line.
+
+        Raises
+        ------
+        ValueError
+            If there are none but something is to be measured.
+        """
+        measured = {name: record_of(name).measure(self.options_of(name), features, say) for name in self.methods}
+        return replace(self, method_options={**self.method_options, **measured})
+
+    @property
+    def trainer(self) -> Trainer | None:
+        """What trains from the heads, if anything does."""
+        return TRAINERS.get(self.run.fine_tune)
+
+    @property
+    def start_heads(self) -> tuple[str, ...]:
+        """The heads that stage 2 starts from, in the order asked for; ("best",) for the most accurate one."""
+        return self.tuning.start_heads(self.methods)
+
+    def local_from(self, start: str) -> ClientOptions:
+        """Return how clients train from a head: at its own learning rate, if it has one."""
+        rate = self.tuning.rates.get(start)
+        return self.local if rate is None else replace(self.local, learning_rate=rate)
+
+    def backbone_for(self, *, own_data: bool, weights: str = "", engine: str = "") -> BackboneOptions:
+        """Return the backbone's options as they are used.
+
+        Parameters
+        ----------
+        own_data : bool
+            Whether clients are nodes with data of their own.
+        weights : str
+            A node's own path to the weights; "" for the run's.
+        engine : str
+            A node's own engine; "" for the run's.
+        """
+        sized = self.backbone.takes_text or self.backbone.has_own_size
+        small = self.data.dataset == "builtin" and not own_data and not sized
+        size = self.backbone.input_size or (BUILTIN_INPUT_SIZE if small else 0)
+        return replace(
+            self.backbone,
+            input_size=size,
+            backbone_weights=weights or self.backbone.backbone_weights,
+            engine=engine or self.backbone.engine,
+            norm="group" if self.tuning.batch_norm == "groupnorm" else "batch",
+        )
+
+    def to_run_config(self) -> dict[str, Any]:
+        """Return the values under their run-config keys."""
+        return {key: value for group in self.groups for key, value in group.to_config().items()}
+
+    @classmethod
+    def of(cls, **values: object) -> Self:
+        """Return the configuration with some keys set, underscores for hyphens; see :meth:`from_run_config`."""
+        return cls.from_run_config({name.replace("_", "-"): value for name, value in values.items()})
+
+    @classmethod
+    def from_run_config(cls, run_config: Mapping[str, object]) -> Self:
+        """Check every key and return the configuration.
+
+        Parameters
+        ----------
+        run_config : mapping
+            Key to value; keys that are missing keep their default.
+
+        Raises
+        ------
+        ConfigError
+            With all problems: unknown names, wrong types, values out of range, values that exclude each other.
+        """
+        kinds: dict[str, type[Options]] = {one.name: one.default_factory for one in cls._own()}  # type: ignore[misc]
+        kinds |= {name: method.options for name, method in RECORDS.items()}
+        known = [key for kind in kinds.values() for key in kind.keys()]  # noqa: SIM118  # no mapping
+        problems, groups = [], {}
+        for name in [name for name in run_config if name not in known]:
+            close = difflib.get_close_matches(name, known, n=1)
+            problems.append(f"{name}: no such key" + (f"; did you mean {close[0]}?" if close else ""))
+        for name, kind in kinds.items():
+            try:
+                groups[name] = kind.read(run_config)
+            except ConfigError as error:
+                problems += str(error).split("\n")
+        if not problems:
+            methods = {name: groups.pop(name) for name in RECORDS}
+            config = cls(**groups, method_options=methods)  # type: ignore[arg-type]  # each of its own kind
+            if config.data.folder_levels == "auto" and config.partition.partition_column == "subfolder":
+                # Who divides by the folders below the classes has said which are the classes.
+                config = replace(config, data=replace(config.data, folder_levels="class"))
+            problems = [problem for group in config.groups for problem in group.problems()]
+            problems += config._contradictions()
+            if not problems:
+                return config
+        raise ConfigError(f"{len(problems)} problem(s) in the run configuration:\n  " + "\n  ".join(problems))
+
+    @property
+    def groups(self) -> list[Options]:
+        """All groups, those of the methods last."""
+        return [*(getattr(self, one.name) for one in self._own()), *(self.method_options[name] for name in RECORDS)]
+
+    @classmethod
+    def _own(cls) -> list[Field[Any]]:
+        return [one for one in fields(cls) if one.name != "method_options"]
+
+    def _contradictions(self) -> list[str]:
+        """Return what is wrong with groups together."""
+        problems, tuning = [], self.tuning
+        if self.run.statistics_error and self.federation.extend:
+            problems.append("statistics-error: the samples behind statistics to extend are not there to compare with")
+        for name in self.methods:
+            try:
+                self.options_of(name)
+            except ValueError as error:  # with the run's other options, of which a variant has the rest
+                problems.append(f"method: {error}")
+        if problems:
+            return problems
+        if self.run.save_client_statistics and not self.run.save_statistics:
+            problems.append("save-client-statistics: needs save-statistics, got false")
+        if (
+            self.run.save_client_statistics
+            and min(self.federation.max_class_share, self.federation.max_client_share) < 1
+        ):
+            problems.append(
+                "save-client-statistics: must be false with a max-class-share or max-client-share below 1: what a "
+                "client counts for then depends on all others, and nobody could be removed"
+            )
+        chosen = {name: self.options_of(name) for name in self.methods}
+        means = {name: one.means_per_class for name, one in chosen.items() if hasattr(one, "means_per_class")}
+        several = max(means.values(), default=1)
+        if len(set(means.values())) > 1:
+            asked = ", ".join(f"{name}: {number}" for name, number in means.items())
+            problems.append(
+                f"method: one run asks for one number of means per class, got {asked}: give all of these the same "
+                "NAME-means-per-class, or leave some out of method"
+            )
+        oracles = [name for name in self.methods if record_of(name).name == "oracle"]
+        if several > 1 and any(self.options_of(name).covariance != "full" for name in oracles):
+            problems.append(f"oracle-covariance: must be full where a method asks for several means, got {several}")
+        if "fedncm" in self.methods and self.options_of("fedncm").center == "median" and several > 1:
+            problems.append(f"fedncm-center: median needs one mean per class of all methods, got {several}")
+        unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
+        if self.trainer and unsolved:
+            problems.append(f"start-head: method must name {', '.join(unsolved)} too, got method {self.run.method!r}")
+        needless = [name for name in tuning.rates if name not in self.start_heads and self.start_heads != ("best",)]
+        if needless:
+            problems.append(f"start-learning-rates: start-head must name {', '.join(needless)} too")
+        if tuning.warm_up_rounds >= tuning.num_server_rounds:
+            problems.append(
+                f"warm-up-rounds: must be fewer than num-server-rounds {tuning.num_server_rounds}, "
+                f"got {tuning.warm_up_rounds}"
+            )
+        if self.backbone.takes_text and self.partition.training_flips != "none":
+            flips, name = self.partition.training_flips, self.backbone.backbone
+            problems.append(f"training-flips: are for images, got {flips!r} with backbone {name!r}")
+        if self.backbone.jpeg_draft and self.partition.training_flips != "none":
+            flips = self.partition.training_flips
+            problems.append(f"training-flips: must be none with jpeg-draft {self.backbone.jpeg_draft}, got {flips!r}")
+        if self.backbone.takes_text and self.local.flip:
+            problems.append(f"flip: is for images, got true with backbone {self.backbone.backbone!r}")
+        if tuning.label_words and not self.backbone.text_template:
+            problems.append(f"label-words: need a text-template, got {tuning.label_words!r} without")
+        if (FILE_HEAD in self.start_heads) != bool(tuning.start_head_file):
+            given = f"start-head {tuning.start_head!r} and start-head-file {tuning.start_head_file!r}"
+            problems.append(f"start-head-file: goes with start-head file, got {given}")
+        if "label-words" in self.start_heads and not tuning.label_words:
+            problems.append("start-head: label-words needs the words in label-words, got none")
+        if self.trainer:
+            problems += self.trainer.problems(tuning)
+        if self.personal.approaches and not set(PERSONAL_METHODS) & set(self.methods):
+            allowed = " or ".join(name for name in METHODS if name in PERSONAL_METHODS)
+            problems.append(f"personalise: method must name {allowed}, got method {self.run.method!r}")
+        return problems

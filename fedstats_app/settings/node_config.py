@@ -1,0 +1,259 @@
+"""NodeConfig: the only reader of node-config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedstats_app.backbones.engine import NODE_ENGINES
+from fedstats_app.backbones.options import backbone_name, network_arguments
+from fedstats_app.data.feature_cache_files import default_cache_root
+from fedstats_app.data.folder_layout import FOLDER_LEVELS
+from fedstats_app.data.options import CacheOptions, DataOptions
+from fedstats_app.methods import RECORDS
+from fedstats_app.settings.option import Check, ConfigError, number, one_of, some_of, text, whole
+from fedstats_app.training.limits import MAX_CLIENT_NAME, RequestLimits
+
+# What a node's owner can allow besides the closed-form methods: all that trains on the node.
+TRAINING = "training"
+# On a node with data of its own, unless its owner says otherwise.
+DEFAULT_MIN_CLASS_COUNT = 5
+STATE_FOLDER = "state"
+
+
+def allowed_method_list(value: object) -> tuple[str, ...] | None:
+    """Return the methods that an owner allows; None for all."""
+    names = str(some_of((*RECORDS, TRAINING), "all")(value))
+    return None if names == "all" else tuple(names.split(","))
+
+
+def backbone_list(value: object) -> tuple[str, ...]:
+    """Return the backbones that an owner allows."""
+    return tuple(str(backbone_name(name.strip())) for name in str(value).split(","))
+
+
+def client_name(value: object) -> object:
+    """Refuse what is no name that can be shown."""
+    if not isinstance(value, str) or len(value) > MAX_CLIENT_NAME or not value.isprintable():
+        raise ValueError(f"must be text of at most {MAX_CLIENT_NAME} printable characters")
+    return value
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """What a SuperNode's owner says in ``--node-config``, or what a simulation says of its virtual nodes.
+
+    Attributes
+    ----------
+    data_path : str
+        A folder of images or text files per class, or of parquet or CSV files. It wins over a partition: the node is
+        one client.
+    partition_id, num_partitions : int or None
+        The node hosts some partitions of the run's data set.
+    backbone_weights : str
+        Wins over the run-config key of the same name: where things lie is the node's business.
+    cache_dir : str
+        Wins over it too. A node with data of its own keeps features only where its owner names a place.
+    trains : bool
+        ``train``: false on a node that cannot train (memory, power); it is used for statistics and evaluation only.
+    min_class_count : int or None
+        A class with fewer samples does not leave the node; None for what is usual (:meth:`class_floor`).
+    min_gram_samples : int
+        A Gram matrix of fewer samples does not leave the node.
+    allowed_methods : tuple of str or None
+        The closed-form methods, and "training", that the node works for; None for all.
+    state_dir : str
+        Where a personal model, or a replica, lasts from round to round; "" for a folder beside the feature cache.
+    any_app : bool
+        Whether code of anybody's runs here: what `fedstats node --any-app` says.
+    deployed : bool
+        Whether the node may be another's than the server: what `fedstats node` says. Always so on data of its own.
+    allowed_datasets : tuple of str
+        Besides the built-in one, the data sets that a run may name on a deployed node that hosts partitions.
+    image_column, text_column, label_column : str
+        Of tables at ``data_path``; "" for the only one with a usual name. A run cannot choose others.
+    folder_levels : str
+        What the folders at ``data_path`` are. A run cannot choose that either.
+    allowed_backbones : tuple of str or None
+        All that may be loaded; None for those that are known by name alone, without a hub or a folder.
+    engine : str
+        What computes features here; "" for what the run says.
+    backbone_arguments : str
+        All that a run may give to a network's constructor, on data of the owner's.
+    holdout_fraction : float or None
+        Share that the node keeps for evaluation, on data of its own; None for that of the first run.
+    max_questions, max_heads, max_rounds : int
+        How many different statistics questions, heads to score and rounds of training are answered for one version of
+        data of its own.
+    client_name : str
+        By which a server knows data of the node's own again when they have changed; "" for none.
+    limits : RequestLimits or None
+        What the owner says of single requests; None for what is usual (:attr:`request_limits`).
+    """
+
+    data_path: str = ""
+    partition_id: int | None = None
+    num_partitions: int | None = None
+    backbone_weights: str = ""
+    cache_dir: str = ""
+    trains: bool = True
+    min_class_count: int | None = None
+    min_gram_samples: int = 0
+    allowed_methods: tuple[str, ...] | None = None
+    state_dir: str = ""
+    any_app: bool = False
+    deployed: bool = False
+    allowed_datasets: tuple[str, ...] = ()
+    image_column: str = ""
+    text_column: str = ""
+    label_column: str = ""
+    folder_levels: str = "auto"
+    allowed_backbones: tuple[str, ...] | None = None
+    engine: str = ""
+    backbone_arguments: str = ""
+    holdout_fraction: float | None = None
+    max_questions: int = 8
+    max_heads: int = 1_000
+    max_rounds: int = 10_000
+    client_name: str = ""
+    limits: RequestLimits | None = None
+
+    def data_options(self, run: DataOptions) -> DataOptions:
+        """Return a run's options with this node's columns, and all of its data."""
+        own = {name: getattr(self, name) for name in ("image_column", "text_column", "label_column", "folder_levels")}
+        return replace(run, **own, classes="", left_out_domain="")
+
+    @property
+    def request_limits(self) -> RequestLimits | None:
+        """What one request may ask: the usual where there is data of its own, nothing in a simulation."""
+        if self.limits is not None or not self.data_path:
+            return self.limits
+        # A batch is as large as a class must be, unless its owner says otherwise.
+        return RequestLimits(DEFAULT_MIN_CLASS_COUNT if self.min_class_count is None else self.min_class_count)
+
+    @property
+    def is_owners(self) -> bool:
+        """Whether an owner decides what is read and written on the node, and not the run."""
+        return bool(self.data_path) or self.deployed
+
+    def class_floor(self, asked: int) -> int:
+        """Return how many samples a class must have to leave: the node's own floor, which a run can only raise.
+
+        By default 5 on a node with data of its own, none in a simulation.
+
+        Parameters
+        ----------
+        asked : int
+            The run's ``min-class-count``.
+        """
+        usual = DEFAULT_MIN_CLASS_COUNT if self.data_path else 0
+        return max(usual if self.min_class_count is None else self.min_class_count, asked)
+
+    def cache_root(self, options: CacheOptions) -> Path | None:
+        """Return the feature cache's folder, or None.
+
+        A run can only do without it. There is one in a simulation, and on a node with data of its own if its owner
+        names a ``cache-dir``: features are as personal as the images.
+        """
+        if options.feature_cache == "off" or (self.data_path and not self.cache_dir):
+            return None
+        return self._cache_folder(options)
+
+    def engine_root(self, options: CacheOptions) -> Path:
+        """Return the folder of networks exported to an engine: copies of weights that the node has, nothing of data."""
+        return self._cache_folder(options)
+
+    def state_root(self, options: CacheOptions) -> Path:
+        """Return the folder of what must last on a node between messages of a run, such as a client's own model."""
+        return Path(self.state_dir).expanduser() if self.state_dir else self._cache_folder(options) / STATE_FOLDER
+
+    def _cache_folder(self, options: CacheOptions) -> Path:
+        # Nor does a run say where files go on a machine that is not its own.
+        folder = self.cache_dir or ("" if self.is_owners else options.cache_dir)
+        return Path(folder).expanduser() if folder else default_cache_root()
+
+    def without_partition(self) -> NodeConfig:
+        """Return what all virtual nodes of a machine have in common."""
+        return replace(self, partition_id=None, num_partitions=None)
+
+    def refusal_to_train(self, *, evaluating: bool = False) -> str:
+        """Return why the node's clients take no part in training, or in the evaluation of what is trained; else ""."""
+        if self.allowed_methods is not None and TRAINING not in self.allowed_methods:
+            allowed = ", ".join(self.allowed_methods) or "none"
+            return f"{TRAINING} is not among this node's allowed-methods ({allowed})"
+        return "" if self.trains or evaluating else "this node does not train (train=false in its node-config)"
+
+    @classmethod
+    def from_node_config(cls, node_config: Mapping[str, object]) -> NodeConfig:
+        """Check the keys that this app reads and return them.
+
+        Raises
+        ------
+        ConfigError
+            If there is neither data-path nor a partition, or a value is not allowed.
+        """
+        data_path = str(node_config.get("data-path", ""))
+        partition_id, num_partitions = node_config.get("partition-id"), node_config.get("num-partitions")
+        paths = {name: str(node_config.get(name, "")) for name in ("backbone-weights", "cache-dir", "state-dir")}
+        trains = node_config.get("train", True)
+        if not isinstance(trains, bool):
+            raise ConfigError(f"node-config: train must be true or false, got {trains!r}")
+        if "approved-apps" in node_config:
+            # The command leaves it out when it has seen to it.
+            raise ConfigError("node-config: approved-apps is for `fedstats node`: flower-supernode runs any app")
+        any_app = node_config.get("any-app", False) is True
+        more = {**_node_policy(node_config), "state_dir": paths["state-dir"], "any_app": any_app}
+        more["deployed"] = node_config.get("deployed", False) is True
+        if data_path:
+            return cls(data_path, None, None, paths["backbone-weights"], paths["cache-dir"], trains, **more)
+        if partition_id is None or num_partitions is None:
+            raise ConfigError(
+                "node-config: must name data-path (a folder of this node's own images), or partition-id and "
+                f"num-partitions, got the keys {sorted(node_config)}"
+            )
+        if not isinstance(partition_id, int) or not isinstance(num_partitions, int):
+            raise ConfigError(
+                f"node-config: partition-id and num-partitions must be whole numbers, "
+                f"got {partition_id!r} and {num_partitions!r}"
+            )
+        return cls("", partition_id, num_partitions, paths["backbone-weights"], paths["cache-dir"], trains, **more)
+
+
+def _node_policy(node_config: Mapping[str, object]) -> dict[str, Any]:
+    """Return what the owner says of what may be asked and what may leave the node."""
+    many = whole(0, 1_000_000_000)
+    checks: dict[str, tuple[str, Check]] = {
+        "min-class-count": ("min_class_count", many),
+        "min-gram-samples": ("min_gram_samples", many),
+        "allowed-methods": ("allowed_methods", allowed_method_list),
+        "allowed-backbones": ("allowed_backbones", backbone_list),
+        "backbone-arguments": ("backbone_arguments", network_arguments),
+        "engine": ("engine", one_of(*NODE_ENGINES)),
+        "allowed-datasets": ("allowed_datasets", lambda value: tuple(str(value).split(","))),
+        "image-column": ("image_column", text),
+        "text-column": ("text_column", text),
+        "label-column": ("label_column", text),
+        "folder-levels": ("folder_levels", one_of(*FOLDER_LEVELS)),
+        "holdout-fraction": ("holdout_fraction", number(0.0, 0.9, open_low=True)),
+        "max-statistics-questions": ("max_questions", many),
+        "max-heads-scored": ("max_heads", many),
+        "max-training-rounds": ("max_rounds", many),
+        "client-name": ("client_name", client_name),
+    }
+    policy: dict[str, Any] = {}
+    for name, (field, check) in checks.items():
+        if name not in node_config:
+            continue
+        try:
+            policy[field] = check(node_config[name])
+        except ValueError as error:
+            raise ConfigError(f"node-config: {name}: {error}, got {node_config[name]!r}") from error
+    if RequestLimits.keys().keys() & node_config.keys():
+        usual = {"min-batch-size": policy.get("min_class_count", DEFAULT_MIN_CLASS_COUNT)}
+        try:
+            policy["limits"] = RequestLimits.read({**usual, **node_config})
+        except ConfigError as error:
+            raise ConfigError("\n".join(f"node-config: {line}" for line in str(error).splitlines())) from error
+    return policy

@@ -1,0 +1,113 @@
+"""Every kind of classifier as an ONNX file."""
+
+import dataclasses
+import json
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.text import TextOptions
+from fedstats_app.backbones.transform import ImageTransform
+from fedstats_app.heads import LinearHead
+from fedstats_app.report.classifier import Classifier
+from fedstats_app.report.export.onnx_check import compare
+from fedstats_app.report.export.onnx_file import ExportError, OnnxModel, to_onnx
+from fedstats_app.statistics import FeatureMap, IdentityMap, RandomFourierFeatures, RandomProjection
+
+NAMES = ["a", "b", "c", "d"]
+ABSENT = 2
+
+
+def classifier_of(backbone: Backbone, feature_map: FeatureMap | None = None) -> Classifier:
+    """Return one with a random head whose third class no client had."""
+    used = feature_map or IdentityMap()
+    drawn = torch.Generator().manual_seed(1)
+    weight = torch.randn(len(NAMES), used.output_dim(backbone.feature_dim), generator=drawn, dtype=torch.float64)
+    present = torch.arange(len(NAMES)) != ABSENT
+    bias = torch.randn(len(NAMES), generator=drawn, dtype=torch.float64).masked_fill(~present, -torch.inf)
+    head = LinearHead(weight.masked_fill(~present[:, None], 0.0), bias, present)
+    return Classifier(backbone, used, head, NAMES, "fedncm", temperature=0.7)
+
+
+def images(number: int = 6) -> list[Image.Image]:
+    rng = np.random.default_rng(3)
+    sizes = [(20, 20), (16, 16), (40, 90), (90, 40), (1, 1), (20, 20)]
+    return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes[:number]]
+
+
+def run(model: OnnxModel, **inputs: np.ndarray) -> np.ndarray:
+    [made] = onnxruntime.InferenceSession(model.content).run(None, inputs)
+    probabilities: np.ndarray = made
+    return probabilities
+
+
+@pytest.mark.parametrize(
+    "feature_map", [None, RandomFourierFeatures(24, 3.0, 1), RandomProjection(24, 2, "tanh")], ids=lambda one: str(one)
+)
+def test_feature_maps_and_absent_classes(feature_map: FeatureMap | None) -> None:
+    classifier = classifier_of(load_backbone("random:tiny", input_size=16, device="cpu"), feature_map)
+    model = to_onnx(classifier)
+    agreement = compare(classifier, model, images())
+    assert (agreement.num_examples, agreement.num_same) == (6, 6) and agreement.max_difference < 1e-5
+    made = run(model, images=np.asarray(images()[3])[None])
+    assert made[0, ABSENT] == 0.0 and made.sum() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_group_norm_and_another_memory_layout() -> None:
+    backbone = load_backbone("random:tiny", input_size=16, device="cpu", norm="group", channels_last=True)
+    classifier = classifier_of(backbone)
+    assert compare(classifier, to_onnx(classifier), images()).max_difference < 1e-5
+
+
+def test_a_filter_that_cannot_be_expressed_is_left_to_the_user_who_is_told() -> None:
+    tiny = load_backbone("random:tiny", input_size=16, device="cpu")
+    assert isinstance(tiny.transform, ImageTransform)
+    transform = dataclasses.replace(tiny.transform, interpolation="lanczos")
+    classifier = classifier_of(Backbone("mine", tiny.module, transform, weights_source="drawn", device="cpu"))
+    model = to_onnx(classifier)
+    assert model.side == 16 and "resized to 16 x 16 pixels by Pillow's lanczos" in model.preprocessing["feed"]
+    assert model.preprocessing["resize-inside"] is False
+    assert compare(classifier, model, images()).max_difference < 1e-5
+    with pytest.raises(Exception, match="invalid dimensions"):
+        run(model, images=np.asarray(images()[0])[None])
+
+
+def test_texts_go_through_the_tokenizer_beside_the_file() -> None:
+    classifier = classifier_of(load_backbone("random:tiny-text", device="cpu", batch_size=2))
+    model = to_onnx(classifier)
+    texts = ["", "a good film", "the movie was not terrible, it is great " * 40]
+    assert model.tokenizer is not None and json.loads(model.tokenizer)["truncation"]["max_length"] == 128
+    agreement = compare(classifier, model, texts)
+    assert (agreement.num_examples, agreement.num_same) == (3, 3) and agreement.max_difference < 1e-5
+
+
+def test_a_prompt_is_refused() -> None:
+    backbone = load_backbone("random:tiny-text", device="cpu", text=TextOptions(template="{text} it was {mask}."))
+    with pytest.raises(ExportError, match="reads texts within the prompt"):
+        to_onnx(classifier_of(backbone))
+
+
+def test_a_network_that_onnx_cannot_express_is_named() -> None:
+    class Strange(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            values: torch.Tensor = torch.linalg.svdvals(x.mean(dim=1))
+            return values[:, :4]
+
+    transform = ImageTransform(16, (0.5,) * 3, (0.5,) * 3)
+    backbone = Backbone("strange", Strange(), transform, weights_source="none", device="cpu")
+    with pytest.raises(ExportError, match="strange cannot be expressed in ONNX: "):
+        to_onnx(classifier_of(backbone))
+
+
+def test_a_file_that_differs_is_seen() -> None:
+    classifier = classifier_of(load_backbone("random:tiny", input_size=16, device="cpu"))
+    model = to_onnx(classifier)
+    classifier.temperature *= 1.01
+    agreement = compare(classifier, model, images())
+    assert not agreement.is_close and agreement.max_difference > 1e-4
+    assert not compare(classifier, model, []).is_close

@@ -1,0 +1,71 @@
+"""Networks of timm and transformers, small and random, and a tuned one, as ONNX files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.export.test_onnx import classifier_of, images
+
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.report.export.onnx_check import compare
+from fedstats_app.report.export.onnx_file import to_onnx
+from fedstats_app.report.tuned_backbone import with_module
+from tests.backbones import test_timm_folders as of_timm
+from tests.backbones import test_vision as of_transformers
+
+timm = pytest.importorskip("timm", reason="timm is an optional extra")
+
+
+def agrees(backbone: Backbone) -> None:
+    classifier = classifier_of(backbone)
+    agreement = compare(classifier, to_onnx(classifier), images())
+    assert (agreement.num_examples, agreement.num_same) == (6, 6)
+    assert agreement.max_difference < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("vit_small_patch16_dinov3", "depth=1,embed_dim=48,num_heads=3,img_size=32"),
+        ("vit_base_patch16_siglip_224", "depth=1,embed_dim=48,num_heads=3,img_size=32"),
+        ("resnet10t", ""),
+    ],
+)
+def test_families_of_timm(name: str, arguments: str, tmp_path: Path) -> None:
+    given = {key: int(value) for key, value in (one.split("=") for one in arguments.split(",") if one)}
+    torch.manual_seed(1)
+    save_file(timm.create_model(name, num_classes=0, **given).state_dict(), tmp_path / "weights.safetensors")
+    weights = str(tmp_path / "weights.safetensors")
+    agrees(load_backbone(f"timm:{name}", arguments=arguments, weights=weights, device="cpu", input_size=32))
+
+
+def test_a_folder_of_timm(tmp_path: Path) -> None:
+    folder = of_timm.save(tmp_path / "model", of_timm.make_network())
+    agrees(of_timm.loaded(f"timm:local-dir:{folder}"))
+
+
+@pytest.mark.parametrize("kind", of_transformers.FAMILIES)
+def test_encoders_of_transformers(kind: str, tmp_path: Path) -> None:
+    more = of_transformers.FAMILIES[kind][0]
+    agrees(of_transformers.loaded(of_transformers.save(tmp_path / "model", of_transformers.model_of(kind, **more))))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls+mean"])
+def test_another_pooling(pooling: str, tmp_path: Path) -> None:
+    folder = of_transformers.save(tmp_path / "model", of_transformers.model_of("Dinov2"))
+    agrees(of_transformers.loaded(folder, pooling=pooling))
+
+
+def test_a_backbone_that_training_changed() -> None:
+    base = load_backbone("random:tiny", input_size=16, device="cpu")
+    module = load_backbone("random:tiny", input_size=16, device="cpu").module
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    tuned = with_module(base, module, "tuned")
+    assert tuned.fingerprint != base.fingerprint
+    agrees(tuned)

@@ -1,0 +1,205 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import fedstats_app
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.weights import WeightsError
+from fedstats_app.heads import LinearHead, solve_ncm
+from fedstats_app.report.classifier import Classifier
+from fedstats_app.report.head_file import read_head
+from fedstats_app.report.method_result import MethodResult
+from fedstats_app.report.run_folder import RunFolder
+from fedstats_app.statistics import FeatureMap, FeatureStatistics, IdentityMap, RandomProjection
+from tests.support.heads import head_metadata
+
+_NAMES = ["red", "green", "blue", "never seen"]
+_COLOURS = [(230, 20, 20), (20, 200, 30), (25, 30, 220)]
+_MAPS: list[FeatureMap] = [IdentityMap(), RandomProjection(num_features=64, seed=3)]
+
+
+def _images(per_class: int, seed: int) -> tuple[list[Image.Image], list[str]]:
+    """Noisy pictures of one colour each."""
+    random = np.random.default_rng(seed)
+    images, names = [], []
+    for _ in range(per_class):
+        for name, colour in zip(_NAMES, _COLOURS, strict=False):
+            noisy = np.clip(np.array(colour) + random.normal(0, 25, (40, 30, 3)), 0, 255)
+            images.append(Image.fromarray(noisy.astype(np.uint8)))
+            names.append(name)
+    return images, names
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return load_backbone("random:tiny", input_size=16, device="cpu")
+
+
+def _head(backbone: Backbone, feature_map: FeatureMap = _MAPS[0]) -> LinearHead:
+    images, names = _images(10, seed=0)
+    features = feature_map(torch.cat(list(backbone.extract(images))))
+    labels = torch.tensor([_NAMES.index(name) for name in names])
+    return solve_ncm(FeatureStatistics.from_features(features, labels, len(_NAMES)))
+
+
+def _loaded(
+    run: RunFolder, backbone: Backbone, used: FeatureMap = _MAPS[0], /, *, without: str = "", **changes: str
+) -> Classifier:
+    """Save a head of FedNCM, with metadata changed or left out, and load it again."""
+    metadata = head_metadata(backbone, _NAMES, used, **changes)
+    metadata.pop(without, None)
+    run.save_head("fedncm", _head(backbone, used), metadata)
+    return fedstats_app.load(run.path, "fedncm", device="cpu")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(str(tmp_path), 1)
+
+
+@pytest.mark.parametrize("feature_map", _MAPS, ids=lambda feature_map: feature_map.kind)
+def test_a_loaded_classifier_knows_what_the_run_knew(
+    run: RunFolder, backbone: Backbone, feature_map: FeatureMap, tmp_path: Path
+) -> None:
+    classifier = _loaded(run, backbone, feature_map)
+    images, names = _images(7, seed=1)  # more than a batch
+    path = tmp_path / "image.png"
+    images[2].save(path)
+
+    assert classifier.predict(images) == names
+    assert classifier.predict(path) == classifier.predict(str(path)) == classifier.predict(images[2]) == names[2]
+    scores = classifier.scores([images[0], path])
+    expected = _head(backbone, feature_map).logits(
+        feature_map(torch.cat(list(backbone.extract([images[0], images[2]]))))
+    )
+    assert scores.dtype == torch.float64
+    assert torch.isneginf(scores[:, 3]).all()
+    torch.testing.assert_close(scores[:, :3], expected[:, :3], rtol=1e-5, atol=1e-6)
+
+
+def test_any_image_mode_is_read_as_the_training_images_were(run: RunFolder, backbone: Backbone) -> None:
+    classifier = _loaded(run, backbone)
+    image = _images(1, seed=2)[0][1]
+    with_alpha = image.copy()
+    with_alpha.putalpha(255)
+    assert torch.equal(classifier.scores(with_alpha), classifier.scores(image))
+    assert classifier.predict(image.convert("L")) in _NAMES[:3]
+
+
+def test_a_generator_is_read_and_nothing_gives_nothing(run: RunFolder, backbone: Backbone) -> None:
+    classifier = _loaded(run, backbone)
+    images, names = _images(1, seed=3)
+    assert classifier.predict(image for image in images) == names
+    assert classifier.predict([]) == []
+    assert classifier.scores([]).shape == (0, 4)
+
+
+def test_by_default_the_most_accurate_method_is_loaded(
+    run: RunFolder, backbone: Backbone, make_result: Callable[..., MethodResult]
+) -> None:
+    for method in ("fedncm", "fed3r", "fedcgs"):
+        run.save_head(method, _head(backbone), head_metadata(backbone, _NAMES))
+    results = [make_result("fedncm", 0.7), make_result("fed3r", 0.9), make_result("fedcgs", None)]
+    run.write_results({"methods": {result.method: result.to_json() for result in results}})
+    assert fedstats_app.load(str(run.path), device="cpu").method == "fed3r"
+    run.write_results({"methods": {"fedcgs": make_result("fedcgs", None).to_json()}})
+    with pytest.raises(ValueError, match=r"no method with an accuracy.*heads of: fed3r, fedcgs, fedncm"):
+        fedstats_app.load(run.path)
+
+
+def test_another_backbone_is_refused_with_both_fingerprints(run: RunFolder, backbone: Backbone) -> None:
+    with pytest.raises(ValueError, match="random:tiny") as caught:
+        _loaded(run, backbone, backbone_fingerprint="0" * 64)
+    assert "0" * 64 in str(caught.value)
+    assert backbone.fingerprint in str(caught.value)
+
+
+def test_another_input_size_is_another_transform_and_refused(run: RunFolder, backbone: Backbone) -> None:
+    with pytest.raises(ValueError, match=backbone.fingerprint):
+        _loaded(run, backbone, input_size="24")
+
+
+def test_a_head_of_bfloat16_features_asks_for_the_engine_that_makes_them(run: RunFolder) -> None:
+    openvino = pytest.importorskip("openvino", reason="the extra `fast` is not installed")
+    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("this processor does not compute in bfloat16")
+    half = load_backbone("random:tiny", input_size=16, device="cpu", engine="openvino-bf16")
+    run.save_head("fedncm", _head(half), head_metadata(half, _NAMES, backbone_precision="bfloat16"))
+    loaded = fedstats_app.load(run.path, "fedncm", device="cpu")
+    assert loaded.backbone.fingerprint == half.fingerprint and loaded.backbone.engine == "openvino-bf16"
+    run.save_head("fedncm", _head(half), head_metadata(half, _NAMES))
+    with pytest.raises(ValueError, match=half.fingerprint):
+        fedstats_app.load(run.path, "fedncm", device="cpu")
+
+
+def test_weights_may_have_moved(run: RunFolder, tmp_path: Path) -> None:
+    source = load_backbone("random:tiny", input_size=16, device="cpu")
+    weights = tmp_path / "moved.pth"
+    torch.save(source.module.state_dict(), weights)
+    tiny = load_backbone("tiny", weights=str(weights), input_size=16, device="cpu")
+    with pytest.raises(WeightsError, match=r"gone\.pth"):
+        _loaded(run, tiny, backbone_weights=str(tmp_path / "gone.pth"))
+    classifier = fedstats_app.load(run.path, "fedncm", weights=weights, device="cpu")
+    images, names = _images(1, seed=4)
+    assert classifier.predict(images) == names
+
+
+def test_a_header_has_no_folders_and_the_weights_are_found_by_the_runs_configuration(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    source = load_backbone("random:tiny", input_size=16, device="cpu")
+    (weights := tmp_path / "private" / "mine.pth").parent.mkdir()
+    torch.save(source.module.state_dict(), weights)
+    tiny = load_backbone("tiny", weights=str(weights), input_size=16, device="cpu")
+    metadata = head_metadata(tiny, _NAMES, backbone_weights=str(weights), dataset=f"folder:{tmp_path}/flowers")
+    path = run.save_head("fedncm", _head(tiny), metadata)
+    assert str(tmp_path).encode() not in path.read_bytes()
+    assert read_head(path)[1]["dataset"] == "folder:flowers"
+    with pytest.raises(WeightsError, match=r"mine\.pth"):
+        fedstats_app.load(run.path, "fedncm", device="cpu")
+    run.write_config({"run_config": {"backbone": "tiny", "backbone-weights": str(weights)}})
+    images, names = _images(1, seed=4)
+    assert fedstats_app.load(run.path, "fedncm", device="cpu").predict(images) == names
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"class_names": '["red", "green"]'}, "has 4 classes, but there are 2 class names"),
+        ({"without": "feature-map"}, "metadata must have 'feature-map'"),
+        ({"class_names": '"red"'}, "class-names must be a JSON list of strings, got 'red'"),
+        ({"feature_map": json.dumps(_MAPS[1].to_dict())}, "for features of dimension 32.*'random-projection' give 64"),
+    ],
+)
+def test_metadata_that_do_not_fit_the_head_are_refused(
+    run: RunFolder, backbone: Backbone, changes: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        _loaded(run, backbone, **changes)
+
+
+def test_a_missing_folder_method_or_result_says_what_there_is(run: RunFolder, backbone: Backbone) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere is not a folder"):
+        fedstats_app.load(run.path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="heads of: no method"):
+        fedstats_app.load(run.path)
+    _loaded(run, backbone)
+    with pytest.raises(FileNotFoundError, match=r"no head of method 'fed3r'.*heads of: fedncm"):
+        fedstats_app.load(run.path, "fed3r")
+
+
+def test_what_is_no_image_is_named(run: RunFolder, backbone: Backbone, tmp_path: Path) -> None:
+    classifier = Classifier(backbone, IdentityMap(), _head(backbone), _NAMES, "fedncm")
+    with pytest.raises(FileNotFoundError, match=r"missing\.png"):
+        classifier.predict(tmp_path / "missing.png")
+    (tmp_path / "text.png").write_text("no image")
+    with pytest.raises(ValueError, match=r"text\.png is not a readable image"):
+        classifier.predict([tmp_path / "text.png"])
+    with pytest.raises(TypeError, match="a path or a PIL image, got int"):
+        classifier.predict([3])  # type: ignore[list-item]

@@ -1,0 +1,93 @@
+import pytest
+
+from fedstats_app.methods import METHODS
+from fedstats_app.report.communication import FORMULAS, Sizes, formula_bytes, verdict
+from tests.support.golden import published_costs
+
+_DIM = {"SqueezeNet": 512, "MobileNetV2": 1280, "ViT-B/16": 768}
+# Rows M and clients K behind the published numbers; M is the paper's (CIFAR-100) or its FedNCM bytes / 4d.
+_ROWS_AND_CLIENTS = {
+    "CIFAR-100": (2870, 100),
+    "ImageNet-R": (3470, 100),
+    "CUB200": (2353, 100),
+    "Cars": (2634, 100),
+    "iNat-120K": (54590, 9275),
+    "DomainNet-10": (60, 6),
+}
+_METHODS = {
+    "FedNCM=FedCOF": ("fedncm", "fedcof"),
+    "FedNCM": ("fedncm",),
+    "Fed3R": ("fed3r",),
+    "CCVR=Oracle": ("ccvr", "oracle"),
+    "FedCOF 2 means": ("fedcof",),
+    "FedCOF 10 means": ("fedcof",),
+}
+_MEANS_PER_CLASS = {"FedCOF 2 means": 2, "FedCOF 10 means": 10}
+_VERDICTS = {"yes": "rounded", "truncated": "truncated", "NO": "wrong"}
+
+
+def test_formulas_give_every_number_of_the_papers_tables() -> None:
+    rows = [row for row in published_costs() if row["what"] in _METHODS]
+    assert len(rows) >= 45
+    for row in rows:
+        num_rows, num_clients = _ROWS_AND_CLIENTS[row["dataset"]]
+        for method in _METHODS[row["what"]]:
+            computed = formula_bytes(
+                method,
+                Sizes(
+                    rows=num_rows * _MEANS_PER_CLASS.get(row["what"], 1),
+                    clients=num_clients,
+                    classes=100,  # in none of these formulas
+                    feature_dim=_DIM[row["backbone"]],
+                ),
+            )
+            assert f"{computed / 1e6:.4f}" == row["computed_MB"], row
+
+
+def test_the_verdict_on_every_printed_cell_is_the_golden_one() -> None:
+    rows = published_costs()
+    assert len(rows) > 60
+    for row in rows:
+        computed = round(1e6 * float(row["computed_MB"]))
+        assert verdict(computed, row["reported_MB"]) == _VERDICTS[row["within_rounding"]], row
+
+
+def test_fedcgs_counts_the_parameters_of_four_methods() -> None:
+    # Of a client, with 10 classes and ResNet-18, whose head has a bias.
+    sizes = Sizes(rows=17, clients=3, classes=10, feature_dim=512, components=10, parameters=11_176_512 + 10 * 513)
+    assert formula_bytes("fedcgs", sizes) == 4 * 3 * 267_274
+    assert formula_bytes("fedpft", sizes) == 4 * 3 * 102_500
+    assert formula_bytes("fedavg", sizes) == 2 * 4 * 3 * 11_181_642  # there and back
+    assert formula_bytes("one-shot-fedavg", sizes) == formula_bytes("ensemble", sizes) == 4 * 3 * 5_130
+
+
+def test_adapters_with_exact_aggregation_cost_the_residual_down() -> None:
+    # Two layers of 64 x 32 with adapters of rank 2: 2 (64 + 32) numbers each.
+    sizes = Sizes(clients=3, rounds=5, parameters=2 * 64 * 32, adapter_parameters=2 * 2 * (64 + 32))
+    naive, exact = formula_bytes("lora", sizes), formula_bytes("fedex-lora", sizes)
+    assert naive == 2 * 4 * 5 * 3 * 384
+    assert exact - naive == 4 * 5 * 3 * 3 * 384  # three clients' factors are less than the matrices
+    many = Sizes(clients=50, rounds=5, parameters=4096, adapter_parameters=384)
+    assert formula_bytes("fedex-lora", many) - formula_bytes("lora", many) == 4 * 5 * 50 * 4096
+
+
+def test_slora_and_the_two_without_gradients() -> None:
+    sizes = Sizes(clients=10, rounds=50, parameters=1000, adapter_parameters=30, directions=2)
+    assert formula_bytes("slora", sizes) == 2 * 4 * 10 * (10 * 100 + 40 * 30)
+    assert formula_bytes("fedmezo", sizes) == 50 * (10 + 2 * 10 * 2)
+    assert formula_bytes("distmezo", sizes) == 50 * 10 * (4 * 1000 + 2)
+    # The thesis's table 4.1: SST-2 in 2,621 rounds with one direction.
+    assert formula_bytes("fedmezo", Sizes(clients=10, rounds=2621)) == 78_630
+
+
+def test_no_client_costs_nothing() -> None:
+    assert METHODS.keys() - FORMULAS.keys() == {"fedroot"}  # which no paper has a formula for
+    for method in FORMULAS:
+        assert formula_bytes(method, Sizes(classes=10, feature_dim=8, parameters=7, adapter_parameters=3)) == 0
+
+
+def test_unknown_methods_and_negative_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"no formula of bytes for 'fedsgd'.*fedncm, fed3r, fedcof, fedcgs"):
+        formula_bytes("fedsgd", Sizes())
+    with pytest.raises(ValueError, match="clients must be at least 0, got -1"):
+        Sizes(clients=-1)

@@ -1,0 +1,197 @@
+"""The card beside the heads: what it says is what the heads and the results say."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from fedstats_app.grid.curve import CurvePoint
+from fedstats_app.heads import LinearHead
+from fedstats_app.report.head_file import HEAD_FORMAT
+from fedstats_app.report.model_card import model_card, write_model_card
+from fedstats_app.report.run_folder import RunFolder
+from fedstats_app.trainers import TRAINERS
+from fedstats_app.trainers.full import FULL
+from tests.support.trainings import make_training
+
+CLASSES = ["red", "green", "a|b`c\nd"]
+HEAD = LinearHead(torch.ones(3, 4, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
+
+
+def metadata(method: str, **changes: str) -> dict[str, str]:
+    return {
+        "method": method,
+        "regulariser": "lambda 12 (auto)",
+        "backbone": "efficientnet_lite0",
+        "input-size": "64",
+        "class-names": json.dumps(CLASSES),
+        "num-examples": "8000",
+        "num-clients": "20",
+        "dataset": "hub:somebody/flowers: and more",
+        "seed": "3",
+        "versions": json.dumps({"torch": "2.6.0", "ray": "not installed"}),
+        **changes,
+    }
+
+
+def results(**changes: Any) -> dict[str, Any]:
+    calibration = {"temperature": 0.125, "nll_before": 1.7, "nll_after": 0.6, "ece_before": 0.62, "ece_after": 0.03}
+    scores = {"accuracy": 0.8, "macro_accuracy": 0.7, "wire_bytes": 12_345_678}
+    return {
+        "methods": {
+            "fed3r": {**scores, "calibration": {**calibration, "num_examples": 2000}},
+            "fedncm": {**scores, "accuracy": 0.75, "calibration": None},
+        },
+        "num_clients_asked": 22,
+        "num_clients_merged": 20,
+        "num_unreadable": 7,
+        "evaluated_on": "server",
+        "num_test_examples": 2000,
+        **changes,
+    }
+
+
+def front_matter(card: str) -> Any:
+    _, matter, _ = card.split("---\n", 2)
+    return yaml.safe_load(matter)
+
+
+def section(card: str, title: str) -> str:
+    return card.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+@pytest.fixture
+def card() -> str:
+    return model_card({"fed3r": metadata("fed3r"), "fedncm": metadata("fedncm")}, results())
+
+
+def test_front_matter_is_yaml_with_what_the_hub_looks_for(card: str) -> None:
+    matter = front_matter(card)
+    assert matter["pipeline_tag"] == "image-classification" and matter["library_name"] == "fedstats-app"
+    assert matter["datasets"] == ["somebody/flowers: and more"]
+    metrics = {entry["name"]: entry["results"][0]["metrics"][0] for entry in matter["model-index"]}
+    assert metrics == {"fed3r": {"type": "accuracy", "value": 0.8}, "fedncm": {"type": "accuracy", "value": 0.75}}
+
+
+def test_numbers_are_those_of_the_run(card: str) -> None:
+    assert "8000 labelled images for training, of 20 clients; 22 were asked. 7 more could not" in section(card, "Data")
+    assert "| `fed3r` | Fed3R | lambda 12 (auto) | 20 | 12.3 MB |" in section(card, "Training")
+    assert "Papers: Fed3R, Fani et al. 2024; FedNCM, Legate et al. 2023." in section(card, "Training")
+    assert "torch 2.6.0" in section(card, "Training") and "ray" not in section(card, "Training")
+    assert "On 2000 test images of the server." in section(card, "Evaluation")
+    assert "| `fedncm` | 75.00 % | - | 70.00 % | - | - |" in section(card, "Evaluation")
+    assert "| `fed3r` | 0.125 | 1.700 -> 0.600 | 0.620 -> 0.030 |" in section(card, "Calibration")
+    assert "| `fedncm` | not calibrated | - | - |" in section(card, "Calibration")
+
+
+def test_which_method_to_take_is_said_where_the_run_could_choose(card: str) -> None:
+    assert "## Which method" not in card and "\n\n\n" not in card
+    advised = model_card({"fedncm": metadata("fedncm")}, results(advice={"text": ["Take FedNCM.", "Noise is wide."]}))
+    assert "- Take FedNCM.\n- Noise is wide.\n" in section(advised, "Which method")
+    assert "## Which method" not in model_card({"fedncm": metadata("fedncm")}, results(advice=None, curve={}))
+
+
+def test_what_a_method_scores_at_other_ranks_is_a_table() -> None:
+    curve = {"fed3r": [CurvePoint("sqrt(n)", 3_900_000, 0.85).to_json(), CurvePoint("n", 40_000_000, 0.8535).to_json()]}
+    choice = section(model_card({"fedncm": metadata("fedncm")}, results(curve=curve)), "Which method")
+    assert "Fed3R at other ranks:\n\n| rank | sent by all clients | accuracy |\n| --- | --- | --- |\n" in choice
+    assert "| sqrt(n) | 3.90 MB | 85.00 % |\n| n | 40.0 MB | 85.35 % |\n" in choice
+
+
+def test_metrics_stand_by_head_by_class_and_by_client() -> None:
+    scores = {
+        "accuracy": 0.8,
+        "accuracy_interval": [0.7812, 0.8177],
+        "macro_accuracy": 0.7,
+        "macro_f1": 0.6543,
+        "macro_auroc": 0.91234,
+        "per_class_accuracy": [0.5, 0.9, None],
+        "per_class_specificity": [0.95, 0.6, 1.0],
+        "per_class_f1": [0.4, 0.8, None],
+        "per_class_auroc": [0.75, 0.8, None],
+        "client_accuracy": {"mean": 0.75, "minimum": 0.5, "maximum": 1.0, "std": 0.2, "by_client": {"3": 0.5}},
+    }
+    methods = {"fed3r": scores, "fedncm": {"accuracy": 0.5}}
+    found = section(
+        model_card({"fed3r": metadata("fed3r"), "fedncm": metadata("fedncm")}, results(methods=methods)), "Evaluation"
+    )
+    assert "| `fed3r` | 80.00 % | 78.12 % to 81.77 % | 70.00 % | 65.43 % | 0.9123 |" in found
+    assert "The classes, with `fed3r`:" in found
+    assert "| red | 50.00 % | 95.00 % | 40.00 % | 0.7500 |" in found
+    assert "| a b c d | - | 100.00 % | - | - |" in found
+    assert "By client, accuracies of `fed3r` go from 50.00 % to 100.00 %; their mean is 75.00 %." in found
+
+
+def test_the_example_takes_the_most_accurate_head(card: str) -> None:
+    assert "'fed3r'" in section(card, "How to use it")
+    better = results(training={"fedncm-full": {"accuracy": 0.9, "sent": TRAINERS["full"].sent}})
+    tuned = model_card({"fed3r": metadata("fed3r"), "fedncm-full": metadata("fedncm-full")}, better)
+    assert "'fedncm-full'" in section(tuned, "How to use it")
+    assert "| `fedncm-full` | FedNCM, then full |" in section(tuned, "Training")
+    assert "clients sent trained weights of network and head in every round" in section(tuned, "Privacy")
+
+
+def test_a_trained_head_says_what_its_training_sent_and_nothing_else() -> None:
+    for name, trainer in TRAINERS.items():
+        head = f"fedncm-{name}"
+        card = model_card(
+            {head: metadata(head)}, results(training={head: make_training("fedncm", [0.7], stage=name).to_json()})
+        )
+        (line,) = (line for line in section(card, "Privacy").splitlines() if line.startswith("- `"))
+        assert line == f"- `{head}`: besides the statistics of its start, clients sent {trainer.sent}."
+        assert ("trained weights" in line) is (trainer.formula_bytes is FULL.formula_bytes)
+    unknown = model_card({"fedncm-x": metadata("fedncm-x")}, results(training={"fedncm-x": {"accuracy": 0.9}}))
+    assert "clients sent what `disclosure.jsonl` lists." in section(unknown, "Privacy")
+
+
+def test_privacy_names_what_was_sent(card: str) -> None:
+    privacy = section(card, "Privacy")
+    sent = {line.split("`")[1]: line for line in privacy.splitlines() if line.startswith("- `")}
+    assert "Gram matrix" in sent["fed3r"] and "Gram matrix" not in sent["fedncm"]
+    assert "Evaluation:" not in privacy
+    kept = model_card({"fedcof": metadata("fedcof")}, results(evaluated_on="clients"))
+    assert "Evaluation: every client sent" in section(kept, "Privacy")
+    assert "2000 images that clients kept for it" in section(kept, "Evaluation")
+
+
+def test_names_cannot_break_the_page(card: str) -> None:
+    assert "Classes: red, green, a b c d." in card
+
+
+def test_nothing_evaluated_claims_nothing() -> None:
+    scores = {"accuracy": None, "macro_accuracy": None, "wire_bytes": 5, "calibration": None}
+    card = model_card({"fedncm": metadata("fedncm")}, results(methods={"fedncm": scores}, num_test_examples=0))
+    assert "model-index" not in front_matter(card)
+    assert "On nothing: no test data were there." in card and "| `fedncm` | - | - | - | - | - |" in card
+
+
+def test_many_classes_are_not_all_listed() -> None:
+    names = json.dumps([f"class {number}" for number in range(60)])
+    card = model_card({"fedncm": metadata("fedncm", **{"class-names": names})}, results())
+    assert "class 49 and 10 more." in card and "class 50" not in card
+
+
+def test_it_is_written_from_the_folder(tmp_path: Path) -> None:
+    run = RunFolder.create(str(tmp_path), 1)
+    with pytest.raises(FileNotFoundError, match=r"needs results\.json and heads, found 0 heads"):
+        write_model_card(run.path)
+    run.save_head("fed3r", HEAD, metadata("fed3r"))
+    run.write_results(results())
+    path = write_model_card(run.path)
+    assert path == run.path / "heads" / "README.md"
+    assert path.read_text() == model_card({"fed3r": {**metadata("fed3r"), "format": HEAD_FORMAT}}, results())
+
+
+def test_the_backbones_licence_and_what_it_forbids_are_said() -> None:
+    uni = {"name": "cc-by-nc-nd-4.0", "source": "the model's README.md", "terms": ["no-derivatives", "non-commercial"]}
+    card = model_card({"fed3r": metadata("fed3r", **{"backbone-licence": json.dumps(uni)})}, results())
+    section = card.split("## Licence of the backbone")[1].split("##")[0]
+    assert "cc-by-nc-nd-4.0 (according to the model's README.md)" in section
+    assert "forbids to share what is derived from it" in section and "forbids commercial use" in section
+    free = {"name": "apache-2.0", "source": "timm", "terms": []}
+    card = model_card({"fed3r": metadata("fed3r", **{"backbone-licence": json.dumps(free)})}, results())
+    section = card.split("## Licence of the backbone")[1].split("##")[0]
+    assert "apache-2.0" in section and "**" not in section

@@ -1,0 +1,107 @@
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from fedstats_app.report.rounds_file import RoundsFile, read_rounds
+from fedstats_app.report.run_folder import RunFolder
+from fedstats_app.report.training_record import TrainingResult
+from fedstats_app.storage.json_digest import to_json_with_digest
+from tests.support.damage import flipped
+from tests.support.trainings import make_training
+
+FEDCOF = make_training("fedcof", [0.80, 0.81, 0.82, 0.83])
+RANDOM = make_training("random", [0.1, 0.2, 0.3, 0.4])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rounds.jsonl"
+
+
+def append(path: Path, *trainings: TrainingResult, first: int = 0, last: int = 3) -> None:
+    """Append as one process does."""
+    file = RoundsFile(path)
+    for training in trainings:
+        for record in training.rounds[first : last + 1]:
+            file.append(record)
+
+
+def test_rounds_are_one_line_each_and_come_back(path: Path) -> None:
+    append(path, FEDCOF, RANDOM)
+    lines = path.read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [0, 1, 2, 3] * 2
+    assert read_rounds(path) == [*FEDCOF.rounds, *RANDOM.rounds]
+
+
+def test_no_file_has_no_rounds(path: Path) -> None:
+    assert read_rounds(path) == []
+
+
+def test_a_run_that_goes_on_replaces_the_rounds_after_its_checkpoint(path: Path) -> None:
+    append(path, FEDCOF)
+    append(path, RANDOM, last=2)  # killed after round 2, whose last checkpoint is that of round 0
+    better = make_training("random", [0.1, 0.25, 0.35, 0.45])
+    append(path, better, first=1)
+    assert read_rounds(path) == [*FEDCOF.rounds, *RANDOM.rounds[:1], *better.rounds[1:]]
+    assert len(path.read_text().splitlines()) == 8
+
+
+def test_a_cut_last_line_is_left_out_and_the_next_line_is_whole(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    append(path, FEDCOF)
+    path.write_bytes(path.read_bytes()[:-9])
+    with caplog.at_level(logging.WARNING, logger="fedstats_app"):
+        assert read_rounds(path) == FEDCOF.rounds[:3]
+    assert "line 4 was cut off" in caplog.text
+    append(path, FEDCOF, first=3)
+    assert read_rounds(path) == FEDCOF.rounds
+    append(path, RANDOM)
+    path.write_bytes(path.read_bytes()[:-9])
+    append(path, RANDOM, first=2)
+    assert read_rounds(path) == [*FEDCOF.rounds, *RANDOM.rounds]
+
+
+def test_of_two_lines_of_a_round_the_later_counts(path: Path) -> None:
+    append(path, FEDCOF)
+    other = make_training("fedcof", [0.0, 0.5])
+    with path.open("a") as file:
+        file.write(to_json_with_digest(other.rounds[1].to_json(), indent=None) + "\n")
+    assert read_rounds(path) == [FEDCOF.rounds[0], other.rounds[1], *FEDCOF.rounds[2:]]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("no JSON", " is damaged"),
+        ("[1, 2]", " is damaged"),
+        ("null", " is damaged"),
+        ('{"round": 1}', " is damaged: it has no digest"),
+        (to_json_with_digest({"round": 1}, indent=None), ": not a round"),
+    ],
+)
+def test_any_other_line_that_is_no_round_is_refused_by_number(path: Path, line: str, reason: str) -> None:
+    append(path, FEDCOF, last=1)
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(ValueError, match=rf"rounds\.jsonl, line 3{reason}"):
+        read_rounds(path)
+
+
+def test_one_flipped_bit_anywhere_is_an_error_that_names_the_file(path: Path) -> None:
+    append(path, FEDCOF, last=1)
+    for damaged in flipped(path.read_bytes(), step=3):
+        path.write_bytes(damaged)
+        try:
+            assert read_rounds(path) == FEDCOF.rounds[:2]
+        except ValueError as error:
+            assert str(error).startswith(f"{path}, line ")
+
+
+def test_the_run_folder_keeps_them(tmp_path: Path) -> None:
+    folder = RunFolder.create(str(tmp_path), 1)
+    assert folder.read_rounds() == []
+    folder.write_status("running")
+    for record in FEDCOF.rounds:
+        folder.append_round(record)
+    assert RunFolder.reopen(str(folder.path), 2).read_rounds() == FEDCOF.rounds
+    assert (folder.path / "rounds.jsonl").is_file()

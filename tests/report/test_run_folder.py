@@ -1,0 +1,158 @@
+import json
+import os
+import re
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedstats_app.heads import LinearHead
+from fedstats_app.report.head_file import read_head
+from fedstats_app.report.run_folder import RunFolder
+from fedstats_app.storage.json_digest import read_json_lines
+
+_NOW = datetime(2026, 3, 1, 23, 5, 9, tzinfo=UTC)
+
+
+def _json(path: Path) -> object:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = path.read_text(encoding="utf-8")
+    assert text.endswith("}\n")
+    entries = json.loads(text, parse_constant=refuse)
+    entries.pop("digest", None)
+    return entries
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(str(tmp_path / "runs"), 17, _NOW)
+
+
+def test_the_folder_is_named_by_utc_time_and_run_id(tmp_path: Path) -> None:
+    east = _NOW.astimezone(timezone(timedelta(hours=5)))
+    run = RunFolder.create(str(tmp_path / "a" / "b"), 9876543210987654321, east)
+    assert run.path == tmp_path / "a" / "b" / "20260301T230509Z-9876543210987654321"
+    assert run.path.is_dir()
+
+
+def test_a_second_run_of_the_same_name_gets_its_own_folder(tmp_path: Path) -> None:
+    runs = [RunFolder.create(str(tmp_path), 17, _NOW) for _ in range(3)]
+    runs[0].write_results({"methods": {}})
+    names = [run.path.name for run in runs]
+    assert names == ["20260301T230509Z-17", "20260301T230509Z-17-2", "20260301T230509Z-17-3"]
+    assert not (runs[1].path / "results.json").exists()
+
+
+def test_the_default_is_in_the_home_folder_whatever_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(home))
+    monkeypatch.chdir(elsewhere)
+    assert RunFolder.create("", 1, _NOW).path.parent == home / "fedstats-runs"
+    assert RunFolder.create("~/mine", 1, _NOW).path.parent == home / "mine"
+    assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("output_dir", ["runs", "./runs", "../runs"])
+def test_a_relative_output_dir_is_refused(output_dir: str) -> None:
+    with pytest.raises(ValueError, match=f"absolute path or start with ~, got '{re.escape(output_dir)}'"):
+        RunFolder.create(output_dir, 1)
+
+
+def test_a_home_that_does_not_exist_and_a_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="output-dir: '~nobody-of-this-name/runs'"):
+        RunFolder.create("~nobody-of-this-name/runs", 1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="is a file"):
+        RunFolder.create(str(tmp_path / "file"), 1)
+
+
+@pytest.mark.parametrize("run_id", ["", "../up", "a/b", ".hidden", "a b"])
+def test_a_run_id_that_does_not_suit_a_file_name_is_refused(tmp_path: Path, run_id: str) -> None:
+    with pytest.raises(ValueError, match=f"run id must be .* got '{re.escape(run_id)}'"):
+        RunFolder.create(str(tmp_path), run_id)
+
+
+def test_a_time_without_zone_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        RunFolder.create(str(tmp_path), 1, datetime(2026, 3, 1))
+
+
+def test_status_tells_where_the_run_stands(folder: RunFolder) -> None:
+    folder.write_status("running")
+    running = {"state": "running", "reason": "", "run_id": "17", "started": "2026-03-01T23:05:09Z", "ended": None}
+    assert _json(folder.path / "status.json") == running
+    before = datetime.now(UTC).replace(microsecond=0)
+    folder.write_status("failed", "2 of 10 clients answered, min-clients is 5")
+    failed = _json(folder.path / "status.json")
+    assert isinstance(failed, dict)
+    assert (failed["state"], failed["reason"]) == ("failed", "2 of 10 clients answered, min-clients is 5")
+    assert failed["started"] == "2026-03-01T23:05:09Z"
+    assert before <= datetime.fromisoformat(failed["ended"]) <= datetime.now(UTC)
+
+
+def test_an_unknown_state_is_refused(folder: RunFolder) -> None:
+    with pytest.raises(ValueError, match="running, completed, failed, got 'done'"):
+        folder.write_status("done")  # type: ignore[arg-type]
+
+
+def test_config_and_results_are_strict_json(folder: RunFolder) -> None:
+    folder.write_config({"seed": 0, "dataset": "Größe"})
+    folder.write_results({"methods": {"fedcof": {"accuracy": 0.8, "ridge_effective": float("inf")}}})
+    assert _json(folder.path / "config.json") == {"seed": 0, "dataset": "Größe"}
+    assert _json(folder.path / "results.json") == {"methods": {"fedcof": {"accuracy": 0.8, "ridge_effective": "inf"}}}
+
+
+def test_a_failing_write_keeps_the_results_that_were_there(folder: RunFolder) -> None:
+    folder.write_results({"methods": {}})
+    with pytest.raises(TypeError, match=r"\$\.methods"):
+        folder.write_results({"methods": object()})
+    assert _json(folder.path / "results.json") == {"methods": {}}
+
+
+def test_clients_are_one_line_each(folder: RunFolder) -> None:
+    clients = [{"client": 0, "outcome": "ok"}, {"client": 1, "outcome": "failed", "reason": "two\nlines"}]
+    for client in clients:
+        folder.append_client(client)
+    assert len((folder.path / "clients.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+    assert read_json_lines(folder.path / "clients.jsonl") == clients
+
+
+def test_heads_are_saved_by_name_and_byte_for_byte_again(folder: RunFolder) -> None:
+    head = LinearHead(weight=torch.eye(3, 4, dtype=torch.float64), bias=torch.arange(3, dtype=torch.float64))
+    metadata = {"method": "fed3r", "seed": "0", "backbone": "random:tiny"}
+    path = folder.save_head("fed3r", head, metadata)
+    assert path == folder.path / "heads" / "fed3r.safetensors"
+    first = path.read_bytes()
+    folder.save_head("fed3r", head, dict(reversed(metadata.items())))
+    assert path.read_bytes() == first
+    back, header = read_head(path)
+    assert torch.equal(back.weight, head.weight)
+    assert header["backbone"] == "random:tiny"
+    with pytest.raises(ValueError, match=r"head name must be .* got '\.\./fed3r'"):
+        folder.save_head("../fed3r", head, metadata)
+
+
+def test_readme_names_every_file_and_its_code_names_this_folder(folder: RunFolder) -> None:
+    text = (folder.path / "README.md").read_text()
+    for name in [
+        "status.json",
+        "config.json",
+        "results.json",
+        "clients.jsonl",
+        "rounds.jsonl",
+        "heads/",
+        "checkpoints/",
+        "plots/",
+    ]:
+        assert f"| {name} |" in text
+    code = text.split("```python\n")[1].split("```")[0].splitlines()
+    assert len(code) == 3
+    assert repr(str(folder.path)) in code[1]
+    compile("\n".join(code), "README.md", "exec")

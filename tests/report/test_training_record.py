@@ -1,0 +1,175 @@
+import json
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.heads import Calibration, HeadScores
+from fedstats_app.report.client_accuracy import ClientAccuracy
+from fedstats_app.report.quality import QUALITY, quality
+from fedstats_app.report.training_record import RoundRecord, TrainingResult, random_head_training
+from fedstats_app.storage.files import to_json
+from tests.support.trainings import make_training
+
+_COUNTS = st.integers(0, 2**60)
+_RECORDS = st.builds(
+    RoundRecord,
+    stage=st.sampled_from(["probe", "full"]),
+    start=st.sampled_from(["fedcof", "random"]),
+    round=st.integers(0, 10**6),
+    accuracy=st.none() | st.floats(0, 1),
+    loss=st.none() | st.floats(0, math.inf),
+    train_loss=st.none() | st.floats(0, math.inf),
+    num_clients=_COUNTS,
+    num_failed=_COUNTS,
+    bytes_up=_COUNTS,
+    bytes_down=_COUNTS,
+    forward_passes=_COUNTS,
+    seconds=st.floats(0, 1e9),
+)
+
+
+@given(_RECORDS)
+def test_a_round_comes_back_from_its_line(record: RoundRecord) -> None:
+    assert RoundRecord.from_json(json.loads(to_json(record.to_json(), indent=None))) == record
+
+
+def test_a_loss_that_is_no_number_is_no_value() -> None:
+    record = RoundRecord("full", "random", 3, 0.1, loss=math.nan, train_loss=math.inf)
+    back = RoundRecord.from_json(json.loads(to_json(record.to_json())))
+    assert back.loss is None
+    assert back.train_loss == math.inf
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"accuracy": 1.5}, "fedcof-probe, round 2: accuracy must be between 0 and 1 or None, got 1.5"),
+        ({"bytes_up": -1}, "fedcof-probe, round 2: bytes_up must be at least 0, got -1"),
+        ({"round": -2}, "round must be at least 0, got -2"),
+        ({"seconds": math.nan}, "seconds must be at least 0, got nan"),
+    ],
+)
+def test_values_outside_their_range_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RoundRecord(**{"stage": "probe", "start": "fedcof", "round": 2, **changes})
+
+
+def test_a_line_with_other_fields_is_refused() -> None:
+    line = RoundRecord("probe", "fedcof", 0).to_json()
+    with pytest.raises(ValueError, match=r"a round must have stage, start, round.*got"):
+        RoundRecord.from_json({key: value for key, value in line.items() if key != "loss"})
+    with pytest.raises(ValueError, match="surprise"):
+        RoundRecord.from_json({**line, "surprise": 1})
+
+
+def test_costs_add_up_from_the_start_on() -> None:
+    training = make_training(
+        "fedcof", [0.8, 0.81, None, 0.83], up=10, down=20, passes=7, start_bytes=1000, start_forward_passes=500
+    )
+    assert training.cumulative_bytes() == [1000, 1030, 1060, 1090]
+    assert training.cumulative_forward_passes() == [500, 507, 514, 521]
+    assert training.num_rounds == 3
+    assert training.seconds == 1.5
+
+
+def test_accuracies_are_the_start_the_last_evaluated_and_the_first_best() -> None:
+    training = make_training("fedcof", [0.8, None, 0.9, 0.9, 0.85, None])
+    assert (training.start_accuracy, training.final_accuracy) == (0.8, 0.85)
+    assert (training.best_accuracy, training.best_round) == (0.9, 2)
+    nothing = make_training("fedcof", [None, None])
+    assert (nothing.start_accuracy, nothing.final_accuracy, nothing.best_accuracy, nothing.best_round) == (None,) * 4
+    resumed = replace(training, rounds=training.rounds[1:])
+    assert resumed.start_accuracy is None
+
+
+def test_costs_to_an_accuracy_are_those_of_the_first_round_that_has_it() -> None:
+    training = make_training(
+        "fed3r", [0.5, 0.6, None, 0.7, 0.65, 0.8], up=10, down=20, start_bytes=5, start_forward_passes=3
+    )
+    assert [training.rounds_to(target) for target in (0.4, 0.5, 0.55, 0.66, 0.7, 0.71, 0.9)] == [0, 0, 1, 3, 3, 5, None]
+    assert [training.bytes_to(target) for target in (0.5, 0.7, 0.9)] == [5, 95, None]
+    assert [training.forward_passes_to(target) for target in (0.5, 0.7, 0.9)] == [3, 33, None]
+
+
+@given(st.lists(st.none() | st.integers(0, 10), min_size=1, max_size=12), st.integers(0, 10))
+def test_what_is_reached_is_never_reached_before(tenths: list[int | None], target: int) -> None:
+    training = make_training("random", [None if one is None else one / 10 for one in tenths])
+    reached = training.rounds_to(target / 10)
+    hits = [number for number, one in enumerate(tenths) if one is not None and one / 10 >= target / 10]
+    assert reached == (hits[0] if hits else None)
+    best = training.best_accuracy
+    assert (reached is not None) == (best is not None and best >= target / 10)
+
+
+def test_a_training_comes_back_from_its_entry_and_all_rounds_of_the_run() -> None:
+    one = make_training(
+        "fedcof",
+        [0.8, 0.9],
+        stopped="no better accuracy in 3 evaluations",
+        start_bytes=7,
+        start_forward_passes=8,
+        formula_bytes=9,
+        thesis_forward_passes=10,
+        notes=["a note"],
+    )
+    others = [make_training("random", [0.1, 0.2]), make_training("fedcof", [0.7, 0.8], stage="full")]
+    entry = json.loads(to_json(one.to_json()))
+    assert entry["accuracy"] == 0.9
+    assert (entry["bytes"], entry["forward_passes"], entry["num_rounds"]) == (3007, 18, 1)
+    rounds = [record for training in (others[0], one, others[1]) for record in training.rounds]
+    assert TrainingResult.from_json("fedcof-probe", entry, rounds) == one
+    older = {key: entry[key] for key in entry if key not in ("display_name", "sent")}
+    assert TrainingResult.from_json("fedcof-probe", older, rounds) == replace(one, display_name="", sent="")
+    with pytest.raises(ValueError, match="'fedcof-probe' must have stopped"):
+        TrainingResult.from_json("fedcof-probe", {key: entry[key] for key in entry if key != "stopped"}, rounds)
+    with pytest.raises(ValueError, match="at least one round"):
+        TrainingResult.from_json("fedcof-probe", entry, others[0].rounds)
+
+
+def test_every_field_is_in_the_entry_but_the_name_and_the_rounds() -> None:
+    measured = quality(
+        HeadScores.zeros(2) + HeadScores.from_logits(torch.eye(2), torch.tensor([0, 1]), torch.tensor([0, 0]))
+    )
+    training = make_training(
+        "fedcof",
+        [0.8, 0.9],
+        learning_rate=0.1,
+        start_temperature=0.5,
+        kept_round=0,
+        quality={key: value for key, value in measured.items() if key in QUALITY},
+        calibration=Calibration(2.0, 1.0, 0.5, 0.2, 0.1, 30),
+        client_accuracy=ClientAccuracy.of({3: 0.5, 4: 0.75}),
+    )
+    entry = training.to_json()
+    assert {item.name for item in fields(TrainingResult)} - set(entry) == {"name", "rounds", "quality"}
+    assert set(QUALITY) < set(entry) and entry["accuracy"] == 0.8
+    assert TrainingResult.from_json(training.name, json.loads(json.dumps(entry)), training.rounds) == replace(
+        training, quality=json.loads(json.dumps(training.quality))
+    )
+
+
+def test_rounds_of_another_training_or_out_of_order_are_refused() -> None:
+    training, other = make_training("fedcof", [0.8, 0.9]), make_training("fed3r", [0.8, 0.9])
+    with pytest.raises(ValueError, match=r"every round must be of stage 'probe' from 'fedcof', got.*fed3r"):
+        replace(training, rounds=[training.rounds[0], other.rounds[1]])
+    for rounds in (training.rounds[::-1], [training.rounds[0]] * 2):
+        with pytest.raises(ValueError, match="ascending order, each once"):
+            replace(training, rounds=rounds)
+    with pytest.raises(ValueError, match="start_bytes must be at least 0, got -1"):
+        replace(training, start_bytes=-1)
+
+
+def test_the_random_head_of_the_same_stage_is_what_others_are_compared_with() -> None:
+    trainings = [
+        make_training("fedcof", [0.8]),
+        make_training("random", [0.1], stage="full"),
+        make_training("random", [0.2]),
+    ]
+    assert random_head_training("probe", trainings) is trainings[2]
+    assert random_head_training("full", trainings) is trainings[1]
+    assert random_head_training("features", trainings) is None

@@ -1,0 +1,234 @@
+"""Run-config and node-config: defaults that agree with pyproject.toml, and every problem reported at once."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.backbones.options import BACKBONES
+from fedstats_app.backbones.text import is_text_backbone
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.settings.option import ConfigError
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def declared() -> dict[str, object]:
+    return tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
+
+
+def test_pyproject_declares_exactly_the_keys_and_defaults() -> None:
+    assert AppConfig().to_run_config() == declared()
+
+
+def test_every_key_has_a_comment() -> None:
+    section = PYPROJECT.read_text().split("[tool.flwr.app.config]")[1].split("[tool.pytest")[0]
+    keys = [line for line in section.splitlines() if re.match(r"[a-z0-9-]+ =", line)]
+    assert len(keys) == len(declared())
+    assert [line for line in keys if "#" not in line] == []
+
+
+def test_all_problems_are_reported_together() -> None:
+    wrong = {
+        "methd": ("fed3r", "methd: no such key; did you mean method?"),
+        "ridge-lambda": (-1, 'ridge-lambda: must be a number in [0, inf) or "auto", got -1'),
+        "num-clients": (2.5, "num-clients: must be a whole number from 0 to 1000000, got 2.5"),
+        "partitioner": ("dirichlett", "did you mean dirichlet?"),
+        "plots": ("yes", "plots: must be true or false, got 'yes'"),
+        "fedcof-shrinkage": ("0.1x", "fedcof-shrinkage: must be"),
+        "seed": (True, "seed: must be a whole number"),
+        "min-clients": (0, "min-clients: must be"),
+    }
+    with pytest.raises(ConfigError) as caught:
+        AppConfig.from_run_config({key: value for key, (value, _) in wrong.items()})
+    assert "8 problem(s)" in str(caught.value)
+    assert all(hint in str(caught.value) for _, hint in wrong.values())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("ridge-lambda", "auto", "auto"),
+        ("ridge-lambda", "0.01", 0.01),
+        ("ridge-lambda", 1, 1.0),
+        ("fedcof-shrinkage", "inf", float("inf")),
+        ("fedcgs-shrinkage", 0, 0.0),
+        ("fraction-train", "0.3", 0.3),
+    ],
+)
+def test_numbers_may_be_numbers_or_text(key: str, value: object, expected: object) -> None:
+    assert AppConfig.from_run_config({key: value}).to_run_config()[key] == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("ridge-lambda", value) for value in ("nan", "inf", True)),
+        ("fed3r-kernel-width", "inf"),
+        ("fedcgs-shrinkage", "inf"),
+        ("dirichlet-alpha", 0),
+        *(("fraction-train", value) for value in (0.0, 1.5)),
+        ("wire-dtype", "float16"),
+        *(("method", value) for value in ("fedncm,fedncm", "fedavg", "")),
+        ("wait-timeout", -1),
+        *(("dataset", value) for value in ("foldr:/x", "folder:x", "hub:")),
+        ("test-dataset", "parquet:relative"),
+        *(("device", value) for value in ("gpu", "cuda:x")),
+        *(("backbone", value) for value in ("resnet19", "timm:")),
+        *(("output-dir", value) for value in ("runs", "./runs")),
+        ("extend", "runs/1"),
+        ("min-class-count", -1),
+        ("save-statistics", "no"),
+    ],
+)
+def test_values_out_of_range_are_refused(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=key):
+        AppConfig.from_run_config({key: value})
+
+
+def test_contradictions_are_refused() -> None:
+    with pytest.raises(ConfigError, match="fed3r-bias: true needs fed3r-between-class true"):
+        AppConfig.from_run_config({"fed3r-bias": True, "fed3r-between-class": False})
+    with pytest.raises(ConfigError, match="partition-column: partitioner 'natural-id' needs one"):
+        AppConfig.from_run_config({"partitioner": "natural-id"})
+
+
+def test_methods_are_those_asked_for_in_their_order() -> None:
+    assert AppConfig.from_run_config({"method": "fedcof, fedncm"}).methods == ("fedcof", "fedncm")
+    assert AppConfig().methods == ("fedncm", "fed3r", "fedcof", "fedcgs", "fedroot")
+
+
+@given(st.dictionaries(st.sampled_from(sorted(declared())), st.one_of(st.text(max_size=8), st.integers(), st.floats())))
+def test_anything_gives_a_configuration_or_a_config_error(values: dict[str, object]) -> None:
+    try:
+        config = AppConfig.from_run_config(values)
+    except ConfigError:
+        return
+    assert AppConfig.from_run_config(config.to_run_config()) == config
+
+
+def test_node_config_names_data_or_a_partition() -> None:
+    assert NodeConfig.from_node_config({"partition-id": 3, "num-partitions": 7}) == NodeConfig("", 3, 7)
+    own = NodeConfig.from_node_config({"data-path": "/data", "partition-id": 3, "num-partitions": 7})
+    assert own == NodeConfig("/data")  # data-path wins
+
+
+def test_the_backbones_are_those_that_can_be_loaded() -> None:
+    from fedstats_app.backbones.registry import available_backbones
+
+    assert {name.removeprefix("random:") for name in available_backbones()} == set(BACKBONES)
+    for name in ("random:tiny", "random:resnet18", "timm:resnet10t"):
+        assert AppConfig.from_run_config({"backbone": name}).backbone.backbone == name
+
+
+def test_what_an_owner_allows_is_read_from_node_config() -> None:
+    node = NodeConfig.from_node_config(
+        {"data-path": "/d", "min-class-count": 8, "min-gram-samples": 100, "allowed-methods": "fedncm, training"}
+    )
+    assert (node.min_class_count, node.min_gram_samples) == (8, 100)
+    assert node.allowed_methods == ("fedncm", "training")
+    assert NodeConfig.from_node_config({"data-path": "/d", "allowed-methods": "all"}).allowed_methods is None
+
+
+@pytest.mark.parametrize(
+    ("node", "asked", "floor"),
+    [
+        ({"data-path": "/d"}, 0, 5),
+        ({"data-path": "/d"}, 3, 5),
+        ({"data-path": "/d"}, 9, 9),
+        ({"data-path": "/d", "min-class-count": 0}, 0, 0),
+        ({"data-path": "/d", "min-class-count": 20}, 3, 20),
+        ({"partition-id": 0, "num-partitions": 1}, 0, 0),
+        ({"partition-id": 0, "num-partitions": 1}, 4, 4),
+        ({"partition-id": 0, "num-partitions": 1, "min-class-count": 6}, 4, 6),
+    ],
+)
+def test_the_floor_is_the_owners_and_a_run_can_only_raise_it(node: dict[str, object], asked: int, floor: int) -> None:
+    assert NodeConfig.from_node_config(node).class_floor(asked) == floor
+
+
+@pytest.mark.parametrize(
+    ("node_config", "message"),
+    [
+        ({}, "must name data-path"),
+        ({"partition-id": 1}, "must name data-path"),
+        ({"partition-id": "1", "num-partitions": 2}, "must be whole numbers"),
+        *(
+            ({"data-path": "/d", key: value}, f"node-config: {key}: must be")
+            for key, values in (
+                ("min-class-count", (-1, "5", True)),
+                ("min-gram-samples", (1.5,)),
+                ("allowed-methods", ("fedavg", "", "fedncm,fedncm")),
+            )
+            for value in values
+        ),
+    ],
+)
+def test_an_owners_mistake_is_an_error_and_no_silent_default(node_config: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NodeConfig.from_node_config(node_config)
+
+
+def test_what_is_for_texts_only_is_refused_for_images_and_the_other_way_round() -> None:
+    image = {"text-max-length": 64, "text-pooling": "first", "text-template": "{text}!"}
+    with pytest.raises(ConfigError, match="4 problem") as caught:
+        AppConfig.from_run_config(image)
+    assert all(f"{name}: is for text backbones" in str(caught.value) for name in image)
+    assert "text-pooling: must be auto with text-template" in str(caught.value)
+    with pytest.raises(ConfigError, match="2 problem") as caught:
+        AppConfig.from_run_config({"backbone": "sentence:some/model", "flip": True, "input-size": 64})
+    assert "flip: is for images" in str(caught.value) and "input-size: is for images" in str(caught.value)
+
+
+def test_label_words_need_a_prompt_and_a_place() -> None:
+    text = {"backbone": "transformers:some/model", "fine-tune": "probe"}
+    with pytest.raises(ConfigError, match="label-words: need a text-template"):
+        AppConfig.from_run_config({**text, "label-words": "bad,good"})
+    with pytest.raises(ConfigError, match="start-head: label-words needs the words"):
+        AppConfig.from_run_config({**text, "start-head": "label-words", "text-template": "{text} {mask}"})
+    for words in ("bad,,good", "bad,bad"):
+        with pytest.raises(ConfigError, match="label-words: must be different words"):
+            AppConfig.from_run_config({"label-words": words})
+    with pytest.raises(ConfigError, match=r"text-template: must hold \{text\} once"):
+        AppConfig.from_run_config({"text-template": "It was {mask}."})
+    both = {**text, "text-template": "{text} {mask}", "start-head": "label-words", "label-words": "bad, good"}
+    assert AppConfig.from_run_config(both).tuning.words == ("bad", "good")
+
+
+@pytest.mark.parametrize("name", [*BACKBONES, "sentence:a", "transformers:a", "random:tiny-text", "timm:a"])
+def test_the_configuration_and_the_backbones_agree_what_takes_texts(name: str) -> None:
+    assert AppConfig.of(backbone=name).backbone.takes_text == is_text_backbone(name)
+
+
+def test_networks_that_a_folder_describes_have_their_own_size() -> None:
+    def size(**values: object) -> int:
+        return AppConfig.of(**values).backbone_for(own_data=False).input_size
+
+    assert size() == 64
+    assert size(backbone="timm:resnet18") == 64
+    for name in ("timm:hf-hub:MahmoodLab/UNI", "random:timm:local-dir:/models/uni", "vision:owkin/phikon"):
+        assert size(backbone=name) == 0
+    assert size(backbone="timm:vit_small_patch14_dinov2", backbone_arguments="img_size=224") == 0
+
+
+def test_arguments_and_pooling_are_checked_and_written_in_one_way() -> None:
+    given = AppConfig.of(backbone="timm:x", backbone_arguments="b=true, a=2", backbone_pooling="cls+mean").backbone
+    assert (given.backbone_arguments, given.backbone_pooling) == ("a=2,b=true", "cls+mean")
+    with pytest.raises(ConfigError, match="backbone-arguments: must be key=value pairs"):
+        AppConfig.of(backbone="timm:x", backbone_arguments="img_size")
+    with pytest.raises(ConfigError, match=r"backbone-pooling: must be one of auto, .*cls\+mean"):
+        AppConfig.of(backbone="timm:x", backbone_pooling="max")
+    with pytest.raises(ConfigError) as caught:
+        AppConfig.of(backbone="resnet18", backbone_arguments="a=1", backbone_pooling="cls")
+    assert "backbone-arguments: are for timm:NAME" in str(caught.value)
+    assert "backbone-pooling: is for timm:NAME and vision:NAME" in str(caught.value)
+    with pytest.raises(ConfigError, match="absolute path after timm:local-dir:"):
+        AppConfig.of(backbone="timm:local-dir:models/uni")
+    with pytest.raises(ConfigError, match="a model of the hub after timm:hf-hub:"):
+        AppConfig.of(backbone="timm:hf-hub:")
