@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from fedstats_app.grid.decline import decline
+from fedstats_app.report.decline import decline
 from fedstats_app.report.text_columns import GAP, aligned, cut, ruled, three_figures, widths_of
 from fedstats_app.report.training_record import TrainingResult, random_head_training
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedstats_app.grid.decline import decline
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import Calibration, HeadScores
 from fedstats_app.report.client_accuracy import ClientAccuracy
 from fedstats_app.report.compute import forward_passes
+from fedstats_app.report.decline import decline
 from fedstats_app.report.quality import QUALITY, quality
 from fedstats_app.report.training_record import RoundRecord, TrainingResult
 from fedstats_app.statistics import StatisticsSpec

@@ -1,10 +1,9 @@
 """The advice in words."""
 
-from tests.outcomes.test_advice import USUAL
-
 from fedstats_app.methods import display_name
 from fedstats_app.report.advice import Candidate, advise
 from fedstats_app.report.advice_text import advice_lines
+from tests.report.test_advice import USUAL
 
 
 def lines(*candidates: Candidate, num_test: int = 2000, chance: float = 0.1) -> list[str]:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.export.test_onnx import classifier_of, images
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import load_backbone
@@ -16,6 +15,7 @@ from fedstats_app.report.export.onnx_file import to_onnx
 from fedstats_app.report.tuned_backbone import with_module
 from tests.backbones import test_timm_folders as of_timm
 from tests.backbones import test_vision as of_transformers
+from tests.report.export.test_onnx import classifier_of, images
 
 timm = pytest.importorskip("timm", reason="timm is an optional extra")
 

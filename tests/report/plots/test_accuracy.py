@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from matplotlib.path import Path as Outline
 from matplotlib.text import Annotation
 from PIL import Image
-from tests.results.plots.conftest import Check
 
 from fedstats_app.report.plots.accuracy import CostPoint, accuracy_figure, pareto_front, plot_accuracy_vs_megabytes
 from fedstats_app.report.plots.style import plot_style
+from tests.report.plots.conftest import Check
 
 _USUAL = [
     CostPoint("FedNCM", 1.7, 0.751),

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from tests.results.plots.conftest import Check
 
 from fedstats_app.report.plots.confusion import (
     confusion_figure,
@@ -13,6 +12,7 @@ from fedstats_app.report.plots.confusion import (
     plot_confusion_matrix,
     row_shares,
 )
+from tests.report.plots.conftest import Check
 
 
 def _matrix(classes: int, samples: int = 50) -> np.ndarray:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from tests.results.plots.conftest import Check
 
 from fedstats_app.methods import METHODS
 from fedstats_app.report.plots.fine_tuning import plot_training, training_figure
 from fedstats_app.report.plots.style import METHOD_COLOURS, MUTED, plot_style
 from fedstats_app.report.training_record import TrainingResult
+from tests.report.plots.conftest import Check
 from tests.support.trainings import make_training
 
 

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.results.plots.conftest import Check
 
 from fedstats_app.report.plots.labels import label_figure, plot_label_distribution
+from tests.report.plots.conftest import Check
 
 
 def _counts(clients: int, classes: int, samples: int = 80) -> np.ndarray:

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.results.plots.conftest import Check
 
 from fedstats_app.report.plots.personal import personal_figure
+from tests.report.plots.conftest import Check
 
 
 def _accuracies(approaches: int, clients: int, low: float = 0.5) -> dict[str, list[float]]:
