@@ -1,6 +1,6 @@
 """For the documentation site: pages link to files outside docs/ as they do in the repository, and the site has them.
 
-The README becomes a page; settings, deployment files and sources are shown as they are.
+The README and the pages of research/ become pages; settings, deployment files and sources are shown as they are.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ _LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the README and every file outside docs/ that a page links to."""
-    named = {README}
-    for page in [*Path(config["docs_dir"]).rglob("*.md"), README]:
+    pages = [README, *(ROOT / "research").glob("*.md")]
+    named = {*pages}
+    for page in [*Path(config["docs_dir"]).rglob("*.md"), *pages]:
         for target, _ in _LINK.findall(page.read_text(encoding="utf-8")):
             path = (page.parent / target).resolve()
             if path.is_file() and path.is_relative_to(ROOT) and not path.is_relative_to(config["docs_dir"]):
@@ -32,7 +33,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Point links at where the site has what they name."""
-    own = README if page.file.src_uri == README_PAGE else Path(config["docs_dir"], page.file.src_uri)
+    own = README if page.file.src_uri == README_PAGE else Path(page.file.abs_src_path)
 
     def moved(link: re.Match[str]) -> str:
         path = (own.parent / link[1]).resolve()

@@ -18,7 +18,7 @@ LEVELS = (
     {"statistics", "data"},
     {"heads"},
     {"backbones", "training"},
-    {"baselines", "methods"},
+    {"methods"},
     {"wire", "privacy"},
     {"grid"},
     {"strategies", "report"},
@@ -26,13 +26,13 @@ LEVELS = (
     {"settings"},
     {"client", "server"},
     {"client_app", "server_app"},
-    {"supernode", "simulation", "reproduce"},
+    {"supernode", "simulation"},
     {"__init__"},
     {"cli"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 KNOW_FLOWER = {"wire", "grid", "strategies", "trainers", "personal", "client", "server", "client_app", "server_app"}
-KNOW_FLOWER |= {"supernode", "simulation", "reproduce"}
+KNOW_FLOWER |= {"supernode", "simulation"}
 # A SuperNode with other processes than Flower's own needs what is not public, and so does a run in one process.
 KNOW_FLOWERS_INSIDES = {"fedstats_app.supernode.flower", "fedstats_app.simulation.flower"}
 PUBLIC_FLOWER = {"flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy"}

@@ -49,7 +49,6 @@ def parser() -> argparse.ArgumentParser:
     )
     _report(commands.add_parser("report", help="make a run's page, or compare runs", description=_REPORT, epilog=_EXIT))
     _runs(commands.add_parser("runs", help="list runs", description=_RUNS, epilog=_EXIT))
-    _reproduce(commands.add_parser("reproduce", help="a paper's table", description=_REPRODUCE, epilog=_EXIT))
     # Its options are not abbreviated: what is not one of them is Flower's.
     _node(commands.add_parser("node", help="run a SuperNode", description=_NODE, epilog=_FLOWER, allow_abbrev=False))
     _ledger(
@@ -98,11 +97,6 @@ _REMOVE = (
 )
 _REPORT = "Make report.html of a run folder again, from its other files; of several runs, one page that compares them."
 _RUNS = "List the runs in a folder: date, status, data, backbone, methods, best accuracy and what sites sent for it."
-_REPRODUCE = (
-    "Run every cell of a paper's table, over its seeds, and print ours beside the published number, with the known "
-    "reasons why they may differ. Without a name, list the tables. Runs that completed are not made again, so an "
-    "interrupted command can be repeated."
-)
 _NODE = (
     "Run a SuperNode that answers with fedstats-app as it is installed here, whatever app the server sends; or with "
     "the apps whose SHA-256 are approved-apps in its node-config."
@@ -319,27 +313,6 @@ def _report(command: argparse.ArgumentParser) -> None:
 def _runs(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", nargs="?", metavar="FOLDER", help="folder of runs (default: ~/fedstats-runs)")
     command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
-
-
-def _reproduce(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", nargs="?", metavar="NAME", help="of a table, or FILE.toml (default: list them)")
-    command.add_argument(
-        "settings",
-        nargs="*",
-        metavar="KEY=VALUE",
-        help="run-config keys in place of the table's; a list sweeps over its values: dirichlet-alpha=[0.1,0.5]",
-    )
-    command.add_argument("--seeds", metavar="SEEDS", help="such as 0-4 or 0,2 (default: the table's)")
-    command.add_argument(
-        "--row", action="append", default=[], metavar="NAME", help="only this row; * and ? as in file names; several"
-    )
-    command.add_argument("--column", action="append", default=[], metavar="NAME", help="only this column, likewise")
-    command.add_argument(
-        "--output-dir", default="", metavar="DIR", help="for tables and runs (default: ~/fedstats-reproduce/NAME)"
-    )
-    command.add_argument("--dry-run", action="store_true", help="print the settings of every run and make none")
-    # argparse takes words before an option or after it, not both.
-    command.set_defaults(others=[])
 
 
 def _node(command: argparse.ArgumentParser) -> None:

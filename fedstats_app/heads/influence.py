@@ -71,7 +71,8 @@ class Influence:
     def is_large(self) -> bool:
         """Whether the client harms: 3 in 100 judges and 3 at least, or half of a class.
 
-        In clean runs nobody is: benchmarks/attacks.py has some, also with one client that has half of all samples.
+        In clean runs nobody is: research/benchmarks/attacks.py has some, also with one
+        client that has half of all samples.
         """
         return (self.gain >= 0.03 and self.num_gained >= 3) or self.class_gain >= 0.5
 

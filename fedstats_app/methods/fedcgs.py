@@ -26,7 +26,7 @@ class FedCGSOptions(Options):
 
     prefix: ClassVar[str] = "fedcgs-"
 
-    # Within classes by default, as the derivation asks for (docs/decisions.md); total is the paper's.
+    # Within classes by default, as the derivation asks for (research/decisions.md); total is the paper's.
     covariance: Literal["total", "within"] = option("within", one_of("total", "within"))
     shrinkage: float | Literal["auto"] = option("auto", number(0.0, word="auto"))
     random_features: int = option(0, whole(0, 100_000))

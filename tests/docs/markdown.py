@@ -6,7 +6,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
-DOCUMENTS = sorted(DOCS.rglob("*.md"))
+RESEARCH = sorted((REPOSITORY / "research").glob("*.md"))
+DOCUMENTS = [*sorted(DOCS.rglob("*.md")), *RESEARCH]
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

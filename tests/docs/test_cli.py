@@ -57,7 +57,6 @@ def test_commands_run(
 def test_all_commands_are_shown() -> None:
     assert {command.split()[1] for command in COMMANDS} == {
         "predict", "evaluate", "export", "check", "run", "doctor", "new", "demo", "remove", "node", "report", "runs",
-        "reproduce",
     }  # fmt: skip
 
 

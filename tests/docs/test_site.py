@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import DOCS, DOCUMENTS, REPOSITORY
+from tests.docs.markdown import DOCS, DOCUMENTS, REPOSITORY, RESEARCH
 
 pytest.importorskip("material", reason="the extra docs is not installed")
 
@@ -26,7 +26,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_page_is_in_the_menu_and_on_the_site(site: Path) -> None:
     listed = re.findall(r": (\S+\.md)$", (REPOSITORY / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert set(listed) == {path.relative_to(DOCS).as_posix() for path in DOCUMENTS} | {"about.md"}
+    own = {path.relative_to(DOCS).as_posix() for path in DOCUMENTS if path not in RESEARCH}
+    assert set(listed) == own | {f"research/{path.name}" for path in RESEARCH} | {"about.md"}
     for name in listed:
         page = site / name.removesuffix(".md").removesuffix("index") / "index.html"
         assert "<article" in page.read_text(), name

@@ -167,7 +167,7 @@ def test_large_tensors_take_little_more_memory(call: str, most: float, tmp_path:
     program = f"""
 from pathlib import Path
 import torch
-from benchmarks.memory import with_peak_memory
+from research.benchmarks.memory import with_peak_memory
 from fedstats_app.storage.files import tensors_to_bytes, write_tensors
 write_tensors(Path("small"), {{"a": torch.zeros(3)}}, {{}})  # imports
 tensors_to_bytes({{"a": torch.zeros(3)}}, {{}}, digest=True)

@@ -1,0 +1,26 @@
+"""What the closed-form methods are compared with: CCVR, FedPFT, local heads, an MLP head, adapters.
+
+May import options, statistics, heads and training. scikit-learn is imported only where mixtures are fitted.
+"""
+
+from research.baselines.ccvr import ccvr_samples, pooled_gaussians
+from research.baselines.drawing import drawn_samples, drawn_samples_of_all
+from research.baselines.gaussian_fits import class_gaussians
+from research.baselines.local_heads import average_heads, ensemble_probabilities
+from research.baselines.mixture_fits import fitted_mixtures
+from research.baselines.mixtures import ClassMixtures
+from research.baselines.softmax_head import SOFTMAX_OPTIONS, softmax_head
+
+__all__ = [
+    "SOFTMAX_OPTIONS",
+    "ClassMixtures",
+    "average_heads",
+    "ccvr_samples",
+    "class_gaussians",
+    "drawn_samples",
+    "drawn_samples_of_all",
+    "ensemble_probabilities",
+    "fitted_mixtures",
+    "pooled_gaussians",
+    "softmax_head",
+]

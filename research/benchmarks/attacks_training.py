@@ -1,0 +1,283 @@
+"""What one hostile client does to training, without and with the limits of the app, from FedNCM's head.
+
+    python -m research.benchmarks.attacks_training
+    python -m research.benchmarks.attacks_training conf/ag-news.toml --clients 10 20 100 --seeds 5 --clean
+
+An experiment is a TOML file of run-config keys, or ``key=value`` pairs in one word; without any, the built-in sample.
+The head is trained by FedMeZO, and by gradients under some of the server's optimisers, on features. The hostile client
+has about as many samples as the mean; in every round it multiplies what an honest one would send. ``off`` is without
+outlier limits, ``default`` the app's defaults, ``robust`` also ``fedmezo-clip = 10`` and ``update-clip = 1``. One line
+of JSON per row, and a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedstats_app.data.clients import training_set
+from fedstats_app.heads import solve_ncm
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.strategies.update_limits import times_usual
+from fedstats_app.training.proportion import capped
+from fedstats_app.training.zeroth_order.average import ScalarAverage
+from fedstats_app.training.zeroth_order.measures import TEMPERATURES, best_temperature
+from fedstats_app.training.zeroth_order.rate_guard import RateGuard
+from fedstats_app.wire.mezo import MezoReply
+from research.benchmarks.features import Features, features_of, settings_of
+from research.benchmarks.regularisers import balanced_subset, parts_of
+
+# Per training: update-clip or fedmezo-clip, and -outlier.
+LIMITS = {
+    "fedmezo": {"off": (100.0, 0.0), "default": (100.0, 3.0), "robust": (10.0, 3.0)},
+    "gradients": {"off": (0.0, 0.0), "default": (0.0, 4.0), "robust": (1.0, 4.0)},
+}
+TIMES = {"fedmezo": (-10.0, -100.0, -1e9)}
+OTHER_TIMES = (-10.0, -1e9)
+PROXIMAL_MU, BATCH, RATE = 0.01, 16, 0.01
+
+
+@dataclass(frozen=True)
+class Row:
+    """One training.
+
+    Attributes
+    ----------
+    training, limits : str
+        How, and under which limits.
+    clients : int
+        Those with samples.
+    times : float
+        What the hostile client multiplies by; 1 for nobody.
+    start, accuracy : float
+        On the test samples, in per cent, before and after.
+    rounds, left_out : int
+        All, and those in which the hostile client was left out.
+    honest_left_out : int
+        How often others were.
+    largest_honest : float
+        The most that an honest client was in usual ones, over its allowance; what is above the limit is left out.
+    seed : int
+        Of subset and split.
+    """
+
+    training: str
+    limits: str
+    clients: int
+    times: float
+    start: float
+    accuracy: float
+    rounds: int
+    left_out: int
+    honest_left_out: int
+    largest_honest: float
+    seed: int
+
+
+class Federation:
+    """Features spread over clients, and a head that is trained: weights (C, d) and the bias as the last column.
+
+    Parameters
+    ----------
+    data : Features
+        Of the whole data set.
+    kept : Tensor
+        (n,) indices of the training samples that are used.
+    parts : list of Tensor
+        Each client's indices into these.
+    """
+
+    def __init__(self, data: Features, kept: Tensor, parts: list[Tensor]) -> None:
+        self.test, self.test_labels, self.num_classes = _with_one(data.test), data.test_labels, data.num_classes
+        features, self.labels = data.train[kept], data.train_labels[kept]
+        self.inputs = _with_one(features)
+        self.parts = [part for part in parts if len(part)]
+        self.counts = {client: len(part) for client, part in enumerate(self.parts)}
+        self.owner = torch.empty(len(kept), dtype=torch.int64)
+        for client, part in enumerate(self.parts):
+            self.owner[part] = client
+        mean = len(kept) / len(self.parts)
+        self.hostile = min(self.counts, key=lambda client: abs(self.counts[client] - mean))
+        head = solve_ncm(FeatureStatistics.from_features(features.double(), self.labels, data.num_classes))
+        logits = features @ head.weight.float().T
+        temperature = best_temperature([float(F.cross_entropy(logits / t, self.labels)) for t in TEMPERATURES])
+        self.start = torch.cat([head.weight.float() / temperature, torch.zeros(data.num_classes, 1)], dim=1)
+
+    def accuracy(self, head: Tensor) -> float:
+        """Return the accuracy on the test samples, in per cent; 0 where a number is not finite."""
+        logits = self.test @ head.T
+        right = (logits.argmax(1) == self.test_labels).double().mean() if bool(logits.isfinite().all()) else 0.0
+        return round(100 * float(right), 2)
+
+    def residuals(self, head: Tensor) -> Tensor:
+        """Return the derivative of each sample's loss by its logits, (n, C)."""
+        return torch.softmax(self.inputs @ head.T, 1) - F.one_hot(self.labels, self.num_classes)
+
+    def locally(self, head: Tensor, client: int, mu: float, generator: torch.Generator) -> Tensor:
+        """Return what a client's epoch of SGD changes."""
+        inputs, labels, trained = self.inputs[self.parts[client]], self.labels[self.parts[client]], head.clone()
+        order = torch.randperm(len(labels), generator=generator)
+        for batch in torch.split(order, BATCH):
+            residuals = torch.softmax(inputs[batch] @ trained.T, 1) - F.one_hot(labels[batch], self.num_classes)
+            trained -= RATE * (residuals.T @ inputs[batch] / len(batch) + mu * (trained - head))
+        return trained - head
+
+
+def fedmezo(one: Federation, times: float, limits: str, rounds: int, seed: int) -> Row:
+    """Train by FedMeZO, with exact slopes."""
+    average, guard = ScalarAverage("examples", *LIMITS["fedmezo"][limits]), RateGuard()
+    generator, head, left_out, largest = torch.Generator().manual_seed(seed), one.start.clone(), [], 0.0
+    spread = torch.softmax(one.inputs @ head.T, 1)
+    rate = 0.5 / float((one.inputs.square().sum(1) * (spread * (1 - spread)).sum(1)).mean())
+    counts = torch.tensor([one.counts[client] for client in one.counts]).float()
+    for _ in range(rounds):
+        direction = torch.randint(0, 2, head.shape, generator=generator).float() * 2 - 1
+        slopes = (one.residuals(head) * (one.inputs @ direction.T)).sum(1)
+        means = torch.zeros(len(counts)).index_add_(0, one.owner, slopes) / counts
+        said = {client: float(value) * (times if client == one.hostile else 1.0) for client, value in enumerate(means)}
+        taken = average.take({client: MezoReply((said[client],), one.counts[client], b"") for client in said})
+        left_out += list(taken.left_out)
+        largest = max([largest, *(size for client, size in taken.times.items() if times == 1 or client != one.hostile)])
+        stepped, change = guard.take(taken.means)
+        rate *= change
+        head -= rate * stepped[0] * direction
+    return _row(one, "fedmezo", limits, times, head, rounds, left_out, largest, seed)
+
+
+def by_gradients(optimizer: str) -> Callable[[Federation, float, str, int, int], Row]:
+    """Return what trains by SGD on the clients and an optimiser on the server."""
+
+    def train(one: Federation, times: float, limits: str, rounds: int, seed: int) -> Row:
+        clip, outlier = LIMITS["gradients"][limits]
+        generator, head, left_out, largest = torch.Generator().manual_seed(seed), one.start.clone(), [], 0.0
+        server = _server(optimizer)
+        for _ in range(rounds):
+            mu = PROXIMAL_MU if optimizer == "fedprox" else 0.0
+            changes = {client: one.locally(head, client, mu, generator) for client in one.counts}
+            changes[one.hostile] *= times
+            found = times_usual({client: float(change.norm()) for client, change in changes.items()}, one.counts)
+            out = [client for client, size in found.items() if size > outlier > 0.0]
+            left_out += out
+            largest = max([largest, *(size for client, size in found.items() if times == 1 or client != one.hostile)])
+            kept = {client: change for client, change in changes.items() if client not in out}
+            for client in kept:
+                if found[client] > clip > 0.0:
+                    kept[client] = kept[client] * (clip / found[client])
+            weights = capped({client: one.counts[client] for client in kept}, 1.0)
+            total = torch.stack([weights[client] * change for client, change in kept.items()]).sum(0)
+            head = server(head, total / sum(weights.values()))
+        return _row(one, optimizer, limits, times, head, rounds, left_out, largest, seed)
+
+    return train
+
+
+def _server(optimizer: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the server's step: averaging, or FedAdam as Flower has it."""
+    if optimizer != "fedadam":
+        return lambda head, change: head + change
+    first, second = torch.zeros(()), torch.zeros(())
+
+    def step(head: Tensor, change: Tensor) -> Tensor:
+        nonlocal first, second
+        first, second = 0.9 * first + 0.1 * change, 0.99 * second + 0.01 * change.square()
+        return head + 0.01 * first / (second.sqrt() + 1e-3)
+
+    return step
+
+
+TRAININGS = {
+    "fedmezo": (fedmezo, 200),
+    **{name: (by_gradients(name), 15) for name in ("fedavg", "fedprox", "fedadam")},
+}
+
+
+def _row(
+    one: Federation,
+    name: str,
+    limits: str,
+    times: float,
+    head: Tensor,
+    rounds: int,
+    out: list[int],
+    largest: float,
+    seed: int,
+) -> Row:
+    hostile = sum(client == one.hostile for client in out) if times != 1 else 0
+    accuracy, start = one.accuracy(head), one.accuracy(one.start)
+    honest = len(out) - hostile
+    return Row(name, limits, len(one.counts), times, start, accuracy, rounds, hostile, honest, round(largest, 2), seed)
+
+
+def _with_one(features: Tensor) -> Tensor:
+    return torch.cat([features, torch.ones(len(features), 1)], dim=1)
+
+
+def measure(
+    config: AppConfig, trainings: list[str], clients: list[int], per_class: int, seeds: int, *, clean: bool
+) -> Iterator[Row]:
+    """Yield the rows of one data set; with ``clean`` only those without a hostile client."""
+    data, dataset = features_of(config), training_set(config.data)
+    for number in clients:
+        for seed in range(seeds):
+            kept = balanced_subset(data, per_class, seed)
+            parts = parts_of(dataset.subset(kept.numpy()), config, number, seed)
+            one = Federation(data, kept, [torch.from_numpy(part) for part in parts])
+            for name in trainings:
+                training, rounds = TRAININGS[name]
+                for times in (1.0,) if clean else (1.0, *TIMES.get(name, OTHER_TIMES)):
+                    for limits in ("off", "default", "robust"):
+                        yield training(one, times, limits, rounds, seed)
+
+
+def table(rows: list[Row]) -> str:
+    """Return the rows of all limits beside each other, means over seeds."""
+    lines = [
+        "| training | clients | times | off | default | left out | robust | honest left out | largest honest |",
+        "|---" * 9 + "|",
+    ]
+    for key in dict.fromkeys((row.training, row.clients, row.times) for row in rows):
+        of = {
+            limits: [row for row in rows if (row.training, row.clients, row.times, row.limits) == (*key, limits)]
+            for limits in ("off", "default", "robust")
+        }
+        mean = {limits: sum(row.accuracy for row in some) / len(some) for limits, some in of.items()}
+        limited = [*of["default"], *of["robust"]]
+        share = sum(row.left_out for row in of["default"]) / sum(row.rounds for row in of["default"])
+        lines.append(
+            f"| {key[0]} | {key[1]} | {key[2]:g} | {mean['off']:.1f} | {mean['default']:.1f} | {100 * share:.0f}% | "
+            f"{mean['robust']:.1f} | {sum(row.honest_left_out for row in limited)} | "
+            f"{max(row.largest_honest for row in limited):.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiments", nargs="*", metavar="FILE.toml or 'key=value ...'")
+    parser.add_argument("--trainings", nargs="+", choices=TRAININGS, default=list(TRAININGS))
+    parser.add_argument("--clients", type=int, nargs="+", default=[10, 20, 100])
+    parser.add_argument("--per-class", type=int, default=50)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--clean", action="store_true", help="only without a hostile client")
+    options = parser.parse_args(arguments)
+    rows = []
+    for experiment in options.experiments or [""]:
+        config = AppConfig.from_run_config(settings_of(experiment))
+        for row in measure(
+            config, options.trainings, options.clients, options.per_class, options.seeds, clean=options.clean
+        ):
+            rows.append(row)
+            print(json.dumps(asdict(row)), flush=True)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

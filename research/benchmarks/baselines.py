@@ -1,0 +1,269 @@
+"""Accuracy and megabytes of the closed-form heads beside those of the baselines, over seeds of the split.
+
+    python -m research.benchmarks.baselines dataset=builtin --clients 100 --seeds 5 --picture docs/images/baselines.png
+
+Our methods answer through the app's own messages, so their bytes are those that a run sends. The baselines are
+simulated on the same features: they send what `research.baselines` says, in the precision named, and bytes are
+those of the arrays. A line of JSON per seed is printed, then a table (means, in brackets half of the 95% interval by
+Student's t), and a picture of every experiment is drawn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstats_app.data.clients import partitions
+from fedstats_app.data.paths import without_folders
+from fedstats_app.heads import LinearHead
+from fedstats_app.methods import display_name
+from fedstats_app.report.communication import Sizes, formula_bytes
+from fedstats_app.report.plots.accuracy import CostPoint
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.training.options import LocalOptions
+from research.baselines import (
+    ClassMixtures,
+    average_heads,
+    ccvr_samples,
+    class_gaussians,
+    drawn_samples_of_all,
+    ensemble_probabilities,
+    fitted_mixtures,
+    softmax_head,
+)
+from research.baselines.mixtures import Covariance
+from research.baselines.mlp_head import federated_average, mlp_head
+from research.benchmarks.advice import candidates_of
+from research.benchmarks.features import Features, features_of
+from research.benchmarks.lines import parser_of, run
+
+# CCVR's paper draws some hundreds to two thousand of each class.
+PER_CLASS = 500
+# FedPFT as in FedCGS's runs, and as in Flower's baseline.
+MIXTURES: dict[str, tuple[int, Covariance]] = {"FedPFT-10": (10, "diagonal"), "FedPFT-1": (1, "spherical")}
+HIDDEN, ROUNDS, FRACTION = 256, 20, 0.3
+ROUND_OPTIONS = LocalOptions(learning_rate=0.01)
+# The 97.5% points of Student's t for 1, 2, ... degrees of freedom.
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One seed of one experiment.
+
+    Attributes
+    ----------
+    experiment : str
+        As given.
+    num_clients, seed : int
+        Of the split.
+    accuracy : dict
+        In per cent, by method.
+    megabytes : dict
+        As sent by all clients.
+    formula : dict
+        By the papers' formulas, of rounds both ways; a method without one is missing.
+    """
+
+    experiment: str
+    num_clients: int
+    seed: int
+    accuracy: dict[str, float]
+    megabytes: dict[str, float]
+    formula: dict[str, float]
+
+
+class _Simulation:
+    """The baselines of one seed."""
+
+    def __init__(self, data: Features, parts: Sequence[np.ndarray], seed: int) -> None:
+        self.data, self.seed = data, seed
+        self.clients = {
+            client: (data.train[part], data.train_labels[part])
+            for client, part in ((client, torch.from_numpy(part)) for client, part in enumerate(parts))
+            if len(part)
+        }
+        rows = sum(len(torch.unique(labels)) for _, labels in self.clients.values())
+        self.sizes = Sizes(
+            rows=rows, clients=len(self.clients), classes=data.num_classes, feature_dim=data.train.shape[1]
+        )
+        self.accuracy: dict[str, float] = {}
+        self.bytes: dict[str, int] = {}
+        self.formula: dict[str, int] = {}
+
+    def run(self) -> None:
+        self._ccvr()
+        for name, (components, covariance) in MIXTURES.items():
+            self._fedpft(name, components, covariance)
+        self._local_heads()
+        self._mlp()
+
+    def _score(self, name: str, scores: Tensor, num_bytes: int, formula: int | None) -> None:
+        right = (scores.argmax(dim=1) == self.data.test_labels).double().mean()
+        self.accuracy[name], self.bytes[name] = 100 * float(right), num_bytes
+        if formula is not None:
+            self.formula[name] = formula
+
+    def _trained(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the test logits of the server's softmax head."""
+        head = softmax_head(features, labels, self.data.num_classes, key=(self.seed,))
+        return head.logits(self.data.test)
+
+    def _ccvr(self) -> None:
+        sent = {client: class_gaussians(*own).sent_as(torch.float32) for client, own in self.clients.items()}
+        drawn = ccvr_samples(sent, per_class=PER_CLASS, seed=self.seed)
+        self._score("CCVR", self._trained(*drawn), _total(sent, torch.float32), formula_bytes("ccvr", self.sizes))
+
+    def _fedpft(self, name: str, components: int, covariance: Covariance) -> None:
+        sent = {
+            client: fitted_mixtures(*own, components=components, covariance=covariance, seed=0).sent_as(torch.float16)
+            for client, own in self.clients.items()
+        }
+        logits = self._trained(*drawn_samples_of_all(sent, self.seed))
+        sizes = replace(self.sizes, components=components)
+        formula = formula_bytes("fedpft", sizes) if covariance == "diagonal" else None
+        self._score(name, logits, _total(sent, torch.float16), formula)
+
+    def _local_heads(self) -> None:
+        classes, heads = self.data.num_classes, []
+        for client, (features, labels) in self.clients.items():
+            heads.append(softmax_head(features, labels, classes, key=(self.seed, client)))
+        counts = [float(len(labels)) for _, labels in self.clients.values()]
+        sent = formula_bytes("ensemble", self.sizes)  # heads have nothing but their numbers
+        named: dict[str, Tensor] = {
+            "one-shot FedAvg": _logits(average_heads(heads, counts), self.data.test),
+            "ensemble, logits": _logits(average_heads(heads, [1.0] * len(heads)), self.data.test),
+            "ensemble, probabilities": ensemble_probabilities(heads, [1.0] * len(heads), self.data.test),
+        }
+        for name, scores in named.items():
+            self._score(name, scores, sent, sent)
+
+    def _mlp(self) -> None:
+        model = mlp_head(self.sizes.feature_dim, HIDDEN, self.data.num_classes, seed=self.seed)
+        clients = list(self.clients.values())
+        sent = federated_average(model, clients, ROUND_OPTIONS, num_rounds=ROUNDS, fraction=FRACTION, seed=self.seed)
+        parameters = sum(value.numel() for value in model.trained_state().values())
+        with torch.no_grad():
+            self._score("MLP head", model(self.data.test), 2 * sent * parameters, 4 * sent * parameters)  # half is up
+
+
+def _logits(head: LinearHead, features: Tensor) -> Tensor:
+    return head.logits(features)
+
+
+def _total(sent: dict[int, ClassMixtures], dtype: torch.dtype) -> int:
+    return sum(one.bytes_as(dtype) for one in sent.values())
+
+
+def measure(experiment: str, config: AppConfig, num_clients: Sequence[int], seeds: int) -> Iterator[Compared]:
+    """Yield every number of clients and seed of one experiment."""
+    data, name = features_of(config), f"{without_folders(config.data.dataset)}, {config.backbone.backbone}"
+    for clients in num_clients:
+        for seed in range(seeds):
+            own = AppConfig.from_run_config({**config.to_run_config(), "num-clients": clients, "seed": seed})
+            parts = partitions(own.data, own.partition, seed)
+            simulation = _Simulation(data, parts, seed)
+            simulation.run()
+            ours = {display_name(one.method): one for one in candidates_of(data, parts, own)}
+            formulas = {
+                display_name(one.method): formula_bytes(one.method, simulation.sizes) / MB
+                for one in ours.values()
+                if one.method != "fedroot"
+            }
+            yield Compared(
+                name,
+                clients,
+                seed,
+                {name: 100 * one.accuracy for name, one in ours.items()} | simulation.accuracy,
+                {name: one.wire_bytes / MB for name, one in ours.items()}
+                | {name: sent / MB for name, sent in simulation.bytes.items()},
+                formulas | {name: sent / MB for name, sent in simulation.formula.items()},
+            )
+
+
+def _of(lines: Sequence[Compared]) -> dict[str, list[Compared]]:
+    """Return the lines by experiment and number of clients."""
+    found: dict[str, list[Compared]] = {}
+    for line in lines:
+        found.setdefault(f"{line.experiment}, {line.num_clients} clients", []).append(line)
+    return found
+
+
+def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and half of its 95% interval by Student's t; NaN for one value."""
+    if len(values) < 2:
+        return values[0], float("nan")
+    point = STUDENT[len(values) - 2] if len(values) - 2 < len(STUDENT) else 1.96
+    return float(np.mean(values)), point * float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
+
+
+def _megabytes(values: Sequence[float]) -> str:
+    mean = float(np.mean(values)) if values else 0.0
+    return f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}" if values else "none"
+
+
+def table(lines: Sequence[Compared]) -> str:
+    """Return a Markdown table per experiment."""
+    written = []
+    for title, found in _of(lines).items():
+        written += [
+            f"{title}, {len(found)} seeds",
+            "",
+            "| method | accuracy (%) | MB as sent | MB by formula |",
+            "| --- | ---: | ---: | ---: |",
+        ]
+        for name in found[0].accuracy:
+            mean, half = mean_and_half([line.accuracy[name] for line in found])
+            sent = _megabytes([line.megabytes[name] for line in found])
+            formula = _megabytes([line.formula[name] for line in found if name in line.formula])
+            written.append(f"| {name} | {mean:.2f} ({half:.2f}) | {sent} | {formula} |")
+        written.append("")
+    return "\n".join(written)
+
+
+def draw(lines: Sequence[Compared], path: Path) -> None:
+    """Draw accuracy against megabytes, one file per experiment: PATH for the first, PATH-2 and so on for the next."""
+    from fedstats_app.report.plots.accuracy import plot_accuracy_vs_megabytes
+
+    for number, (title, found) in enumerate(_of(lines).items(), start=1):
+        points = [
+            CostPoint(
+                name,
+                float(np.mean([line.megabytes[name] for line in found])),
+                float(np.mean([line.accuracy[name] for line in found])) / 100,
+            )
+            for name in found[0].accuracy
+        ]
+        file = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        plot_accuracy_vs_megabytes(points, file, f"{title}, {len(found)} seeds")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run from the command line."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    parser = parser_of(__doc__)
+    parser.add_argument("--picture", type=Path, help="PNG file to write")
+    options = parser.parse_args(arguments)
+
+    def table_and_picture(lines: Sequence[Compared]) -> str:
+        if options.picture is not None:
+            draw(lines, options.picture)
+        return table(lines)
+
+    run(
+        options,
+        Compared,
+        lambda experiment, config: measure(experiment, config, options.clients, options.seeds),
+        table_and_picture,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""Images a second by each engine against torch in the same run, and what another engine changes in the heads.
+
+    python -m research.benchmarks.engines forward
+    python -m research.benchmarks.engines client --images 1000 --pixels 500
+    python -m research.benchmarks.engines client --images 200 --pixels 3000 --read-threads 1
+    python -m research.benchmarks.engines reading --images 30 --pixels 3000
+    python -m research.benchmarks.engines client --dataset parquet:/data/sst2 --images 256 --networks all-MiniLM-L6-v2
+    python -m research.benchmarks.engines heads "dataset=builtin"
+
+`forward` is the network alone, on batches that are ready. `client` is all that a client does for its statistics, from
+JPEGs of smooth noise on disk to sums, without the feature cache; `reading` is what of it is left without the network:
+files, decoding and transform; asked for by itself, it compares drafts (`jpeg-draft`). The engines take turns; rates are
+medians, and ratios are medians of those of each turn. `heads` solves heads on the features of each engine and counts
+test images whose prediction is not that of torch's head.
+
+`forward` and `client` need torch and no Flower, so they also run where a GPU is:
+
+    python -m research.benchmarks.engines forward --engines torch --device cuda --batch-size 256 --autocast bf16
+
+Weights are random unless `--weights NAME=FILE` says otherwise: time does not depend on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.engine import ENGINES, EngineError
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.inputs import InputTransform
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.text import is_text_backbone
+from fedstats_app.backbones.transform import ImageTransform
+from fedstats_app.data import Dataset, load_dataset
+from fedstats_app.heads import LinearHead, solve_gaussian, solve_ncm, solve_ridge
+from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
+
+NETWORKS = ("efficientnet_lite0", "mobilenet_v2", "squeezenet1_1")
+# A photograph compresses to about as much; noise in every pixel would to several times that.
+_CELL = 12
+
+
+def networks(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Backbone]]]:
+    """Yield each network with the engines that this machine has for it."""
+    weights = dict(one.split("=", 1) for one in options.weights)
+    for name in options.networks:
+        found: dict[str, Backbone] = {}
+        for engine in options.engines:
+            try:
+                found[engine] = load_backbone(
+                    name,
+                    weights=weights.get(name, "random"),
+                    input_size=0 if is_text_backbone(name) else options.input_size,
+                    batch_size=options.batch_size,
+                    device=options.device,
+                    autocast=options.autocast,
+                    channels_last=True,
+                    jpeg_draft=options.jpeg_draft,
+                    engine=engine,
+                )
+                forward(found[engine], 1)  # kernels are chosen, networks exported and compiled
+            except (ModuleNotFoundError, EngineError) as error:
+                print(f"{name}: {error}")
+                found.pop(engine, None)
+        yield name, found
+
+
+def rates(work: dict[str, Callable[[], int]], turns: int) -> dict[str, tuple[float, float]]:
+    """Return of each piece of work its images a second, and their ratio to the first's; each returns its images."""
+    found: dict[str, list[float]] = {name: [] for name in work}
+    for turn in range(turns):
+        for name in [*work][:: 1 if turn % 2 == 0 else -1]:
+            started = time.perf_counter()
+            number = work[name]()
+            found[name].append(number / (time.perf_counter() - started))
+    [first, *_] = found.values()
+    return {
+        name: (statistics.median(rate), statistics.median(a / b for a, b in zip(rate, first, strict=True)))
+        for name, rate in found.items()
+    }
+
+
+def forward(backbone: Backbone, num_batches: int) -> int:
+    first, *_ = backbone.transform.probes()
+    batch = torch.stack([first] * backbone.batch_size).to(backbone.device)
+    for _ in range(num_batches):
+        features = backbone.forward_batch(batch)
+    features.cpu()  # waits for the device
+    return backbone.batch_size * num_batches
+
+
+def reading(transform: InputTransform, dataset: Dataset) -> int:
+    """Read, decode and transform every sample, in one thread."""
+    return sum(len(transform(dataset.sample(index, transform.draft_side))) > 0 for index in range(len(dataset)))
+
+
+def drafts(dataset: Dataset, input_size: int, turns: int) -> Iterator[str]:
+    """Yield a line per draft: images a second, ratios to whole images, and how far pixels are from theirs."""
+    half = (0.5, 0.5, 0.5)
+    transforms: dict[int, InputTransform] = {
+        draft: ImageTransform(input_size, half, half, draft=draft) for draft in (0, 2, 1)
+    }
+    sample = dataset.sample
+    found = rates({str(one): lambda t=t: reading(t, dataset) for one, t in transforms.items()}, turns)  # type: ignore[misc]
+    whole = transforms[0](sample(0))
+    for draft, transform in transforms.items():
+        rate, ratio = found[str(draft)]
+        levels = 127.5 * float((transform(sample(0, transform.draft_side)) - whole).abs().mean())
+        yield f"jpeg-draft {draft} {rate:8.1f} images/s   {ratio:5.2f} times   {levels:.1f} of 255 levels away"
+
+
+def client(backbone: Backbone, dataset: Dataset, read_threads: int) -> int:
+    """Do what a client does for its statistics."""
+    labels, num_classes = torch.from_numpy(np.array(dataset.labels)), len(dataset.class_names)
+    accumulator = StatisticsSpec(gram=True).accumulator(
+        labels, num_classes, backbone.feature_dim, device=backbone.device
+    )
+    reader = FeatureReader(backbone, read_threads=read_threads)
+    for block, _ in reader.blocks(dataset, np.arange(len(dataset))):
+        accumulator.update(block)
+    return int(accumulator.statistics().rows.num_examples)
+
+
+def write_jpegs(folder: Path, number: int, pixels: int) -> int:
+    """Write images of two classes and return their bytes."""
+    rng = np.random.default_rng(0)
+    for index in range(number):
+        path = folder / "train" / "ab"[index % 2] / f"{index}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cells = rng.integers(0, 256, (pixels // _CELL, pixels // _CELL, 3), dtype=np.uint8)
+        Image.fromarray(cells).resize((pixels, pixels), Image.Resampling.BICUBIC).save(path, quality=90)
+    return sum(path.stat().st_size for path in folder.rglob("*.jpg"))
+
+
+def samples(options: argparse.Namespace, folder: Path) -> Dataset:
+    """Return some samples of the data set that is named, else JPEGs written to a folder."""
+    if options.dataset:
+        whole = load_dataset(options.dataset, "train")
+        return whole.subset(np.random.default_rng(0).permutation(len(whole))[: options.images])
+    size = write_jpegs(folder, options.images, options.pixels)
+    print(f"{options.images} JPEGs of {options.pixels} pixels, {size / options.images / 1000:.0f} KB each")
+    return load_dataset(f"folder:{folder}", "train")
+
+
+def work_of(
+    found: dict[str, Backbone], dataset: Dataset | None, options: argparse.Namespace
+) -> dict[str, Callable[[], int]]:
+    """Return what is measured of each engine: the network alone without a data set, else all that a client does."""
+    if dataset is None:
+        return {engine: functools.partial(forward, one, options.batches) for engine, one in found.items()}
+    work: dict[str, Callable[[], int]] = {
+        engine: functools.partial(client, one, dataset, options.read_threads) for engine, one in found.items()
+    }
+    for one in [*found.values()][:1]:
+        work["reading"] = functools.partial(reading, one.transform, dataset)
+    return work
+
+
+def heads(experiment: str, engines: Sequence[str]) -> Iterator[str]:
+    """Yield a line per head and engine."""
+    from fedstats_app.settings.app_config import AppConfig
+    from research.benchmarks.features import features_of, settings_of
+
+    torchs: dict[str, Tensor] = {}
+    for engine in engines:
+        data = features_of(AppConfig.from_run_config({**settings_of(experiment), "engine": engine}))
+        sums = FeatureStatistics.from_features(data.train.double(), data.train_labels, data.num_classes)
+        solved: dict[str, LinearHead] = {
+            "FedNCM": solve_ncm(sums),
+            "Fed3R": solve_ridge(sums, ridge_lambda="auto"),
+            "FedCGS": solve_gaussian(sums, covariance="within", shrinkage="auto"),
+        }
+        for name, head in solved.items():
+            predictions = head.predict(data.test)
+            accuracy = 100 * float((predictions == data.test_labels).double().mean())
+            differing = 1000 * float((predictions != torchs.setdefault(name, predictions)).double().mean())
+            yield f"{engine:14} {name:7} {accuracy:6.2f} %  {differing:6.2f} of 1,000 predictions are not torch's"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("forward", "client", "reading", "heads"))
+    parser.add_argument("experiments", nargs="*", metavar="FILE.toml or 'key=value ...'")
+    parser.add_argument("--networks", nargs="+", default=[*NETWORKS])
+    parser.add_argument(
+        "--engines", nargs="+", default=[*ENGINES[1:]], help="the first is what others are held against"
+    )
+    parser.add_argument("--weights", nargs="+", default=[], metavar="NAME=FILE")
+    parser.add_argument("--input-size", type=int, default=224)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--batches", type=int, default=8, help="in a turn of `forward`")
+    parser.add_argument(
+        "--batch-size",
+        type=lambda text: text if text == "auto" else int(text),
+        default=16,
+        help="as the run-config key",
+    )
+    parser.add_argument("--device", default="cpu", help="as the run-config key, and the next")
+    parser.add_argument("--autocast", default="none")
+    parser.add_argument("--images", type=int, default=1000, help="JPEGs in a turn of `client`")
+    parser.add_argument("--read-threads", type=int, default=0, help="the run-config key, of `client`")
+    parser.add_argument("--dataset", default="", help="in the place of JPEGs, --images of its samples")
+    parser.add_argument("--jpeg-draft", type=int, default=0, help="likewise")
+    parser.add_argument("--pixels", type=int, default=500, help="sides of the JPEGs")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    print(f"{options.threads} threads, {options.input_size} pixels, medians of {options.turns} turns")
+    if options.what == "heads":
+        for experiment in options.experiments or ["dataset=builtin"]:
+            print(experiment)
+            for line in heads(experiment, options.engines):
+                print(line, flush=True)
+        return
+    with tempfile.TemporaryDirectory() as root:
+        dataset = None if options.what == "forward" else samples(options, Path(root))
+        if dataset is not None and options.what == "reading":
+            for line in drafts(dataset, options.input_size, options.turns):
+                print(line, flush=True)
+            return
+        for name, found in networks(options):
+            for engine, (rate, ratio) in rates(work_of(found, dataset, options), options.turns).items():
+                print(f"{name:20} {engine:14} {rate:8.1f} samples/s   {ratio:5.2f} times", flush=True)
+
+
+if __name__ == "__main__":
+    main()

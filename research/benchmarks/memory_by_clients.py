@@ -1,0 +1,131 @@
+"""Memory of the server after more and more clients of a real federation's sizes, and after solving.
+
+    python -m research.benchmarks.memory_by_clients --sizes /data/client_sizes.csv --method fed3r fedcof fedroot
+
+Features are drawn, labels are those of the made-up data set of these sizes (research/performance.md); replies are made
+when they are pulled. Everything else is the real thing: ClientGrid, wire checks, sums, rows, solve. Each method has a
+process of its own, whose largest resident memory above its start is read after so many clients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import Context, Message
+from numpy.typing import NDArray
+
+from fedstats_app.data.synthetic import load_synthetic
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.client_outcome import ClientOutcome
+from fedstats_app.methods import METHODS
+from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.wire import ReceivedStatistics, per_client, read_statistics_request, statistics_reply
+from research.benchmarks.drawing import draw_curves
+from research.benchmarks.memory import Rise
+from tests.support.local_grid import LocalGrid
+
+MARKS = (500, 1000, 2000, 4000)
+HOSTS = 2
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The server after some clients.
+
+    Attributes
+    ----------
+    method : str
+        What was asked for.
+    clients : int
+        Merged so far.
+    solved : bool
+        Whether the head was solved too.
+    megabytes : float
+        Largest resident memory so far above that of the start.
+    """
+
+    method: str
+    clients: int
+    solved: bool
+    megabytes: float
+
+
+def labels_of(sizes: Path, num_classes: int) -> list[NDArray[np.int64]]:
+    """Return the labels of each client, in the order of the file."""
+    dataset = load_synthetic(f"{num_classes}:{sizes.absolute()}", "train")
+    if dataset is None:
+        raise ValueError(f"{sizes}: must have clients, got none")
+    starts = np.flatnonzero(dataset.columns["client"][1:] != dataset.columns["client"][:-1]) + 1
+    return np.split(dataset.labels, starts)
+
+
+def measure(method: str, labels: list[NDArray[np.int64]], num_classes: int, feature_dim: int) -> list[Measurement]:
+    """Ask all clients and solve; return a line for every mark that is passed."""
+    torch.set_num_threads(1)
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    found: list[Measurement] = []
+
+    @per_client
+    def answer(msg: Message, context: Context, client_id: int | None) -> Message:
+        own = torch.from_numpy(labels[int(client_id or 0)])
+        draw = torch.Generator().manual_seed(int(client_id or 0))
+        features = torch.rand(len(own), feature_dim, generator=draw)
+        return statistics_reply(msg, read_statistics_request(msg).statistics(features, own))
+
+    inner = LocalGrid(answer, [{}] * HOSTS)
+    nodes = sorted(inner.get_node_ids())
+    strategy = StatisticsStrategy(num_classes, [METHODS[method].configured()], feature_dim=feature_dim)
+    hosts = {client: nodes[client % HOSTS] for client in range(len(labels))}
+    grid = ClientGrid(inner, hosts, expected_reply_bytes=strategy.expected_reply_bytes)
+    rise = Rise()
+
+    def on_reply(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
+        merged = strategy.collection.num_merged
+        if merged in MARKS or merged == len(labels):
+            found.append(Measurement(method, merged, False, round(rise.megabytes())))
+
+    strategy.on_reply = on_reply
+    strategy.start(grid)
+    return [*found, Measurement(method, len(labels), True, round(rise.megabytes()))]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run from the command line: lines of JSON, and a plot of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=Path, required=True, help="CSV file: client,num_images")
+    parser.add_argument("--method", nargs="+", choices=[*METHODS], default=["fed3r", "fedcof", "fedroot"])
+    parser.add_argument("--classes", type=int, default=1203)
+    parser.add_argument("--features", type=int, default=1280)
+    parser.add_argument("--picture", type=Path, help="PNG file to write")
+    options = parser.parse_args(arguments)
+    labels = labels_of(options.sizes, options.classes)
+    lines: list[Measurement] = []
+    for method in options.method:
+        with multiprocessing.get_context("spawn").Pool(1) as process:
+            found = process.apply(measure, (method, labels, options.classes, options.features))
+        lines += found
+        for line in found:
+            print(json.dumps(asdict(line)), flush=True)
+    if options.picture is not None:
+        draw_curves(
+            options.picture,
+            {
+                method: [(line.clients, line.megabytes) for line in lines if line.method == method and not line.solved]
+                for method in options.method
+            },
+            title="Memory of the server by the number of clients",
+            subtitle=f"Above its start, before solving; C = {options.classes:,}, d = {options.features:,}",
+            x="clients",
+            y="MB",
+        )
+
+
+if __name__ == "__main__":
+    main()

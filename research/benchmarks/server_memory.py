@@ -1,0 +1,124 @@
+"""Memory of the server while a thousand clients answer FedCGS: it must not grow with their number.
+
+    python -m research.benchmarks.server_memory --json --replies 1000 --megabytes 1
+
+Replies are made when they are pulled, as large as asked for, and come in a random order within the window. Everything
+else is the real thing: ClientGrid, wire checks, sums, solve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from flwr.app import Context, Message
+
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
+from fedstats_app.strategies import FedCGS
+from fedstats_app.wire import per_client, statistics_reply
+from research.benchmarks.memory import with_peak_memory
+from tests.support.local_grid import LocalGrid
+
+NUM_CLASSES, SAMPLES_PER_CLIENT, NUM_HOSTS = 10, 20, 4
+LIMIT_MEGABYTES = 250.0
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one run took.
+
+    Attributes
+    ----------
+    replies, merged : int
+        Clients asked, and those in the sum.
+    feature_dim : int
+        d, which makes a reply as large as asked for.
+    reply_megabytes : float
+        Mean size of a reply.
+    increase_megabytes, limit : float
+        Peak resident memory above the start, and what it may be.
+    seconds : float
+        For all, making the replies included.
+    """
+
+    replies: int
+    merged: int
+    feature_dim: int
+    reply_megabytes: float
+    increase_megabytes: float
+    limit: float
+    seconds: float
+
+
+def feature_dim_for(megabytes: float) -> int:
+    """Return d for which the triangle of a float32 Gram matrix has this size."""
+    return max(1, round(math.sqrt(2 * megabytes * 1e6 / 4)))
+
+
+def measure(replies: int, megabytes: float) -> Measurement:
+    """Run FedCGS over ``replies`` clients of about ``megabytes`` each."""
+    dim = feature_dim_for(megabytes)
+
+    @per_client
+    def answer(msg: Message, context: Context, client_id: int | None) -> Message:
+        random = torch.Generator().manual_seed(int(client_id or 0))
+        features = torch.rand(SAMPLES_PER_CLIENT, dim, generator=random)
+        labels = torch.randint(NUM_CLASSES, (SAMPLES_PER_CLIENT,), generator=random)
+        # As the matrix itself, whose factor would be far smaller for so few samples.
+        return statistics_reply(msg, FeatureStatistics.from_features(features, labels, NUM_CLASSES))
+
+    # Four replies are ready at a time, so that the buffer for those that come too early is in use.
+    inner = LocalGrid(answer, [{}] * NUM_HOSTS, shuffle_seed=0, per_pull=4)
+    nodes = sorted(inner.get_node_ids())
+    strategy = FedCGS(NUM_CLASSES, feature_dim=dim, min_clients=replies, shrinkage=0.1)
+    grid = ClientGrid(
+        inner,
+        {client: nodes[client % NUM_HOSTS] for client in range(replies)},
+        expected_reply_bytes=strategy.expected_reply_bytes,
+    )
+    _warm_up(dim)
+    started = time.perf_counter()
+    _, increase = with_peak_memory(lambda: strategy.start(grid))
+    seconds = time.perf_counter() - started
+    merged = strategy.collection.num_merged
+    mean_size = strategy.collection.total_wire_bytes / max(merged, 1) / 1e6
+    return Measurement(replies, merged, dim, mean_size, increase, LIMIT_MEGABYTES, seconds)
+
+
+def _warm_up(dim: int) -> None:
+    """Let the linear algebra library allocate its own buffers before memory is measured."""
+    square = StatisticsSpec(gram=True).from_features(torch.eye(dim), torch.zeros(dim, dtype=torch.int64), 1).gram
+    if square is not None:
+        torch.linalg.cholesky_ex(square)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--replies", type=int, default=1000)
+    parser.add_argument("--megabytes", type=float, default=1.0, help="size of one reply")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    if options.replies < 1 or not 0 < options.megabytes <= 100:
+        parser.error("--replies must be at least 1 and --megabytes lie in (0, 100]")
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    # Matrices are small here: on a busy machine threads that wait for each other take most of the time.
+    torch.set_num_threads(1)
+    result = measure(options.replies, options.megabytes)
+    if options.json:
+        print(json.dumps(vars(result)))
+        return
+    print(
+        f"{result.merged} of {result.replies} replies of {result.reply_megabytes:.2f} MB (d = {result.feature_dim}) "
+        f"in {result.seconds:.1f} s: {result.increase_megabytes:.0f} MB above the start, at most {result.limit:.0f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

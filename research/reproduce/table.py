@@ -1,0 +1,99 @@
+"""The table: ours beside published, the difference, and why; as Markdown and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from research.reproduce.catalogue import MEASURES, Catalogue, Measure
+from research.reproduce.outcome import Comparison
+from research.reproduce.preset import Preset
+from research.reproduce.published import Range, written
+
+_HEADINGS = ("", "", "ours", "published", "difference", "why it may differ")
+_CSV = ("row", "column", "measure", "unit", "mean", "std", "seeds", "published", "difference", "deviations", "changes")
+
+
+def markdown(preset: Preset, comparisons: Sequence[Comparison], catalogue: Catalogue) -> str:
+    """Lay out all cells, a table for each measure, and after them what the reasons say.
+
+    Parameters
+    ----------
+    preset : Preset
+        What they are of.
+    comparisons : sequence of Comparison
+        In the table's order.
+    catalogue : Catalogue
+        With the sentences.
+
+    Returns
+    -------
+    str
+        Markdown. Ours is the mean over the seeds ± the standard deviation (with n - 1).
+    """
+    changes = list(dict.fromkeys(change for one in comparisons for change in one.changes))
+    blocks = [f"# {preset.title}", f"{preset.source}. Spread of the published numbers: {preset.spread}."]
+    if preset.notes:
+        blocks.append(preset.notes)
+    for name in preset.measures:
+        measure = MEASURES[name]
+        rows = [_cells(one, changes) for one in comparisons if one.measure == name]
+        if rows:
+            blocks += [f"## {measure.heading}", pipe_table(_HEADINGS, rows, left=2)]
+        if not any(one.measure == name and one.published is not None for one in comparisons):
+            blocks.append(f"{measure.heading}: the published numbers are not recorded.")
+    lines = [
+        *(f"- `{name}`: {catalogue.deviations[name].text}" for name in _reasons(comparisons)),
+        *(f"- `{number}`: {change}" for number, change in enumerate(changes, start=1)),
+        *(f"- {column.name} is quoted, not run: {column.quoted}" for column in preset.columns if column.quoted),
+    ]
+    if lines:
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def csv_text(comparisons: Sequence[Comparison]) -> str:
+    """Write all cells as CSV, a line each, numbers unrounded in the measure's unit."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_CSV)
+    for one in comparisons:
+        mean, deviation = one.ours or (None, None)
+        unit = MEASURES[one.measure].unit
+        published = written(one.published) if isinstance(one.published, Range) else one.published
+        numbers = (mean, deviation, len(one.values), published, one.place or one.difference)
+        writer.writerow(
+            [one.row, one.column, one.measure, unit, *numbers, " ".join(one.reasons), "; ".join(one.changes)]
+        )
+    return text.getvalue()
+
+
+def pipe_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Lay out a Markdown table whose first columns, and one for words, are to the left."""
+    rule = ["---" if place < left or heading.startswith("why") else "---:" for place, heading in enumerate(headings)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (headings, rule, *rows))
+
+
+def _cells(one: Comparison, changes: Sequence[str]) -> list[str]:
+    measure = MEASURES[one.measure]
+    why = [*one.reasons, *(str(1 + changes.index(change)) for change in one.changes)] if one.values else []
+    return [
+        one.row,
+        one.column,
+        _ours(one, measure),
+        written(one.published),
+        one.place if one.difference is None else measure.text(one.difference, sign=True),
+        ", ".join(f"`{reason}`" for reason in why),
+    ]
+
+
+def _ours(one: Comparison, measure: Measure) -> str:
+    if one.ours is None:
+        return "not run"
+    mean, deviation = map(measure.text, one.ours)
+    return mean + (f" ± {deviation}" if len(one.values) > 1 else "")
+
+
+def _reasons(comparisons: Sequence[Comparison]) -> list[str]:
+    return list(dict.fromkeys(reason for one in comparisons if one.values for reason in one.reasons))

@@ -1,0 +1,105 @@
+import sys
+
+import numpy as np
+import pytest
+import torch
+from sklearn.mixture import GaussianMixture
+
+from research.baselines import ClassMixtures, drawn_samples, drawn_samples_of_all, fitted_mixtures
+from research.baselines.mixtures import COVARIANCES, Covariance
+from tests.research.baselines.conftest import Clients
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_one_component_is_the_moments_of_the_class(clients: Clients, covariance: Covariance) -> None:
+    features, labels = clients[1]
+    found = fitted_mixtures(features, labels, components=1, covariance=covariance, seed=0)
+    assert found.class_ids.tolist() == [1, 2, 3] and found.counts.tolist() == [9, 14, 4]
+    assert found.covariance == covariance
+    for row, class_id in enumerate(found.class_ids):
+        own = features[labels == class_id].double().numpy()
+        full = np.cov(own.T, bias=True) + 1e-6 * np.eye(6)  # what scikit-learn adds
+        expected = {"full": full, "diagonal": np.diag(full), "spherical": np.diag(full).mean()}[covariance]
+        assert np.allclose(found.means[row, 0], own.mean(axis=0))
+        assert np.allclose(found.covariances[row, 0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_samples_are_as_likely_as_those_that_scikit_learn_draws(clients: Clients, covariance: Covariance) -> None:
+    features, labels = clients[1]
+    found = fitted_mixtures(features, labels, components=3, covariance=covariance, seed=1)
+    assert found.class_ids.tolist() == [1, 2, 3]  # all have more than three
+    kind = {"full": "full", "diagonal": "diag", "spherical": "spherical"}[covariance]
+    oracle = GaussianMixture(3, covariance_type=kind, random_state=1, max_iter=100)
+    oracle.fit(features[labels == 2].double().numpy())
+    drawn, of_class = drawn_samples(found, torch.tensor([0, 20_000, 0]), (5,))
+    assert of_class.tolist() == [2] * 20_000
+    expected = oracle.score_samples(oracle.sample(20_000)[0]).mean()
+    assert oracle.score_samples(drawn.double().numpy()).mean() == pytest.approx(expected, abs=0.08)
+
+
+def test_classes_with_too_few_samples_are_left_out(clients: Clients) -> None:
+    assert fitted_mixtures(*clients[1], components=9, covariance="diagonal", seed=0).class_ids.tolist() == [2]
+    one = fitted_mixtures(clients[2][0][:1], clients[2][1][:1], components=1, covariance="full", seed=0)
+    assert torch.equal(one.means[0, 0].float(), clients[2][0][0]) and not one.covariances.any()
+    none = fitted_mixtures(*clients[2], components=50, covariance="full", seed=0)
+    assert len(none.class_ids) == 0
+    assert drawn_samples(none, none.counts, (0,))[0].shape == (0, 6)
+
+
+def test_with_nearly_as_many_gaussians_as_samples_the_means_are_the_samples() -> None:
+    features = torch.randn(11, 40, generator=torch.Generator().manual_seed(0))
+    found = fitted_mixtures(features, torch.zeros(11, dtype=torch.int64), components=10, covariance="diagonal", seed=0)
+    nearest = torch.cdist(found.means[0], features.double()).min(dim=1).values
+    assert int((nearest < 1e-6).sum()) >= 9  # research/baselines.md says what that gives away
+
+
+def test_every_client_gives_as_many_as_it_has_whatever_the_order(clients: Clients) -> None:
+    mixtures = {k: fitted_mixtures(*own, components=2, covariance="spherical", seed=0) for k, own in clients.items()}
+    features, labels = drawn_samples_of_all(mixtures, seed=3)
+    again, _ = drawn_samples_of_all(dict(reversed(mixtures.items())), seed=3)
+    assert torch.equal(features, again)
+    assert labels.bincount().tolist() == [18, 23, 23, 27]
+    assert not torch.equal(features, drawn_samples_of_all(mixtures, seed=4)[0])
+    # Two clients with the same mixtures must not give the same samples.
+    twins, _ = drawn_samples_of_all({0: mixtures[0], 1: mixtures[0]}, seed=3)
+    assert not torch.equal(*twins.chunk(2))
+    with pytest.raises(ValueError, match="clients: there must be at least one"):
+        drawn_samples_of_all({}, seed=0)
+
+
+def test_in_half_precision_the_mixtures_stay_finite_and_take_half_the_bytes(clients: Clients) -> None:
+    features, labels = clients[1]
+    found = fitted_mixtures(1e4 * features, labels, components=2, covariance="diagonal", seed=0)
+    sent = found.sent_as(torch.float16)
+    assert float(found.covariances.max()) > 65_504 and float(sent.covariances.max()) == 65_504
+    assert torch.equal(sent.sent_as(torch.float16).means, sent.means)
+    assert bool(drawn_samples(sent, sent.counts, (0,))[0].isfinite().all())
+    numbers = 3 * 2 * (2 * 6 + 1)  # classes, components, (2 d + 1)
+    assert found.bytes_as(torch.float16) == 2 * numbers + 3 * 16
+    assert found.bytes_as(torch.float32) == 4 * numbers + 3 * 16
+
+
+def test_bad_values_are_refused(clients: Clients) -> None:
+    with pytest.raises(ValueError, match="components must be at least 1, got 0"):
+        fitted_mixtures(*clients[0], components=0, covariance="full", seed=0)
+    with pytest.raises(ValueError, match="labels"):
+        fitted_mixtures(clients[0][0], clients[1][1], components=1, covariance="full", seed=0)
+    good = fitted_mixtures(*clients[0], components=1, covariance="full", seed=0)
+    bad = {
+        "counts": good.counts[:1],
+        "class_ids": good.class_ids.flip(0),
+        "weights": good.weights.squeeze(1),
+        "means": good.means[:, 0],
+        "covariances": good.covariances[..., :1],
+    }
+    values = {name: getattr(good, name) for name in bad}
+    for name, value in bad.items():
+        with pytest.raises(ValueError, match=name):
+            ClassMixtures(**{**values, name: value})
+
+
+def test_without_scikit_learn_the_error_says_what_to_install(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.mixture", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'fedstats-app\[baselines\]'"):
+        fitted_mixtures(*clients[0], components=2, covariance="full", seed=0)

@@ -1,0 +1,31 @@
+import json
+
+import pytest
+import torch
+
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.statistics import FeatureStatistics
+from research.benchmarks import client_statistics
+
+
+@pytest.mark.parametrize("root", [[], ["--root"]])
+def test_the_benchmark_reports_both_sides(root: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--input-size", "16", "--batch-size", "4", "--batches", "2", "--repeats", "3"]
+    client_statistics.main(["--json", "--backbone", "tiny", *sizes, *root])
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["images"] == 8 and measured["repeats"] == 3
+    assert measured["feature_dim"] == load_backbone("tiny", weights="random", input_size=16).feature_dim
+    assert measured["backbone_seconds_per_image"] > 0 and measured["with_statistics_seconds_per_image"] > 0
+    assert measured["overhead"] > -1
+
+
+def test_the_statistics_that_are_timed_are_those_of_all_batches() -> None:
+    backbone = load_backbone("tiny", weights="random", input_size=16, batch_size=4, device="cpu")
+    batches = [torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    labels = torch.arange(12) % 5
+    made = client_statistics._statistics(backbone, batches, labels, 5, client_statistics.GRAM).summed()
+    features = torch.cat([backbone.forward_batch(batch) for batch in batches])
+    expected = FeatureStatistics.from_features(features, labels, 5)
+    assert torch.equal(made.class_counts, expected.class_counts)
+    assert torch.allclose(made.class_sums, expected.class_sums, rtol=1e-12)
+    assert torch.allclose(made.gram, expected.gram, rtol=1e-12)

@@ -1,0 +1,32 @@
+"""The fits at a small size: a line per question, and an exponent is that of the seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from research.benchmarks import cost
+from research.benchmarks.cost import Question, Size, questions
+
+
+@pytest.mark.parametrize("power", [0, 1, 2.5])
+def test_the_exponent_is_that_of_the_seconds(power: float) -> None:
+    question = Question("", "K", lambda size, _: 3.0 * size.clients**power, "fedncm", "clients", (2, 5, 40), 1)
+    assert question.exponent() == pytest.approx(power)
+
+
+def test_all_methods_are_asked_the_same_questions() -> None:
+    asked = [(one.method, one.part, one.symbol) for one in questions(1)]
+    assert len(asked) == len(set(asked)) == 8 * 5
+    assert {symbol for _, _, symbol in asked} == {"K", "C", "d", "N"}
+
+
+def test_a_line_says_what_was_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    one = Question("solving", "K", lambda size, _: size.clients**1.5, "fedncm", "clients", (2, 5, 40), 1)
+    monkeypatch.setattr(cost, "questions", lambda _: iter([one]))
+    assert cost.main([]) == 1  # above its formula
+    assert capsys.readouterr().out.splitlines()[-1] == "| solving | fedncm | K | 1.50 | 1 |"
+
+
+def test_a_reply_of_every_client_is_made() -> None:
+    strategy, replies, seconds = Size(clients=3, classes=5, features=16).messages("fed3r")
+    assert [strategy.collection.fold(1, reply)[0].outcome for reply in replies] == ["merged"] * 3 and seconds > 0

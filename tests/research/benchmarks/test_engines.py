@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from research.benchmarks import engines
+
+pytest.importorskip("openvino", reason="the extra `fast` is not installed")
+SMALL = ["--networks", "tiny", "--input-size", "16", "--turns", "1", "--engines", "torch", "openvino"]
+
+
+@pytest.mark.parametrize(
+    "what", [["forward", "--batches", "1"], ["client", "--images", "3", "--pixels", "48", "--read-threads", "1"]]
+)
+def test_rates_of_every_engine_are_printed_against_the_first(
+    what: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines.main([*what, *SMALL])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("tiny")]
+    assert [line[1] for line in lines] == ["torch", "openvino"] + ["reading"] * (what[0] == "client")
+    assert lines[0][-2] == "1.00" and all(float(line[2]) > 0 for line in lines)
+
+
+def test_drafts_are_compared_with_whole_images(capsys: pytest.CaptureFixture[str]) -> None:
+    engines.main(["reading", "--images", "2", "--pixels", "96", "--input-size", "16", "--turns", "1"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("jpeg-draft")]
+    assert [line[1] for line in lines] == ["0", "2", "1"]
+    levels = [float(line[6]) for line in lines]
+    assert levels[0] == 0.0 and all(0.0 < one < 20.0 for one in levels[1:])
+
+
+def test_images_are_jpegs_of_that_size(tmp_path: Path) -> None:
+    assert engines.write_jpegs(tmp_path, 2, 60) > 0
+    [first, _] = sorted(tmp_path.rglob("*.jpg"))
+    with Image.open(first) as image:
+        assert image.size == (60, 60) and image.format == "JPEG"
+
+
+def test_heads_of_one_engine_do_not_differ_from_themselves() -> None:
+    experiment = "backbone='random:tiny' input-size=16 samples-per-class=5"
+    lines = list(engines.heads(experiment, ["torch", "openvino"]))
+    assert len(lines) == 6 and all("0.00 of 1,000" in line for line in lines[:3])
+
+
+def test_the_network_alone_is_measured_without_flower() -> None:
+    program = (
+        "import sys; sys.modules.update(dict.fromkeys(['flwr', 'flwr_datasets', 'ray']))\n"
+        "from research.benchmarks import engines\n"
+        "engines.main('client --networks tiny --input-size 16 --turns 1 --images 2 --engines torch'.split())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0 and "tiny" in done.stdout, done.stderr

@@ -1,0 +1,96 @@
+"""The measurement of a FedMeZO step, on networks that take no time."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from research.benchmarks import mezo_memory
+from research.benchmarks.live_tensors import LiveTensors
+from research.benchmarks.mezo_memory import Case, Measurement, Work, live_megabytes
+
+TINY = Case("tiny", "random", "float32", 4, 64, "read", "rademacher")
+
+
+def test_living_tensors_are_added_up_once() -> None:
+    known = torch.zeros(1000)
+    with LiveTensors([known]) as live:
+        first = known + 1
+        view = first.view(10, 100)
+        assert (live.now, live.peak) == (4000, 4000)
+        second = view * 2
+        assert live.now == 8000
+        del first
+        assert live.now == 8000
+        del view
+        assert (live.now, live.peak) == (4000, 8000)
+        second.view(-1).add_(known)
+        assert (live.now, live.peak) == (4000, 8000)
+        del second
+        assert live.now == 0
+    assert (live.now, live.peak) == (0, 8000)
+
+
+def test_what_was_made_elsewhere_counts_when_it_is_used() -> None:
+    with LiveTensors() as live:
+        torch.frombuffer(bytearray(400), dtype=torch.float32).mul_(2)
+    assert live.peak == 400
+
+
+@pytest.mark.parametrize("how", ["read", "copy"])
+def test_memory_of_a_step_is_seen(how: str) -> None:
+    """A layer of many weights and few activations: all of it is alive once, by "copy" together with the others."""
+    work = Work(dataclasses.replace(TINY, how=how))  # type: ignore[arg-type]
+    forward, step, gradient = (live_megabytes(work, kind) for kind in mezo_memory.KINDS)
+    assert 0 < forward <= step and forward < gradient
+    if how == "copy":
+        assert step - forward >= 0.9 * work.perturbation.copy_bytes / 1e6
+
+
+def test_a_run_prints_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--models", "tiny", "--weights", "random", "--size", "64", "--batch-size", "4", "--repeats", "1"]
+    code = mezo_memory.main([*arguments, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    (one,) = found["measurements"]
+    assert one["case"]["model"] == "tiny" and one["how"] in ("read", "copy")
+    assert set(one["live_megabytes"]) == set(one["resident_megabytes"]) == {"forward", "step", "gradient"}
+    assert min(one["seconds"].values()) > 0 and one["resident_megabytes"]["gradient"] > 0
+    within = one["modules"] <= found["limit_modules"] and one["passes"] <= found["limit_passes"]
+    assert code == int(not within)
+
+
+def measurement(step_megabytes: float, step_seconds: float) -> Measurement:
+    live = {"forward": 10.0, "step": step_megabytes, "gradient": 50.0}
+    return Measurement(
+        TINY, "read", 20.0, 4.0, live, live, {"forward": 1.0, "step": step_seconds, "gradient": 3.0, "draw": 0.5}
+    )
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "seconds", "holds"),
+    [(14.0, 2.5, True), (14.3, 2.7, True), (14.5, 2.5, False), (14.0, 2.8, False)],
+)
+def test_limits(megabytes: float, seconds: float, holds: bool) -> None:
+    made = measurement(megabytes, seconds)
+    assert made.modules == pytest.approx((megabytes - 10) / 4) and made.passes == pytest.approx(seconds - 0.5)
+    assert made.holds == holds
+    assert f"{made.passes:.2f}" in str(made) and "4.0 MB" in str(made)
+
+
+def test_beyond_a_limit_the_program_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    for step, code in ((14.0, 0), (15.0, 1)):
+        monkeypatch.setattr(mezo_memory, "measure", lambda case, repeats, step=step: measurement(step, 2.5))
+        assert mezo_memory.main(["--models", "tiny"]) == code
+
+
+def test_a_text_model_takes_tokens() -> None:
+    pytest.importorskip("transformers")
+    work = Work(dataclasses.replace(TINY, model="tiny-text", size=8, dtype="bfloat16"))
+    work.step()
+    assert work.batch.inputs(torch.arange(4)).shape == (4, 2, 8)
+
+
+def test_a_process_that_fails_is_an_error_with_its_reason() -> None:
+    with pytest.raises(RuntimeError, match="no-such-network"):
+        mezo_memory.in_a_process(dataclasses.replace(TINY, model="no-such-network"), "step")

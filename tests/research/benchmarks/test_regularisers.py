@@ -1,0 +1,80 @@
+"""The grid is evaluated as the solvers would; the table says what its lines say."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedstats_app.heads import solve_gaussian, solve_ridge
+from fedstats_app.heads.class_scatter import class_mean_products
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.statistics import FeatureStatistics
+from research.benchmarks import regularisers
+from research.benchmarks.features import Features
+from research.benchmarks.regularisers import GRID, Loss
+
+
+def _data() -> Features:
+    generator = torch.Generator().manual_seed(0)
+    means = torch.randn(3, 12, generator=generator)
+
+    def draw(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        labels = torch.arange(count) % 3
+        return 0.6 * means[labels] + torch.randn(count, 12, generator=generator), labels
+
+    return Features(*draw(90), *draw(300), 3)
+
+
+def test_the_grid_gives_the_accuracies_of_the_solvers() -> None:
+    data = _data()
+    sums = FeatureStatistics.from_features(data.train, data.train_labels, 3)
+    assert sums.gram is not None
+    unit = float((sums.gram - class_mean_products(sums)).trace()) / 12
+    found = regularisers._of_sums(sums, data.test.double(), data)
+    for name, between in (("fed3r", True), ("fed3r without between-class", False)):
+        for factor, accuracy in zip(GRID[1:-1], found[name][2][1:-1], strict=True):
+            head = solve_ridge(sums, ridge_lambda=factor * unit, between_class=between)
+            assert accuracy == pytest.approx(100 * float((head.predict(data.test) == data.test_labels).double().mean()))
+    for factor, accuracy in zip(GRID[1:-1], found["fedcgs within"][2][1:-1], strict=True):
+        head = solve_gaussian(sums, covariance="within", shrinkage=factor)
+        assert accuracy == pytest.approx(100 * float((head.predict(data.test) == data.test_labels).double().mean()))
+
+
+def test_every_method_has_a_line_per_configuration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = tmp_path / "lines.jsonl"
+    settings = "dataset=builtin backbone=random:tiny feature-cache=off input-size=8 fedroot-rank=2"
+    regularisers.main([settings, "--clients", "3", "--per-class", "4", "--seeds", "2", "--lines", str(lines)])
+    losses = [Loss(**json.loads(line)) for line in lines.read_text().splitlines()]
+    assert {one.method for one in losses} == {
+        "fed3r",
+        "fed3r without between-class",
+        "fedcgs total",
+        "fedcgs within",
+        "fedcof",
+        "fedroot",
+    }
+    assert all(one.seeds == 2 and 0 <= one.automatic <= 100 and 0 <= one.fedncm <= 100 for one in losses)
+    assert all(one.num_clients == (3 if one.method in ("fedcof", "fedroot") else 0) for one in losses)
+    printed = capsys.readouterr().out
+    regularisers.main(["--table", str(lines)])
+    assert capsys.readouterr().out.strip() == printed[printed.index("| method") :].strip()
+
+
+def test_the_table_counts_losses_notes_and_what_lies_below_fedncm() -> None:
+    def line(per_class: int, automatic: float, fedncm: float, notes: int) -> Loss:
+        return Loss("one", per_class, 0, "fed3r", automatic, 80.0, fedncm, 1.0, notes, 5)
+
+    table = regularisers.table([line(5, 79.0, 79.4, 0), line(20, 77.0, 79.9, 5)])
+    assert table.splitlines()[-1] == "| fed3r | 2 | 2.00 | 3.00 | 0.40 | 50% |"
+
+
+def test_parts_are_those_of_a_run() -> None:
+    config = AppConfig.from_run_config({"dataset": "builtin"})
+    from fedstats_app.data.clients import partitions, training_set
+
+    parts = regularisers.parts_of(training_set(config.data), config, config.partition.num_clients, config.run.seed)
+    for one, other in zip(parts, partitions(config.data, config.partition, config.run.seed), strict=True):
+        assert one.tolist() == other.tolist()

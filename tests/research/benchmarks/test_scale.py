@@ -1,0 +1,58 @@
+"""The parts of the benchmark that need no run: memory of processes that end by themselves, and shorter federations."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from research.benchmarks.scale import SERVER, WORKER, Measurement, PeakMemory, first_clients, heads_of, main
+
+PROGRAM = "import time; held = bytearray({megabytes} * 10**6); sum(range(5_000_000)); time.sleep(2)"
+
+
+def start(home: Path, kind: str, megabytes: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", PROGRAM.format(megabytes=megabytes), kind]
+    return subprocess.Popen(command, env={**os.environ, "FLWR_HOME": str(home)})
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_the_largest_process_of_each_kind_and_home_counts(tmp_path: Path) -> None:
+    earlier = start(tmp_path, SERVER, 900)
+    with PeakMemory(tmp_path) as memory:
+        started = [start(tmp_path, SERVER, 100), start(tmp_path, f"{WORKER}.run", 50), start(tmp_path, WORKER, 200)]
+        others = [start(tmp_path / "another", SERVER, 900), start(tmp_path, "something else", 900)]
+        for process in (earlier, *started, *others):
+            assert process.wait(60) == 0
+    assert 100 < memory.peaks[SERVER] < 150 and 200 < memory.peaks[WORKER] < 250
+    of_kind = {kind: {*times} for kind, times in memory.cpu_seconds.items()}
+    assert of_kind == {SERVER: {str(started[0].pid)}, WORKER: {str(one.pid) for one in started[1:]}}
+    assert all(0 < seconds < 60 for times in memory.cpu_seconds.values() for seconds in times.values())
+
+
+def test_the_first_clients_of_a_file_and_its_test_split(tmp_path: Path) -> None:
+    sizes = tmp_path / "sizes.csv"
+    sizes.write_text("client,num_images\ntest,7\na,3\nb,2\nc,1\n")
+    (tmp_path / "made").mkdir()
+    made = first_clients(sizes, 2, tmp_path / "made")
+    assert made.read_text() == "client,num_images\ntest,7\na,3\nb,2\n"
+
+
+def test_heads_are_compared_by_their_files(tmp_path: Path) -> None:
+    (tmp_path / "heads").mkdir()
+    (tmp_path / "heads" / "fedncm.safetensors").write_bytes(b"1")
+    (tmp_path / "statistics.safetensors").write_bytes(b"2")
+    assert heads_of(tmp_path) == {"fedncm.safetensors": b"1"}
+
+
+def test_a_picture_is_drawn_of_earlier_lines(tmp_path: Path) -> None:
+    line = Measurement(9275, 2, "fedncm,fedcof", 20.0, 10.0, 2.0, 500.0, 33.7, 1500.0, 700.0, 900.0, 1, 30.0, 15.0, 2.0)
+    lines, picture = tmp_path / "lines.jsonl", tmp_path / "scale.png"
+    lines.write_text(json.dumps(asdict(line)) + "\n")
+    main(["--sizes", "unused", "--lines", str(lines), "--picture", str(picture)])
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,101 @@
+"""Cells that can share a run do, and their numbers are those of runs of their own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstats_app import simulate
+from research.reproduce.catalogue import Catalogue
+from research.reproduce.outcome import cell_results
+from research.reproduce.plan import Cell, PlannedRun, planned
+from research.reproduce.preset import Column, Preset, Row
+
+ROW = Row("row", "", {})
+
+
+def cell(name: str, seed: int = 0, **settings: Any) -> Cell:
+    keys = {key.replace("_", "-"): value for key, value in settings.items()}
+    return Cell(ROW, Column(name, {}, entry=keys["method"]), seed, {**keys, "seed": seed})
+
+
+def entries(runs: list[PlannedRun]) -> list[list[str]]:
+    return [[entry for _, entry in run.cells] for run in runs]
+
+
+def test_methods_of_one_split_share_a_run_with_the_options_of_each() -> None:
+    runs = planned(
+        [
+            cell("a", method="fedncm", fedcof_shrinkage=7.0),  # nobody's option yet
+            cell("b", method="fedcof", fedcof_shrinkage=1.0),
+            cell("c", method="fed3r", ridge_lambda=0.01),
+            cell("d", method="fedncm"),
+        ]
+    )
+    assert entries(runs) == [["fedncm", "fedcof", "fed3r", "fedncm"]]
+    expected = {"method": "fedncm,fedcof,fed3r", "fedcof-shrinkage": 1.0, "ridge-lambda": 0.01, "seed": 0}
+    assert runs[0].settings == expected
+
+
+def test_other_values_of_an_option_are_variants_in_the_same_run() -> None:
+    gammas = [cell(str(gamma), method="fedcof", fedcof_shrinkage=gamma) for gamma in (0.1, 1.0, 0.1, 1e-5)]
+    runs = planned([*gammas, cell("both", method="fedcof", fedcof_shrinkage=0.1, fedcof_between_class=True)])
+    both = "fedcof@between-class=true"
+    assert entries(runs) == [["fedcof", "fedcof@shrinkage=1.0", "fedcof", "fedcof@shrinkage=1e-05", both]]
+    assert runs[0].settings["fedcof-shrinkage"] == 0.1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        cell("b", method="fedncm", dirichlet_alpha=0.5),
+        cell("b", method="fedncm", seed=1),
+        cell("b", method="fedncm", fine_tune="probe", start_head="fedncm"),
+        cell("b", method="fedncm,fed3r"),
+    ],
+)
+def test_what_is_not_the_servers_alone_is_another_run(other: Cell) -> None:
+    assert len(planned([cell("a", method="fedncm"), other])) == 2
+
+
+def test_trainings_share_a_run_only_with_themselves() -> None:
+    one: dict[str, Any] = {"fine_tune": "probe", "start_head": "fedcof", "method": "fedcof"}
+    runs = planned([cell("a", **one), cell("b", **one), cell("c", **one, fedcof_shrinkage=1.0)])
+    assert [len(run.cells) for run in runs] == [2, 1]
+
+
+def test_one_run_has_one_number_of_means() -> None:
+    runs = planned([cell(str(m), method="fedcof", fedcof_means_per_class=m) for m in (1, 2, 1)])
+    assert entries(runs) == [["fedcof", "fedcof"], ["fedcof"]]
+
+
+def test_a_runs_name_is_that_of_its_settings() -> None:
+    one, same, other = (planned([cell("a", method=m)])[0].name for m in ("fedncm", "fedncm", "fed3r"))
+    assert one == same != other
+
+
+def test_numbers_of_shared_runs_are_those_of_runs_of_their_own(small: Mapping[str, Any], tmp_path: Path) -> None:
+    options: list[dict[str, Any]] = [
+        {"method": "fedncm"},
+        {"method": "fedcof", "fedcof-shrinkage": 1.0},
+        {"method": "fedcof", "fedcof-shrinkage": 1e-3},
+        {"method": "fedcof", "fedcof-between-class": True, "fedcof-shrinkage": 1.0},
+        {"method": "fed3r", "ridge-lambda": 0.01, "fed3r-between-class": False},
+    ]
+    columns = [Column(str(index), {}, entry=one["method"]) for index, one in enumerate(options)]
+    cells = [
+        Cell(ROW, column, 0, {**small, "backbone": "random:tiny", **one, "seed": 0})
+        for column, one in zip(columns, options, strict=True)
+    ]
+    preset = Preset("x", "x", "x", ("accuracy", "uplink_bytes"), (0,), "", "", {}, (), (ROW,), tuple(columns))
+
+    def numbers(runs: list[PlannedRun]) -> dict[str, Mapping[str, float]]:
+        found: dict[str, Mapping[str, float]] = {}
+        for run in runs:
+            folder = simulate({**run.settings, "output-dir": str(tmp_path)})
+            found |= {one.column: one.values for one in cell_results(preset, run, folder, {}, Catalogue())}
+        return found
+
+    (shared,) = planned(cells)
+    assert numbers([shared]) == numbers([PlannedRun.of(one) for one in cells])

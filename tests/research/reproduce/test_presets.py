@@ -1,0 +1,123 @@
+"""Every preset parses, names its published numbers, and runs on stand-in data."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstats_app import simulate
+from research.reproduce.catalogue import FILE, Catalogue, PresetError
+from research.reproduce.plan import cells_of, planned
+from research.reproduce.preset import preset_names, read_preset
+from research.reproduce.report import reproduce
+from research.reproduce.running import OF_COLUMN, RunFailedError, make_runs
+from tests.support.simulation import read_json
+
+FOLDER = Path(__file__).parents[3] / "research" / "presets"
+CATALOGUE = Catalogue.read(FOLDER)
+NAMES = preset_names(FOLDER)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_is_a_valid_run_and_has_its_number(name: str) -> None:
+    preset = read_preset(FOLDER / f"{name}.toml", CATALOGUE)
+    assert cells_of(preset, preset.rows, preset.columns, preset.seeds, {})
+    published = [row.published.get(preset.measures[0], {}) for row in preset.rows]
+    if "not recorded" in preset.notes and not any(published):
+        return
+    for row, numbers in zip(preset.rows, published, strict=True):
+        steps = {
+            str(column.keys.get("start-head-file", "")) for column in preset.columns
+        }  # nothing is published of them
+        run_here = {
+            column.name
+            for column in preset.columns
+            if not column.quoted and not any(file.startswith(f"{OF_COLUMN}{column.name}/") for file in steps)
+        }
+        assert run_here <= set(numbers), f"{row.name}: no published number of {run_here - set(numbers)}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_on_stand_in_data(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    preset = read_preset(FOLDER / f"{name}.toml", CATALOGUE)
+    small = request.getfixturevalue("small_texts" if "text-template" in preset.keys else "small")
+    given = {**small, **({"num-clients": 0} if preset.keys.get("partitioner") == "domain" else {})}
+    runs = planned(cells_of(preset, preset.rows[:1], preset.columns, [0], given))
+    said: list[str] = []
+    report = reproduce(preset, runs, CATALOGUE, given=given, folder=tmp_path, simulate=simulate, say=said.append)
+    measured = {one.column for one in report.comparisons if one.values}
+    assert measured == {column.name for column in preset.columns if not column.quoted}
+    assert preset.source in (tmp_path / "table.md").read_text()
+    assert said
+
+
+def test_all_of_the_catalogue_is_used() -> None:
+    presets = [read_preset(FOLDER / f"{name}.toml", CATALOGUE) for name in NAMES]
+    rows = [row for preset in presets for row in preset.rows]
+    assert {row.data for row in rows} == set(CATALOGUE.data)
+    named = {name for preset in presets for name in preset.deviations}
+    named |= {name for preset in presets for column in preset.columns for name in column.deviations}
+    named |= {name for row in rows for names in row.deviations.values() for name in names}
+    assert named == set(CATALOGUE.deviations)
+    assert FILE not in NAMES
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('place = "table 14"', 'plase = "table 14"', "no such field: plase"),
+        ('paper = "fedcof"', 'paper = "fedcov"', "no such paper: 'fedcov'; there are fedcgs, fedcof, thesis"),
+        ('data = "cub200"', 'data = "cub"', "rows.CUB-200: no such data: 'cub'"),
+        ("[51.08, 51.07,", "[51.08,", r"must be 5 number\(s\), one for each value swept over"),
+        ('"flips"', '"flops"', "no such deviation: 'flops'"),
+        ("published.accuracy.FedCOF = [36", "published.accuracy.FedCOV = [36", "no such column: 'FedCOV'"),
+        ('measures = ["accuracy"]', 'measures = ["acuracy"]', "no such measure: 'acuracy'"),
+        ('method = "fedcof"', "fedcof-means-per-class = 2", "columns.FedCOF: must have a method, an entry, or say why"),
+        ("[sweep]", "[sweep", "cannot be read"),
+        ("[36.53, 36.98, 36.96, 37.25, 36.07]", "{from = 3, to = 2}", r"a range must be \{from = LOW, to = HIGH\}"),
+        ('title = "', 'x = "', "no such field: x"),
+    ],
+)
+def test_a_wrong_preset_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
+    text = (FOLDER / "fedcof-table-14.toml").read_text()
+    assert old in text
+    (tmp_path / "own.toml").write_text(text.replace(old, new))
+    with pytest.raises(PresetError, match=message):
+        read_preset(tmp_path / "own.toml", CATALOGUE)
+
+
+def test_fine_tuning_starts_from_the_head_of_the_column_that_it_names(small: Mapping[str, Any], tmp_path: Path) -> None:
+    preset = read_preset(FOLDER / "thesis-table-a3.toml", CATALOGUE)
+    runs = planned(cells_of(preset, preset.rows[:1], preset.columns[:2], [0, 1], small))
+    made = make_runs(runs, tmp_path, simulate, print)
+    probes, tuned = (
+        [made[run.name] for run in runs if run.settings["fine-tune"] == kind] for kind in ("probe", "full")
+    )
+    assert len(probes) == len(tuned) == 2
+    for probe, full in zip(probes, tuned, strict=True):
+        ended = read_json(probe, "results.json")["training"]["random-probe"]["accuracy"]
+        began = read_json(full, "results.json")["training"]["file-full"]["start_accuracy"]
+        named = read_json(full, "config.json")["run_config"]["start-head-file"]
+        assert (began, named) == (ended, str(probe / "heads" / "random-probe.safetensors"))
+
+
+def test_a_start_head_of_a_column_that_was_not_asked_for_is_named(tmp_path: Path) -> None:
+    preset = read_preset(FOLDER / "thesis-table-a3.toml", CATALOGUE)
+    runs = planned(cells_of(preset, preset.rows[:1], preset.columns[1:2], [0], {}))
+    with pytest.raises(RunFailedError, match="starts from a head of the column 'LP, 5 rounds': ask for that one, too"):
+        make_runs(runs, tmp_path, simulate, print)
+
+
+def test_what_is_elsewhere_is_no_preset() -> None:
+    assert CATALOGUE.elsewhere and not set(CATALOGUE.elsewhere) & set(NAMES)
+    assert (Path(__file__).parents[3] / "research" / "inversion.md").is_file()
+    assert "research/inversion.md" in CATALOGUE.elsewhere["fedcgs-figure-4"]
+
+
+def test_a_cell_with_a_wrong_key_is_named() -> None:
+    preset = read_preset(FOLDER / "fedcof-table-14.toml", CATALOGUE)
+    with pytest.raises(
+        PresetError, match=r"fedcof-table-14: ImageNet-R, fedcof-shrinkage 0.0, FedCOF: .*\n  num-client:"
+    ):
+        cells_of(preset, preset.rows, preset.columns, [0], {"num-client": 7})

@@ -1,0 +1,198 @@
+"""From runs to the table: each run once, ours beside published, and why they may differ."""
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstats_app.report.run_folder import RunFolder
+from research.reproduce.catalogue import Catalogue, DataSet, Deviation
+from research.reproduce.curves import panels_of
+from research.reproduce.picture import cost_points
+from research.reproduce.plan import cells_of, planned
+from research.reproduce.preset import Column, Preset, Row, preset_of_run_config, with_sweep
+from research.reproduce.published import Range
+from research.reproduce.report import Report, reproduce
+from research.reproduce.running import DataMissingError, RunFailedError
+from tests.support.trainings import make_training, write_run
+
+CATALOGUE = Catalogue(
+    data={"made": DataSet("Made-10", {"dataset": "builtin"}, "nothing", train=200)},
+    deviations={
+        "flips": Deviation("images were mirrored.", ("accuracy",)),
+        "truncated": Deviation("bytes were cut off."),
+    },
+)
+PRESET = Preset(
+    name="table-0",
+    title="Made",
+    source="Nobody 2025, table 0",
+    measures=("accuracy", "uplink_bytes"),
+    seeds=(0, 1),
+    spread="not recorded",
+    notes="",
+    keys={"num-clients": 3},
+    deviations=("flips",),
+    rows=(
+        Row(
+            "first",
+            "made",
+            {"dataset": "builtin"},
+            published={"accuracy": {"NCM": 50.0, "other": 70.0}, "uplink_bytes": {"NCM": 2.0}},
+            deviations={"uplink_bytes.NCM": ("truncated",)},
+        ),
+        Row("second", "made", {"dataset": "builtin", "dirichlet-alpha": 0.5}),
+    ),
+    columns=(Column("NCM", {"method": "fedncm"}, entry="fedncm"), Column("other", {}, quoted="it is secret.")),
+)
+
+
+class Runs:
+    """Stands for `simulate`: leaves a made run folder, and remembers what it was asked."""
+
+    def __init__(self, fail_at: int = -1) -> None:
+        self.asked: list[Mapping[str, Any]] = []
+        self.fail_at = fail_at
+
+    def __call__(self, settings: Mapping[str, Any]) -> Path:
+        self.asked.append(settings)
+        if settings["seed"] == self.fail_at:
+            RunFolder.create(settings["output-dir"], 1).write_status("failed", "no disk")
+            raise OSError("no disk")
+        accuracy = 0.4 + settings["seed"] / 50
+        entry = {"accuracy": accuracy, "uplink_bytes": 1_500_000, "num_examples": 100}
+        trained = [make_training("random", [0.1, accuracy])] if "fine-tune" in settings else []
+        return write_run(Path(settings["output-dir"]), trained, {"fedncm": entry})
+
+
+def made(simulate: Runs, folder: Path, preset: Preset = PRESET, rows: int = 1, **given: Any) -> Report:
+    given = {key.replace("_", "-"): value for key, value in given.items()}
+    runs = planned(cells_of(preset, preset.rows[:rows], preset.columns, preset.seeds, given))
+    return reproduce(preset, runs, CATALOGUE, given=given, folder=folder, simulate=simulate, say=lambda line: None)
+
+
+def test_the_table_has_ours_published_difference_and_reasons(tmp_path: Path) -> None:
+    report = made(Runs(), tmp_path)
+    assert report.text == (tmp_path / "table.md").read_text()
+    for line in (
+        "# Made\n\nNobody 2025, table 0. Spread of the published numbers: not recorded.\n",
+        "## Accuracy (%)\n",
+        "| first | NCM | 41.00 ± 1.41 | 50 | -9.00 | `flips`, `1` |\n",
+        "| first | other | not run | 70 |  |  |\n",
+        "## Sent by all clients, by the paper's formula (MB)\n",
+        "| first | NCM | 1.50 ± 0.00 | 2 | -0.50 | `truncated`, `1` |\n",
+        "- `flips`: images were mirrored.\n- `truncated`: bytes were cut off.\n",
+        "- `1`: stand-in data: 100 training samples in place of 200\n",
+        "- other is quoted, not run: it is secret.\n",
+    ):
+        assert line in report.text
+    assert "second" not in report.text
+    lines = list(csv.DictReader((tmp_path / "table.csv").open()))
+    ours = [(one["column"], one["measure"], one["mean"], one["published"], one["deviations"]) for one in lines]
+    assert ours[0] == ("NCM", "accuracy", "41.0", "50.0", "flips")
+    assert ours[1] == ("other", "accuracy", "", "70.0", "flips")
+    table = json.loads((tmp_path / "results.json").read_text())["table"]
+    assert table[0]["values"] == pytest.approx([40.0, 42.0]) and table[0]["difference"] == pytest.approx(-9.0)
+    for name in ("accuracy.png", "uplink_bytes.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("low", "high", "place"), [(40, 42, "inside"), (1, 2, "above"), (41.5, 50, "below")])
+def test_ours_is_inside_a_published_range_or_not(low: float, high: float, place: str, tmp_path: Path) -> None:
+    row = replace(PRESET.rows[0], published={"accuracy": {"NCM": Range(low, high)}})
+    report = made(Runs(), tmp_path, preset=replace(PRESET, rows=(row,)))
+    assert f"| first | NCM | 41.00 ± 1.41 | {low} to {high} | {place} | `flips`, `1` |\n" in report.text
+    (line,) = (one for one in csv.DictReader((tmp_path / "table.csv").open()) if one["measure"] == "accuracy")
+    assert (line["published"], line["difference"]) == (f"{low} to {high}", place)
+    (entry, *_) = json.loads((tmp_path / "results.json").read_text())["table"]
+    assert (entry["published"], entry["place"]) == ({"low": low, "high": high}, place)
+    assert entry["difference"] is None
+
+
+def test_accuracy_stands_against_megabytes_where_both_are_known(tmp_path: Path) -> None:
+    report = made(Runs(), tmp_path)
+    assert (tmp_path / "accuracy-vs-megabytes-1.png") in report.files
+    points = cost_points(report.comparisons)["first"]
+    assert [(one.label, one.megabytes) for one in points] == [("NCM", 1.5)]
+    assert points[0].accuracy == pytest.approx(0.41)
+
+
+def test_a_run_that_completed_is_not_made_again_and_a_failed_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken, mended = Runs(fail_at=1), Runs()
+    with pytest.raises(RunFailedError, match=r"run 2 of 2: first: NCM; seed 1 failed: no disk\. Those before it are"):
+        made(broken, tmp_path)
+    assert [one["seed"] for one in broken.asked] == [0, 1]
+    made(mended, tmp_path)
+    assert [one["seed"] for one in mended.asked] == [1]
+    made(mended, tmp_path, num_clients=4)
+    assert [one["seed"] for one in mended.asked] == [1, 0, 1]
+    assert not capsys.readouterr().err
+
+
+def test_what_earlier_commands_found_stays_in_the_table(tmp_path: Path) -> None:
+    made(Runs(), tmp_path)
+    report = made(Runs(), tmp_path, preset=with_sweep(PRESET, {"min-class-count": [0, 5]}))
+    assert [one.row for one in report.comparisons if one.measure == "accuracy" and one.values] == [
+        "first, min-class-count 0",
+        "first",
+    ]
+
+
+def test_keys_and_seeds_that_differ_are_said(tmp_path: Path) -> None:
+    runs = planned(cells_of(PRESET, PRESET.rows[:1], PRESET.columns, [1], {"num-clients": 4}))
+    given = {"num-clients": 4}
+    text = reproduce(PRESET, runs, CATALOGUE, given=given, folder=tmp_path, simulate=Runs(), say=print).text
+    assert "- `1`: given on the command line: num-clients=4\n" in text
+    assert "- `3`: seeds: 1 in place of 2\n" in text
+    assert "| first | NCM | 42.00 | 50 | -8.00 | `flips`, `1`, `2`, `3` |\n" in text
+
+
+def test_a_sweep_keeps_a_published_number_where_the_value_is_its_own() -> None:
+    rows = with_sweep(PRESET, {"num-clients": [3, 9], "dirichlet-alpha": [0.5]}).rows
+    assert [row.name for row in rows][:2] == [
+        "first, num-clients 3, dirichlet-alpha 0.5",
+        "first, num-clients 9, dirichlet-alpha 0.5",
+    ]
+    assert not rows[0].published  # its alpha is another one
+    own = with_sweep(PRESET, {"num-clients": [3, 9]}).rows
+    assert own[0].published == PRESET.rows[0].published and not own[1].published
+    assert own[1].keys["num-clients"] == 9
+
+
+def test_a_sweep_over_one_key_is_drawn_as_curves(tmp_path: Path) -> None:
+    swept = with_sweep(PRESET, {"dirichlet-alpha": [0.5, 0.1, 0.05]})
+    report = made(Runs(), tmp_path, preset=swept, rows=3)
+    assert (tmp_path / "accuracy-curves.png") in report.files
+    shown = [one for one in report.comparisons if one.measure == "accuracy"]
+    panels = panels_of(swept.rows, shown)
+    assert list(panels) == ["first, dirichlet-alpha"]
+    assert [row.point["dirichlet-alpha"] for row, _ in panels["first, dirichlet-alpha"]] == [0.5, 0.1, 0.05]
+    assert not panels_of(swept.rows[:1], shown) and not panels_of(PRESET.rows, shown)
+    assert not panels_of(with_sweep(swept, {"min-clients": [1, 2]}).rows, shown)
+
+
+def test_data_that_cannot_be_reached_is_said_before_any_run(tmp_path: Path) -> None:
+    simulate = Runs()
+    with pytest.raises(DataMissingError) as caught:
+        made(simulate, tmp_path, dataset=f"parquet:{tmp_path}/none")
+    assert not simulate.asked
+    said = str(caught.value)
+    assert said.startswith(f"Made-10 cannot be reached: parquet:{tmp_path}/none")
+    assert "what it takes: nothing" in said and "dataset=parquet:/THAT/FOLDER" in said
+
+
+def test_a_file_of_run_config_keys_gives_the_table_of_its_runs(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('method = "fedncm"\nfine-tune = "probe"\nstart-head = "random"\n')
+    simulate = Runs()
+    report = made(simulate, tmp_path / "out", preset=preset_of_run_config(path))
+    assert [one["seed"] for one in simulate.asked] == [0, 1, 2, 3, 4]
+    assert report.text.startswith("## own\n\n| methods | accuracy (%) |\n| --- | ---: |\n| FedNCM | 44.00 ± 3.16 |")
+    assert "| random-probe | 10.00 ± 0.00 | 44.00 ± 3.16 |" in report.text
+    assert (tmp_path / "out" / "training.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,78 @@
+"""The script that drew the built-in sample, on small idx files of its own."""
+
+import gzip
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from research import make_sample
+
+
+def write_idx(path: Path, values: np.ndarray) -> None:
+    header = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape)
+    path.write_bytes(gzip.compress(header + values.tobytes()))
+
+
+@pytest.fixture
+def idx_folder(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    for prefix, count in (("train", 120), ("t10k", 60)):
+        write_idx(tmp_path / f"{prefix}-images-idx3-ubyte.gz", rng.integers(0, 256, (count, 5, 4), dtype=np.uint8))
+        write_idx(tmp_path / f"{prefix}-labels-idx1-ubyte.gz", np.repeat(np.arange(3, dtype=np.uint8), count // 3))
+    return tmp_path
+
+
+def test_sheets_hold_the_images_that_they_say(idx_folder: Path) -> None:
+    images = make_sample.read_idx(idx_folder / "train-images-idx3-ubyte.gz")
+    labels = make_sample.read_idx(idx_folder / "train-labels-idx1-ubyte.gz")
+    sheets = make_sample.make_sheets(idx_folder, "train", per_class=10, images_per_sheet=12)
+    assert [len(sheet.images) for sheet in sheets] == [12, 12, 6]
+    for sheet in sheets:
+        np.testing.assert_array_equal(sheet.images, images[sheet.origin_indices])
+        np.testing.assert_array_equal(sheet.labels, labels[sheet.origin_indices])
+
+
+def test_draw_is_balanced_shuffled_and_without_repeats() -> None:
+    labels = np.repeat(np.arange(4), 30)
+    drawn = make_sample.draw_balanced(labels, 20, np.random.default_rng(1))
+    np.testing.assert_array_equal(np.bincount(labels[drawn]), [20] * 4)
+    assert len(np.unique(drawn)) == 80
+    assert (np.diff(labels[drawn]) != 0).sum() > 40  # sorted by class it would be 3
+    np.testing.assert_array_equal(drawn, make_sample.draw_balanced(labels, 20, np.random.default_rng(1)))
+
+
+def test_class_with_too_few_samples() -> None:
+    with pytest.raises(ValueError, match="class 1 has 2 samples, 3 are needed"):
+        make_sample.draw_balanced(np.array([0, 0, 0, 1, 1]), 3, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\0\0\x0d\x01" + b"\0\0\0\x01", "00 00 08"),
+        (b"\0\0\x08\x01" + b"\0\0\0\x05" + b"abc", "got 3"),
+        (b"", "00 00 08"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "odd.gz"
+    path.write_bytes(gzip.compress(content))
+    with pytest.raises(ValueError, match=message):
+        make_sample.read_idx(path)
+
+
+def test_command_writes_the_same_bytes_twice(idx_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_sample, "SAMPLES_PER_CLASS", {"train": 20, "test": 10})
+    monkeypatch.setattr(make_sample, "IMAGES_PER_SHEET", 25)
+    written = []
+    for name in ("first", "second"):
+        output = idx_folder / name
+        output.mkdir()
+        monkeypatch.setattr(sys, "argv", ["make_sample", str(idx_folder), str(output)])
+        make_sample.main()
+        written.append({path.name: path.read_bytes() for path in output.iterdir()})
+    assert sorted(written[0]) == ["test-00.json", "test-01.json", "train-00.json", "train-01.json", "train-02.json"]
+    assert written[0] == written[1]
