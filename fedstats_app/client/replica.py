@@ -224,18 +224,15 @@ class NodeReplica:
         before = replica.round
         if before > target:
             return Behind(-1)
-        if request.coefficients is not None:
-            replica.load_coefficients(request.coefficients, target)
-        else:
-            first = target - len(updates)  # the round before those that came with the request
-            if before < first:
-                log = self.files.load_log(self.setup.num_directions)
-                if len(log) < first:
-                    return Behind(max(before, len(log)))
-                replica.apply(log[before:first])
-            replica.apply(updates[replica.round - first :])
-            if replica.round != before:  # else it was done for another client of the same message
-                self.files.extend_log(updates, first + 1)
+        first = target - len(updates)  # the round before those that came with the request
+        if before < first:
+            log = self.files.load_log(self.setup.num_directions)
+            if len(log) < first:
+                return Behind(max(before, len(log)))
+            replica.apply(log[before:first])
+        replica.apply(updates[replica.round - first :])
+        if replica.round != before:  # else it was done for another client of the same message
+            self.files.extend_log(updates, first + 1)
         if replica.round != before and (self._node.data_path or replica.round % SNAPSHOT_EVERY == 0):
             self.files.save_replica(replica.state(), replica.round, self._current_digest())
         return None

@@ -29,8 +29,7 @@ _START, _LOG, _REPLICA = "start.safetensors", "log.bin", "replica.safetensors"
 
 SEED_LIMIT = 2**63
 
-# Before the updates: 17 bytes and the updates' SHA-256, an odd number, so that no flipped bit makes a log look like one
-# of earlier versions, which had updates alone.
+# Before the updates: 17 bytes and the updates' SHA-256.
 _MAGIC, _DIGEST_BYTES = b"fedstats-mezo-1\n\0", 32
 
 
@@ -143,18 +142,13 @@ class TrainingFiles:
         if not path.is_file():
             return []
         content = path.read_bytes()
-        data = content.removeprefix(_MAGIC)
-        if len(data) < len(content):
-            digest, data = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-            if hashlib.sha256(data).digest() != digest:
-                raise ValueError(f"{path} is damaged: its updates do not have the SHA-256 that it says")
+        data = content[len(_MAGIC) + _DIGEST_BYTES :]
+        if content[: -len(data) or None] != _MAGIC + hashlib.sha256(data).digest():
+            raise ValueError(f"{path} is damaged: its updates do not have the SHA-256 that it says")
         try:
-            updates = unpack_updates(data, num_directions)
+            return unpack_updates(data, num_directions)
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {error}") from error
-        if data is content and data:
-            logger.warning("%s is of an earlier version and has no digest: damage to it would not be noticed", path)
-        return updates
 
     def _state_of_log(self) -> tuple[int, ...]:
         with contextlib.suppress(OSError):

@@ -79,6 +79,4 @@ def make_replica(setup: MezoSetup, model: TunedModel) -> Replica:
         num_directions=setup.num_directions,
         epsilon=setup.epsilon,
         directions=Directions(setup.distribution),
-        pool=setup.pool,
-        hessian_smoothing=setup.hessian_smoothing,
     )

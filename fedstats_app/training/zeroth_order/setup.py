@@ -10,23 +10,11 @@ import torch
 
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.zeroth_order.directions import Directions, Distribution
-from fedstats_app.training.zeroth_order.replica import SeedPool
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 Dtype = Literal["float32", "float64", "bfloat16"]
 
 MAX_DIRECTIONS = 1024
-MAX_POOL = 2**20
-
-
-def _write_pool(pool: SeedPool | None) -> list[int]:
-    return [] if pool is None else [pool.first, pool.size]
-
-
-def _read_pool(values: object) -> SeedPool | None:
-    if not isinstance(values, list) or len(values) not in (0, 2) or any(type(one) is not int for one in values):
-        raise ValueError(f"must be [first, size] or empty, got {values!r:.60}")
-    return SeedPool(*values) if values else None
 
 
 @dataclass(frozen=True)
@@ -55,10 +43,6 @@ class MezoSetup:
         Of the adapters, where ``tuned`` is "lora"; else it has no meaning.
     lora_alpha : float
         Their scale is alpha / rank.
-    pool : SeedPool or None
-        A finite pool of seeds.
-    hessian_smoothing : float
-        nu of HiSo, in [0, 0.5]: 0 for directions that are not scaled by an estimate of the diagonal Hessian.
     """
 
     request: TrainingRequest
@@ -71,8 +55,6 @@ class MezoSetup:
     own_batches: bool = field(default=False, metadata={"key": "mezo-own-batches"})
     lora_rank: int = 8
     lora_alpha: float = 16.0
-    pool: SeedPool | None = field(default=None, metadata={"write": _write_pool, "read": _read_pool})
-    hessian_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.epsilon < math.inf or not 0.0 < self.lora_alpha < math.inf:
@@ -88,12 +70,4 @@ class MezoSetup:
             raise ValueError(f"dtype must be one of {', '.join(get_args(Dtype))}, got {self.dtype!r}")
         if self.request.tune != ("probe" if self.tuned == "head" else "full"):
             raise ValueError(f"tune does not fit what is tuned, got {self.request.tune!r} for {self.tuned!r}")
-        if self.pool is not None and self.pool.size > MAX_POOL:
-            raise ValueError(f"a pool must have at most {MAX_POOL} seeds, got {self.pool.size}")
-        if self.pool is not None and self.dtype == "bfloat16":
-            raise ValueError("a finite pool of seeds needs float32 or float64, got bfloat16")
-        if not 0.0 <= self.hessian_smoothing <= 0.5 or (self.hessian_smoothing and self.pool is not None):
-            raise ValueError(
-                f"hessian_smoothing must lie in [0, 0.5], and be 0 with a pool, got {self.hessian_smoothing}"
-            )
         Directions(self.distribution)
