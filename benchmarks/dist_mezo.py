@@ -18,12 +18,12 @@ from benchmarks.features import features_of, settings_of
 from benchmarks.mezo_rounds import BATCH, NAMES, start_of
 from fedstats_app.baselines.dist_mezo import Sends, Travelled, federated_mezo
 from fedstats_app.data.clients import partitions
+from fedstats_app.fedmezo.directions import Directions, Probe
+from fedstats_app.fedmezo.measures import curvatures
+from fedstats_app.fedmezo.perturbation import Perturbation
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.zeroth_order.directions import Directions, Probe
-from fedstats_app.training.zeroth_order.measures import curvatures
-from fedstats_app.training.zeroth_order.perturbation import Perturbation
 
 WAYS: tuple[Sends, ...] = ("seeds", "model")
 KB = 1e3

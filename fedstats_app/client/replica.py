@@ -23,16 +23,15 @@ from torch import Tensor
 from fedstats_app.client.measurement import ClientSamples, Measurement
 from fedstats_app.client.site import Site
 from fedstats_app.client.training import scored
+from fedstats_app.fedmezo.log import NodeFiles
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.privacy import NodePolicy
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import node_of, run_of
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples
-from fedstats_app.training.zeroth_order.log import NodeFiles
-from fedstats_app.training.zeroth_order.model import build_model, make_replica
-from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.mezo import Behind, MezoReply, MezoRequest, mezo_reply, read_mezo_request
 from fedstats_app.wire.reading import from_values, to_values

@@ -12,11 +12,10 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from fedstats_app.fedmezo.log import SEED_LIMIT, UpdateLog
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.grid.asking import Answers, usable
-from fedstats_app.training.zeroth_order.average import UpdateLog
-from fedstats_app.training.zeroth_order.log import SEED_LIMIT
-from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.mezo import MEZO, Behind, MezoReply, MezoRequest, Wanted, read_mezo_reply
 
 # Keeps the rounds' seeds apart from every other draw by (seed, number).

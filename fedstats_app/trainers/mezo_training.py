@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedstats_app.fedmezo.log import TrainingFiles, UpdateLog
+from fedstats_app.fedmezo.options import FedMeZOOptions
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.evaluation import sum_evaluations
 from fedstats_app.grid.mezo_exchange import Asked, together
 from fedstats_app.report.training_record import TrainingResult
@@ -18,12 +22,6 @@ from fedstats_app.trainers.training import Training
 from fedstats_app.training.lora import merge_lora
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.request import TrainingRequest
-from fedstats_app.training.zeroth_order.average import UpdateLog
-from fedstats_app.training.zeroth_order.log import TrainingFiles
-from fedstats_app.training.zeroth_order.model import build_model, make_replica
-from fedstats_app.training.zeroth_order.options import FedMeZOOptions
-from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
 from fedstats_app.wire.reading import to_values
 from fedstats_app.wire.training import EvaluationCounts

@@ -19,9 +19,9 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from fedstats_app.training.zeroth_order.log import Update, pack_updates, unpack_updates
-from fedstats_app.training.zeroth_order.replica import DIGEST_BYTES
-from fedstats_app.training.zeroth_order.setup import MAX_DIRECTIONS, MezoSetup
+from fedstats_app.fedmezo.log import Update, pack_updates, unpack_updates
+from fedstats_app.fedmezo.replica import DIGEST_BYTES
+from fedstats_app.fedmezo.setup import MAX_DIRECTIONS, MezoSetup
 from fedstats_app.wire.arrays import read_tensors, to_record
 from fedstats_app.wire.reading import (
     MAX_COUNT,

@@ -18,6 +18,10 @@ import fedstats_app
 from fedstats_app import client_app, replay
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.client.replica import replica_of
+from fedstats_app.fedmezo.average import TrainingDiverged
+from fedstats_app.fedmezo.log import TrainingFiles, UpdateLog
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import ReplicasDiffer
@@ -28,11 +32,6 @@ from fedstats_app.strategies.fedmezo import FedMeZO
 from fedstats_app.strategies.mezo_round import MezoRound
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.start_heads import random_head
-from fedstats_app.training.zeroth_order.average import TrainingDiverged, UpdateLog
-from fedstats_app.training.zeroth_order.log import TrainingFiles
-from fedstats_app.training.zeroth_order.model import build_model, make_replica
-from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
 from tests.support.simulation import nodes_of, read_json, share_right, site_folder
 from tests.support.simulation import rounds as training_rounds

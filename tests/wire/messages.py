@@ -9,11 +9,11 @@ import torch
 from flwr.app import Message, RecordDict
 
 from fedstats_app import wire
+from fedstats_app.fedmezo.log import Update
+from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.training.zeroth_order.log import Update
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire import mezo, personal, personal_heads, prototypes, training
 from fedstats_app.wire.arrays import to_record
 from tests.support.local_grid import instruction

@@ -10,9 +10,9 @@ from flwr.app import Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.fedmezo.log import Update
+from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.training.request import TrainingRequest
-from fedstats_app.training.zeroth_order.log import Update
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.mezo import (
     MAX_SCALAR,
     MEZO,

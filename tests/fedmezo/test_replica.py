@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedstats_app.training.zeroth_order.average import ScalarAverage, UpdateLog, Weighting
-from fedstats_app.training.zeroth_order.directions import Directions
-from fedstats_app.training.zeroth_order.log import Update, pack_updates, unpack_updates
-from fedstats_app.training.zeroth_order.perturbation import Perturbation, projected_gradients
-from fedstats_app.training.zeroth_order.replica import Replica
+from fedstats_app.fedmezo.average import ScalarAverage, Weighting
+from fedstats_app.fedmezo.directions import Directions
+from fedstats_app.fedmezo.log import Update, UpdateLog, pack_updates, unpack_updates
+from fedstats_app.fedmezo.perturbation import Perturbation, projected_gradients
+from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.wire.mezo import MezoReply
 from tests.support.compare import absolute_difference
+from tests.support.fedmezo import Exact, Stored
 from tests.support.golden import load
-from tests.support.zeroth_order import Exact, Stored
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, width=64)
 SEEDS = st.integers(0, 2**63 - 1)

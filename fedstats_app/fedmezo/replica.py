@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.training.zeroth_order.directions import Directions, Probe, flat, round_stochastically, rounding_bits
-from fedstats_app.training.zeroth_order.log import Update
+from fedstats_app.fedmezo.directions import Directions, Probe, flat, round_stochastically, rounding_bits
+from fedstats_app.fedmezo.log import Update
 
 DIGEST_BYTES = 16
 

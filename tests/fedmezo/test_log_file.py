@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedstats_app.training.zeroth_order.log import NodeFiles, TrainingFiles, Update
+from fedstats_app.fedmezo.log import NodeFiles, TrainingFiles, Update
 from tests.support.damage import flipped
 
 UPDATES = [Update(5, (0.25,)), Update(2**63 - 1, (-1e-300,)), Update(0, (0.0,))]
