@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.fedmezo.directions import Directions, Distribution
+from fedstats_app.fedmezo.lora import add_lora
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.selection import tuned_names
 from fedstats_app.heads import LinearHead
-from fedstats_app.training.lora import add_lora
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.request import TrainingRequest
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.fedmezo.log import TrainingFiles, UpdateLog
+from fedstats_app.fedmezo.lora import merge_lora
 from fedstats_app.fedmezo.options import FedMeZOOptions
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
@@ -19,7 +20,6 @@ from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO
 from fedstats_app.strategies.mezo_round import MezoRound
 from fedstats_app.trainers.trainer import Session
 from fedstats_app.trainers.training import Training
-from fedstats_app.training.lora import merge_lora
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
