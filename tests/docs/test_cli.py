@@ -56,8 +56,7 @@ def test_commands_run(
 
 def test_all_commands_are_shown() -> None:
     assert {command.split()[1] for command in COMMANDS} == {
-        "predict", "evaluate", "export", "check", "run", "doctor", "new", "demo", "remove", "node", "report", "runs",
-        "reproduce",
+        "predict", "evaluate", "export", "check", "run", "new", "demo", "remove", "node", "report", "runs",
     }  # fmt: skip
 
 
@@ -96,5 +95,5 @@ def test_a_run_left_a_calibrated_head_and_its_card(place: Path) -> None:
 
 def test_numbers_are_those_of_the_code() -> None:
     text = " ".join(prose(PAGE).split())
-    assert f"({NUM_BINS} bins)" in text and f"more than {MATRIX_CLASSES} classes" in text
+    assert f"({NUM_BINS} bins)" in prose(DOCS / "run-folder.md") and f"more than {MATRIX_CLASSES} classes" in text
     assert parser().parse_args(["doctor"]).timeout == 5 and "`--timeout` (5 seconds)" in text

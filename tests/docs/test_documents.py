@@ -31,6 +31,7 @@ README, RUN_FOLDER = REPOSITORY / "README.md", DOCS / "run-folder.md"
 EXPERIMENTS = sorted((REPOSITORY / "conf").glob("*.toml"))
 DEFAULTS: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 # These pages' blocks are files of an app or of the package; tests beside this one run them as such.
+WITH_PYTHON = [*DOCUMENTS, REPOSITORY / "research" / "regulariser.md"]
 RUN_ELSEWHERE = ("own-client-app.md", "add-a-method.md", "export.md")
 
 
@@ -46,7 +47,9 @@ def run(code: str, where: str, namespace: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in DOCUMENTS if blocks(path, "python") and path.name not in RUN_ELSEWHERE], ids=name
+    "path",
+    [path for path in WITH_PYTHON if blocks(path, "python") and path.name not in RUN_ELSEWHERE],
+    ids=name,
 )
 def test_python_blocks_run_and_print_what_they_say(path: Path, home: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
