@@ -33,24 +33,48 @@ def rates_by_start(value: object) -> object:
 class TuningOptions(Options):
     """Training from the head, whatever trains: from where, for how long, and how it is scored."""
 
-    start_head: str = option("best", method_list((*MADE_HEADS, FILE_HEAD), "best", "all"))
-    start_head_file: str = option("", absolute)
-    label_words: str = option("", word_list)
-    start_learning_rates: str = option("", rates_by_start)
-    learning_rate_schedule: Literal["constant", "linear", "cosine"] = option("constant", one_of(*SCHEDULES))
-    warm_up_rounds: int = option(0, whole(0, 1_000_000))
-    num_server_rounds: int = option(20, whole(1, 1_000_000))
-    fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True))
-    max_tuning_share: float = option(1.0, number(0.0, 1.0, open_low=True))
-    temperature: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
-    tune_bias: bool = option(True, flag)
-    batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
-        "frozen", one_of("frozen", "kept", "averaged", "groupnorm")
+    start_head: str = option(
+        "best",
+        method_list((*MADE_HEADS, FILE_HEAD), "best", "all"),
+        "best = the most accurate; all; or some methods, random, zero, label-words, file",
     )
-    evaluate_every: int = option(1, whole(1, 1_000_000))
-    patience: int = option(0, whole(0, 1_000_000))
-    checkpoint_every: int = option(10, whole(0, 1_000_000))
-    keep: Literal["auto", "last", "best"] = option("auto", one_of("auto", "last", "best"))
+    start_head_file: str = option(
+        "", absolute, 'of start-head "file": /PATH/TO/RUN_FOLDER/heads/NAME.safetensors of an earlier run'
+    )
+    label_words: str = option("", word_list, 'one word per class, separated by commas, for start-head "label-words"')
+    start_learning_rates: str = option("", rates_by_start, 'of single heads in place of it, "fedncm=0.01,random=0.1"')
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = option(
+        "constant", one_of(*SCHEDULES), "over the rounds: constant | linear | cosine, both down to next to nothing"
+    )
+    warm_up_rounds: int = option(0, whole(0, 1_000_000), "rounds in which the rate rises to its whole")
+    num_server_rounds: int = option(20, whole(1, 1_000_000), "a round is one aggregation")
+    fraction_tune: float = option(
+        1.0, number(0.0, 1.0, open_low=True), "share of the clients that train in a round, drawn by (seed, round)"
+    )
+    max_tuning_share: float = option(
+        1.0, number(0.0, 1.0, open_low=True), "at most this share of a round's samples counts for one client"
+    )
+    temperature: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "logits are divided by it: 1 as in FedCOF, 0.1 as in Fed3R; auto = 1, after a probe's "
+        "solved head was divided once by that of the clients' least loss",
+    )
+    tune_bias: bool = option(True, flag, "false = the head's bias stays as it is (the papers' heads have none)")
+    batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
+        "frozen",
+        one_of("frozen", "kept", "averaged", "groupnorm"),
+        "frozen | kept | averaged | groupnorm: running statistics while training",
+    )
+    evaluate_every: int = option(1, whole(1, 1_000_000), "rounds between evaluations")
+    patience: int = option(0, whole(0, 1_000_000), "evaluations without a better accuracy that end training; 0 = never")
+    checkpoint_every: int = option(10, whole(0, 1_000_000), "rounds between checkpoints; 0 = none")
+    keep: Literal["auto", "last", "best"] = option(
+        "auto",
+        one_of("auto", "last", "best"),
+        "which round's model: auto = last, or a probe's start where clients' loss did not fall | "
+        "last | best = on what clients hold out (holdout-fraction)",
+    )
 
     @property
     def running_statistics(self) -> BatchNorm:

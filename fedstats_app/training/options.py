@@ -24,11 +24,13 @@ FIXED_RATE = 0.01
 class _SgdOptions(Options):
     """What both say that have a learning rate: the configuration, and a request."""
 
-    epochs: int = option(1, whole(1, 100_000), key="local-epochs")
-    batch_size: int = option(16, whole(1, 1_000_000), key="train-batch-size")
-    momentum: float = option(0.0, number(0.0, 1.0))
-    weight_decay: float = option(0.0, number(0.0))
-    flip: bool = option(False, flag)
+    epochs: int = option(
+        1, whole(1, 100_000), "passes over its samples that a client makes in a round", key="local-epochs"
+    )
+    batch_size: int = option(16, whole(1, 1_000_000), "samples per step of the clients' SGD", key="train-batch-size")
+    momentum: float = option(0.0, number(0.0, 1.0), "of the clients' SGD")
+    weight_decay: float = option(0.0, number(0.0), "of the clients' SGD")
+    flip: bool = option(False, flag, "random horizontal flips of images (full, features)")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,11 @@ class LocalOptions(_SgdOptions):
         If a value is out of range.
     """
 
-    learning_rate: float = option(FIXED_RATE, number(0.0, open_low=True))
+    learning_rate: float = option(
+        FIXED_RATE,
+        number(0.0, open_low=True),
+        "of the clients' SGD; auto = probe: from class means and local steps, else 0.01",
+    )
     proximal_mu: float = 0.0
 
     def __post_init__(self) -> None:
@@ -75,7 +81,11 @@ class LocalOptions(_SgdOptions):
 class ClientOptions(_SgdOptions):
     """How clients train as a run configures it: the learning rate may be left to be found."""
 
-    learning_rate: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
+    learning_rate: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "of the clients' SGD; auto = probe: from class means and local steps, else 0.01",
+    )
 
     def with_rate(self, found: float = FIXED_RATE) -> LocalOptions:
         """Return how clients train, with a rate that was found where none is given."""
@@ -88,12 +98,22 @@ class ClientOptions(_SgdOptions):
 class OptimizerOptions(Options):
     """What the server does with the clients' updates, one of :data:`OPTIMIZERS` and its settings."""
 
-    optimizer: str = option("fedavg", one_of(*OPTIMIZERS))
-    server_learning_rate: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
-    server_momentum: float = option(0.9, number(0.0, 1.0))
-    proximal_mu: float = option(0.01, number(0.0))
-    update_clip: float = option(0.0, number(0.0))
-    update_outlier: float = option(4.0, number(0.0))
+    optimizer: str = option(
+        "fedavg", one_of(*OPTIMIZERS), "fedavg | fedprox | fedavgm | fedadam | fedyogi | fedadam-torch (the papers')"
+    )
+    server_learning_rate: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "auto = 1 (averaging), 0.01 (fedadam, fedyogi), 0.001 (fedadam-torch)",
+    )
+    server_momentum: float = option(0.9, number(0.0, 1.0), "of fedavgm")
+    proximal_mu: float = option(0.01, number(0.0), "of fedprox")
+    update_clip: float = option(
+        0.0, number(0.0), "longer changes of weights, in usual ones, are shortened to this; 0 = never"
+    )
+    update_outlier: float = option(
+        4.0, number(0.0), "a client with so many times the usual change of weights is left out; 0 = never"
+    )
 
     @property
     def server_rate(self) -> float:

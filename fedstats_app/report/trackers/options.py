@@ -13,7 +13,11 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 class TrackerOptions(Options):
     """To which trackers, beside the run folder's own files, the server writes metrics."""
 
-    tracker: str = option("none", some_of(TRACKERS, "none"))
+    tracker: str = option(
+        "none",
+        some_of(TRACKERS, "none"),
+        "some of tensorboard,mlflow,wandb (offline): metrics in the run folder too (extras)",
+    )
 
     @property
     def names(self) -> tuple[str, ...]:
