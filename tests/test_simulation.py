@@ -15,7 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 import fedstats_app
 from fedstats_app import client_app
 from fedstats_app.settings.option import ConfigError
-from fedstats_app.simulation import flower
+from fedstats_app.simulation import UnknownFlower, check_flower, task
 from fedstats_app.storage.json_digest import read_json_lines
 from fedstats_app.threads import num_threads
 from tests.support import simulation
@@ -131,7 +131,7 @@ def test_ctrl_c_ends_a_run_and_resume_goes_on_with_it(
 
 def test_one_run_at_a_time_and_the_process_is_left_as_it_was(tmp_path: Path) -> None:
     before = TaskIdentity._run_id
-    with flower.task(5), pytest.raises(RuntimeError, match="another run is under way in this process: one at a time"):
+    with task(5), pytest.raises(RuntimeError, match="another run is under way in this process: one at a time"):
         run(tmp_path)
     assert TaskIdentity._run_id == before
     run(tmp_path, method="fedncm")
@@ -141,14 +141,14 @@ def test_one_run_at_a_time_and_the_process_is_left_as_it_was(tmp_path: Path) -> 
 @pytest.mark.parametrize(("version", "fits"), [("1.41.0", True), ("1.42.3", True), ("1.43.0", False), ("2.0.0", False)])
 def test_only_versions_of_flower_that_were_tried(version: str, fits: bool) -> None:
     if fits:
-        flower.check_flower(version)
+        check_flower(version)
     else:
-        with pytest.raises(flower.UnknownFlower, match=f"needs Flower 1.41 or 1.42, got {version}: use `flwr run .`"):
-            flower.check_flower(version)
+        with pytest.raises(UnknownFlower, match=f"needs Flower 1.41 or 1.42, got {version}: use `flwr run .`"):
+            check_flower(version)
 
 
 def test_the_installed_flower_is_one_of_them() -> None:
-    flower.check_flower()
+    check_flower()
 
 
 def test_a_configuration_is_written_as_flwr_run_has_it(tmp_path: Path) -> None:
