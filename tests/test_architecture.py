@@ -99,7 +99,7 @@ def test_every_room_says_what_it_is_for_and_what_it_may_import() -> None:
 LIGHT = [
     {
         "fedstats_app.cli": ("torch", "flwr", "numpy", "PIL", "cryptography"),
-        "fedstats_app.cli.doctor": ("torch", "flwr", "ray"),
+        "fedstats_app.cli.check": ("torch", "flwr", "ray", "cryptography"),
     },
     {
         "fedstats_app.client_app": ("torch", "torchvision", "matplotlib", "datasets", "ray"),
