@@ -109,7 +109,7 @@ def test_a_wrong_setting_fails(tmp_path: Path, capsys: Capture) -> None:
     assert code == 1 and "fedcof" in found["run-config"]["message"] and "backbone" not in found
     path.write_text("method = ")
     code, found = check(capsys, "--run-config", path)
-    assert code == 1 and found["run-config"]["level"] == "FAIL"
+    assert code == 1 and found["settings"]["level"] == "FAIL" and "backbone" not in found
 
 
 def test_partitions_that_cannot_be_made_fail(settings: Path, capsys: Capture) -> None:
