@@ -17,12 +17,14 @@ LEVELS = (
     {"rank_rule", "threads", "storage", "settings.option", "__version__"},
     {"statistics", "data"},
     {"heads"},
-    {"backbones", "training"},
-    {"baselines", "methods"},
+    {"backbones", "methods"},
+    {"training"},
+    {"fedmezo"},
+    {"baselines"},
     {"wire", "privacy"},
     {"grid"},
     {"strategies", "report"},
-    {"trainers", "personal"},
+    {"personal"},
     {"settings"},
     {"client", "server"},
     {"client_app", "server_app"},
@@ -31,12 +33,12 @@ LEVELS = (
     {"cli"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
-KNOW_FLOWER = {"wire", "grid", "strategies", "trainers", "personal", "client", "server", "client_app", "server_app"}
+KNOW_FLOWER = {"wire", "grid", "strategies", "personal", "client", "server", "client_app", "server_app"}
 KNOW_FLOWER |= {"cli.supernode", "simulation", "reproduce"}
 # A SuperNode with other processes than Flower's own needs what is not public, and so does a run in one process.
 KNOW_FLOWERS_INSIDES = {"fedstats_app.cli.supernode.flower", "fedstats_app.simulation"}
 PUBLIC_FLOWER = {"flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy"}
-TORCH_ONLY = {"settings.option", "storage", "statistics", "heads", "training"}
+TORCH_ONLY = {"settings.option", "storage", "statistics", "heads", "training", "fedmezo"}
 MODULES = {
     ".".join(("fedstats_app", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))

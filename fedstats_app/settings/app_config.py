@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedstats_app.backbones.options import BackboneOptions
 from fedstats_app.data.options import CacheOptions, DataOptions, PartitionOptions
+from fedstats_app.fedmezo.options import FedMeZOOptions
 from fedstats_app.grid.options import FederationOptions
 from fedstats_app.methods import METHODS, PERSONAL_METHODS, RECORDS, ConfiguredMethod, method_list, record_of, varied
 from fedstats_app.personal.options import PersonalOptions
-from fedstats_app.report.trackers.options import TrackerOptions
+from fedstats_app.report.trackers import TrackerOptions
 from fedstats_app.settings.option import (
     ConfigError,
     Options,
@@ -24,10 +25,8 @@ from fedstats_app.settings.option import (
     run_folder,
     whole,
 )
-from fedstats_app.trainers import TRAINERS, Trainer
-from fedstats_app.trainers.options import FILE_HEAD, MADE_HEADS, TuningOptions
-from fedstats_app.training.options import ClientOptions, OptimizerOptions
-from fedstats_app.training.zeroth_order.options import FedMeZOOptions
+from fedstats_app.training.options import FILE_HEAD, MADE_HEADS, ClientOptions, OptimizerOptions, TuningOptions
+from fedstats_app.training.trainers import TRAINERS, Trainer
 
 if TYPE_CHECKING:
     from torch import Tensor

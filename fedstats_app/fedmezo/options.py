@@ -1,0 +1,55 @@
+"""Options of FedMeZO. No torch is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from fedstats_app.settings.option import Options, flag, number, one_of, option, whole
+
+# What can be tuned, besides names:PATTERN,...
+TUNED_PARTS = ("head", "full", "bias", "norm", "lora")
+
+
+def tuned_part(value: object) -> object:
+    """Check for what is to be tuned."""
+    patterns = [one.strip() for one in str(value).removeprefix("names:").split(",")]
+    by_name = str(value).startswith("names:") and all(patterns)
+    if value not in TUNED_PARTS and not by_name:
+        raise ValueError(f"must be one of {', '.join(TUNED_PARTS)}, or names:PATTERN,PATTERN,...")
+    return value
+
+
+@dataclass(frozen=True)
+class FedMeZOOptions(Options):
+    """What is tuned without gradients, how it is probed, and how the clients' scalars are used."""
+
+    prefix: ClassVar[str] = "fedmezo-"
+
+    tune: str = option("head", tuned_part)
+    learning_rate: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
+    temperature: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
+    epsilon: float | Literal["auto"] = option("auto", number(0.0, 1.0, open_low=True, word="auto"))
+    num_z: int = option(1, whole(1, 1024))
+    directions: Literal["rademacher", "gaussian"] = option("rademacher", one_of("rademacher", "gaussian"))
+    dtype: Literal["float32", "float64", "bfloat16"] = option("float32", one_of("float32", "float64", "bfloat16"))
+    weighting: Literal["examples", "uniform"] = option("examples", one_of("examples", "uniform"))
+    batch_size: int = option(0, whole(0, 1_000_000))
+    own_batches: bool = option(False, flag)
+    clip: float = option(100.0, number(0.0))
+    outlier: float = option(3.0, number(0.0))
+    lora_rank: int = option(8, whole(1, 4096))
+    lora_alpha: float = option(16.0, number(0.0, open_low=True))
+
+    @property
+    def probe_distance(self) -> float:
+        """How far the loss is probed: a forward pass in bfloat16 rounds so much that 0.001 would not be seen."""
+        if self.epsilon == "auto":
+            return 1e-2 if self.dtype == "bfloat16" else 1e-3
+        return self.epsilon
+
+    def problems(self) -> list[str]:
+        """Refuse batches for each direction where every batch is all samples."""
+        if self.own_batches and not self.batch_size:
+            return ["fedmezo-own-batches: needs a fedmezo-batch-size above 0, got 0, all samples"]
+        return []
