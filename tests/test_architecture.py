@@ -28,15 +28,15 @@ LEVELS = (
     {"settings"},
     {"client", "server"},
     {"client_app", "server_app"},
-    {"supernode", "simulation", "reproduce"},
+    {"cli.supernode", "simulation", "reproduce"},
     {"__init__"},
     {"cli"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 KNOW_FLOWER = {"wire", "grid", "strategies", "personal", "client", "server", "client_app", "server_app"}
-KNOW_FLOWER |= {"supernode", "simulation", "reproduce"}
+KNOW_FLOWER |= {"cli.supernode", "simulation", "reproduce"}
 # A SuperNode with other processes than Flower's own needs what is not public, and so does a run in one process.
-KNOW_FLOWERS_INSIDES = {"fedstats_app.supernode.flower", "fedstats_app.simulation.flower"}
+KNOW_FLOWERS_INSIDES = {"fedstats_app.cli.supernode.flower", "fedstats_app.simulation"}
 PUBLIC_FLOWER = {"flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy"}
 TORCH_ONLY = {"settings.option", "storage", "statistics", "heads", "training", "fedmezo"}
 MODULES = {
@@ -75,7 +75,7 @@ def not_allowed(module: str, other: str) -> bool:
         return room(other) != own and LEVEL[room(other)] >= LEVEL[own]
     if other.split(".")[0] == "flwr":
         return own not in KNOW_FLOWER or (other not in PUBLIC_FLOWER and module not in KNOW_FLOWERS_INSIDES)
-    allowed = {"torch", "numpy", "safetensors"} | sys.stdlib_module_names
+    allowed = {"torch", "numpy", "safetensors", "filelock"} | sys.stdlib_module_names
     return own in TORCH_ONLY and other.split(".")[0] not in allowed
 
 
@@ -105,7 +105,7 @@ def test_every_room_says_what_it_is_for_and_what_it_may_import() -> None:
 LIGHT = [
     {
         "fedstats_app.cli": ("torch", "flwr", "numpy", "PIL", "cryptography"),
-        "fedstats_app.cli.doctor": ("torch", "flwr", "ray"),
+        "fedstats_app.cli.check": ("torch", "flwr", "ray", "cryptography"),
     },
     {
         "fedstats_app.client_app": ("torch", "torchvision", "matplotlib", "datasets", "ray"),
