@@ -118,7 +118,7 @@ class FeatureReader:
         places, transform = missing.tolist(), self.backbone.transform
 
         def transformed(index: int) -> Tensor:
-            return transform(dataset.sample(index, transform.draft_side))
+            return transform(dataset.sample(index))
 
         results = read_ahead(transformed, indices[missing].tolist(), self.read_threads * (dataset.kind == "image"))
         for position, result in zip(places, results, strict=True):

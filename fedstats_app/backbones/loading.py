@@ -33,7 +33,6 @@ def loaded_backbone(options: BackboneOptions, engine_cache: Path | None = None) 
         input_size=options.text_max_length if options.takes_text else options.input_size,
         mean=per_channel(options.input_mean),
         std=per_channel(options.input_std),
-        jpeg_draft=options.jpeg_draft,
         batch_size=options.batch_size,
         device=options.device,
         autocast=options.autocast,

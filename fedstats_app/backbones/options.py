@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedstats_app.backbones.arguments import arguments_text, parse_arguments
-from fedstats_app.backbones.engine import ENGINES, FUSED, OPENVINO
+from fedstats_app.backbones.engine import ENGINES, OPENVINO
 from fedstats_app.backbones.names import HUB, LOCAL, POOLINGS, TIMM, VISION, is_folder_model
 from fedstats_app.backbones.text.names import (
     MINILM,
@@ -110,7 +110,6 @@ class BackboneOptions(Options):
     input_size: int = option(0, whole(0, 4096))
     input_mean: str = option("", channels(-1.0, 2.0))
     input_std: str = option("", channels(0.0, 10.0))
-    jpeg_draft: int = option(0, whole(0, 8))
     text_max_length: int = option(0, whole(0, 1_000_000))
     text_pooling: Literal["auto", "mean", "first"] = option("auto", one_of("auto", "mean", "first"))
     text_template: str = option("", text_template)
@@ -155,12 +154,8 @@ class BackboneOptions(Options):
         for key, value in (("input-mean", self.input_mean), ("input-std", self.input_std)):
             if value and self.takes_text:
                 problems.append(f"{key}: is for images, got {value!r} {with_it}")
-        if self.takes_text and self.jpeg_draft:
-            problems.append(f"jpeg-draft: is for images, got {self.jpeg_draft} {with_it}")
         if self.takes_text and self.input_size:
             problems.append(f"input-size: is for images, text-max-length for texts, got {self.input_size}")
-        if self.engine == FUSED and self.takes_text:
-            problems.append(f"engine: {FUSED} is for images, got backbone {self.backbone!r}")
         if self.engine.startswith(OPENVINO):
             with_it = f"with engine {self.engine!r}"
             if self.device not in ("auto", "cpu"):

@@ -77,7 +77,6 @@ def load_backbone(
     input_size: int = 0,
     mean: tuple[float, float, float] | None = None,
     std: tuple[float, float, float] | None = None,
-    jpeg_draft: int = 0,
     batch_size: int | Literal["auto"] = 32,
     device: str = "auto",
     autocast: str = "none",
@@ -109,9 +108,6 @@ def load_backbone(
     mean, std : tuple of float, optional
         Of the red, green and blue of images, for pixels scaled to 0..1, in place of those that the network was trained
         with. They enter the fingerprint.
-    jpeg_draft : int
-        Above 0: JPEGs are decoded at a half, a quarter or an eighth of their size where so many times input_size remain
-        (:class:`fedstats_app.backbones.transform.ImageTransform`). It enters the fingerprint.
     batch_size, device, autocast, channels_last
         See :class:`Backbone`. They do not enter the fingerprint.
     norm : {"batch", "group"}
@@ -152,8 +148,6 @@ def load_backbone(
     if is_text_backbone(base_name):
         if mean or std:
             raise ValueError(f"backbone {name!r} takes texts: there is no mean and std of them, got {mean} and {std}")
-        if jpeg_draft:
-            raise ValueError(f"backbone {name!r} takes texts: they are no JPEGs, got jpeg_draft {jpeg_draft}")
         if arguments or pooling != "auto":
             raise ValueError(f"backbone {name!r} takes texts: it has text-pooling, got {arguments!r} and {pooling!r}")
         from fedstats_app.backbones.text.loading import load_text_backbone
@@ -188,7 +182,7 @@ def load_backbone(
     identity, transform = architecture.identity, architecture.transform
     if input_size:
         transform = dataclasses.replace(transform, input_size=input_size)
-    transform = dataclasses.replace(transform, mean=mean or transform.mean, std=std or transform.std, draft=jpeg_draft)
+    transform = dataclasses.replace(transform, mean=mean or transform.mean, std=std or transform.std)
     try:
         return Backbone(
             f"{RANDOM}{base_name}" if weights == "random" else base_name,

@@ -88,7 +88,7 @@ class _TransformedSamples:
 
     def _read(self, index: int) -> Tensor:
         transform = self._backbone.transform
-        return transform(self._dataset.sample(index, transform.draft_side))
+        return transform(self._dataset.sample(index))
 
 
 class ImageSamples(_TransformedSamples):

@@ -97,7 +97,7 @@ def _predictions(
     with progress.doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
         for start in range(0, len(dataset), CHUNK):
             chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
-            samples = readable(dataset, chunk, read, unreadable, draft_side=classifier.backbone.transform.draft_side)
+            samples = readable(dataset, chunk, read, unreadable)
             rankings = classifier.top(counted(samples, step), top)
             step.at(chunk.stop)
             for index, ranking in zip(read, rankings, strict=True):

@@ -116,7 +116,7 @@ def load_backbone_of(
         The head's file.
     metadata : mapping of str to str
         With `backbone` and `input-size`; maybe with `backbone-weights`, `backbone-arguments`, `backbone-pooling`,
-        `input-mean`, `input-std`, `jpeg-draft`, `tuned-backbone`, `batch-norm`, `text-pooling`, `text-template` and
+        `input-mean`, `input-std`, `tuned-backbone`, `batch-norm`, `text-pooling`, `text-template` and
         `backbone-precision`.
     weights : str or None
         A weight file, or a model's folder, to take instead of what is named there.
@@ -144,7 +144,6 @@ def load_backbone_of(
         input_size=int(metadata["input-size"]),
         mean=per_channel(metadata.get("input-mean", "")),
         std=per_channel(metadata.get("input-std", "")),
-        jpeg_draft=int(metadata.get("jpeg-draft", "0")),
         batch_size=batch_size,
         device=device,
         engine=BFLOAT16 if metadata.get(PRECISION_KEY) == "bfloat16" else engine,

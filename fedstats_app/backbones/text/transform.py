@@ -53,7 +53,6 @@ class TextTransform:
 
     kind: Literal["text"] = "text"
     dtype = torch.int64
-    draft_side = 0
 
     def __init__(self, tokenizer: Any, max_length: int, template: str = "") -> None:
         self.tokenizer, self.input_size, self.template = tokenizer, max_length, template
