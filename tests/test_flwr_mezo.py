@@ -44,7 +44,7 @@ def test_any_number_of_clients_gives_the_same_model(flower: Simulation, tmp_path
         settings = {**SETTINGS, "num-clients": clients, "partitioner": partitioner}
         if not weights:
             words = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items()).replace('"', "'")
-            command = f'FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream -c "{words}"'
+            command = f'flwr run . --stream -c "{words}"'
             folder = flower.bash(command).folder
         else:
             folder = simulate({**settings, "output-dir": str(tmp_path)})
