@@ -11,7 +11,7 @@ import torch
 
 from fedstats_app import replay, simulate
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.training.zeroth_order.log import TrainingFiles
+from fedstats_app.fedmezo.log import TrainingFiles
 from tests.support.flower import REAL_RUNS, Simulation, simulation
 
 pytestmark = REAL_RUNS
