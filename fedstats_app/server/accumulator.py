@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedstats_app.report.accumulator_file import Accumulated, load_accumulated, save_accumulated
+from fedstats_app.report.statistics_file import Accumulated, load_accumulated, save_accumulated
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSum

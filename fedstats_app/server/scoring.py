@@ -9,10 +9,8 @@ from fedstats_app.grid.curve import CurvePoint
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores
 from fedstats_app.methods import FEDROOT
-from fedstats_app.report.client_accuracy import ClientAccuracy
 from fedstats_app.report.communication import Sizes, uplink_formula
-from fedstats_app.report.method_result import MethodResult
-from fedstats_app.report.quality import quality
+from fedstats_app.report.method_result import ClientAccuracy, MethodResult, quality
 from fedstats_app.server.asked import Asked
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.rank_curve import curve_points
