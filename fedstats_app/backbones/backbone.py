@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.backbones.batches import automatic_batch_size
-from fedstats_app.backbones.device import resolve_autocast, resolve_device
+from fedstats_app.backbones.device import automatic_batch_size, resolve_autocast, resolve_device
 from fedstats_app.backbones.engine import Engine, openvino_version
 from fedstats_app.backbones.engine_choice import EngineChoice
 from fedstats_app.backbones.fingerprint import fingerprint_of, measured_feature_dim
@@ -22,7 +21,7 @@ from fedstats_app.backbones.inputs import InOrder, InputTransform, Kind, PaddedB
 from fedstats_app.backbones.licences import UNKNOWN, Licence
 
 if TYPE_CHECKING:
-    from fedstats_app.backbones.text.language_head import LanguageHead
+    from fedstats_app.backbones.text.encoders import LanguageHead
 
 
 class Backbone:
@@ -45,7 +44,7 @@ class Backbone:
     weights_source : str
         Where its weights came from, in words.
     batch_size : int or "auto"
-        Samples per forward pass; "auto" for what the device likes (:mod:`fedstats_app.backbones.batches`).
+        Samples per forward pass; "auto" for what the device likes (:mod:`fedstats_app.backbones.device`).
     device : str
         "cpu", "cuda", "cuda:N", "mps", or "auto" (cuda where there is one, else cpu).
     autocast : {"none", "bf16", "fp16"}

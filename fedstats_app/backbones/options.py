@@ -9,12 +9,17 @@ from typing import Literal
 
 from fedstats_app.backbones.arguments import arguments_text, parse_arguments
 from fedstats_app.backbones.engine import ENGINES, OPENVINO
-from fedstats_app.backbones.names import HUB, LOCAL, POOLINGS, TIMM, VISION, is_folder_model
-from fedstats_app.backbones.text.names import (
+from fedstats_app.backbones.names import (
+    HUB,
+    LOCAL,
     MINILM,
+    POOLINGS,
     SENTENCE,
+    TIMM,
     TINY_TEXT,
     TRANSFORMERS,
+    VISION,
+    is_folder_model,
     is_template,
     is_text_backbone,
 )

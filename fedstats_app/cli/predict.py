@@ -14,7 +14,7 @@ from fedstats_app.cli.progress import counted, told
 from fedstats_app.cli.sample_files import find_samples, readable, refuse_absent, tell_unreadable
 from fedstats_app.cli.text import WIDTH, percent, printable
 from fedstats_app.data import Dataset
-from fedstats_app.data.unlabelled import unlabelled_texts
+from fedstats_app.data.loading import unlabelled_texts
 from fedstats_app.grid.progress import Progress
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.storage.files import to_json

@@ -12,8 +12,8 @@ from fedstats_app.cli.text import printable
 from fedstats_app.data import Dataset, Sample, UnreadableSampleError
 from fedstats_app.data.dataset import Kind
 from fedstats_app.data.folder_layout import SUFFIXES, visible_files
+from fedstats_app.data.loading import TABLES, unlabelled_files, unlabelled_table
 from fedstats_app.data.table import ColumnChoice
-from fedstats_app.data.unlabelled import TABLES, unlabelled_files, unlabelled_table
 from fedstats_app.storage.json_digest import read_json_file
 
 
@@ -25,7 +25,7 @@ def find_samples(
     Parameters
     ----------
     names : sequence of str
-        Files and folders as `find_files` takes them, and tables (`fedstats_app.data.unlabelled.TABLES`).
+        Files and folders as `find_files` takes them, and tables (`fedstats_app.data.loading.TABLES`).
     kind : {"image", "text"}
         What is wanted.
     arguments : argparse.Namespace

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.data import DatasetError, Sample, to_rgb
-from fedstats_app.data.text_files import read_text
+from fedstats_app.data.folder import read_text
 
 SampleLike = str | os.PathLike[str] | Image.Image
 _ONE = (str, os.PathLike, Image.Image)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedstats_app.backbones.text.names import MASK_SLOT, PAIR_SLOTS, TEXT_SLOT
+from fedstats_app.backbones.names import MASK_SLOT, PAIR_SLOTS, TEXT_SLOT
 
 SHORTEST = 16
 # Tokens of the texts seen are remembered up to so many bytes: training asks for the same texts in every round.

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.cli.finding import Finding
 from fedstats_app.settings.app_config import AppConfig
