@@ -21,17 +21,15 @@ from torch import Tensor, nn
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.engine import BFLOAT16
-from fedstats_app.backbones.names import in_folder, is_folder_model
+from fedstats_app.backbones.names import TextOptions, in_folder
 from fedstats_app.backbones.options import per_channel
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.text import TextOptions, with_folder
 from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.storage.files import read_tensors, tensors_to_bytes
-from fedstats_app.storage.json_digest import note_without_digest, read_json_file
+from fedstats_app.storage.json_digest import read_json_file
 
 HEAD_FORMAT = "fedstats-head-2"
-_WITHOUT_DIGEST = "fedstats-head-1"
 # In the header of a head that another one has taken the place of: why, and where that is.
 SUPERSEDED = "superseded"
 _DTYPES = {"weight": torch.float32, "bias": torch.float32, "present": torch.uint8}
@@ -86,15 +84,12 @@ def read_head(path: Path) -> tuple[LinearHead, dict[str, str]]:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is no safetensors file, is damaged (its digest is checked), or not a head of this format. Heads of
-        before there were digests are read with a note in the log.
+        If it is no safetensors file, is damaged (its digest is checked), or not a head of this format.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no head at {path}")
-    tensors, metadata = read_tensors(path, without_digest=(_WITHOUT_DIGEST,))
-    if metadata.get("format") == _WITHOUT_DIGEST:
-        note_without_digest(path)
-    elif metadata.get("format") != HEAD_FORMAT:
+    tensors, metadata = read_tensors(path)
+    if metadata.get("format") != HEAD_FORMAT:
         raise ValueError(f"{path}: format must be {HEAD_FORMAT!r}, got {metadata.get('format')!r}")
     _check_shapes(tensors, str(path))
     _check_values(tensors, str(path))
@@ -225,7 +220,7 @@ def load_backbone_of(
         The head's file.
     metadata : mapping of str to str
         With `backbone` and `input-size`; maybe with `backbone-weights`, `backbone-arguments`, `backbone-pooling`,
-        `input-mean`, `input-std`, `jpeg-draft`, `tuned-backbone`, `batch-norm`, `text-pooling`, `text-template` and
+        `input-mean`, `input-std`, `tuned-backbone`, `batch-norm`, `text-pooling`, `text-template` and
         `backbone-precision`.
     weights : str or None
         A weight file, or a model's folder, to take instead of what is named there.
@@ -246,14 +241,13 @@ def load_backbone_of(
     if tuned and weights is not None and Path(weights).is_dir():
         # The model's folder: its tokenizer or its config.json are not in the run folder, the tuned weights are.
         folder = Path(weights)
-        name, weights = (in_folder if is_folder_model(name) else with_folder)(name, folder), None
+        name, weights = in_folder(name, folder), None
     return load_backbone(
         name,
         weights=recorded if weights is None else weights,
         input_size=int(metadata["input-size"]),
         mean=per_channel(metadata.get("input-mean", "")),
         std=per_channel(metadata.get("input-std", "")),
-        jpeg_draft=int(metadata.get("jpeg-draft", "0")),
         batch_size=batch_size,
         device=device,
         engine=BFLOAT16 if metadata.get(PRECISION_KEY) == "bfloat16" else engine,

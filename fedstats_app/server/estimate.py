@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedstats_app.backbones.timing import seconds_per_sample
+from fedstats_app.backbones.measurements import seconds_per_sample
 from fedstats_app.server.run import Run
 
 # Forward and backward pass through the backbone.

@@ -10,7 +10,7 @@ from fedstats_app.grid.curve import CurvePoint
 from fedstats_app.grid.rank_curve import CURVE, RankCurve
 from fedstats_app.heads import HeadScores, LinearHead
 from fedstats_app.heads.fedroot import complete
-from fedstats_app.methods import FEDROOT
+from fedstats_app.methods import FEDROOT, first_of
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import ScatterSpec
 from fedstats_app.strategies import StatisticsStrategy
@@ -33,16 +33,18 @@ def rank_curve(run: Run, strategy: StatisticsStrategy) -> RankCurve | None:
     strategy : StatisticsStrategy
         Not started.
     """
-    method = strategy.methods().get(FEDROOT.name)
-    if method is None or run.test_set is None or run.config.federation.extend or strategy.collection.capped is not None:
+    name = first_of(FEDROOT, strategy.methods())
+    if not name or run.test_set is None or run.config.federation.extend or strategy.collection.capped is not None:
         return None
-    index, own = strategy.spec_index(FEDROOT.name), method.specification.scatter
+    index, own = strategy.spec_index(name), strategy.methods()[name].specification.scatter
     if own is None or not strategy.request.specs[index].gram or run.backbone.feature_dim > MAX_FEATURE_DIM:
         return None
     return RankCurve(index, [replace(spec, dtype=own.dtype) for spec in CURVE if spec.rank != own.rank])
 
 
-def curve_points(run: Run, strategy: StatisticsStrategy, curve: RankCurve, scores: HeadScores) -> list[CurvePoint]:
+def curve_points(
+    run: Run, strategy: StatisticsStrategy, name: str, curve: RankCurve, scores: HeadScores
+) -> list[CurvePoint]:
     """Solve and score FedRoot at every rank of the curve.
 
     Parameters
@@ -51,6 +53,8 @@ def curve_points(run: Run, strategy: StatisticsStrategy, curve: RankCurve, score
         With a test set.
     strategy : StatisticsStrategy
         Finished.
+    name : str
+        Of FedRoot's head: a variant's, where no other is solved.
     curve : RankCurve
         With every client.
     scores : HeadScores
@@ -61,7 +65,7 @@ def curve_points(run: Run, strategy: StatisticsStrategy, curve: RankCurve, score
     list of CurvePoint
         By growing bytes; none where nothing could be scored.
     """
-    method = strategy.methods()[FEDROOT.name]
+    method = strategy.methods()[name]
     own = method.specification
     if run.test_set is None or own.scatter is None or not scores.confusion.num_examples:
         return []
@@ -78,6 +82,6 @@ def curve_points(run: Run, strategy: StatisticsStrategy, curve: RankCurve, score
     heads = {str(spec.rank): (own.feature_map, head) for spec, head in zip(curve.specs, solves, strict=True)}
     found = run.test_set.evaluate(heads, mask_absent=run.config.run.mask_absent)
     points = [CurvePoint(str(one.rank), curve.wire_bytes(one), found[str(one.rank)].accuracy) for one in curve.specs]
-    wire_bytes = strategy.wire_bytes(FEDROOT.name)
+    wire_bytes = strategy.wire_bytes(name)
     points.append(CurvePoint(str(own.scatter.rank), wire_bytes, scores.confusion.accuracy))
     return sorted(points, key=lambda point: point.wire_bytes)

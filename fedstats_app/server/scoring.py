@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fedstats_app.grid.curve import CurvePoint
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores
-from fedstats_app.methods import FEDROOT
+from fedstats_app.methods import FEDROOT, first_of
 from fedstats_app.report.communication import Sizes, uplink_formula
 from fedstats_app.report.method_result import ClientAccuracy, MethodResult, quality
 from fedstats_app.server.asked import Asked
@@ -90,10 +90,11 @@ def score(run: Run, strategy: StatisticsStrategy, asked: Asked) -> Scores:
 
 def with_curves(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores) -> Scores:
     """Return scores with what FedRoot scores at other ranks, where that can be said."""
-    if asked.curve is None or FEDROOT.name not in scores.heads:
+    name = first_of(FEDROOT, strategy.methods())
+    if asked.curve is None or name not in scores.heads:
         return scores
-    points = curve_points(run, strategy, asked.curve, scores.heads[FEDROOT.name])
-    return replace(scores, curves={FEDROOT.name: points} if points else {})
+    points = curve_points(run, strategy, name, asked.curve, scores.heads[name])
+    return replace(scores, curves={name: points} if points else {})
 
 
 def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> MethodResult:

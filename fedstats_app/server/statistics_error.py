@@ -9,7 +9,7 @@ import torch
 
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.data.clients import partitions, split_holdout, training_set
-from fedstats_app.data.flips import flipped, with_mirror_images
+from fedstats_app.data.subset import flipped, with_mirror_images
 from fedstats_app.server.run import Run
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import FeatureStatistics

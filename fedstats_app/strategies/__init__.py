@@ -2,7 +2,7 @@
 
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.strategies.base import StatisticsStrategy
-from fedstats_app.strategies.closed_form import Fed3R, FedCGS, FedCOF, FedNCM, FedRoot, OnePass
+from fedstats_app.strategies.closed_form import CLASSES, Fed3R, FedCGS, FedCOF, FedNCM, FedRoot, OnePass
 from fedstats_app.strategies.fedmezo import FedMeZO
 from fedstats_app.strategies.fine_tuning import FineTuning
 
@@ -18,3 +18,5 @@ __all__ = [
     "OnePass",
     "StatisticsStrategy",
 ]
+
+globals().update(CLASSES)  # also of methods that are not written above
