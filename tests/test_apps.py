@@ -20,11 +20,11 @@ import fedstats_app
 from fedstats_app.client import evaluation as client_evaluation
 from fedstats_app.client.site import Site
 from fedstats_app.data import load_dataset
-from fedstats_app.grid.curve import CurvePoint
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS
 from fedstats_app.report.advice import advise
+from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.head_file import read_head
 from fedstats_app.server import closed_form
 from fedstats_app.settings.app_config import AppConfig

@@ -10,7 +10,7 @@ import pytest
 
 from fedstats_app.report.plots import write
 from fedstats_app.server import closed_form
-from fedstats_app.server.drawing import drawing
+from fedstats_app.server.pictures import drawing
 from tests.support.simulation import read_json, simulate
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedstats_app.server import warm_up
-from fedstats_app.server.warm_up import warmed_up
+from fedstats_app.server.machine import warmed_up
 from fedstats_app.settings.app_config import AppConfig
 
 
