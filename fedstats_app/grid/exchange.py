@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from flwr.app import Error, Message
 
 from fedstats_app.grid.asking import array_bytes
-from fedstats_app.grid.client_grid import Link, push
+from fedstats_app.grid.link import Link, push
 from fedstats_app.grid.progress import Step
 from fedstats_app.wire.serving import pack_requests, unpack_reply
 

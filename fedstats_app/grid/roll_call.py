@@ -10,7 +10,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedstats_app.grid.asking import to_all
-from fedstats_app.grid.client_grid import push
+from fedstats_app.grid.link import push
 from fedstats_app.wire import QUERY_CLIENTS, NodeInfo, RejectedReply, read_node_info
 
 

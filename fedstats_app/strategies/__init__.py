@@ -31,10 +31,14 @@ _HOMES = {
     "OnePass": _CLOSED_FORM,
     "StatisticsStrategy": "strategies.base",
 }
-__all__ = list(_HOMES)  # noqa: PLE0605  # the names above
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    """Import a Strategy class on first use, that of a method without a line above too (``closed_form.CLASSES``)."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"fedstats_app.{_HOMES[name]}"), name)
+    made = getattr(importlib.import_module(f"{__name__}.closed_form"), "CLASSES", {}) if name[:1].isupper() else {}
+    if name not in made:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"fedstats_app.{_HOMES[name]}"), name)
+    return made[name]
