@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.baselines import HIDDEN
+from benchmarks.dist_mezo import start_of
 from benchmarks.features import Features
-from benchmarks.mezo_rounds import start_of
 from fedstats_app.backbones.loading import loaded_backbone
 from fedstats_app.baselines.mlp_head import head_on, hidden_layer
 from fedstats_app.data import Dataset

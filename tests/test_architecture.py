@@ -18,6 +18,7 @@ LEVELS = (
     {"statistics", "data"},
     {"heads"},
     {"backbones", "training"},
+    {"fedmezo"},
     {"baselines", "methods"},
     {"wire", "privacy"},
     {"grid"},
@@ -36,7 +37,7 @@ KNOW_FLOWER |= {"supernode", "simulation", "reproduce"}
 # A SuperNode with other processes than Flower's own needs what is not public, and so does a run in one process.
 KNOW_FLOWERS_INSIDES = {"fedstats_app.supernode.flower", "fedstats_app.simulation.flower"}
 PUBLIC_FLOWER = {"flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy"}
-TORCH_ONLY = {"settings.option", "storage", "statistics", "heads", "training"}
+TORCH_ONLY = {"settings.option", "storage", "statistics", "heads", "training", "fedmezo"}
 MODULES = {
     ".".join(("fedstats_app", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))

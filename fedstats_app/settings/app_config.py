@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedstats_app.backbones.options import BackboneOptions
 from fedstats_app.data.options import CacheOptions, DataOptions, PartitionOptions
+from fedstats_app.fedmezo.options import FedMeZOOptions
 from fedstats_app.grid.options import FederationOptions
 from fedstats_app.methods import METHODS, PERSONAL_METHODS, RECORDS, ConfiguredMethod, method_list, record_of, varied
 from fedstats_app.personal.options import PersonalOptions
@@ -27,7 +28,6 @@ from fedstats_app.settings.option import (
 from fedstats_app.trainers import TRAINERS, Trainer
 from fedstats_app.trainers.options import FILE_HEAD, MADE_HEADS, TuningOptions
 from fedstats_app.training.options import ClientOptions, OptimizerOptions
-from fedstats_app.training.zeroth_order.options import FedMeZOOptions
 
 if TYPE_CHECKING:
     from torch import Tensor

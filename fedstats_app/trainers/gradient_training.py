@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord
 
+from fedstats_app.fedmezo.measures import best_temperature
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
 from fedstats_app.report.training_record import TrainingResult
@@ -22,7 +23,6 @@ from fedstats_app.trainers.trainer import Session
 from fedstats_app.trainers.training import Training
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.options import OptimizerOptions
-from fedstats_app.training.zeroth_order.measures import best_temperature
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import EvaluationCounts
 

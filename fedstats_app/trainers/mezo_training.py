@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from fedstats_app.fedmezo.log import TrainingFiles, UpdateLog
+from fedstats_app.fedmezo.lora import merge_lora
+from fedstats_app.fedmezo.options import FedMeZOOptions
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.evaluation import sum_evaluations
-from fedstats_app.grid.mezo_exchange import SEED_STREAM, Asked, together
+from fedstats_app.grid.mezo_exchange import Asked, together
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO
 from fedstats_app.strategies.mezo_round import MezoRound
 from fedstats_app.trainers.trainer import Session
 from fedstats_app.trainers.training import Training
-from fedstats_app.training.lora import merge_lora
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.request import TrainingRequest
-from fedstats_app.training.zeroth_order.average import UpdateLog
-from fedstats_app.training.zeroth_order.log import SEED_LIMIT, TrainingFiles
-from fedstats_app.training.zeroth_order.model import build_model, make_replica
-from fedstats_app.training.zeroth_order.options import FedMeZOOptions
-from fedstats_app.training.zeroth_order.replica import Replica, SeedPool
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
 from fedstats_app.wire.reading import to_values
 from fedstats_app.wire.training import EvaluationCounts
@@ -52,7 +49,7 @@ class MezoTraining(Training):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.options = session.options(FedMeZOOptions)
-        self.setup = _setup(self.options, self.request, session.number)
+        self.setup = _setup(self.options, self.request)
         self.repeats = self.size = self.setup.num_directions
         self.files = TrainingFiles(session.folder.path / FOLDER / session.name)
         dtype = torch.float64 if self.options.dtype == "float64" else torch.float32
@@ -194,11 +191,7 @@ class MezoTraining(Training):
         return sum_evaluations(self.session.grid, messages, self.session.clients, self.request.holdout)
 
 
-def _setup(options: FedMeZOOptions, request: TrainingRequest, number: int) -> MezoSetup:
-    pool = None
-    if options.pool:
-        draw = np.random.default_rng([request.seed, SEED_STREAM, number])
-        pool = SeedPool(int(draw.integers(SEED_LIMIT - options.pool)), options.pool)
+def _setup(options: FedMeZOOptions, request: TrainingRequest) -> MezoSetup:
     return MezoSetup(
         request,
         tuned=options.tune,
@@ -210,6 +203,4 @@ def _setup(options: FedMeZOOptions, request: TrainingRequest, number: int) -> Me
         own_batches=options.own_batches,
         lora_rank=options.lora_rank,
         lora_alpha=options.lora_alpha,
-        pool=pool,
-        hessian_smoothing=options.hessian_smoothing,
     )

@@ -45,10 +45,9 @@ def asked_losses(session: Session, head: LinearHead) -> tuple[list[float], Asked
     TooFewClients
         If too few clients answer.
     """
+    from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
     from fedstats_app.grid.mezo_exchange import together
     from fedstats_app.strategies.fedmezo import FedMeZO
-    from fedstats_app.training.zeroth_order.model import build_model, make_replica
-    from fedstats_app.training.zeroth_order.setup import MezoSetup
 
     backbone = session.backbone
     setup = MezoSetup(replace(session.request, tune="probe", options=LocalOptions()))

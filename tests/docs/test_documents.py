@@ -18,11 +18,11 @@ from flwr.common.config import parse_config_args
 import fedstats_app
 from fedstats_app.backbones.registry import available_backbones
 from fedstats_app.data import PARTITIONERS
+from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.request import TrainingRequest
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.reading import to_values
 from tests.docs.markdown import DOCS, DOCUMENTS, REPOSITORY, anchors, blocks, commands, inline_code, links, prose, rows

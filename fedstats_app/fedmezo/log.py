@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,8 +29,7 @@ _START, _LOG, _REPLICA = "start.safetensors", "log.bin", "replica.safetensors"
 
 SEED_LIMIT = 2**63
 
-# Before the updates: 17 bytes and the updates' SHA-256, an odd number, so that no flipped bit makes a log look like one
-# of earlier versions, which had updates alone.
+# Before the updates: 17 bytes and the updates' SHA-256.
 _MAGIC, _DIGEST_BYTES = b"fedstats-mezo-1\n\0", 32
 
 
@@ -60,6 +59,47 @@ class Update:
             raise ValueError(f"seed must lie in [0, 2^63), got {self.seed}")
         if not self.steps or not all(math.isfinite(step) for step in self.steps):
             raise ValueError(f"steps must be finite numbers, at least one, got {self.steps}")
+
+
+class UpdateLog(Sequence[Update]):
+    """The updates of rounds 1, 2, ..., T in their order.
+
+    Parameters
+    ----------
+    num_directions : int
+        Steps of every update.
+    updates : iterable of Update
+        Those of the first rounds.
+
+    Raises
+    ------
+    ValueError
+        If an update has another number of steps.
+    """
+
+    def __init__(self, num_directions: int, updates: Sequence[Update] = ()) -> None:
+        if num_directions < 1:
+            raise ValueError(f"num_directions must be at least 1, got {num_directions}")
+        self.num_directions = num_directions
+        self._updates: list[Update] = []
+        for update in updates:
+            self.append(update)
+
+    def append(self, update: Update) -> None:
+        """Add the next round's update."""
+        if len(update.steps) != self.num_directions:
+            raise ValueError(f"an update must have {self.num_directions} step(s), got {len(update.steps)}")
+        self._updates.append(update)
+
+    def __len__(self) -> int:
+        return len(self._updates)
+
+    def __iter__(self) -> Iterator[Update]:
+        return iter(self._updates)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # overloads would say less than Sequence does
+        """Return the update of round ``index + 1``, or those of a slice."""
+        return self._updates[index]
 
 
 def pack_updates(updates: Sequence[Update]) -> bytes:
@@ -143,18 +183,13 @@ class TrainingFiles:
         if not path.is_file():
             return []
         content = path.read_bytes()
-        data = content.removeprefix(_MAGIC)
-        if len(data) < len(content):
-            digest, data = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-            if hashlib.sha256(data).digest() != digest:
-                raise ValueError(f"{path} is damaged: its updates do not have the SHA-256 that it says")
+        data = content[len(_MAGIC) + _DIGEST_BYTES :]
+        if content[: -len(data) or None] != _MAGIC + hashlib.sha256(data).digest():
+            raise ValueError(f"{path} is damaged: its updates do not have the SHA-256 that it says")
         try:
-            updates = unpack_updates(data, num_directions)
+            return unpack_updates(data, num_directions)
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {error}") from error
-        if data is content and data:
-            logger.warning("%s is of an earlier version and has no digest: damage to it would not be noticed", path)
-        return updates
 
     def _state_of_log(self) -> tuple[int, ...]:
         with contextlib.suppress(OSError):
@@ -163,7 +198,7 @@ class TrainingFiles:
         return ()
 
     def save_replica(self, state: Mapping[str, Tensor], server_round: int, digest: bytes) -> None:
-        """Keep a replica's :meth:`~fedstats_app.training.zeroth_order.replica.Replica.state` with round and digest."""
+        """Keep a replica's :meth:`~fedstats_app.fedmezo.replica.Replica.state` with round and digest."""
         metadata = {"round": str(server_round), "digest": digest.hex()}
         self.write(_REPLICA, tensors_to_bytes(state, metadata, digest=True))
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedstats_app.fedmezo.directions import Directions, Probe
+from fedstats_app.fedmezo.perturbation import Perturbation, mean_loss, projected_gradients
 from fedstats_app.statistics import RandomFourierFeatures
 from fedstats_app.training.local import Diverged
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.zeroth_order.directions import Directions, Probe
-from fedstats_app.training.zeroth_order.perturbation import Perturbation, mean_loss, projected_gradients
 from tests.support.compare import absolute_difference
+from tests.support.fedmezo import Exact, Stored
 from tests.support.golden import load
 from tests.support.networks import HEAD, make_images
-from tests.support.zeroth_order import Exact, Stored
 
 PROBE = Probe(11, 1, 1e-2, Directions("gaussian"))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from torch import Tensor, nn
 
-from fedstats_app.training.zeroth_order.directions import flat
+from fedstats_app.fedmezo.directions import flat
 
 # Modules with their own names for the parameters that they hold, and the model's names for those.
 Holders = list[tuple[nn.Module, dict[str, str]]]

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedstats_app.training.zeroth_order.average import ScalarAverage, UpdateLog, Weighting
-from fedstats_app.training.zeroth_order.directions import Directions
-from fedstats_app.training.zeroth_order.log import Update, pack_updates, unpack_updates
-from fedstats_app.training.zeroth_order.perturbation import Perturbation, projected_gradients
-from fedstats_app.training.zeroth_order.replica import Replica, SeedPool
+from fedstats_app.fedmezo.average import ScalarAverage, Weighting
+from fedstats_app.fedmezo.directions import Directions
+from fedstats_app.fedmezo.log import Update, UpdateLog, pack_updates, unpack_updates
+from fedstats_app.fedmezo.perturbation import Perturbation, projected_gradients
+from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.wire.mezo import MezoReply
 from tests.support.compare import absolute_difference
+from tests.support.fedmezo import Exact, Stored
 from tests.support.golden import load
-from tests.support.zeroth_order import Exact, Stored
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, width=64)
 SEEDS = st.integers(0, 2**63 - 1)
@@ -159,39 +159,6 @@ def test_a_digest_sees_names_dtypes_and_every_bit() -> None:
     assert not tuned.is_finite
 
 
-# A finite pool of seeds
-
-
-def test_a_pool_forgets_the_order_of_seeds() -> None:
-    pool = SeedPool(10, 4)
-    log = updates(40, 2, seeds=[10, 12, 13, 12])
-    followed, told = (replica(num_directions=2, pool=pool) for _ in range(2))
-    for update in log:
-        followed.apply([update])
-    told.load_coefficients(followed.coefficients.copy(), 40)
-    assert (told.round, told.digest()) == (40, followed.digest())
-    assert not followed.coefficients[1].any()
-    # It is the start minus the terms in the pool's order: rounding apart, what the updates one by one make.
-    plain = replica(num_directions=2)
-    plain.apply(log)
-    for name, parameter in plain.parameters.items():
-        torch.testing.assert_close(followed.parameters[name], parameter, rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match=r"coefficients must be \(4, 2\) finite float64"):
-        told.load_coefficients(np.zeros((3, 2)), 1)
-    with pytest.raises(ValueError, match="seed 14 is not in the pool"):
-        followed.apply([Update(14, (1.0, 1.0))])
-
-
-def test_a_pool_survives_its_file() -> None:
-    pool = SeedPool(0, 3)
-    one, other = replica(pool=pool), replica(pool=pool)
-    one.apply(updates(5, seeds=[0, 2]))
-    other.load({name: tensor.clone() for name, tensor in one.state().items()}, 5)
-    for tuned in (one, other):
-        tuned.apply(updates(2, seeds=[2, 1]))
-    assert one.digest() == other.digest()
-
-
 # The log
 
 
@@ -214,12 +181,10 @@ def test_a_log_goes_through_bytes(entries: list[tuple[int, tuple[float, float]]]
         (lambda: Update(1, ()), "at least one"),
         (lambda: UpdateLog(2).append(Update(1, (1.0,))), "must have 2 step"),
         (lambda: UpdateLog(0), "num_directions must be at least 1"),
-        (lambda: SeedPool(2**63 - 1, 2), "all in"),
         (lambda: replica().apply([Update(1, (1.0, 2.0))]), "must have 1 step"),
         (lambda: Replica(network(), ["3.weight"]), "the model has no parameter '3.weight'"),
         (lambda: Replica(network(), []), "at least one tuned parameter"),
         (lambda: replica(epsilon=0.0), "epsilon must be positive"),
-        (lambda: replica(torch.bfloat16, pool=SeedPool(0, 2)), "a finite pool of seeds needs float32 or float64"),
         (lambda: replica(torch.float16), "must be one of float64, float32, bfloat16, got torch.float16"),
     ],
 )

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstats_app.training.zeroth_order.tables import Table, quantiles, signs
+from fedstats_app.fedmezo.tables import Table, quantiles, signs
 
 Distribution = Literal["rademacher", "gaussian"]
 

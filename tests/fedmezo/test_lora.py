@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedstats_app.fedmezo.lora import add_lora
+from fedstats_app.fedmezo.measures import check_reading
+from fedstats_app.fedmezo.perturbation import Perturbation
+from fedstats_app.fedmezo.selection import tuned_names
 from fedstats_app.heads import LinearHead
-from fedstats_app.training.lora import add_lora
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.zeroth_order.measures import check_reading
-from fedstats_app.training.zeroth_order.perturbation import Perturbation
-from fedstats_app.training.zeroth_order.selection import tuned_names
 from tests.support.compare import same_bits
 from tests.support.networks import numbers, seeded
 

@@ -1,16 +1,15 @@
-"""The server's side: its log; scalars averaged without those out of all proportion, watched for divergence."""
+"""The server's side: scalars averaged without those out of all proportion, watched for divergence."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from fedstats_app.training.proportion import allowances, usual_size
-from fedstats_app.training.zeroth_order.log import Update
 
 Weighting = Literal["examples", "uniform"]
 
@@ -24,47 +23,6 @@ EXPLOSION, EXPLODED_ROUNDS, FIRST_ROUNDS = 1e4, 5, 10
 
 class TrainingDiverged(RuntimeError):
     """The parameters or the difference quotients have grown beyond use."""
-
-
-class UpdateLog(Sequence[Update]):
-    """The updates of rounds 1, 2, ..., T in their order.
-
-    Parameters
-    ----------
-    num_directions : int
-        Steps of every update.
-    updates : iterable of Update
-        Those of the first rounds.
-
-    Raises
-    ------
-    ValueError
-        If an update has another number of steps.
-    """
-
-    def __init__(self, num_directions: int, updates: Sequence[Update] = ()) -> None:
-        if num_directions < 1:
-            raise ValueError(f"num_directions must be at least 1, got {num_directions}")
-        self.num_directions = num_directions
-        self._updates: list[Update] = []
-        for update in updates:
-            self.append(update)
-
-    def append(self, update: Update) -> None:
-        """Add the next round's update."""
-        if len(update.steps) != self.num_directions:
-            raise ValueError(f"an update must have {self.num_directions} step(s), got {len(update.steps)}")
-        self._updates.append(update)
-
-    def __len__(self) -> int:
-        return len(self._updates)
-
-    def __iter__(self) -> Iterator[Update]:
-        return iter(self._updates)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # overloads would say less than Sequence does
-        """Return the update of round ``index + 1``, or those of a slice."""
-        return self._updates[index]
 
 
 class Measured(Protocol):

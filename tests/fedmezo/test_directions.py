@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedstats_app.training.zeroth_order import directions as module
-from fedstats_app.training.zeroth_order.directions import Directions, rounding_bits
+from fedstats_app.fedmezo import directions as module
+from fedstats_app.fedmezo.directions import Directions, rounding_bits
 
 DISTRIBUTIONS = ["rademacher", "gaussian"]
 

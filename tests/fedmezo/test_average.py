@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.training.zeroth_order.average import ScalarAverage, TrainingDiverged
+from fedstats_app.fedmezo.average import ScalarAverage, TrainingDiverged
 from fedstats_app.wire.mezo import MezoReply
 
 FINITE = st.floats(-1e6, 1e6)

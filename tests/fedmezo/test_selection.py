@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedstats_app.fedmezo.selection import tuned_names
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.zeroth_order.selection import tuned_names
 from tests.support.networks import HEAD as LINEAR_HEAD
 
 HEAD = {"head.weight", "head.bias"}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedstats_app.training.zeroth_order.directions import Directions, Probe, flat, round_stochastically, rounding_bits
+from fedstats_app.fedmezo.directions import Directions, Probe, flat, round_stochastically, rounding_bits
 from tests.support.compare import same_bits
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]

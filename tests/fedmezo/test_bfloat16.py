@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedstats_app.fedmezo import replica as module
+from fedstats_app.fedmezo.log import Update
+from fedstats_app.fedmezo.perturbation import Perturbation, projected_gradients
+from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.zeroth_order import replica as module
-from fedstats_app.training.zeroth_order.log import Update
-from fedstats_app.training.zeroth_order.perturbation import Perturbation, projected_gradients
-from fedstats_app.training.zeroth_order.replica import Replica
 
 START, ROUNDS = 1.5, 300
 SPACING = 2.0**-7  # of bfloat16 at the start

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedstats_app.training.zeroth_order.directions import Directions
+from fedstats_app.fedmezo.directions import Directions
 
 # What transformers calls the projections to queries and values, in which Hu et al. put their adapters. Where one layer
 # makes queries, keys and values, it is that one.

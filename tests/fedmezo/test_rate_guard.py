@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fedstats_app.training.zeroth_order.rate_guard import RateGuard
+from fedstats_app.fedmezo.rate_guard import RateGuard
 
 
 def usual(guard: RateGuard, rounds: int, draw: random.Random | None = None) -> list[float]:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.weak import TensorWeakRef
 
+from fedstats_app.fedmezo.directions import Probe
+from fedstats_app.fedmezo.selection import Holders, holders, num_bytes, tunable
 from fedstats_app.training.local import Diverged
 from fedstats_app.training.samples import Samples, check_labels, reproducible_kernels
-from fedstats_app.training.zeroth_order.directions import Probe
-from fedstats_app.training.zeroth_order.selection import Holders, holders, num_bytes, tunable
 
 How = Literal["auto", "read", "copy"]
 

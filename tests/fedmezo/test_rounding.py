@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedstats_app.training.zeroth_order.directions import round_stochastically
+from fedstats_app.fedmezo.directions import round_stochastically
 
 LARGEST = float(torch.finfo(torch.bfloat16).max)
 ALL_BITS = torch.arange(2**16, dtype=torch.int32)

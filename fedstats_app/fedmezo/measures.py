@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedstats_app.fedmezo.directions import Probe
+from fedstats_app.fedmezo.perturbation import Perturbation, mean_loss
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, check_labels, reproducible_kernels
-from fedstats_app.training.zeroth_order.directions import Probe
-from fedstats_app.training.zeroth_order.perturbation import Perturbation, mean_loss
 
 # So large that a parameter that is missed shows in the logits in every dtype.
 _CHECK_EPSILON = 2.0**-4
@@ -98,7 +98,7 @@ def curvatures(
     Parameters
     ----------
     perturbation, samples, batch_size, probes
-        As :func:`~fedstats_app.training.zeroth_order.perturbation.projected_gradients`.
+        As :func:`~fedstats_app.fedmezo.perturbation.projected_gradients`.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def curvatures(
     Raises
     ------
     ValueError
-        As :func:`~fedstats_app.training.zeroth_order.perturbation.mean_loss`.
+        As :func:`~fedstats_app.fedmezo.perturbation.mean_loss`.
     """
     middle = mean_loss(perturbation, samples, batch_size)
     noise = _NOISE.get(perturbation.dtype, _FLOAT32_NOISE) * middle

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedstats_app.training.zeroth_order.directions import Directions, Probe
-from fedstats_app.training.zeroth_order.measures import check_reading
-from fedstats_app.training.zeroth_order.perturbation import Perturbation
+from fedstats_app.fedmezo.directions import Directions, Probe
+from fedstats_app.fedmezo.measures import check_reading
+from fedstats_app.fedmezo.perturbation import Perturbation
 from tests.support.compare import same_bits
 from tests.support.networks import numbers, seeded, small_network
 

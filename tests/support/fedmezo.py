@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fedstats_app.training.zeroth_order.directions import Directions
+from fedstats_app.fedmezo.directions import Directions
 
 
 class Exact:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedstats_app.training.zeroth_order.log import NodeFiles, TrainingFiles, Update, pack_updates
+from fedstats_app.fedmezo.log import NodeFiles, TrainingFiles, Update
 from tests.support.damage import flipped
 
 UPDATES = [Update(5, (0.25,)), Update(2**63 - 1, (-1e-300,)), Update(0, (0.0,))]
@@ -24,17 +24,6 @@ def test_one_flipped_bit_anywhere_in_the_log_is_an_error_that_names_it(tmp_path:
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=re.escape(f"{path} is damaged")):
             files.load_log(1)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 5])
-def test_a_log_of_an_earlier_version_is_read_with_a_note(
-    tmp_path: Path, number: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    updates = [Update(seed, tuple(float(index) for index in range(number))) for seed in range(6)]
-    (tmp_path / "log.bin").write_bytes(pack_updates(updates))
-    with caplog.at_level(logging.WARNING, logger="fedstats_app"):
-        assert TrainingFiles(tmp_path).load_log(number) == updates
-    assert "has no digest" in caplog.text
 
 
 def test_a_node_makes_up_for_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,19 +9,19 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedstats_app.heads import LinearHead
-from fedstats_app.training.model import TunedModel
-from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.zeroth_order.directions import Directions, Probe
-from fedstats_app.training.zeroth_order.log import Update
-from fedstats_app.training.zeroth_order.measures import (
+from fedstats_app.fedmezo.directions import Directions, Probe
+from fedstats_app.fedmezo.log import Update
+from fedstats_app.fedmezo.measures import (
     TEMPERATURES,
     best_temperature,
     curvatures,
     losses_by_temperature,
 )
-from fedstats_app.training.zeroth_order.perturbation import Perturbation, mean_loss, projected_gradients
-from fedstats_app.training.zeroth_order.replica import Replica
+from fedstats_app.fedmezo.perturbation import Perturbation, mean_loss, projected_gradients
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.heads import LinearHead
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import TensorSamples
 
 
 def problem(n: int = 200, scale: float = 1.0) -> tuple[TunedModel, TensorSamples]:

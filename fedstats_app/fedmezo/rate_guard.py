@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedstats_app.training.zeroth_order.log import Update
+from fedstats_app.fedmezo.log import Update
 
 # How much larger than the median of the last rounds, at least so many, a mean may be.
 GROWTH, ROUNDS_NEEDED, ROUNDS_REMEMBERED = 8.0, 5, 50
