@@ -10,7 +10,7 @@ import pytest
 
 from fedstats_app.report import examples_file, page
 from fedstats_app.report.plots import fine_tuning, write
-from fedstats_app.server import examples
+from fedstats_app.server import pictures
 from tests.support.simulation import simulate, site_folder
 
 SETTINGS: dict[str, Any] = {"method": "fedncm", "num_clients": 3, "min_clients": 1, "plots": True}
@@ -36,7 +36,7 @@ def test_a_failing_report_is_one_clear_line(
         raise error
 
     monkeypatch.setattr(page, "report", fail)
-    monkeypatch.setattr(examples, "write_examples", fail)
+    monkeypatch.setattr(pictures, "write_examples", fail)
     folder = simulate(tmp_path, **SETTINGS)
     said = [line for line in capsys.readouterr().out.splitlines() if str(error) in line]
     assert len(said) == 2 and "no example images" in said[0] and "no report" in said[1]
