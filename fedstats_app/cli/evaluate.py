@@ -20,7 +20,7 @@ from fedstats_app.data.clients import data_spec
 from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, MarginHistograms, margin_bins
 from fedstats_app.report.classifier import Classifier
-from fedstats_app.report.intervals import wilson_interval
+from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.storage.files import to_json
 
 # Scores of so many images are in memory at a time.

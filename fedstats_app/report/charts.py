@@ -14,8 +14,8 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
-from fedstats_app.report.plots.binning import log_ticks
-from fedstats_app.report.plots.label_places import place_labels
+from fedstats_app.report.plots.accuracy import place_labels
+from fedstats_app.report.plots.style import log_ticks
 
 WIDE, NARROW = (680, 340), (350, 300)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 12, 44

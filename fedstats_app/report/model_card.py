@@ -14,9 +14,8 @@ from typing import Any
 from fedstats_app.backbones.licences import Licence
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import Needs, display_name, head_parts, is_method, record_of
-from fedstats_app.report.head_file import read_head
+from fedstats_app.report.head_file import SUFFIX, read_head
 from fedstats_app.report.text_columns import bytes_with_unit
-from fedstats_app.report.tuned_backbone import SUFFIX
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file
 

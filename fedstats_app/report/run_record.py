@@ -11,10 +11,9 @@ from typing import Any
 from fedstats_app.methods import display_name, head_parts, method_order
 from fedstats_app.report.disclosure import DISCLOSURE_FILE
 from fedstats_app.report.examples_file import Example, read_examples
-from fedstats_app.report.head_file import read_head
-from fedstats_app.report.rounds_file import read_rounds
+from fedstats_app.report.head_file import SUFFIX, read_head
+from fedstats_app.report.rounds import read_rounds
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.report.tuned_backbone import SUFFIX
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
 
 LABELS_PLOT = Path("plots", "label-distribution.png")

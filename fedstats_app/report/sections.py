@@ -8,10 +8,10 @@ from typing import Any
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name, method_order
 from fedstats_app.report.charts import Chart, Line, Mark, charts
-from fedstats_app.report.intervals import wilson_interval
+from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.report.personal_result import PersonalResult
-from fedstats_app.report.personal_table import approach_name
 from fedstats_app.report.run_record import RunRecord
+from fedstats_app.report.tables import approach_name
 from fedstats_app.report.text_columns import bytes_with_unit
 from fedstats_app.report.wording import counted, duration, interval_text, percent, size
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.report.training_curves import mean_and_deviation
+from fedstats_app.report.training_record import mean_and_deviation
 from fedstats_app.reproduce.catalogue import MEASURES, Catalogue, PresetError
 from fedstats_app.reproduce.plan import PlannedRun
 from fedstats_app.reproduce.preset import Column, Preset, Row

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedstats_app.data import DatasetError
 from fedstats_app.data.clients import training_set
-from fedstats_app.report.resume import AnotherRunError
+from fedstats_app.report.record import AnotherRunError
 from fedstats_app.reproduce.catalogue import Catalogue
 from fedstats_app.reproduce.plan import PlannedRun
 from fedstats_app.settings.app_config import AppConfig

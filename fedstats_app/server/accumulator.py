@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
-from fedstats_app.report.accumulator_file import Accumulated, load_accumulated, save_accumulated
+from fedstats_app.report.statistics_file import Accumulated, load_accumulated, save_accumulated
 from fedstats_app.server.rank_curve import RankCurve
 from fedstats_app.settings.app_config import RunOptions
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSum

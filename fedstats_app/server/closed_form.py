@@ -13,19 +13,16 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.discovery import Federation
 from fedstats_app.methods import FEDROOT, is_experiment
-from fedstats_app.report.accumulator_file import forget_accumulated
-from fedstats_app.report.advice import Advice, advise
-from fedstats_app.report.advice_text import advice_lines
+from fedstats_app.report.advice import Advice, advice_lines, advise
 from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.disclosure import policy_record
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.model_card import write_model_card
-from fedstats_app.report.phases import Phases
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.report.state import State, read_state
-from fedstats_app.report.statistics_file import STATISTICS_FILE, load_statistics, save_statistics
-from fedstats_app.report.table import results_table
+from fedstats_app.report.state import Phases, State, read_state
+from fedstats_app.report.statistics_file import STATISTICS_FILE, forget_accumulated, load_statistics, save_statistics
+from fedstats_app.report.tables import results_table
 from fedstats_app.server.accumulator import Asked
 from fedstats_app.server.asking import ask, solved_heads, statistics_strategy
 from fedstats_app.server.influence import measured_clients

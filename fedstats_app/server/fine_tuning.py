@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedstats_app.grid.progress import in_words
+from fedstats_app.report.head_file import Normalisation, with_module
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import trained_head_metadata
-from fedstats_app.report.start_head import best_head
-from fedstats_app.report.state import SolvedHead, State
+from fedstats_app.report.state import SolvedHead, State, best_head
+from fedstats_app.report.tables import training_table
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.report.training_table import training_table
-from fedstats_app.report.tuned_backbone import Normalisation, with_module
 from fedstats_app.server.machine import TRAINING_PASSES, expected_seconds
 from fedstats_app.server.run import Run
 from fedstats_app.server.start_heads import head_of_file, label_word_head

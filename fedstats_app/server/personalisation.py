@@ -9,9 +9,9 @@ from fedstats_app.personal.approaches import run_approach
 from fedstats_app.personal.options import PersonalOptions
 from fedstats_app.personal.session import PersonalSession
 from fedstats_app.report.personal_result import PersonalResult
-from fedstats_app.report.personal_table import approach_name, personal_table
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
+from fedstats_app.report.tables import approach_name, personal_table
 from fedstats_app.server.asking import statistics_strategy
 from fedstats_app.server.machine import TRAINING_PASSES, expected_seconds
 from fedstats_app.server.run import Run

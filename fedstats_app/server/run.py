@@ -22,8 +22,7 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import Federation, discover
 from fedstats_app.grid.progress import Progress
-from fedstats_app.report.record import common_metadata, run_record
-from fedstats_app.report.resume import check_same_run
+from fedstats_app.report.record import check_same_run, common_metadata, run_record
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
 from fedstats_app.server.evaluation_data import ServerTestSet

@@ -14,10 +14,8 @@ from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.data.flips import flipped, with_mirror_images
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores
-from fedstats_app.report.client_accuracy import ClientAccuracy
 from fedstats_app.report.communication import Sizes, uplink_formula
-from fedstats_app.report.method_result import MethodResult
-from fedstats_app.report.quality import quality
+from fedstats_app.report.method_result import ClientAccuracy, MethodResult, quality
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.run import Run
 from fedstats_app.settings.app_config import AppConfig

@@ -13,7 +13,7 @@ from fedstats_app.fedmezo.options import FedMeZOOptions
 from fedstats_app.grid.options import FederationOptions
 from fedstats_app.methods import METHODS, PERSONAL_METHODS, RECORDS, ConfiguredMethod, method_list, record_of, varied
 from fedstats_app.personal.options import PersonalOptions
-from fedstats_app.report.trackers.options import TrackerOptions
+from fedstats_app.report.trackers import TrackerOptions
 from fedstats_app.settings.option import (
     ConfigError,
     Options,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedstats_app.fedmezo.options import FedMeZOOptions
-from fedstats_app.report.compute import mezo_bytes
+from fedstats_app.report.communication import mezo_bytes
 from fedstats_app.trainers.options import TuningOptions
 from fedstats_app.trainers.trainer import Session, Trainer
 from fedstats_app.training.options import LocalOptions

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from fedstats_app.report.compute import training_bytes
+from fedstats_app.report.communication import training_bytes
 from fedstats_app.settings.option import Options
 from fedstats_app.trainers.options import TuningOptions
 

@@ -9,11 +9,10 @@ from typing import Any
 
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import Calibration, HeadScores
-from fedstats_app.report.client_accuracy import ClientAccuracy
-from fedstats_app.report.compute import forward_passes
-from fedstats_app.report.decline import decline
-from fedstats_app.report.quality import QUALITY, quality
-from fedstats_app.report.training_record import RoundRecord, TrainingResult
+from fedstats_app.report.communication import forward_passes
+from fedstats_app.report.method_result import QUALITY, ClientAccuracy, quality
+from fedstats_app.report.rounds import RoundRecord
+from fedstats_app.report.training_record import TrainingResult, decline
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.trainers.trainer import Session
 from fedstats_app.training.evaluation import evaluate, head_logits, score_head

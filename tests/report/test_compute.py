@@ -1,6 +1,6 @@
 import pytest
 
-from fedstats_app.report.compute import forward_passes, training_bytes
+from fedstats_app.report.communication import forward_passes, training_bytes
 from fedstats_app.trainers import TRAINERS
 from tests.support.golden import published_costs
 

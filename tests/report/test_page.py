@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.report.intervals import wilson_interval
+from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.report.page import report, write_report
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.sections import class_shares

@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Context, Message
 
 from fedstats_app import client_app
-from fedstats_app.report.accumulator_file import ACCUMULATOR_FILE
+from fedstats_app.report.statistics_file import ACCUMULATOR_FILE
 from tests.support.killed_run import run_killed
 from tests.support.local_grid import clients_in
 from tests.support.simulation import Killed, clients, head_bytes, killed, read_json, simulate

@@ -12,8 +12,7 @@ import pytest
 from flwr.app import Context, Message
 
 from fedstats_app import client_app
-from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.report.status_file import STATUS_BYTES
+from fedstats_app.report.run_folder import STATUS_BYTES, RunFolder
 from fedstats_app.storage.lock import FolderInUseError, FolderLock
 from tests.support.flower import as_flower_ends
 from tests.support.full_disk import FullDisk
