@@ -22,8 +22,12 @@ def state(folder: Path) -> str:
     return status["state"]
 
 
-def test_it_is_made_when_everything_else_is_there(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, **SETTINGS)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulate(tmp_path_factory.mktemp("run"), **SETTINGS)
+
+
+def test_it_is_made_when_everything_else_is_there(folder: Path) -> None:
     text = (folder / "report.html").read_text(encoding="utf-8")
     assert '<span class="badge completed">' in text and "What left the sites" in text
 
@@ -66,8 +70,7 @@ def test_titles_of_plots_name_no_private_folder(tmp_path: Path, monkeypatch: pyt
     assert len(titles) == 4 and all("folder:flowers" in title and "private" not in title for title in titles)
 
 
-def test_examples_are_images_that_the_head_takes_for_another_class(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, **SETTINGS)
+def test_examples_are_images_that_the_head_takes_for_another_class(tmp_path: Path, folder: Path) -> None:
     entry = json.loads((folder / "results.json").read_text())["methods"]["fedncm"]
     found = examples_file.read_examples(folder)
     assert [(one.true, one.predicted) for one in found] == [tuple(pair[:2]) for pair in entry["most_confused"][:6]]
