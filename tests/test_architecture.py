@@ -17,13 +17,14 @@ LEVELS = (
     {"rank_rule", "threads", "storage", "settings.option", "__version__"},
     {"statistics", "data"},
     {"heads"},
-    {"backbones", "training"},
+    {"backbones", "methods"},
+    {"training"},
     {"fedmezo"},
-    {"baselines", "methods"},
+    {"baselines"},
     {"wire", "privacy"},
     {"grid"},
     {"strategies", "report"},
-    {"trainers", "personal"},
+    {"personal"},
     {"settings"},
     {"client", "server"},
     {"client_app", "server_app"},
@@ -32,7 +33,7 @@ LEVELS = (
     {"cli"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
-KNOW_FLOWER = {"wire", "grid", "strategies", "trainers", "personal", "client", "server", "client_app", "server_app"}
+KNOW_FLOWER = {"wire", "grid", "strategies", "personal", "client", "server", "client_app", "server_app"}
 KNOW_FLOWER |= {"supernode", "simulation", "reproduce"}
 # A SuperNode with other processes than Flower's own needs what is not public, and so does a run in one process.
 KNOW_FLOWERS_INSIDES = {"fedstats_app.supernode.flower", "fedstats_app.simulation.flower"}

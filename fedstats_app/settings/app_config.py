@@ -25,9 +25,8 @@ from fedstats_app.settings.option import (
     run_folder,
     whole,
 )
-from fedstats_app.trainers import TRAINERS, Trainer
-from fedstats_app.trainers.options import FILE_HEAD, MADE_HEADS, TuningOptions
-from fedstats_app.training.options import ClientOptions, OptimizerOptions
+from fedstats_app.training.options import FILE_HEAD, MADE_HEADS, ClientOptions, OptimizerOptions, TuningOptions
+from fedstats_app.training.trainers import TRAINERS, Trainer
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,12 +1,13 @@
-"""Options of training from a head: the rounds, the clients' SGD, the server's optimiser. No torch is imported here."""
+"""Options of training from a head: the start, the rounds, the clients' SGD, the server's optimiser; without torch."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
-from fedstats_app.settings.option import Options, flag, number, one_of, option, whole
+from fedstats_app.methods import method_list
+from fedstats_app.settings.option import Options, absolute, flag, number, one_of, option, whole, word_list
 
 OPTIMIZERS = ("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadam-torch")
 # Server learning rates where "auto" stands; 1, plain averaging, for the others.
@@ -14,10 +15,17 @@ AUTO_SERVER_RATE = {"fedadam": 0.01, "fedyogi": 0.01, "fedadam-torch": 0.001}
 
 # What happens to the running statistics of BatchNorm in training.
 BatchNorm = Literal["frozen", "kept", "averaged"]
-
-
 # Learning rate where "auto" stands and none is found: all that trains the backbone.
 FIXED_RATE = 0.01
+
+# How the clients' learning rate goes over the rounds.
+Schedule = Literal["constant", "linear", "cosine"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+
+# Heads to start from that no statistics are needed for.
+MADE_HEADS = ("random", "zero", "label-words")
+# The head of an earlier run, by the path of its file.
+FILE_HEAD = "file"
 
 
 @dataclass(frozen=True)
@@ -110,3 +118,92 @@ class OptimizerOptions(Options):
             f"server-learning-rate: {self.optimizer} averages, which is rate 1 (fedavgm has one), "
             f"got {self.server_rate:g}"
         ]
+
+
+def rate_factor(schedule: Schedule, number: int, num_rounds: int, warm_up: int = 0) -> float:
+    """Return what the learning rate is multiplied by in a round: above 0, at most 1.
+
+    It rises in equal steps to 1 in the first round after the warm-up, and stays there, or falls from there to next to
+    nothing in the last one: by equal steps, or as the first half of a cosine.
+
+    Parameters
+    ----------
+    schedule : {"constant", "linear", "cosine"}
+        How it goes after the warm-up.
+    number, num_rounds : int
+        The round, from 1, and how many there are.
+    warm_up : int
+        Rounds before it is whole.
+    """
+    if number <= warm_up:
+        return number / (warm_up + 1)
+    passed = (number - warm_up - 1) / max(num_rounds - warm_up, 1)  # in [0, 1)
+    if schedule == "linear":
+        return 1.0 - passed
+    return 0.5 * (1.0 + math.cos(math.pi * passed)) if schedule == "cosine" else 1.0
+
+
+def rates_by_start(value: object) -> object:
+    """Check for learning rates by the names of heads to start from, or the empty text."""
+    if value == "":
+        return value
+    pairs = [tuple(part.strip() for part in one.rpartition("=")) for one in str(value).split(",")]
+    try:
+        method_list((*MADE_HEADS, FILE_HEAD))(",".join(name for name, _, _ in pairs))
+        rates = [number(0.0, open_low=True)(rate) for _, _, rate in pairs]
+    except ValueError as error:
+        raise ValueError(f"must be HEAD=RATE, separated by commas; {error}") from error
+    return ",".join(f"{name}={rate}" for (name, _, _), rate in zip(pairs, rates, strict=True))
+
+
+@dataclass(frozen=True)
+class TuningOptions(Options):
+    """Training from the head, whatever trains: from where, for how long, and how it is scored."""
+
+    start_head: str = option("best", method_list((*MADE_HEADS, FILE_HEAD), "best", "all"))
+    start_head_file: str = option("", absolute)
+    label_words: str = option("", word_list)
+    start_learning_rates: str = option("", rates_by_start)
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = option("constant", one_of(*SCHEDULES))
+    warm_up_rounds: int = option(0, whole(0, 1_000_000))
+    num_server_rounds: int = option(20, whole(1, 1_000_000))
+    fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True))
+    max_tuning_share: float = option(1.0, number(0.0, 1.0, open_low=True))
+    temperature: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
+    tune_bias: bool = option(True, flag)
+    batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
+        "frozen", one_of("frozen", "kept", "averaged", "groupnorm")
+    )
+    evaluate_every: int = option(1, whole(1, 1_000_000))
+    patience: int = option(0, whole(0, 1_000_000))
+    checkpoint_every: int = option(10, whole(0, 1_000_000))
+    keep: Literal["auto", "last", "best"] = option("auto", one_of("auto", "last", "best"))
+
+    @property
+    def running_statistics(self) -> BatchNorm:
+        """What happens to BatchNorm's running statistics; with GroupNorm in its place there are none."""
+        return "frozen" if self.batch_norm == "groupnorm" else self.batch_norm
+
+    @property
+    def logit_temperature(self) -> float:
+        """By what logits are divided in every round; a temperature that is found divides the start's once."""
+        return 1.0 if self.temperature == "auto" else self.temperature
+
+    def rate_factor(self, number: int) -> float:
+        """Return what the clients' learning rate is multiplied by in a round, by schedule and warm-up."""
+        return rate_factor(self.learning_rate_schedule, number, self.num_server_rounds, self.warm_up_rounds)
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The learning rates of single heads to start from, by their names."""
+        pairs = (one.rpartition("=") for one in self.start_learning_rates.split(",") if one)
+        return {name: float(rate) for name, _, rate in pairs}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The label words, one per class; none where there are none."""
+        return tuple(self.label_words.split(",")) if self.label_words else ()
+
+    def start_heads(self, methods: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the heads to start from, in the order asked for; ("best",) for the most accurate one."""
+        return (*methods, "random") if self.start_head == "all" else tuple(self.start_head.split(","))

@@ -10,8 +10,8 @@ from flwr.app import Context, Message
 
 from fedstats_app import client_app, server_app
 from fedstats_app.server import closed_form, machine, rank_curve, run
+from fedstats_app.server.training import training
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.trainers import training
 from tests.support.clock import Clock, Said
 from tests.support.local_grid import clients_in
 from tests.support.simulation import simulate

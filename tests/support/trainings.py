@@ -9,7 +9,7 @@ from typing import Any
 from fedstats_app.report.rounds import RoundRecord
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.trainers import TRAINERS
+from fedstats_app.training.trainers import TRAINERS
 
 
 def make_training(

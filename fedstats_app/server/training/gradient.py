@@ -14,13 +14,13 @@ from fedstats_app.fedmezo.measures import best_temperature
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
 from fedstats_app.report.training_record import TrainingResult
+from fedstats_app.server.training.probe_start import asked_losses, divided, found_options
+from fedstats_app.server.training.session import Session
+from fedstats_app.server.training.training import Training
 from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.strategies.update_limits import UpdateLimits
-from fedstats_app.trainers.probe_start import asked_losses, divided, found_options
-from fedstats_app.trainers.trainer import Session
-from fedstats_app.trainers.training import Training
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.options import OptimizerOptions
 from fedstats_app.wire.arrays import to_record, to_tensors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,13 +16,14 @@ from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.evaluation import sum_evaluations
 from fedstats_app.grid.mezo_exchange import Asked, together
 from fedstats_app.report.training_record import TrainingResult
+from fedstats_app.server.training.session import Session
+from fedstats_app.server.training.training import Training
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO
 from fedstats_app.strategies.mezo_round import MezoRound
-from fedstats_app.trainers.trainer import Session
-from fedstats_app.trainers.training import Training
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.request import TrainingRequest, Tune
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
 from fedstats_app.wire.reading import to_values
 from fedstats_app.wire.training import EvaluationCounts
@@ -47,8 +49,10 @@ class MezoTraining(Training):
     strategy: FedMeZO
 
     def __init__(self, session: Session) -> None:
-        super().__init__(session)
         self.options = session.options(FedMeZOOptions)
+        tune: Tune = "probe" if self.options.tune == "head" else "full"
+        super().__init__(replace(session, request=replace(session.request, tune=tune, options=LocalOptions())))
+        session = self.session
         self.setup = _setup(self.options, self.request)
         self.repeats = self.size = self.setup.num_directions
         self.files = TrainingFiles(session.folder.path / FOLDER / session.name)

@@ -9,12 +9,12 @@ from typing import Any
 
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import Calibration, HeadScores
-from fedstats_app.report.communication import forward_passes
+from fedstats_app.report.communication import forward_passes, mezo_bytes, training_bytes
 from fedstats_app.report.method_result import QUALITY, ClientAccuracy, quality
 from fedstats_app.report.rounds import RoundRecord
 from fedstats_app.report.training_record import TrainingResult, decline
+from fedstats_app.server.training.session import Session
 from fedstats_app.statistics import StatisticsSpec
-from fedstats_app.trainers.trainer import Session
 from fedstats_app.training.evaluation import evaluate, head_logits, score_head
 from fedstats_app.training.model import TunedModel
 from fedstats_app.wire import StatisticsRequest
@@ -68,7 +68,7 @@ class Training(ABC):
     kept_round: int | None = None
 
     def __init__(self, session: Session) -> None:
-        self.session, self.request = session, session.trainer.request(session)
+        self.session, self.request = session, session.trainer.request(session.request)
         self.on_features = self.request.tune == "probe"
         self.rounds: list[RoundRecord] = []
         self.notes: list[str] = []
@@ -194,7 +194,7 @@ class Training(ABC):
             stopped=self.stopped or "rounds done",
             start_bytes=0 if session.made else session.head.wire_bytes,
             start_forward_passes=0 if session.made else num_examples,
-            formula_bytes=trainer.formula_bytes(num_rounds, participants, self.size),
+            formula_bytes=(training_bytes if trainer.by_gradient else mezo_bytes)(num_rounds, participants, self.size),
             thesis_forward_passes=forward_passes(
                 trainer.passes,
                 num_examples=num_examples * participants // num_clients,

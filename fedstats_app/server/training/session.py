@@ -1,4 +1,4 @@
-"""Trainer: all that the app knows of a way to train from a head; Session: what one training is given."""
+"""What one training, from one head, is given."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from fedstats_app.report.communication import training_bytes
 from fedstats_app.settings.option import Options
-from fedstats_app.trainers.options import TuningOptions
+from fedstats_app.training.options import TuningOptions
+from fedstats_app.training.trainers import Trainer
 
 if TYPE_CHECKING:
     from fedstats_app.backbones.backbone import Backbone
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fedstats_app.grid.progress import Progress
     from fedstats_app.report.run_folder import RunFolder
     from fedstats_app.report.state import SolvedHead
-    from fedstats_app.report.training_record import TrainingResult
-    from fedstats_app.training.model import TunedModel
     from fedstats_app.training.request import TrainingRequest
     from fedstats_app.training.samples import Samples
 
@@ -97,49 +95,3 @@ class Session:
         """Return the run's options of a type."""
         found: Group = self.groups[kind]  # type: ignore[assignment]  # each stands under its own type
         return found
-
-
-@dataclass(frozen=True)
-class Trainer:
-    """One way to train. All that is said of it, and all names that the configuration takes, are derived from this.
-
-    What a client does follows from the request alone.
-
-    Attributes
-    ----------
-    name : str
-        In the configuration, in results and, after the start's, as a file's name.
-    display_name : str
-        For headings.
-    tunes : str
-        What it tunes, for the documents.
-    sent : str
-        What every client sent, for the model card: "clients sent ...".
-    request : callable
-        From a session to what clients are told.
-    run : callable
-        From a session to the result and the tuned model.
-    passes : int
-        Forward passes of a sample, by the thesis's formula, in one local epoch or along one direction.
-    formula_bytes : callable
-        From rounds, clients of a round, and trained parameters or directions to the bytes by the papers' formula.
-    uses_optimizer : bool
-        Whether the option ``optimizer`` has a say.
-    problems : callable
-        From the options of training to what in them does not go with it, one line each.
-    """
-
-    name: str
-    display_name: str
-    tunes: str
-    sent: str
-    request: Callable[[Session], TrainingRequest]
-    run: Callable[[Session], tuple[TrainingResult, TunedModel]]
-    passes: int
-    formula_bytes: Callable[[int, int, int], int] = training_bytes
-    uses_optimizer: bool = True
-    problems: Callable[[TuningOptions], list[str]] = lambda tuning: []
-
-    def by(self, optimizer: str) -> str:
-        """Return what moves the weights, by name: the optimiser where the trainer uses it, else the trainer itself."""
-        return optimizer if self.uses_optimizer else self.name

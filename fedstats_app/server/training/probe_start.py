@@ -13,7 +13,7 @@ from fedstats_app.training.probe_rate import probe_rate, typical_steps
 
 if TYPE_CHECKING:
     from fedstats_app.grid.mezo_exchange import Asked
-    from fedstats_app.trainers.trainer import Session
+    from fedstats_app.server.training.session import Session
 
 
 def found_options(session: Session) -> LocalOptions:
