@@ -16,9 +16,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
+from fedstats_app.cli.check.certificates import check_dates, check_pair, read_certificates
 from fedstats_app.cli.demo import commands
 from fedstats_app.cli.demo.certificates import make_certificates, make_node_key
-from fedstats_app.cli.doctor.certificates import check_dates, check_pair, read_certificates
 from tests.docs.markdown import blocks
 from tests.support.flower import REPOSITORY
 from tests.support.simulation import nodes_of

@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import tomli_w
+
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.new import app_files
 from fedstats_app.cli.text import table
@@ -22,7 +24,6 @@ from fedstats_app.reproduce.preset import (
     read_preset,
     with_sweep,
 )
-from fedstats_app.storage.toml_text import to_toml
 
 DEFAULT_OUTPUT_DIR = "~/fedstats-reproduce"
 _OWN_KEYS = ("seed", "output-dir", "resume")
@@ -145,7 +146,7 @@ def _seeds(text: str) -> list[int]:
 
 def _as_settings(runs: Sequence[PlannedRun]) -> str:
     """Write the settings of all runs; each is what `flwr run --run-config FILE` takes."""
-    return "\n".join(f"# {run.title()}; seed {run.settings['seed']}\n{to_toml(run.settings)}" for run in runs)
+    return "\n".join(f"# {run.title()}; seed {run.settings['seed']}\n{tomli_w.dumps(run.settings)}" for run in runs)
 
 
 def _say(line: str) -> None:

@@ -28,10 +28,9 @@ from fedstats_app.backbones.text import TextOptions, with_folder
 from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.storage.files import read_tensors, tensors_to_bytes
-from fedstats_app.storage.json_digest import note_without_digest, read_json_file
+from fedstats_app.storage.json_digest import read_json_file
 
 HEAD_FORMAT = "fedstats-head-2"
-_WITHOUT_DIGEST = "fedstats-head-1"
 # In the header of a head that another one has taken the place of: why, and where that is.
 SUPERSEDED = "superseded"
 _DTYPES = {"weight": torch.float32, "bias": torch.float32, "present": torch.uint8}
@@ -86,15 +85,12 @@ def read_head(path: Path) -> tuple[LinearHead, dict[str, str]]:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is no safetensors file, is damaged (its digest is checked), or not a head of this format. Heads of
-        before there were digests are read with a note in the log.
+        If it is no safetensors file, is damaged (its digest is checked), or not a head of this format.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no head at {path}")
-    tensors, metadata = read_tensors(path, without_digest=(_WITHOUT_DIGEST,))
-    if metadata.get("format") == _WITHOUT_DIGEST:
-        note_without_digest(path)
-    elif metadata.get("format") != HEAD_FORMAT:
+    tensors, metadata = read_tensors(path)
+    if metadata.get("format") != HEAD_FORMAT:
         raise ValueError(f"{path}: format must be {HEAD_FORMAT!r}, got {metadata.get('format')!r}")
     _check_shapes(tensors, str(path))
     _check_values(tensors, str(path))

@@ -27,7 +27,7 @@ from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.statistics.subtraction import sum_without_classes, sum_without_client
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
-from fedstats_app.storage.lock import FolderLock
+from fedstats_app.storage.lock import lock_folder
 
 # What in a head's header is of the statistics that it was solved from.
 _OF_THE_SOLVE = ("format", "temperature", "calibrated-on", SUPERSEDED)
@@ -86,7 +86,7 @@ def remove_clients(
     ValueError
         If there is no such client, nobody is left, or a client answered otherwise when it was asked again.
     """
-    with FolderLock(run_folder):
+    with lock_folder(run_folder):
         collected = load_statistics(run_folder)
         removed = [_client_named(name, collected.clients) for name in clients]
         left = tuple(one for one in collected.clients if one not in removed)
@@ -121,7 +121,7 @@ def remove_classes(run_folder: Path, classes: Sequence[str], output_dir: str = "
     ValueError
         If there is no such class, or none is left.
     """
-    with FolderLock(run_folder):
+    with lock_folder(run_folder):
         collected = load_statistics(run_folder)
         unknown = [name for name in classes if name not in collected.class_names]
         if unknown or set(classes) >= set(collected.class_names):
@@ -201,7 +201,7 @@ def _written(
     folder = RunFolder.create(output_dir or str(old.resolve().parent), run_id)
     masked = tuple(name for name, one in methods.items() if classes and _needs_matrix(one))
     entries: dict[str, object] = {}
-    with FolderLock(folder.path), _whole_or_gone(folder.path):
+    with lock_folder(folder.path), _whole_or_gone(folder.path):
         folder.write_status("running")
         for name, method in methods.items():
             head, header = read_head(old / "heads" / f"{name}.safetensors")

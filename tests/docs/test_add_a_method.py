@@ -74,10 +74,12 @@ def test_the_new_method_is_wherever_the_others_are(copy: Path, settings: dict[st
     assert "a Gram matrix: needed by none of this node's allowed-methods (fedncm, training)" in outcomes[2]["reason"]
 
 
-def test_doctor_forecasts_its_cost(copy: Path, settings: dict[str, object]) -> None:
+def test_check_forecasts_its_cost(copy: Path, settings: dict[str, object]) -> None:
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     (copy / "run.toml").write_text("\n".join(lines))
-    findings = json.loads(python(copy, "-m", "fedstats_app.cli", "doctor", "--run-config", "run.toml", "--json"))
+    findings = json.loads(
+        python(copy, "-m", "fedstats_app.cli", "check", "--data", "--run-config", "run.toml", "--json")
+    )
     [sent] = [finding["message"] for finding in findings["findings"] if finding["check"] == "bytes up"]
     # Six clients with three classes of 32 features in float32, and the factor of a Gram matrix from each.
     assert "feddiag 13.8 kB" in sent

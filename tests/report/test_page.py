@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -177,7 +176,7 @@ def test_what_a_folder_lacks_is_left_out(copied: Path, missing: str, gone: str) 
 
 def test_a_failed_run_says_why(copied: Path) -> None:
     (copied / "results.json").unlink()
-    (copied / "status.json").write_text(json.dumps({"state": "failed", "reason": "TooFewClients: 1 of 2"}))
+    (copied / "status.json").write_text(to_json_with_digest({"state": "failed", "reason": "TooFewClients: 1 of 2"}))
     page = Tags(report(RunRecord.read(copied)))
     assert "TooFewClients: 1 of 2" in page.words and "This run has no results" in page.words
 

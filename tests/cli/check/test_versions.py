@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.cli.doctor import versions
-from fedstats_app.cli.doctor.versions import SUPPORTED, SUPPORTED_PYTHON, check_versions, supports
+from fedstats_app.cli.check import versions
+from fedstats_app.cli.check.versions import SUPPORTED, SUPPORTED_PYTHON, check_versions, supports
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from fedstats_app.simulation import flower
-from fedstats_app.simulation.grid import FIRST_NODE_ID, App, InProcessGrid, copied_content
+from fedstats_app.grid.in_process import FIRST_NODE_ID, App, InProcessGrid, copied_content
+from fedstats_app.simulation import task
 
 
 @pytest.fixture(autouse=True)
 def a_run() -> Iterator[None]:
-    with flower.task(3):
+    with task(3):
         yield
         while made:
             made.pop().close()

@@ -10,7 +10,7 @@ from tests.support.local_grid import FIRST_NODE_ID
 from tests.support.simulation import nodes_of, read_json, simulate
 
 
-@pytest.mark.parametrize("unprotected", [[], [0], [0, 2]])
+@pytest.mark.parametrize("unprotected", [[], [0, 2]])
 def test_it_is_in_the_output_and_in_the_results(
     unprotected: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

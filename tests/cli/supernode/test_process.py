@@ -13,13 +13,13 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.run import Run
 
+from fedstats_app.cli.supernode import flower
+from fedstats_app.cli.supernode.bundle import CodePolicy, RefusedApp
+from fedstats_app.cli.supernode.process import answer
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.choices import REFUSED
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.option import ConfigError
-from fedstats_app.supernode import flower
-from fedstats_app.supernode.bundle import CodePolicy, RefusedApp
-from fedstats_app.supernode.process import answer
 from fedstats_app.wire import QUERY_CLIENTS, read_node_info
 from tests.support.flower import REPOSITORY
 from tests.support.local_grid import instruction

@@ -1,4 +1,4 @@
-"""What the doctor expects a run to cost, against what runs cost."""
+"""What a check expects a run to cost, against what runs cost."""
 
 import os
 from pathlib import Path
@@ -8,8 +8,8 @@ import torch
 from flwr.app import Message, RecordDict
 
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.cli.doctor import cost
-from fedstats_app.cli.doctor.cost import Sizes, bytes_up, check_cost, check_disk, megabytes, server_bytes, sizes_of
+from fedstats_app.cli.check import cost
+from fedstats_app.cli.check.cost import Sizes, bytes_up, check_cost, check_disk, megabytes, server_bytes, sizes_of
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.methods import METHODS

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.cli.doctor import superlink
-from fedstats_app.cli.doctor.certificates import read_certificates
-from fedstats_app.cli.doctor.superlink import check_superlink, check_supernodes, parse_address, supernodes_finding
-from fedstats_app.cli.finding import Finding
+from fedstats_app.cli.check import superlink
+from fedstats_app.cli.check.certificates import read_certificates
+from fedstats_app.cli.check.finding import Finding
+from fedstats_app.cli.check.superlink import check_superlink, check_supernodes, parse_address, supernodes_finding
 from tests.cli.certificates import listening, sign, tls
 
 AUTHORITY = sign("Test CA")

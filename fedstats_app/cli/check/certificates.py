@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from fedstats_app.cli.finding import Finding
+from fedstats_app.cli.check.finding import Finding
 
 WARN_BEFORE_END = timedelta(days=30)
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from cryptography import x509
 
-from fedstats_app.cli.doctor.certificates import check_dates, check_pair
-from fedstats_app.cli.finding import Finding
+from fedstats_app.cli.check.certificates import check_dates, check_pair
+from fedstats_app.cli.check.finding import Finding
 
 # Starting Flower's command takes some seconds of its own.
 LIST_TIMEOUT_SECONDS = 30.0

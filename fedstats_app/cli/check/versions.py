@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 from fedstats_app import __version__
-from fedstats_app.cli.finding import Finding
+from fedstats_app.cli.check.finding import Finding
 
 # As in pyproject.toml, which an unpacked app bundle does not have beside it; a test keeps the two equal. From the first
 # version on, below the second ("" for any).

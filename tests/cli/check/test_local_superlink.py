@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.cli.local_superlink import check_local_superlink, listener_owner
+from fedstats_app.cli.check.local_superlink import check_local_superlink, listener_owner
 
 
 class Healthy(http.server.BaseHTTPRequestHandler):

@@ -1,15 +1,19 @@
-"""Whether the data can be read, and which classes there are."""
+"""Whether the network and the data are on this machine and can be read, and which classes there are."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.cli.doctor.weights import offline
-from fedstats_app.cli.finding import Finding
+from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.weights import WeightsError
+from fedstats_app.cli.check.finding import Finding
 from fedstats_app.cli.sample_files import readable
 from fedstats_app.cli.text import printable
 from fedstats_app.data import Dataset
@@ -21,6 +25,51 @@ from fedstats_app.settings.node_config import NodeConfig
 # Spread over all of them: damaged files often come together.
 SAMPLES_READ = 200
 CLASSES_LISTED = 20
+
+
+def check_weights(config: AppConfig, *, own_data: bool, weights: str) -> tuple[Finding, Backbone | None]:
+    """Load the network as a run would, but without any download, and tell its fingerprint.
+
+    Parameters
+    ----------
+    config : AppConfig
+        Of the run.
+    own_data : bool
+        Whether this is a node with data of its own.
+    weights : str
+        The node's own path to the weights, "" for the run's.
+    """
+    started = time.perf_counter()
+    try:
+        with offline():
+            backbone = loaded_backbone(config.backbone_for(own_data=own_data, weights=weights))
+    except (WeightsError, ValueError, ModuleNotFoundError) as error:
+        advice = "name a file of this network in backbone-weights, or start a run once where downloads are possible"
+        return Finding("backbone", "FAIL", str(error), advice), None
+    seconds = time.perf_counter() - started
+    size = f"at {backbone.input_size} pixels" if backbone.kind == "image" else f"up to {backbone.input_size} tokens"
+    message = (
+        f"{backbone.name} {size}, {backbone.feature_dim} features ({backbone.features}), on {backbone.device}; "
+        f"weights: {backbone.weights_source}, licence {backbone.licence.name}; fingerprint "
+        f"{backbone.fingerprint[:16]}; loaded in {seconds:.1f} s"
+    )
+    if warnings := backbone.licence.warnings:
+        return Finding("backbone", "warning", message, " ".join(warnings)), backbone
+    return Finding("backbone", "ok", message), backbone
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Forbid downloads of weights and data for a while, as somebody without a network would."""
+    before = os.environ.get("HF_HUB_OFFLINE")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["HF_HUB_OFFLINE"]
+        else:
+            os.environ["HF_HUB_OFFLINE"] = before
 
 
 def load_data(config: AppConfig, node: NodeConfig | None) -> tuple[Finding, Dataset | None]:
@@ -80,28 +129,17 @@ def check_samples(dataset: Dataset) -> Finding:
     return Finding(what, "warning", message, f"a run leaves such {what} out and counts them; repair or remove them")
 
 
-def check_class_counts(dataset: Dataset, config: AppConfig, node: NodeConfig) -> Iterator[Finding]:
+def check_class_counts(dataset: Dataset, config: AppConfig, node: NodeConfig) -> Finding:
     """Tell which classes have too few samples to leave a node."""
-    floor = node.class_floor(config.federation.min_class_count)
-    counts = np.bincount(dataset.labels, minlength=len(dataset.class_names))
-    few = [
-        f"{printable(name, 40)} ({n})"
-        for name, n in zip(dataset.class_names, counts.tolist(), strict=True)
-        if n < floor
-    ]
-    if few:
-        shown = ", ".join(few[:CLASSES_LISTED])
-        message = (
-            f"{len(few)} of {len(counts)} classes have fewer than {floor} {dataset.kind}s and do not leave this node: "
-            f"{shown}"
-        )
-        yield Finding(
-            "class counts", "warning", message, f"add {dataset.kind}s, or set min-class-count in the node-config"
-        )
-    else:
-        least = int(counts.min())
-        yield Finding(
-            "class counts",
-            "ok",
-            f"{least} to {int(counts.max())} {dataset.kind}s per class; {floor} must be there to leave",
-        )
+    floor, what = node.class_floor(config.federation.min_class_count), f"{dataset.kind}s"
+    counts = np.bincount(dataset.labels, minlength=len(dataset.class_names)).tolist()
+    named = zip(dataset.class_names, counts, strict=True)
+    few = [f"{printable(name, 40)} ({number})" for name, number in named if number < floor]
+    if not few:
+        message = f"{min(counts)} to {max(counts)} {what} per class; {floor} must be there to leave"
+        return Finding("class counts", "ok", message)
+    message = (
+        f"{len(few)} of {len(counts)} classes have fewer than {floor} {what} and do not leave this node: "
+        f"{', '.join(few[:CLASSES_LISTED])}"
+    )
+    return Finding("class counts", "warning", message, f"add {what}, or set min-class-count in the node-config")

@@ -14,8 +14,8 @@ import torch
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.timing import seconds_per_sample
-from fedstats_app.cli.doctor.samples import some_of
-from fedstats_app.cli.finding import Finding, Level
+from fedstats_app.cli.check.finding import Finding, Level
+from fedstats_app.cli.check.samples import some_of
 from fedstats_app.cli.sample_files import readable
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import partitions

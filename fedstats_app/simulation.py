@@ -1,21 +1,37 @@
-"""simulate: one run in this process."""
+"""A whole run in this process: the same ServerApp and ClientApp, without Ray, servers or further processes.
+
+This needs of Flower, beyond its public API, that messages are built outside of Flower's own tasks (`_task`).
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import secrets
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from flwr.app import Context, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 from fedstats_app import client_app, server_app
+from fedstats_app.grid.in_process import InProcessGrid
 from fedstats_app.server.lifetime import IN_PROCESS, LastWord, folder_of
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.simulation.flower import SERVER_NODE_ID, check_flower, task
-from fedstats_app.simulation.grid import InProcessGrid
 
 # As in Flower's simulation.
 DEFAULT_SUPERNODES = 2
+# Whose insides were looked at and tried; in both they are the same.
+FLOWER_VERSIONS = ("1.41", "1.42")
+# The sender that Flower gives to messages of a ServerApp.
+SERVER_NODE_ID = 1
+
+_one_run = threading.Lock()
+
+
+class UnknownFlower(RuntimeError):
+    """A version of Flower that was not tried in one process."""
 
 
 def simulate(
@@ -64,3 +80,44 @@ def simulate(
             grid.close()
             LastWord.forget()
     return folder_of(context)
+
+
+def check_flower(version: str = "") -> None:
+    """Refuse versions of Flower whose insides nobody has looked at.
+
+    Parameters
+    ----------
+    version : str
+        Such as "1.41.0"; by default the installed one.
+
+    Raises
+    ------
+    UnknownFlower
+        If it is another one.
+    """
+    version = version or importlib.metadata.version("flwr")
+    if ".".join(version.split(".")[:2]) not in FLOWER_VERSIONS:
+        raise UnknownFlower(
+            f"a run in one process needs Flower {' or '.join(FLOWER_VERSIONS)}, got {version}: use `flwr run .`, or "
+            f'pip install "flwr=={FLOWER_VERSIONS[-1]}.*"'
+        )
+
+
+@contextmanager
+def task(run_id: int) -> Iterator[None]:
+    """Let this process build messages of a run, as Flower's processes for tasks do.
+
+    Raises
+    ------
+    RuntimeError
+        If another run is under way in this process.
+    """
+    if not _one_run.acquire(blocking=False):
+        raise RuntimeError("another run is under way in this process: one at a time")
+    before = (TaskIdentity._run_id, TaskIdentity._task_id, TaskIdentity._node_id)
+    try:
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run_id, run_id, SERVER_NODE_ID
+        yield
+    finally:
+        TaskIdentity._run_id, TaskIdentity._task_id, TaskIdentity._node_id = before
+        _one_run.release()

@@ -12,7 +12,7 @@ import os
 import socket
 from pathlib import Path
 
-from fedstats_app.cli.finding import Finding
+from fedstats_app.cli.check.finding import Finding
 
 PORT_VARIABLE = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
 CONTROL_VARIABLE = "FLWR_LOCAL_CONTROL_API_PORT"

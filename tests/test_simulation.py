@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 import fedstats_app
 from fedstats_app import client_app
 from fedstats_app.settings.option import ConfigError
-from fedstats_app.simulation import flower
+from fedstats_app.simulation import UnknownFlower, check_flower, task
 from fedstats_app.storage.json_digest import read_json_lines
 from fedstats_app.threads import num_threads
 from tests.support import simulation
@@ -49,37 +52,68 @@ def without_times(value: Any) -> Any:
     return [without_times(one) for one in value] if isinstance(value, list) else value
 
 
-STAGES: list[Mapping[str, Any]] = [
-    {"plots": True, "save_client_statistics": True},
+@dataclass(frozen=True)
+class Pair:
+    """The folder of a run in this process, that of the same run with pickled messages, and what the former printed."""
+
+    here: Path
+    there: Path
+    printed: str
+
+
+def pair(tmp_path: Path, **settings: Any) -> Pair:
+    before = TaskIdentity._run_id
+    with redirect_stdout(io.StringIO()) as printed:
+        here = run(tmp_path, **settings)
+    assert TaskIdentity._run_id == before
+    return Pair(here, simulation.simulate(tmp_path, **settings), printed.getvalue())
+
+
+@pytest.fixture(scope="module")
+def closed_form(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return pair(tmp_path_factory.mktemp("closed"), plots=True, save_client_statistics=True, seed=3)
+
+
+def are_alike(runs: Pair) -> None:
+    assert head_bytes(runs.here) == head_bytes(runs.there)
+    assert files(runs.here) == files(runs.there)
+    one, other = (without_times(read_json(folder, "results.json")) for folder in (runs.here, runs.there))
+    assert one["methods"] == other["methods"] and one.get("fine_tuning") == other.get("fine_tuning")
+    mine, others = (without_times(read_json_lines(folder / "clients.jsonl")) for folder in (runs.here, runs.there))
+    assert mine == others
+    assert read_json(runs.here, "status.json")["state"] == "completed"
+
+
+TRAINED: list[Mapping[str, Any]] = [
     {"method": "fedcof", "fine_tune": "probe", "num_server_rounds": 2, "holdout_fraction": 0.3, "keep": "best"},
     {"method": "fed3r", "fine_tune": "fedmezo", "num_server_rounds": 3, "fedmezo_directions": "rademacher"},
     {"method": "fed3r", "personalise": "one-shot,fedproto", "personal_epochs": 1, "personal_rounds": 1},
 ]
 
 
-@pytest.mark.parametrize("settings", STAGES, ids=["closed form", "probe", "fedmezo", "personal"])
-def test_heads_and_folder_are_those_of_a_run_with_pickled_messages(tmp_path: Path, settings: Mapping[str, Any]) -> None:
-    here, there = run(tmp_path, **settings), simulation.simulate(tmp_path, **settings)
-    assert head_bytes(here) == head_bytes(there)
-    assert files(here) == files(there)
-    one, other = (without_times(read_json(folder, "results.json")) for folder in (here, there))
-    assert one["methods"] == other["methods"] and one.get("fine_tuning") == other.get("fine_tuning")
-    mine, others = (without_times(read_json_lines(folder / "clients.jsonl")) for folder in (here, there))
-    assert mine == others
-    assert read_json(here, "status.json")["state"] == "completed"
+def test_heads_and_folder_are_those_of_a_run_with_pickled_messages(closed_form: Pair) -> None:
+    are_alike(closed_form)
 
 
-def test_processes_and_threads_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(tmp_path)
-
-    assert re.search(
-        rf"on 2 SuperNodes after \S+ s, in 1 process of {num_threads()} threads?;", capsys.readouterr().out
-    )
+@pytest.mark.parametrize("settings", TRAINED, ids=["probe", "fedmezo", "personal"])
+def test_so_are_those_of_what_is_trained(tmp_path: Path, settings: Mapping[str, Any]) -> None:
+    are_alike(pair(tmp_path, **settings))
 
 
-def test_the_number_of_supernodes_changes_no_byte(tmp_path: Path) -> None:
-    heads = [head_bytes(run(tmp_path, supernodes=number)) for number in (1, 7)]
-    assert heads[0] == heads[1]
+def test_a_configuration_is_written_as_flwr_run_has_it(closed_form: Pair) -> None:
+    folders = (closed_form.here, closed_form.there)
+    mine, other = (json.loads((folder / "config.json").read_text())["run_config"] for folder in folders)
+    for key in ("output-dir", "settle-seconds", "wait-timeout"):
+        del mine[key], other[key]
+    assert mine == other and mine["seed"] == 3
+
+
+def test_processes_and_threads_are_printed(closed_form: Pair) -> None:
+    assert re.search(rf"on 2 SuperNodes after \S+ s, in 1 process of {num_threads()} threads?;", closed_form.printed)
+
+
+def test_the_number_of_supernodes_changes_no_byte(tmp_path: Path, closed_form: Pair) -> None:
+    assert head_bytes(run(tmp_path, supernodes=7, seed=3)) == head_bytes(closed_form.here)
 
 
 def test_mistakes_in_settings_are_named_before_anything_is_made(tmp_path: Path) -> None:
@@ -104,7 +138,7 @@ def test_what_a_run_fails_with_is_raised_said_and_in_its_folder(
 
 
 def test_ctrl_c_ends_a_run_and_resume_goes_on_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_form: Pair
 ) -> None:
     asked, answer = 0, client_app.app
 
@@ -118,43 +152,32 @@ def test_ctrl_c_ends_a_run_and_resume_goes_on_with_it(
     with monkeypatch.context() as patched:
         patched.setattr(client_app, "app", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, checkpoint_seconds=0.0)
+            run(tmp_path, checkpoint_seconds=0.0, seed=3)
     folder = only_folder(tmp_path)
     status = read_json(folder, "status.json")
     assert (status["state"], status["reason"]) == ("failed", "stopped by Ctrl-C")
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"[fedstats] Ctrl-C stops this run, and the same settings with resume='{folder}' go on with it"
     assert said[-1] == "[fedstats] FAILED: stopped by Ctrl-C"
-    assert run(tmp_path, resume=str(folder)) == folder
-    assert head_bytes(folder) == head_bytes(simulation.simulate(tmp_path))
+    assert run(tmp_path, resume=str(folder), seed=3) == folder
+    assert head_bytes(folder) == head_bytes(closed_form.there)
 
 
 def test_one_run_at_a_time_and_the_process_is_left_as_it_was(tmp_path: Path) -> None:
     before = TaskIdentity._run_id
-    with flower.task(5), pytest.raises(RuntimeError, match="another run is under way in this process: one at a time"):
+    with task(5), pytest.raises(RuntimeError, match="another run is under way in this process: one at a time"):
         run(tmp_path)
-    assert TaskIdentity._run_id == before
-    run(tmp_path, method="fedncm")
     assert TaskIdentity._run_id == before
 
 
 @pytest.mark.parametrize(("version", "fits"), [("1.41.0", True), ("1.42.3", True), ("1.43.0", False), ("2.0.0", False)])
 def test_only_versions_of_flower_that_were_tried(version: str, fits: bool) -> None:
     if fits:
-        flower.check_flower(version)
+        check_flower(version)
     else:
-        with pytest.raises(flower.UnknownFlower, match=f"needs Flower 1.41 or 1.42, got {version}: use `flwr run .`"):
-            flower.check_flower(version)
+        with pytest.raises(UnknownFlower, match=f"needs Flower 1.41 or 1.42, got {version}: use `flwr run .`"):
+            check_flower(version)
 
 
 def test_the_installed_flower_is_one_of_them() -> None:
-    flower.check_flower()
-
-
-def test_a_configuration_is_written_as_flwr_run_has_it(tmp_path: Path) -> None:
-    used = json.loads((run(tmp_path, method="fedncm", seed=3) / "config.json").read_text())
-    expected = json.loads((simulation.simulate(tmp_path, method="fedncm", seed=3) / "config.json").read_text())
-    mine, other = (dict(one["run_config"]) for one in (used, expected))
-    for key in ("output-dir", "settle-seconds", "wait-timeout"):
-        del mine[key], other[key]
-    assert mine == other
+    check_flower()

@@ -1,4 +1,4 @@
-"""The process that answers one message: `python -m fedstats_app.supernode.process`, started by the SuperNode."""
+"""The process that answers one message: `python -m fedstats_app.cli.supernode.process`, started by the SuperNode."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from flwr.app import Context, Error, Message
 
-from fedstats_app.supernode.bundle import CodePolicy, RefusedApp
-from fedstats_app.supernode.flower import RuntimeAddress, answer_task, client_app_of
+from fedstats_app.cli.supernode.bundle import CodePolicy, RefusedApp
+from fedstats_app.cli.supernode.flower import RuntimeAddress, answer_task, client_app_of
 from fedstats_app.wire.serving import GUARD_ERROR_CODE, guard, reason_of
 
 logger = logging.getLogger("fedstats_app")

@@ -13,8 +13,6 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedstats_app.simulation.flower import give_id
-
 FIRST_NODE_ID = 1000
 # What Flower answers for a ClientApp that raised.
 CLIENT_APP_RAISED = 2
@@ -182,6 +180,11 @@ class InProcessGrid(Grid):
 
     def _name(self, msg: Message) -> None:
         give_id(msg, f"message-{next(self._ids)}")
+
+
+def give_id(msg: Message, message_id: str) -> None:
+    """Give a message its id, as Flower's SuperLink does; Flower has no public way."""
+    msg.metadata.__dict__["_message_id"] = message_id
 
 
 def copied(msg: Message) -> Message:

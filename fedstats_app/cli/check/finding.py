@@ -16,7 +16,7 @@ Level = Literal["ok", "warning", "FAIL"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor.
+    """One line of `fedstats check`.
 
     Attributes
     ----------

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.cli.doctor.certificates import check_dates, check_pair, read_certificates
+from fedstats_app.cli.check.certificates import check_dates, check_pair, read_certificates
 from tests.cli.certificates import sign
 
 AUTHORITY = sign("Test CA")
