@@ -26,20 +26,48 @@ class FedMeZOOptions(Options):
 
     prefix: ClassVar[str] = "fedmezo-"
 
-    tune: str = option("head", tuned_part)
-    learning_rate: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
-    temperature: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
-    epsilon: float | Literal["auto"] = option("auto", number(0.0, 1.0, open_low=True, word="auto"))
-    num_z: int = option(1, whole(1, 1024))
-    directions: Literal["rademacher", "gaussian"] = option("rademacher", one_of("rademacher", "gaussian"))
-    dtype: Literal["float32", "float64", "bfloat16"] = option("float32", one_of("float32", "float64", "bfloat16"))
-    weighting: Literal["examples", "uniform"] = option("examples", one_of("examples", "uniform"))
-    batch_size: int = option(0, whole(0, 1_000_000))
-    own_batches: bool = option(False, flag)
-    clip: float = option(100.0, number(0.0))
-    outlier: float = option(3.0, number(0.0))
-    lora_rank: int = option(8, whole(1, 4096))
-    lora_alpha: float = option(16.0, number(0.0, open_low=True))
+    tune: str = option("head", tuned_part, "head | full | bias | norm (those and the head) | lora | names:PATTERN,...")
+    learning_rate: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "auto = from the loss's curvature, which clients measure once; or a number",
+    )
+    temperature: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "a closed-form head's logits are divided by it first: auto = least loss of clients",
+    )
+    epsilon: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, 1.0, open_low=True, word="auto"),
+        "distance of the two evaluations from the model; auto = 0.001, 0.01 in bfloat16",
+    )
+    num_z: int = option(1, whole(1, 1024), "directions, and scalars, of a round")
+    directions: Literal["rademacher", "gaussian"] = option(
+        "rademacher", one_of("rademacher", "gaussian"), "rademacher (signs) | gaussian"
+    )
+    dtype: Literal["float32", "float64", "bfloat16"] = option(
+        "float32",
+        one_of("float32", "float64", "bfloat16"),
+        "float32 | float64 | bfloat16 (steps rounded at random), of the tuned model",
+    )
+    weighting: Literal["examples", "uniform"] = option(
+        "examples",
+        one_of("examples", "uniform"),
+        "examples (equal to centralised MeZO) | uniform (algorithm 2 of the thesis)",
+    )
+    batch_size: int = option(
+        0, whole(0, 1_000_000), "0 = all of a client's samples; a number makes the result depend on the partition"
+    )
+    own_batches: bool = option(
+        False, flag, "true = each direction of a round draws its own batch (algorithm 3 of the thesis)"
+    )
+    clip: float = option(
+        100.0, number(0.0), "times the median size of the last scalars: larger ones are cut; 0 = never"
+    )
+    outlier: float = option(3.0, number(0.0), "a client with so many times the usual slopes is left out; 0 = never")
+    lora_rank: int = option(8, whole(1, 4096), 'of the adapters of fedmezo-tune = "lora" (extra: text)')
+    lora_alpha: float = option(16.0, number(0.0, open_low=True), "their scale is alpha / rank")
 
     @property
     def probe_distance(self) -> float:

@@ -40,6 +40,7 @@ __all__ = [
     "method_list",
     "method_order",
     "record_of",
+    "variant_for",
     "varied",
 ]
 
@@ -97,6 +98,15 @@ def display_name(method: str) -> str:
 def method_order(method: str) -> int:
     """Return where a method stands in tables, its variants with it; those that are not known come last."""
     return list(RECORDS).index(record_of(method).name) if is_method(method) else len(RECORDS)
+
+
+def variant_for(key: str, value: object) -> str:
+    """Say how a rare option is set for which somebody wrote a run-config key; "" where there is no such option."""
+    for record in RECORDS.values():
+        if key in record.options.keys():  # noqa: SIM118  # no mapping
+            name = key.removeprefix(record.options.prefix)
+            return f'an option of a variant: method = "{record.name}@{name}={str(value).lower()}"'
+    return ""
 
 
 def method_list(more: tuple[str, ...], *single: str) -> Check:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedstats_app.grid.asking import Answers
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.progress import Progress
-from fedstats_app.methods import PERSONAL_METHODS, ConfiguredMethod
+from fedstats_app.methods import PERSONAL_METHODS, ConfiguredMethod, record_of
 from fedstats_app.personal.options import PersonalOptions
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.state import SolvedHead
@@ -111,7 +111,8 @@ class PersonalSession:
     @property
     def start_methods(self) -> tuple[str, ...]:
         """The methods solved that make personal heads; models start from the first one's head."""
-        return tuple(name for name in PERSONAL_METHODS if name in self.heads)
+        solved = [name for name in self.heads if record_of(name).name in PERSONAL_METHODS]
+        return tuple(sorted(solved, key=lambda name: PERSONAL_METHODS.index(record_of(name).name)))
 
     @property
     def start(self) -> SolvedHead:

@@ -155,7 +155,11 @@ TRACKERS: dict[str, Callable[[Path, str, Mapping[str, object]], Tracker]] = {
 class TrackerOptions(Options):
     """To which trackers, beside the run folder's own files, the server writes metrics."""
 
-    tracker: str = option("none", some_of(tuple(TRACKERS), "none"))
+    tracker: str = option(
+        "none",
+        some_of(tuple(TRACKERS), "none"),
+        "some of tensorboard,mlflow,wandb (offline): metrics in the run folder too (extras)",
+    )
 
     @property
     def names(self) -> tuple[str, ...]:

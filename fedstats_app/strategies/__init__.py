@@ -38,7 +38,7 @@ def __getattr__(name: str) -> object:
     """Import a Strategy class on first use, that of a method without a line above too (``closed_form.CLASSES``)."""
     if name in _HOMES:
         return getattr(importlib.import_module(f"fedstats_app.{_HOMES[name]}"), name)
-    made = getattr(importlib.import_module(f"{__name__}.closed_form"), "CLASSES", {}) if name[:1].isupper() else {}
+    made = importlib.import_module(f"{__name__}.closed_form").CLASSES if name[:1].isupper() else {}
     if name not in made:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return made[name]

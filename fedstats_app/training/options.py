@@ -32,11 +32,13 @@ FILE_HEAD = "file"
 class _SgdOptions(Options):
     """What both say that have a learning rate: the configuration, and a request."""
 
-    epochs: int = option(1, whole(1, 100_000), key="local-epochs")
-    batch_size: int = option(16, whole(1, 1_000_000), key="train-batch-size")
-    momentum: float = option(0.0, number(0.0, 1.0))
-    weight_decay: float = option(0.0, number(0.0))
-    flip: bool = option(False, flag)
+    epochs: int = option(
+        1, whole(1, 100_000), "passes over its samples that a client makes in a round", key="local-epochs"
+    )
+    batch_size: int = option(16, whole(1, 1_000_000), "samples per step of the clients' SGD", key="train-batch-size")
+    momentum: float = option(0.0, number(0.0, 1.0), "of the clients' SGD")
+    weight_decay: float = option(0.0, number(0.0), "of the clients' SGD")
+    flip: bool = option(False, flag, "random horizontal flips of images (full, features)")
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,11 @@ class LocalOptions(_SgdOptions):
         If a value is out of range.
     """
 
-    learning_rate: float = option(FIXED_RATE, number(0.0, open_low=True))
+    learning_rate: float = option(
+        FIXED_RATE,
+        number(0.0, open_low=True),
+        "of the clients' SGD; auto = probe: from class means and local steps, else 0.01",
+    )
     proximal_mu: float = 0.0
 
     def __post_init__(self) -> None:
@@ -83,7 +89,11 @@ class LocalOptions(_SgdOptions):
 class ClientOptions(_SgdOptions):
     """How clients train as a run configures it: the learning rate may be left to be found."""
 
-    learning_rate: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
+    learning_rate: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "of the clients' SGD; auto = probe: from class means and local steps, else 0.01",
+    )
 
     def with_rate(self, found: float = FIXED_RATE) -> LocalOptions:
         """Return how clients train, with a rate that was found where none is given."""
@@ -96,12 +106,22 @@ class ClientOptions(_SgdOptions):
 class OptimizerOptions(Options):
     """What the server does with the clients' updates, one of :data:`OPTIMIZERS` and its settings."""
 
-    optimizer: str = option("fedavg", one_of(*OPTIMIZERS))
-    server_learning_rate: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
-    server_momentum: float = option(0.9, number(0.0, 1.0))
-    proximal_mu: float = option(0.01, number(0.0))
-    update_clip: float = option(0.0, number(0.0))
-    update_outlier: float = option(4.0, number(0.0))
+    optimizer: str = option(
+        "fedavg", one_of(*OPTIMIZERS), "fedavg | fedprox | fedavgm | fedadam | fedyogi | fedadam-torch (the papers')"
+    )
+    server_learning_rate: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "auto = 1 (averaging), 0.01 (fedadam, fedyogi), 0.001 (fedadam-torch)",
+    )
+    server_momentum: float = option(0.9, number(0.0, 1.0), "of fedavgm")
+    proximal_mu: float = option(0.01, number(0.0), "of fedprox")
+    update_clip: float = option(
+        0.0, number(0.0), "longer changes of weights, in usual ones, are shortened to this; 0 = never"
+    )
+    update_outlier: float = option(
+        4.0, number(0.0), "a client with so many times the usual change of weights is left out; 0 = never"
+    )
 
     @property
     def server_rate(self) -> float:
@@ -160,24 +180,48 @@ def rates_by_start(value: object) -> object:
 class TuningOptions(Options):
     """Training from the head, whatever trains: from where, for how long, and how it is scored."""
 
-    start_head: str = option("best", method_list((*MADE_HEADS, FILE_HEAD), "best", "all"))
-    start_head_file: str = option("", absolute)
-    label_words: str = option("", word_list)
-    start_learning_rates: str = option("", rates_by_start)
-    learning_rate_schedule: Literal["constant", "linear", "cosine"] = option("constant", one_of(*SCHEDULES))
-    warm_up_rounds: int = option(0, whole(0, 1_000_000))
-    num_server_rounds: int = option(20, whole(1, 1_000_000))
-    fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True))
-    max_tuning_share: float = option(1.0, number(0.0, 1.0, open_low=True))
-    temperature: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
-    tune_bias: bool = option(True, flag)
-    batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
-        "frozen", one_of("frozen", "kept", "averaged", "groupnorm")
+    start_head: str = option(
+        "best",
+        method_list((*MADE_HEADS, FILE_HEAD), "best", "all"),
+        "best = the most accurate; all; or some methods, random, zero, label-words, file",
     )
-    evaluate_every: int = option(1, whole(1, 1_000_000))
-    patience: int = option(0, whole(0, 1_000_000))
-    checkpoint_every: int = option(10, whole(0, 1_000_000))
-    keep: Literal["auto", "last", "best"] = option("auto", one_of("auto", "last", "best"))
+    start_head_file: str = option(
+        "", absolute, 'of start-head "file": /PATH/TO/RUN_FOLDER/heads/NAME.safetensors of an earlier run'
+    )
+    label_words: str = option("", word_list, 'one word per class, separated by commas, for start-head "label-words"')
+    start_learning_rates: str = option("", rates_by_start, 'of single heads in place of it, "fedncm=0.01,random=0.1"')
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = option(
+        "constant", one_of(*SCHEDULES), "over the rounds: constant | linear | cosine, both down to next to nothing"
+    )
+    warm_up_rounds: int = option(0, whole(0, 1_000_000), "rounds in which the rate rises to its whole")
+    num_server_rounds: int = option(20, whole(1, 1_000_000), "a round is one aggregation")
+    fraction_tune: float = option(
+        1.0, number(0.0, 1.0, open_low=True), "share of the clients that train in a round, drawn by (seed, round)"
+    )
+    max_tuning_share: float = option(
+        1.0, number(0.0, 1.0, open_low=True), "at most this share of a round's samples counts for one client"
+    )
+    temperature: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "logits are divided by it: 1 as in FedCOF, 0.1 as in Fed3R; auto = 1, after a probe's "
+        "solved head was divided once by that of the clients' least loss",
+    )
+    tune_bias: bool = option(True, flag, "false = the head's bias stays as it is (the papers' heads have none)")
+    batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
+        "frozen",
+        one_of("frozen", "kept", "averaged", "groupnorm"),
+        "frozen | kept | averaged | groupnorm: running statistics while training",
+    )
+    evaluate_every: int = option(1, whole(1, 1_000_000), "rounds between evaluations")
+    patience: int = option(0, whole(0, 1_000_000), "evaluations without a better accuracy that end training; 0 = never")
+    checkpoint_every: int = option(10, whole(0, 1_000_000), "rounds between checkpoints; 0 = none")
+    keep: Literal["auto", "last", "best"] = option(
+        "auto",
+        one_of("auto", "last", "best"),
+        "which round's model: auto = last, or a probe's start where clients' loss did not fall | "
+        "last | best = on what clients hold out (holdout-fraction)",
+    )
 
     @property
     def running_statistics(self) -> BatchNorm:

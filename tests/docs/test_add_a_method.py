@@ -21,6 +21,10 @@ assert AppConfig().to_run_config() == declared
 method = AppConfig.of(feddiag_shrinkage=0.25).configured_methods["feddiag"]
 statistics = FeatureStatistics.from_features(torch.rand(9, 4), torch.arange(9) % 3, 3)
 print(method.method.solve(statistics, method.options).report.regulariser)
+import inspect
+from fedstats_app.strategies import FedDiag
+assert inspect.signature(FedDiag).parameters["shrinkage"].default == 0.01 and "shrinkage : float" in FedDiag.__doc__
+assert FedDiag(3, shrinkage=0.25).methods()["feddiag"].options == method.options
 """
 
 

@@ -26,7 +26,7 @@ CLASSES, PRESENT, DIM = 10, 3, 640
 @pytest.mark.parametrize("num_samples", [60, DIM + 60], ids=["few samples", "more than features"])
 def test_expected_bytes_are_those_of_a_reply(num_samples: int, method: str, wire_dtype: str) -> None:
     features, labels = torch.rand(num_samples, DIM), torch.arange(num_samples) % PRESENT
-    config = AppConfig.of(wire_dtype=wire_dtype, fed3r_random_features=0)
+    config = AppConfig.of(wire_dtype=wire_dtype)
     spec = METHODS[method].configured().specification
     request = StatisticsRequest(CLASSES, (spec,), wire_dtype=wire_dtype)
     msg: Message = instruction(request.to_content(), "query.statistics")
@@ -40,12 +40,11 @@ def test_expected_bytes_are_those_of_a_reply(num_samples: int, method: str, wire
 
 def test_random_features_and_several_means_are_counted() -> None:
     sizes = Sizes((ClientSize(1000, 3), ClientSize(70, 3)), 10)
-    config = AppConfig.of(
-        fed3r_random_features=50, fedcgs_random_features=0, fedcof_means_per_class=3, fedroot_means_per_class=3
-    )
+    fed3r = "fed3r@random-features=50"
+    config = AppConfig.of(method=f"{fed3r},fedcof,fedcgs", fedcof_means_per_class=3)
     once = 2 * (cost._REPLY_BYTES + 3 * 128)
     with_gram = once + 2 * 128
-    assert bytes_up("fed3r", sizes, 640, config) == 6 * (4 * 50 + 16) + 2 * 4 * 50 * 51 // 2 + with_gram
+    assert bytes_up(fed3r, sizes, 640, config) == 6 * (4 * 50 + 16) + 2 * 4 * 50 * 51 // 2 + with_gram
     assert (
         bytes_up("fedcgs", sizes, 640, config)
         == 6 * (4 * 640 + 16) + 4 * (640 * 641 // 2 + 70 * 640 - 70 * 69 // 2) + with_gram
