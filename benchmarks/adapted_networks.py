@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from benchmarks.baselines import HIDDEN
 from benchmarks.dist_mezo import start_of
 from benchmarks.features import Features
-from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.baselines.mlp_head import head_on, hidden_layer
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import test_split, training_set

@@ -25,8 +25,8 @@ from torch.nn import functional as F
 
 from benchmarks.live_tensors import LiveTensors
 from benchmarks.memory import with_peak_memory
+from fedstats_app.backbones.names import is_text_backbone
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.text import is_text_backbone
 from fedstats_app.fedmezo.directions import Directions, Distribution, Probe, rounding_bits
 from fedstats_app.fedmezo.perturbation import How, Perturbation, projected_gradients
 from fedstats_app.fedmezo.selection import tuned_names

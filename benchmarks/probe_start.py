@@ -24,7 +24,7 @@ from benchmarks.features import Features, features_of, settings_of
 from benchmarks.lines import parser_of
 from fedstats_app.data import Dataset, partition
 from fedstats_app.data.clients import training_set
-from fedstats_app.data.unlabelled import unlabelled_texts
+from fedstats_app.data.loading import unlabelled_texts
 from fedstats_app.fedmezo.measures import best_temperature, losses_by_temperature
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_ncm, solve_ridge
 from fedstats_app.settings.app_config import AppConfig

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedstats_app.backbones.arguments import arguments_text, parse_arguments
-from fedstats_app.backbones.engine import ENGINES, FUSED, OPENVINO
-from fedstats_app.backbones.names import HUB, LOCAL, POOLINGS, TIMM, VISION, is_folder_model
-from fedstats_app.backbones.text.names import (
+from fedstats_app.backbones.engine import ENGINES, OPENVINO
+from fedstats_app.backbones.names import (
+    HUB,
+    LOCAL,
     MINILM,
+    POOLINGS,
     SENTENCE,
+    TIMM,
     TINY_TEXT,
     TRANSFORMERS,
+    VISION,
+    is_folder_model,
     is_template,
     is_text_backbone,
 )
@@ -125,12 +130,6 @@ class BackboneOptions(Options):
     input_std: str = option(
         "", channels(0.0, 10.0), "likewise; both are part of the transform, on which all nodes must agree"
     )
-    jpeg_draft: int = option(
-        0,
-        whole(0, 8),
-        "above 0: JPEGs are decoded at 1/2, 1/4 or 1/8 of their size where so many times "
-        "input-size remain (2 is a good value); part of the transform, too",
-    )
     text_max_length: int = option(0, whole(0, 1_000_000), "tokens of a text; 0 = what the model's folder says")
     text_pooling: Literal["auto", "mean", "first"] = option(
         "auto",
@@ -143,8 +142,8 @@ class BackboneOptions(Options):
     engine: str = option(
         "auto",
         one_of(*ENGINES),
-        "auto = openvino where installed (extra: fast), on the CPU | torch | torch-fused | "
-        "openvino | openvino-bf16 (faster, features differ by per cents)",
+        "auto = openvino where installed (extra: fast), on the CPU | torch | openvino | "
+        "openvino-bf16 (faster, features differ by per cents)",
     )
     batch_size: int | Literal["auto"] = option(
         16,
@@ -191,12 +190,8 @@ class BackboneOptions(Options):
         for key, value in (("input-mean", self.input_mean), ("input-std", self.input_std)):
             if value and self.takes_text:
                 problems.append(f"{key}: is for images, got {value!r} {with_it}")
-        if self.takes_text and self.jpeg_draft:
-            problems.append(f"jpeg-draft: is for images, got {self.jpeg_draft} {with_it}")
         if self.takes_text and self.input_size:
             problems.append(f"input-size: is for images, text-max-length for texts, got {self.input_size}")
-        if self.engine == FUSED and self.takes_text:
-            problems.append(f"engine: {FUSED} is for images, got backbone {self.backbone!r}")
         if self.engine.startswith(OPENVINO):
             with_it = f"with engine {self.engine!r}"
             if self.device not in ("auto", "cpu"):

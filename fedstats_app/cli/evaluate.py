@@ -139,7 +139,7 @@ def evaluate(classifier: Classifier, dataset: Dataset, progress: Progress | None
     with (progress or Progress()).doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
         for start in range(0, len(dataset), CHUNK):
             chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
-            samples = readable(dataset, chunk, read, unreadable, draft_side=classifier.backbone.transform.draft_side)
+            samples = readable(dataset, chunk, read, unreadable)
             scores = classifier.scores(counted(samples, step))
             step.at(chunk.stop)
             confusion += ConfusionMatrix.from_predictions(labels[read], scores.argmax(dim=1), num_classes)

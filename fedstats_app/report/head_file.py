@@ -21,10 +21,9 @@ from torch import Tensor, nn
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.engine import BFLOAT16
-from fedstats_app.backbones.names import in_folder, is_folder_model
+from fedstats_app.backbones.names import TextOptions, in_folder
 from fedstats_app.backbones.options import per_channel
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.text import TextOptions, with_folder
 from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.storage.files import read_tensors, tensors_to_bytes
@@ -221,7 +220,7 @@ def load_backbone_of(
         The head's file.
     metadata : mapping of str to str
         With `backbone` and `input-size`; maybe with `backbone-weights`, `backbone-arguments`, `backbone-pooling`,
-        `input-mean`, `input-std`, `jpeg-draft`, `tuned-backbone`, `batch-norm`, `text-pooling`, `text-template` and
+        `input-mean`, `input-std`, `tuned-backbone`, `batch-norm`, `text-pooling`, `text-template` and
         `backbone-precision`.
     weights : str or None
         A weight file, or a model's folder, to take instead of what is named there.
@@ -242,14 +241,13 @@ def load_backbone_of(
     if tuned and weights is not None and Path(weights).is_dir():
         # The model's folder: its tokenizer or its config.json are not in the run folder, the tuned weights are.
         folder = Path(weights)
-        name, weights = (in_folder if is_folder_model(name) else with_folder)(name, folder), None
+        name, weights = in_folder(name, folder), None
     return load_backbone(
         name,
         weights=recorded if weights is None else weights,
         input_size=int(metadata["input-size"]),
         mean=per_channel(metadata.get("input-mean", "")),
         std=per_channel(metadata.get("input-std", "")),
-        jpeg_draft=int(metadata.get("jpeg-draft", "0")),
         batch_size=batch_size,
         device=device,
         engine=BFLOAT16 if metadata.get(PRECISION_KEY) == "bfloat16" else engine,

@@ -110,7 +110,6 @@ def common_metadata(
         "batch-norm": "groupnorm" if options.norm == "group" else "batch",
         "input-mean": options.input_mean,
         "input-std": options.input_std,
-        "jpeg-draft": str(options.jpeg_draft),
         "input-size": str(backbone.input_size),
         "sample-kind": backbone.kind,
         "text-pooling": options.text_pooling,

@@ -89,16 +89,8 @@ tr.advised > * { background: var(--soft); }
 .axis .track { background: none; display: flex; justify-content: space-between; height: auto; }
 figure { margin: 14px 0 4px; }
 figcaption { color: var(--muted); font-size: 0.875rem; margin-top: 4px; }
-svg { display: block; width: 100%; height: auto; }
-svg text { font: 12.5px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: var(--muted); }
-svg text.label { font-weight: 600; paint-order: stroke; stroke: var(--card); stroke-width: 4px; }
-svg .grid { stroke: var(--line); stroke-width: 1; }
-svg .leader { stroke-width: 0.9; fill: none; }
-.narrow { display: none; }
-.heat { display: grid; grid-template-columns: minmax(70px, 150px) 1fr; gap: 3px 10px; font-size: 0.85rem; }
-.heat .name { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.heat svg { height: 20px; background: var(--track); border-radius: 3px; }
-.heat rect { fill: var(--accent); }
+figure img { display: block; width: 100%; max-width: 900px; height: auto; margin: 0 auto; background: #ffffff;
+  border-radius: 8px; }
 .pairs { display: grid; grid-template-columns: repeat(2, 1fr); gap: 14px 32px; margin-top: 12px; }
 .pair b { font-weight: 600; }
 .pictures { display: grid; grid-template-columns: repeat(5, minmax(0, 64px)); gap: 6px; margin-top: 6px; }
@@ -119,16 +111,14 @@ footer { color: var(--muted); font-size: 0.85rem; padding-top: 4px; padding-bott
   .tiles { grid-template-columns: repeat(2, 1fr); gap: 10px; }
   .tile b { font-size: 1.25rem; }
   .minor { display: none; }
+  figure img { width: 620px; max-width: none; }
   table { font-size: 0.88rem; }
   th, td { padding: 6px 5px; }
   td .badge { display: table; }
-  .wide { display: none; }
-  .narrow { display: block; }
   .bar { grid-template-columns: 96px 1fr auto; gap: 8px; }
   .bar .value small { display: block; margin: 0; font-size: 0.75rem; line-height: 1.1; }
   .pairs { grid-template-columns: 1fr; }
   .settings { columns: 1; }
-  .heat { grid-template-columns: 84px 1fr; }
 }
 @media print {
   body { background: none; font-size: 11pt; }
@@ -153,34 +143,9 @@ PARTS = """
 </head>
 {%- endmacro %}
 
-{% macro chart(charts, what) %}
-{% for size, one in charts.items() %}
-<svg class="{{ size }}" viewBox="0 0 {{ one.width }} {{ one.height }}" role="img" aria-label="{{ what }}">
-{% for y, text in one.y_ticks %}
-<line class="grid" x1="{{ one.left }}" x2="{{ one.right }}" y1="{{ y|round(1) }}" y2="{{ y|round(1) }}"/>
-<text x="{{ one.left - 7 }}" y="{{ (y + 4)|round(1) }}" text-anchor="end">{{ text }}</text>
-{% endfor %}
-{% for x, text in one.x_ticks %}
-<text x="{{ x|round(1) }}" y="{{ one.bottom + 17 }}" text-anchor="middle">{{ text }}</text>
-{% endfor %}
-<text x="{{ (one.left + one.right) / 2 }}" y="{{ one.height - 7 }}" text-anchor="middle">{{ one.x_title }}</text>
-{% for points, colour, dashed in one.lines %}
-<polyline points="{{ points }}" fill="none" stroke="{{ ink(colour) }}" stroke-width="1.8" stroke-linejoin="round"
-{%- if dashed %} stroke-dasharray="5 4"{% endif %}/>
-{% endfor %}
-{% for label in one.labels if label.leader %}
-<polyline class="leader" points="{{ label.leader }}" stroke="{{ ink(label.colour) }}"/>
-{% endfor %}
-{% for label in one.labels %}
-<text class="label" x="{{ label.x|round(1) }}" y="{{ (label.y + 4.5)|round(1) }}" text-anchor="middle"
- style="fill:{{ ink(label.colour) }}">{{ label.text }}</text>
-{% endfor %}
-{% for x, y, colour, more in one.dots %}
-<circle cx="{{ x|round(1) }}" cy="{{ y|round(1) }}" r="5" fill="{{ ink(colour) }}" stroke="var(--card)">
-<title>{{ more }}</title></circle>
-{% endfor %}
-</svg>
-{% endfor %}
+{% macro figure(picture, what, caption) %}
+{% if picture %}<figure><div class="scroll"><img src="data:image/png;base64,{{ picture }}" alt="{{ what }}"></div>
+{% if caption %}<figcaption>{{ caption }}</figcaption>{% endif %}</figure>{% endif %}
 {% endmacro %}
 
 {% macro ink(colour) %}{{ "var(--muted)" if colour < 0 else "var(--c%d)" % (colour % 6) }}{% endmacro %}
@@ -233,19 +198,19 @@ RUN = """
 <p class="eyebrow"><span>fedstats report</span><span class="badge {{ run.status.state }}">{{ run.status.state }}</span>
 <span>{{ run.name }}</span></p>
 <h1>{{ title }}</h1>
-<p class="lead">{{ summary|unbroken }}</p>
+<p class="lead">{{ summary }}</p>
 {{ parts.facts(facts) }}
 {% if sections %}<nav>{% for id, name in sections %}<a href="#{{ id }}">{{ name }}</a>{% endfor %}</nav>{% endif %}
 </header>
 <main>
 {% if tiles %}
 <div class="tiles">
-{% for value, what in tiles %}<div class="tile"><b>{{ value }}</b><span>{{ what|unbroken }}</span></div>{% endfor %}
+{% for value, what in tiles %}<div class="tile"><b>{{ value }}</b><span>{{ what }}</span></div>{% endfor %}
 </div>
 {% endif %}
 {% if warnings %}
 <section class="warnings" id="warnings"><h2>Before you trust it</h2>
-<ul>{% for line in warnings %}<li>{{ line|unbroken }}</li>{% endfor %}</ul></section>
+<ul>{% for line in warnings %}<li>{{ line }}</li>{% endfor %}</ul></section>
 {% endif %}
 {% if methods %}
 <section id="methods"><h2>Methods</h2>
@@ -267,12 +232,8 @@ bytes.</p>
 <td class="minor">{{ row.auroc }}</td><td class="minor nowrap">{{ row.each }}</td><td class="nowrap">{{ row.all }}</td>
 <td class="minor nowrap">{{ row.solve }}</td><td class="left minor"><small>{{ row.regulariser }}</small></td></tr>
 {% endfor %}</tbody></table></div>
-{% for line in advice %}<p>{{ line|unbroken }}</p>{% endfor %}
-{% if accuracy_charts %}
-<figure>{{ parts.chart(accuracy_charts, "accuracy against megabytes") }}
-<figcaption>Accuracy on the test {{ run.kind }}s against what all sites send.
-{%- if curve %} Line: {{ curve }} at other ranks.{% endif %}</figcaption></figure>
-{% endif %}
+{% for line in advice %}<p>{{ line }}</p>{% endfor %}
+{{ parts.figure(figures.methods, "accuracy against megabytes", "") }}
 </section>
 {% endif %}
 {% if classes %}
@@ -295,6 +256,7 @@ site.{% endif %}</p>
 <img src="data:image/jpeg;base64,{{ picture }}" alt="{{ pair.true }} taken for {{ pair.predicted }}">{% endfor %}
 </div>{% endif %}</div>
 {% endfor %}</div>
+{{ parts.figure(figures.confused, "confusion matrix of " ~ advised, "") }}
 </section>
 {% endif %}
 {% if outcomes %}
@@ -314,18 +276,9 @@ site.{% endif %}</p>
 {% if sites %}<h3>Accuracy at each site</h3>
 <p class="note">Of {{ advised }}, on what each site kept aside for testing, the worst first, with 95 % intervals.</p>
 {{ parts.all_intervals(sites, "sites") }}{% endif %}
-{% if labels %}<h3>Who has which class</h3>
-<p class="note">One column per site, one row per class: the darker, the larger its share of that class. Shown of
-simulated
-sites only.</p>
-<div class="heat">{% for row in labels %}
-<span class="name" title="{{ row.name }}">{{ row.name }}</span>
-<svg viewBox="0 0 {{ run.clients|length }} 1" preserveAspectRatio="none" role="img"
- aria-label="{{ row.name }}: at {{ row.sites }} sites">{% for column, shade, text in row.cells %}
-<rect x="{{ column }}" width="1" height="1" opacity="{{ shade }}">
-<title>{{ run.site(run.clients[column].client) }}: {{ text }}
-</title></rect>{% endfor %}</svg>
-{% endfor %}</div>{% endif %}
+{% if figures.labels %}<h3>Who has which class</h3>
+<p class="note">Shown of simulated sites only.</p>
+{{ parts.figure(figures.labels, "samples by site and class", "") }}{% endif %}
 </section>
 {% endif %}
 {% if trainings %}
@@ -338,10 +291,7 @@ sites only.</p>
 <td class="nowrap">{{ row.best }}<br><small>{{ row.when }}</small></td>
 <td class="minor">{{ row.rounds }}</td><td class="nowrap">{{ row.bytes }}</td>
 <td class="left minor">{{ row.stopped }}</td></tr>{% endfor %}</tbody></table></div>
-{% if training_charts %}<figure>{{ parts.chart(training_charts, "accuracy over rounds") }}
-<figcaption>Test accuracy after every round.</figcaption></figure>
-<p class="note">{% for row in legend %}<i class="dot" style="background:{{ parts.ink(row[1]) }}"></i>{{ row[0] }} &ensp;
-{% endfor %}</p>{% endif %}
+{{ parts.figure(figures.training, "accuracy over rounds, bytes and compute", "") }}
 </section>
 {% endif %}
 {% if personal %}
@@ -354,6 +304,7 @@ sites only.</p>
 <td class="minor nowrap">{{ row.sites }}</td><td class="nowrap">{{ row.up }}</td><td class="nowrap">{{ row.down }}
 </td></tr>
 {% endfor %}</tbody></table></div>
+{{ parts.figure(figures.personal, "accuracies of the sites' own models", "") }}
 </section>
 {% endif %}
 {% if phases %}
@@ -438,10 +389,10 @@ COMPARISON = """
 <td class="left">{{ row.best }}</td><td class="nowrap">{{ row.accuracy }}<br><small>{{ row.interval }}</small></td>
 <td class="nowrap">{{ row.bytes }}</td></tr>{% endfor %}</tbody></table></div>
 </section>
-{% if charts %}
+{% if figure %}
 <section id="chart"><h2>Accuracy against bytes</h2>
-<figure>{{ parts.chart(charts, "accuracy against megabytes of all runs") }}
-<figcaption>One colour per run; each point is a method.</figcaption></figure></section>
+{{ parts.figure(figure, "accuracy against megabytes of all runs", "One colour per run; each point is a method.") }}
+</section>
 {% endif %}
 {% if table %}
 <section id="methods"><h2>Methods</h2>

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.loading import loaded_backbone
-from fedstats_app.backbones.timing import seconds_per_sample
+from fedstats_app.backbones.measurements import seconds_per_sample
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.data.clients import partitions
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig

@@ -11,7 +11,7 @@ import torch
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.data.clients import partitions, split_holdout, training_set
-from fedstats_app.data.flips import flipped, with_mirror_images
+from fedstats_app.data.subset import flipped, with_mirror_images
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores
 from fedstats_app.report.communication import Sizes, uplink_formula

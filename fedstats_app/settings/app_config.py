@@ -293,9 +293,6 @@ class AppConfig:
         if self.backbone.takes_text and self.partition.training_flips != "none":
             flips, name = self.partition.training_flips, self.backbone.backbone
             problems.append(f"training-flips: are for images, got {flips!r} with backbone {name!r}")
-        if self.backbone.jpeg_draft and self.partition.training_flips != "none":
-            flips = self.partition.training_flips
-            problems.append(f"training-flips: must be none with jpeg-draft {self.backbone.jpeg_draft}, got {flips!r}")
         if self.backbone.takes_text and self.local.flip:
             problems.append(f"flip: is for images, got true with backbone {self.backbone.backbone!r}")
         if tuning.label_words and not self.backbone.text_template:

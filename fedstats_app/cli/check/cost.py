@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.timing import seconds_per_sample
+from fedstats_app.backbones.measurements import seconds_per_sample
 from fedstats_app.cli.check.finding import Finding, Level
 from fedstats_app.cli.check.samples import some_of
 from fedstats_app.cli.sample_files import readable

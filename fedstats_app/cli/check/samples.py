@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.cli.check.finding import Finding
 from fedstats_app.cli.sample_files import readable

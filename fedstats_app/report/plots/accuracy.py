@@ -194,8 +194,14 @@ def plot_accuracy_vs_megabytes(
         save_png(accuracy_figure(points, title, curves), path)
 
 
-def accuracy_figure(points: Sequence[CostPoint], title: str, curves: Sequence[Sequence[CostPoint]] = ()) -> Figure:
-    """Build the figure; call it within `plot_style`."""
+def accuracy_figure(
+    points: Sequence[CostPoint],
+    title: str,
+    curves: Sequence[Sequence[CostPoint]] = (),
+    colours: Sequence[int] | None = None,
+) -> Figure:
+    """Build the figure; call it within `plot_style`. Points have colours by these numbers, else each its own."""
+    colours = range(len(points)) if colours is None else colours
     if not points:
         raise ValueError("accuracy against megabytes: there must be at least one method with an accuracy, got none")
     figure = new_figure(7.5, 5.0)
@@ -205,7 +211,7 @@ def accuracy_figure(points: Sequence[CostPoint], title: str, curves: Sequence[Se
     set_title(axes, title, _SUBTITLE + (f"; line: {lines} at other ranks" if lines else ""), inches=7.5)
     axes.plot(*zip(*_front_line(axes, points), strict=True), color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
     for curve in curves:
-        _draw_curve(axes, curve, [point.label for point in points])
+        _draw_curve(axes, curve, [point.label for point in points], colours)
     for index, point in enumerate(points):
         # Where points coincide, the first is the largest and lies lowest, so that a ring of it can be seen.
         above = sum(_coincide(point, other) for other in points[index + 1 :])
@@ -214,23 +220,23 @@ def accuracy_figure(points: Sequence[CostPoint], title: str, curves: Sequence[Se
             100 * point.accuracy,
             "o",
             markersize=_MARKER + 4.0 * above,
-            color=_colour(index),
+            color=_colour(colours[index]),
             markeredgecolor="white",
             markeredgewidth=1.0,
             zorder=3 + index,
         )
-    _label_points(figure, axes, points, curves)
+    _label_points(figure, axes, points, curves, colours)
     return figure
 
 
-def _draw_curve(axes: Axes, curve: Sequence[CostPoint], labels: Sequence[str]) -> None:
+def _draw_curve(axes: Axes, curve: Sequence[CostPoint], labels: Sequence[str], colours: Sequence[int]) -> None:
     for point in curve:
         if point.label not in labels:
             raise ValueError(f"a curve must be of a method among the points, {', '.join(labels)}, got {point.label}")
     axes.plot(
         *zip(*_corners(curve), strict=True),
         "o-",
-        color=_colour(labels.index(curve[0].label)),
+        color=_colour(colours[labels.index(curve[0].label)]),
         linewidth=1.4,
         markersize=_CURVE_MARKER,
         markeredgecolor="white",
@@ -293,7 +299,11 @@ def _front_line(axes: Axes, points: Sequence[CostPoint]) -> list[tuple[float, fl
 
 
 def _label_points(
-    figure: Figure, axes: Axes, points: Sequence[CostPoint], curves: Sequence[Sequence[CostPoint]]
+    figure: Figure,
+    axes: Axes,
+    points: Sequence[CostPoint],
+    curves: Sequence[Sequence[CostPoint]],
+    colours: Sequence[int],
 ) -> None:
     """Write each point's name and numbers beside it, with a thin line to it where there is no room next to it."""
     figure.draw_without_rendering()  # lays the axes out, so that places in pixels are final
@@ -303,7 +313,7 @@ def _label_points(
     corners = axes.transData.transform(_front_line(axes, points))
     front = [_box_around(start, end, 2 * pixels) for start, end in itertools.pairwise(corners)]
     lines = [box for curve in curves for box in _along(axes.transData.transform(_corners(curve)), 4 * pixels)]
-    labels = [_label(axes, point, index) for index, point in enumerate(points)]
+    labels = [_label(axes, point, _colour(colour)) for point, colour in zip(points, colours, strict=True)]
     sizes = [(box.width, box.height) for box in (label.get_window_extent() for label in labels)]
     places = place_labels(markers, sizes, [*front, *lines], axes.get_window_extent())
     for label, centre, marker, place in zip(labels, centres, markers, places, strict=True):
@@ -327,7 +337,7 @@ def _box_around(start: NDArray[np.float64], end: NDArray[np.float64], margin: fl
     return Bbox.from_extents(low[0], low[1], high[0], high[1])
 
 
-def _label(axes: Axes, point: CostPoint, index: int) -> Annotation:
+def _label(axes: Axes, point: CostPoint, colour: str) -> Annotation:
     return axes.annotate(
         f"{point.label}\n{100 * point.accuracy:.1f} %, {bytes_with_unit(1e6 * point.megabytes)}",
         (point.megabytes, 100 * point.accuracy),
@@ -336,10 +346,16 @@ def _label(axes: Axes, point: CostPoint, index: int) -> Annotation:
         ha="center",
         va="center",
         multialignment="left",
-        color=_colour(index),
+        color=colour,
         fontsize=9.5,
         linespacing=1.25,
-        arrowprops={"arrowstyle": "-", "color": _colour(index), "linewidth": 0.7, "shrinkA": 0, "shrinkB": _MARKER / 2},
+        arrowprops={
+            "arrowstyle": "-",
+            "color": colour,
+            "linewidth": 0.7,
+            "shrinkA": 0,
+            "shrinkB": _MARKER / 2,
+        },
         path_effects=[withStroke(linewidth=3, foreground="white")],
         zorder=10,
     )

@@ -97,6 +97,11 @@ def new_figure(width: float, height: float) -> Figure:
 
 def save_png(figure: Figure, path: Path) -> None:
     """Write the figure as PNG, the same bytes for the same figure and version of matplotlib."""
+    write_atomically(path, png_bytes(figure))
+
+
+def png_bytes(figure: Figure) -> bytes:
+    """Return the figure as a PNG file; what it was laid out for is used up."""
     # Laid out and drawn once: savefig draws a figure twice or three times, to the same pixels.
     if (engine := figure.get_layout_engine()) is not None:
         # A figure of subfigures it cannot lay out, and savefig would pass over that too.
@@ -105,7 +110,7 @@ def save_png(figure: Figure, path: Path) -> None:
         figure.set_layout_engine("none")
     buffer = io.BytesIO()
     FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})  # type: ignore[no-untyped-call]
-    write_atomically(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def set_title(axes: Axes, title: str, subtitle: str, *, inches: float) -> None:

@@ -1,4 +1,4 @@
-"""`batch-size = "auto"`: a fixed number on a CPU, on a GPU what its memory takes."""
+"""Batches of automatic size."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.batches import automatic_batch_size
-from fedstats_app.backbones.loading import loaded_backbone
-from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.device import automatic_batch_size
+from fedstats_app.backbones.registry import load_backbone, loaded_backbone
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
 from tests.backbones.conftest import random_images

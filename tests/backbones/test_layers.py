@@ -1,8 +1,12 @@
+"""GroupNorm in place of BatchNorm."""
+
+from __future__ import annotations
+
 import pytest
 import torch
 from torch import nn
 
-from fedstats_app.backbones.normalisation import group_norm
+from fedstats_app.backbones.layers import group_norm
 from tests.support.networks import small_network
 
 

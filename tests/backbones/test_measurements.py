@@ -1,16 +1,18 @@
-"""The bound of features' norms: no feature is longer, and it is not so wide that it bounds nothing."""
+"""The bound of features' norms, and the time of a forward pass."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from fedstats_app.backbones import measurements
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
-from fedstats_app.backbones.feature_norm import feature_norm
+from fedstats_app.backbones.measurements import feature_norm
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.data.builtin import load_builtin
 from fedstats_app.statistics import FeatureMap, RandomFourierFeatures, RandomProjection
@@ -76,3 +78,11 @@ def test_no_map_makes_a_feature_longer_than_it_says(feature_map: FeatureMap) -> 
     longest = float(feature_map(features).norm(dim=1).max())
 
     assert longest <= feature_map.norm_bound(16, 40.0) <= 3.0 * longest
+
+
+def test_time_is_that_of_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = load_backbone("random:tiny", input_size=16, device="cpu", batch_size=4)
+    clock = iter(np.arange(0, 100, 0.3))
+    monkeypatch.setattr(measurements.time, "perf_counter", lambda: float(next(clock)))
+    # Read at 0.0 (start), 0.3 after one pass, 0.6 after two, which ends it, 0.9 for the total: two passes of four.
+    assert measurements.seconds_per_sample(backbone, backbone.transform.blank()) == pytest.approx(0.9 / 8)
