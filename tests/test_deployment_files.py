@@ -128,7 +128,15 @@ def test_a_node_s_requirements_are_some_of_the_project_s() -> None:
     project = requirements(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"])
     node = requirements(lines_of((DEPLOYMENT / "requirements-node.txt").read_text()))
     assert node.items() <= project.items()
-    assert set(project) - set(node) == {"flwr-datasets", "torchvision", "matplotlib", "cryptography", "jinja2", "rich"}
+    assert set(project) - set(node) == {
+        "flwr-datasets",
+        "torchvision",
+        "matplotlib",
+        "cryptography",
+        "jinja2",
+        "rich",
+        "tomli-w",
+    }
 
 
 NODE = """
