@@ -4,6 +4,7 @@ Statistics and heads inside functions only: names and options are read where the
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from fedstats_app.methods.method import ConfiguredMethod, Method, Needs, Personal, Uplink
@@ -34,6 +35,7 @@ __all__ = [
     "Personal",
     "Uplink",
     "display_name",
+    "first_of",
     "head_parts",
     "is_experiment",
     "is_method",
@@ -70,6 +72,11 @@ def head_parts(name: str) -> tuple[str, str]:
         return start, stage
     method = base + changes_in(name)
     return method, name[len(method) :].removeprefix("-")
+
+
+def first_of(record: Method[Any], names: Iterable[str]) -> str:
+    """Name the first of some methods and variants that is of a record; "" if none is."""
+    return next((name for name in names if is_method(name) and record_of(name) is record), "")
 
 
 def is_method(name: str) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.discovery import Federation
-from fedstats_app.methods import FEDROOT, is_experiment
+from fedstats_app.methods import FEDROOT, first_of, is_experiment
 from fedstats_app.report.advice import Advice, advice_lines, advise
 from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.disclosure import policy_record
@@ -122,11 +122,12 @@ class ClosedForm:
 
 def _curves(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores) -> dict[str, list[CurvePoint]]:
     """FedRoot's accuracy at other ranks, by method; empty if it cannot be computed."""
-    if asked.curve is None or run.test_set is None or FEDROOT.name not in scores.heads:
+    name = first_of(FEDROOT, strategy.methods())
+    if asked.curve is None or run.test_set is None or name not in scores.heads:
         return {}
-    mask, own = run.config.run.mask_absent, scores.heads[FEDROOT.name]
-    points = curve_points(strategy, asked.curve, run.test_set, own, mask_absent=mask, progress=run.progress)
-    return {FEDROOT.name: points} if points else {}
+    mask, own = run.config.run.mask_absent, scores.heads[name]
+    points = curve_points(strategy, name, asked.curve, run.test_set, own, mask_absent=mask, progress=run.progress)
+    return {name: points} if points else {}
 
 
 def _of_clients(strategy: StatisticsStrategy, federation: Federation) -> dict[str, object]:

@@ -17,7 +17,7 @@ from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
 from fedstats_app.heads import solve_ridge
 from fedstats_app.heads.fedroot import complete
 from fedstats_app.heads.influence import Influence, Judges, LeaveOneOut, LeaveOneOutOfGram, LeaveOneOutOfMeans
-from fedstats_app.methods import FED3R, FEDROOT
+from fedstats_app.methods import FED3R, FEDROOT, first_of
 from fedstats_app.methods.method import FEW_FEATURES
 from fedstats_app.server.accumulator import Asked
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, FeatureStatistics, StatisticsSum
@@ -118,7 +118,7 @@ def measure(
 
 def _ridge_lambda(strategy: StatisticsStrategy, total: FeatureStatistics) -> float:
     """Return that of a head of the run on these features, or where there is none the one that would be chosen."""
-    for name in (FED3R.name, FEDROOT.name):
+    for name in (first_of(FED3R, strategy.heads), first_of(FEDROOT, strategy.heads)):
         head = strategy.heads.get(name)
         if head is not None and strategy.spec_index(name) == 0 and "ridge_lambda" in head.report.parameters:
             return head.report.parameters["ridge_lambda"]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import HeadScores, LinearHead
 from fedstats_app.heads.fedroot import complete
-from fedstats_app.methods import FEDROOT
+from fedstats_app.methods import FEDROOT, first_of
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.report.curve import CurvePoint
 from fedstats_app.server.evaluation_data import ServerTestSet
@@ -133,10 +133,10 @@ def rank_curve(strategy: StatisticsStrategy, feature_dim: int) -> RankCurve | No
     feature_dim : int
         d of the backbone.
     """
-    method = strategy.methods().get(FEDROOT.name)
-    if method is None or strategy.collection.capped is not None or feature_dim > MAX_FEATURE_DIM:
+    name = first_of(FEDROOT, strategy.methods())
+    if not name or strategy.collection.capped is not None or feature_dim > MAX_FEATURE_DIM:
         return None
-    index, own = strategy.spec_index(FEDROOT.name), method.specification.scatter
+    index, own = strategy.spec_index(name), strategy.methods()[name].specification.scatter
     if own is None or not strategy.request.specs[index].gram:
         return None
     return RankCurve(index, [replace(spec, dtype=own.dtype) for spec in CURVE if spec.rank != own.rank])
@@ -144,6 +144,7 @@ def rank_curve(strategy: StatisticsStrategy, feature_dim: int) -> RankCurve | No
 
 def curve_points(
     strategy: StatisticsStrategy,
+    name: str,
     curve: RankCurve,
     test_set: ServerTestSet,
     scores: HeadScores,
@@ -157,6 +158,8 @@ def curve_points(
     ----------
     strategy : StatisticsStrategy
         Finished.
+    name : str
+        Of FedRoot's head: a variant's, where no other is solved.
     curve : RankCurve
         With every client.
     test_set : ServerTestSet
@@ -169,7 +172,7 @@ def curve_points(
     list of CurvePoint
         By growing bytes; none where nothing could be scored.
     """
-    method = strategy.methods()[FEDROOT.name]
+    method = strategy.methods()[name]
     own = method.specification
     if own.scatter is None or not scores.confusion.num_examples:
         return []
@@ -186,6 +189,6 @@ def curve_points(
     heads = {str(spec.rank): (own.feature_map, head) for spec, head in zip(curve.specs, solves, strict=True)}
     found = test_set.evaluate(heads, mask_absent=mask_absent)
     points = [CurvePoint(str(one.rank), curve.wire_bytes(one), found[str(one.rank)].accuracy) for one in curve.specs]
-    wire_bytes = strategy.wire_bytes(FEDROOT.name)
+    wire_bytes = strategy.wire_bytes(name)
     points.append(CurvePoint(str(own.scatter.rank), wire_bytes, scores.confusion.accuracy))
     return sorted(points, key=lambda point: point.wire_bytes)
