@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
+from typing import Literal
 
 from fedstats_app.methods import RECORDS, Uplink
 
@@ -264,3 +266,20 @@ def formula_bytes(method: str, sizes: Sizes) -> int:
     if method not in FORMULAS:
         raise ValueError(f"method: no formula of bytes for {method!r}; there is one for {', '.join(FORMULAS)}")
     return FORMULAS[method](sizes)
+
+
+def verdict(num_bytes: int, printed_megabytes: str) -> Literal["rounded", "truncated", "wrong"]:
+    """Say how a printed number of megabytes (10^6 bytes) follows from the bytes.
+
+    Parameters
+    ----------
+    num_bytes : int
+        By the formula.
+    printed_megabytes : str
+        As the table has it, "110.2" or "1.6e+06". Zeros at the end of a whole number do not count as digits.
+    """
+    printed, exact = Decimal(printed_megabytes), Decimal(num_bytes) / 1_000_000
+    unit = Decimal(1).scaleb(int(printed.normalize().as_tuple().exponent))
+    if exact.quantize(unit, ROUND_HALF_UP) == printed:
+        return "rounded"
+    return "truncated" if exact.quantize(unit, ROUND_DOWN) == printed else "wrong"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fedstats_app.data import DatasetError, partition
+from fedstats_app.data import DatasetError, paper_partitions, partition
 from fedstats_app.data.paper_partitions import dominant_classes, fedcgs_partition, fedcof_partition, fedpac_partition
 from tests.data.conftest import make_dataset
 
@@ -116,10 +116,12 @@ def test_fedcgs_is_the_description_draw_for_draw(num_classes: int, num_clients: 
         assert min(map(len, parts)) >= 10
 
 
-def test_fedcgs_refuses_what_it_cannot_do() -> None:
+def test_fedcgs_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DatasetError, match="5 clients need 50, the data set has 49"):
         fedcgs_partition(np.zeros(49, dtype=np.int64), 5, alpha=0.1, seed=0)
-    with pytest.raises(DatasetError, match=r"1000 attempts at alpha 0\.01"):
+    assert paper_partitions._FEDCGS_MAX_DRAWS == 1000
+    monkeypatch.setattr(paper_partitions, "_FEDCGS_MAX_DRAWS", 20)
+    with pytest.raises(DatasetError, match=r"20 attempts at alpha 0\.01"):
         fedcgs_partition(np.zeros(50, dtype=np.int64), 5, alpha=0.01, seed=0)
 
 

@@ -1,9 +1,7 @@
-from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
-
 import pytest
 
 from fedstats_app.methods import METHODS
-from fedstats_app.report.communication import FORMULAS, Sizes, formula_bytes
+from fedstats_app.report.communication import FORMULAS, Sizes, formula_bytes, verdict
 from tests.support.golden import published_costs
 
 _DIM = {"SqueezeNet": 512, "MobileNetV2": 1280, "ViT-B/16": 768}
@@ -26,15 +24,6 @@ _METHODS = {
 }
 _MEANS_PER_CLASS = {"FedCOF 2 means": 2, "FedCOF 10 means": 10}
 _VERDICTS = {"yes": "rounded", "truncated": "truncated", "NO": "wrong"}
-
-
-def verdict(num_bytes: int, printed_megabytes: str) -> str:
-    """Say how a printed number of megabytes follows from the bytes; zeros at a whole number's end are no digits."""
-    printed, exact = Decimal(printed_megabytes), Decimal(num_bytes) / 1_000_000
-    unit = Decimal(1).scaleb(int(printed.normalize().as_tuple().exponent))
-    if exact.quantize(unit, ROUND_HALF_UP) == printed:
-        return "rounded"
-    return "truncated" if exact.quantize(unit, ROUND_DOWN) == printed else "wrong"
 
 
 def test_formulas_give_every_number_of_the_papers_tables() -> None:
