@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import math
@@ -20,11 +19,11 @@ import fedstats_app
 from fedstats_app.client import evaluation as client_evaluation
 from fedstats_app.client.site import Site
 from fedstats_app.data import load_dataset
-from fedstats_app.grid.curve import CurvePoint
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS
 from fedstats_app.report.advice import advise
+from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.head_file import read_head
 from fedstats_app.server import closed_form
 from fedstats_app.settings.app_config import AppConfig
@@ -115,7 +114,7 @@ def test_which_method_to_take_is_said_on_the_screen_in_the_results_and_in_the_ca
 
 def test_the_folder_has_what_a_method_scores_at_other_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     curves = {"fedncm": [CurvePoint("0", 1000, 0.25), CurvePoint("1", 9000, 0.5)]}
-    monkeypatch.setattr(closed_form, "with_curves", lambda *args: dataclasses.replace(args[-1], curves=curves))
+    monkeypatch.setattr(closed_form, "_curves", lambda *_: curves)
     folder = simulate(tmp_path, method="fedncm")
     found = {
         name: [CurvePoint.from_json(one) for one in curve]

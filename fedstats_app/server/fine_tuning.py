@@ -13,7 +13,7 @@ from fedstats_app.report.record import trained_head_metadata
 from fedstats_app.report.state import SolvedHead, State, best_head
 from fedstats_app.report.tables import training_table
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.server.estimate import TRAINING_PASSES, expected_seconds
+from fedstats_app.server.machine import TRAINING_PASSES, expected_seconds
 from fedstats_app.server.run import Run
 from fedstats_app.server.start_heads import head_of_file, label_word_head
 from fedstats_app.server.training.session import Session
@@ -104,7 +104,12 @@ def _expected(run: Run, trainer: Trainer, clients: Mapping[int, int]) -> float:
         return 0.0
     tuning = run.config.tuning
     rounds = tuning.num_server_rounds * tuning.fraction_tune
-    return expected_seconds(run, clients, trainer.passes * run.config.local.epochs * rounds)
+    return expected_seconds(
+        run.backbone,
+        clients,
+        trainer.passes * run.config.local.epochs * rounds,
+        simulated=run.federation.simulated,
+    )
 
 
 def _test_samples(run: Run, feature_map: FeatureMap) -> Callable[[bool], Samples] | None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.report.client_statistics_file import load_client_statistics, take_over
@@ -19,11 +21,10 @@ from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.statistics_file import load_statistics, save_statistics
-from fedstats_app.server.without_classes import masked_head, sum_without_classes
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSum
 from fedstats_app.statistics.share_caps import ShareCaps
-from fedstats_app.statistics.subtraction import sum_without_client
+from fedstats_app.statistics.subtraction import sum_without_classes, sum_without_client
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
 from fedstats_app.storage.lock import lock_folder
@@ -204,7 +205,7 @@ def _written(
         folder.write_status("running")
         for name, method in methods.items():
             head, header = read_head(old / "heads" / f"{name}.safetensors")
-            head = masked_head(head, classes) if name in masked else method.solve(_sum_for(method, rest))
+            head = _masked(head, classes) if name in masked else method.solve(_sum_for(method, rest))
             result = _result(name, head, rest, before[name], what)
             common = {key: value for key, value in header.items() if key not in _OF_THE_SOLVE}
             feature_map = method.specification.feature_map
@@ -273,6 +274,13 @@ def _result(
         notes=[*head.report.notes, f"{what} was removed; the bytes are those of before"],
         parameters=dict(head.report.parameters),
     )
+
+
+def _masked(head: LinearHead, classes: Sequence[int]) -> LinearHead:
+    """Copy a head so that it never predicts some classes."""
+    present, weight, bias = head.present.clone(), head.weight.clone(), head.bias.clone()
+    present[list(classes)], weight[list(classes)], bias[list(classes)] = False, 0.0, -torch.inf
+    return replace(head, present=present, weight=weight, bias=bias)
 
 
 def _clients(old: Path, removed: Sequence[MergedClient]) -> list[dict[str, Any]]:

@@ -27,8 +27,8 @@ from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
+from fedstats_app.server.machine import warmed_up
 from fedstats_app.server.start_heads import head_of_file, label_word_head
-from fedstats_app.server.warm_up import warmed_up
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.training.request import TrainingRequest

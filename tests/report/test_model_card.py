@@ -8,8 +8,8 @@ import pytest
 import torch
 import yaml
 
-from fedstats_app.grid.curve import CurvePoint
 from fedstats_app.heads import LinearHead
+from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.head_file import HEAD_FORMAT
 from fedstats_app.report.model_card import model_card, write_model_card
 from fedstats_app.report.run_folder import RunFolder

@@ -1,11 +1,14 @@
-"""Small pictures of the server's own test images that a head takes for another class, for the report."""
+"""Pictures for the run folder: plots drawn while the run continues, and test images that a head gets wrong."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -16,6 +19,59 @@ from fedstats_app.report.examples_file import Example, write_examples
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.statistics import FeatureMap
+
+
+class Drawing:
+    """Draws in one thread of its own: torch leaves Python to others while it computes.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Of the plots; None draws nothing.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        # matplotlib's settings are of the process: one at a time.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots")
+        self._drawn: list[Future[None]] = []
+
+    def plots(self, *args: Any, **kwargs: Any) -> None:
+        """Draw what :func:`fedstats_app.report.plots.write.write_plots` draws of these arguments, soon."""
+        if self._folder is not None:
+            self._drawn.append(self._thread.submit(_write, self._folder, *args, **kwargs))
+
+    def finish(self) -> None:
+        """Wait until all is drawn.
+
+        Raises
+        ------
+        Exception
+            What a plot failed with.
+        """
+        for one in self._drawn:
+            one.result()
+
+    def stop(self) -> None:
+        """Draw no more than what has begun."""
+        self._thread.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def drawing(folder: Path | None) -> Iterator[Drawing]:
+    """Give a run its plots; an error in the block ends them too."""
+    made = Drawing(folder)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def _write(folder: Path, *args: Any, **kwargs: Any) -> None:
+    from fedstats_app.report.plots.write import write_plots  # matplotlib takes a second to load
+
+    write_plots(folder, *args, **kwargs)
+
 
 _PAIRS, _PER_PAIR = 6, 5
 _PIXELS = 96  # of the longer side

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedstats_app.grid.asking import Answers
-from fedstats_app.personal.exchange import personal_result, scored
+from fedstats_app.personal.session import personal_result, scored
 from fedstats_app.wire.personal import PersonalMetrics
 
 

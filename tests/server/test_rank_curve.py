@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedstats_app.grid.rank_curve import CURVE, RankCurve
 from fedstats_app.methods import METHODS
 from fedstats_app.rank_rule import OverBudget, RankRule
+from fedstats_app.server.rank_curve import CURVE, RankCurve
 from fedstats_app.statistics import ClientStatistics, ScatterSpec
 from fedstats_app.strategies import Fed3R, FedNCM, FedRoot
 from tests.support.clients import NUM_CLASSES, Clients

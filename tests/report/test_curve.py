@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedstats_app.grid.curve import CurvePoint
+from fedstats_app.report.curve import CurvePoint
 from fedstats_app.storage.files import to_json
 
 
