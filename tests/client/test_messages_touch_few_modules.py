@@ -32,7 +32,7 @@ from tests.support.simulation import site_folder
 
 PACKAGE = Path(fedstats_app.__file__).parent
 # What every message needs, whatever it asks.
-NOT_COUNTED = {"data", "backbones", "config"}
+NOT_COUNTED = {"data", "backbones", "settings"}
 # And what a node with data of its own writes down of every message before it is answered.
 LEDGER = {"client.ledger", "storage.ledger", "wire.keeping"}
 CLASSES = ("ant", "bee")
