@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import DOCUMENTS, blocks, links
+from tests.docs.markdown import blocks
 from tests.support.flower import simulation
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +69,7 @@ def at(folder: Path, home: Path, *words: str) -> str:
 def test_what_its_readme_runs_is_in_the_unpacked_bundle(unpacked: Path) -> None:
     assert (unpacked / "README.md").read_bytes() == (ROOT / "README.md").read_bytes()
     words = [word for block in blocks(unpacked / "README.md", "bash") for word in shlex.split(block.code)]
-    named = [word for word in words if re.fullmatch(r"(conf|deployment|benchmarks|docs)/\S+", word)]
+    named = [word for word in words if re.fullmatch(r"(conf|deployment|research|docs)/\S+", word)]
     assert named and all((unpacked / name).is_file() for name in named)
     # What `pip install -e .` builds from.
     project = tomllib.loads((unpacked / "pyproject.toml").read_text())
@@ -99,16 +99,4 @@ def test_the_bundle_can_be_published(bundle: Path) -> None:
     )
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "fedstats_app").rglob("*.py")}
     assert modules <= set(sizes), "a module is missing from the bundle: some file names are left out by Flower"
-    assert not [name for name in sizes if name.startswith(("tests/", "benchmarks/"))]
-    # Nothing that the README, or a page of the documents, refers to is left behind, but for what no bundle may hold.
-    for page in (ROOT / "README.md", *DOCUMENTS):
-        assert str(page.relative_to(ROOT)) in sizes
-        for target in links(page):
-            named = (page.parent / target.partition("#")[0]).resolve() if not target.startswith("#") else page
-            name = str(named.relative_to(ROOT))
-            assert name in sizes or (page.name != "README.md" and not bundled(name)), f"{page.name}: {target}"
-
-
-def bundled(name: str) -> bool:
-    """Tell whether Flower lets a file of this name into a bundle."""
-    return name.endswith((".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")) and "test" not in name
+    assert not [name for name in sizes if name.startswith(("tests/", "research/", "docs/"))]

@@ -168,7 +168,7 @@ def test_clients_that_raise_leave_the_head_of_the_others(tmp_path: Path) -> None
     """Two of ten clients raise: the head is that of the other eight, and they are named."""
     app = tmp_path / "app"
     shutil.copytree(
-        REPOSITORY, app, ignore=shutil.ignore_patterns(".*", "tests", "*.egg-info", "benchmarks", "__pycache__")
+        REPOSITORY, app, ignore=shutil.ignore_patterns(".*", "tests", "*.egg-info", "research", "__pycache__")
     )
     site = app / "fedstats_app" / "client" / "site.py"
     # In the copy only: what a broken data folder would do.

@@ -40,7 +40,6 @@ def test_settings_and_comments_are_the_app_s_own(made: Path) -> None:
 def test_examples_are_there_and_right(made: Path) -> None:
     names = {path.name for path in (REPOSITORY / "conf").iterdir()}
     assert {path.name for path in (made / "conf").iterdir()} == names
-    assert "fedcof-table-3.toml" in {path.name for path in (made / "conf" / "reproduce").iterdir()}
     AppConfig.from_run_config(parse_config_args([str(made / "conf" / "probe.toml")]))
 
 

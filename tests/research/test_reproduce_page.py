@@ -9,12 +9,8 @@ from research.reproduce.command import main
 from tests.docs.markdown import REPOSITORY, blocks, prose, rows
 
 PAGE = REPOSITORY / "research" / "reproduce.md"
-COMMANDS = [
-    line
-    for block in blocks(PAGE, "bash")
-    for line in block.code.splitlines()
-    if line.startswith("python -m research.reproduce")
-]
+LINES = [line for block in blocks(PAGE, "bash") for line in block.code.splitlines()]
+COMMANDS = [line for line in LINES if line.startswith("python -m research.reproduce")]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
