@@ -12,9 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedstats_app.grid.progress import Progress
 from fedstats_app.report.state import State
 from fedstats_app.server.closed_form import ClosedForm
-from fedstats_app.server.fine_tuning import FineTuning
 from fedstats_app.server.lifetime import how_to_stop, lifetime, quiet_flower
-from fedstats_app.server.personalisation import Personalisation
 from fedstats_app.server.run import Stage, prepare
 from fedstats_app.server.tracking import tracked
 from fedstats_app.settings.app_config import AppConfig
@@ -23,11 +21,15 @@ app = ServerApp()
 
 
 def stages(config: AppConfig) -> list[Stage]:
-    """Return what a run does, in this order; each stage builds on what the one before it has left."""
+    """List what a run does, in this order; each stage builds on the one before and is imported only if asked for."""
     asked: list[Stage] = [ClosedForm()]
     if config.trainer:
+        from fedstats_app.server.fine_tuning import FineTuning
+
         asked.append(FineTuning(config.trainer))
     if config.personal.approaches:
+        from fedstats_app.server.personalisation import Personalisation
+
         asked.append(Personalisation())
     return asked
 

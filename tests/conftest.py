@@ -27,6 +27,14 @@ settings.load_profile("fedstats")
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the large form of long trials, unless `-m` asks for `slow`; the small form runs with all others."""
+    if "slow" not in config.option.markexpr:
+        large = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=large)
+        items[:] = [item for item in items if item not in large]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Let captured logs travel from a worker: file names that are no UTF-8 stand in some, and would end it."""

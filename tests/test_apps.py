@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import math
@@ -20,11 +19,11 @@ import fedstats_app
 from fedstats_app.client import evaluation as client_evaluation
 from fedstats_app.client.site import Site
 from fedstats_app.data import load_dataset
-from fedstats_app.grid.curve import CurvePoint
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS
 from fedstats_app.report.advice import advise
+from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.head_file import read_head
 from fedstats_app.server import closed_form
 from fedstats_app.settings.app_config import AppConfig
@@ -115,7 +114,7 @@ def test_which_method_to_take_is_said_on_the_screen_in_the_results_and_in_the_ca
 
 def test_the_folder_has_what_a_method_scores_at_other_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     curves = {"fedncm": [CurvePoint("0", 1000, 0.25), CurvePoint("1", 9000, 0.5)]}
-    monkeypatch.setattr(closed_form, "with_curves", lambda *args: dataclasses.replace(args[-1], curves=curves))
+    monkeypatch.setattr(closed_form, "_curves", lambda *_: curves)
     folder = simulate(tmp_path, method="fedncm")
     found = {
         name: [CurvePoint.from_json(one) for one in curve]
@@ -150,11 +149,11 @@ def test_float32_on_the_wire_changes_no_prediction(default: Path, tmp_path: Path
 
 
 def test_fedroot_at_full_rank_is_fed3r(default: Path, tmp_path: Path) -> None:
-    options = {"method": "fedroot", "wire_dtype": "float64"}
-    folder = simulate(tmp_path, fedroot_rank="full", fedroot_factor_dtype="float32", **options)
+    method = "fedroot@rank=full@factor-dtype=float32"
+    folder = simulate(tmp_path, method=method, wire_dtype="float64")
     exact, found = (read_json(run, "results.json")["methods"] for run in (default, folder))
-    assert found["fedroot"]["accuracy"] == exact["fed3r"]["accuracy"]
-    assert found["fedroot"]["uplink_bytes"] == found["fedroot"]["wire_bytes"]
+    assert found[method]["accuracy"] == exact["fed3r"]["accuracy"]
+    assert found[method]["uplink_bytes"] == found[method]["wire_bytes"]
 
 
 def test_clients_that_a_budget_has_no_room_for_are_named_and_the_others_keep_it(tmp_path: Path) -> None:
@@ -241,15 +240,14 @@ def test_one_client_makes_fedcof_fedncm(tmp_path: Path) -> None:
 
 
 def test_random_features_travel_as_a_seed(tmp_path: Path) -> None:
-    folder = simulate(
-        tmp_path, method="fedncm,fed3r,fedcgs", fed3r_random_features=64, fedcgs_random_features=48, num_clients=5
-    )
-    fourier, metadata = read_head(folder / "heads" / "fed3r.safetensors")
+    fed3r = "fed3r@random-features=64"
+    folder = simulate(tmp_path, method=f"fedncm,{fed3r},fedcgs", fedcgs_random_features=48, num_clients=5)
+    fourier, metadata = read_head(folder / "heads" / f"{fed3r}.safetensors")
     projected, _ = read_head(folder / "heads" / "fedcgs.safetensors")
     assert (fourier.feature_dim, projected.feature_dim) == (64, 48)
     assert json.loads(metadata["feature-map"])["kind"] == "random-fourier"
-    accuracy = read_json(folder, "results.json")["methods"]["fed3r"]["accuracy"]
-    assert abs(share_right(fedstats_app.load(folder, "fed3r"), 200) - accuracy) < 0.12
+    accuracy = read_json(folder, "results.json")["methods"][fed3r]["accuracy"]
+    assert abs(share_right(fedstats_app.load(folder, fed3r), 200) - accuracy) < 0.12
 
 
 def test_several_means_per_class_send_more_rows(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
+from fedstats_app.cli.check.certificates import check_dates, check_pair, read_certificates
 from fedstats_app.cli.demo import commands
 from fedstats_app.cli.demo.certificates import make_certificates, make_node_key
-from fedstats_app.cli.doctor.certificates import check_dates, check_pair, read_certificates
 from tests.docs.markdown import blocks
 from tests.support.flower import REPOSITORY
 from tests.support.simulation import nodes_of
@@ -128,7 +128,15 @@ def test_a_node_s_requirements_are_some_of_the_project_s() -> None:
     project = requirements(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"])
     node = requirements(lines_of((DEPLOYMENT / "requirements-node.txt").read_text()))
     assert node.items() <= project.items()
-    assert set(project) - set(node) == {"flwr-datasets", "torchvision", "matplotlib", "cryptography", "jinja2", "rich"}
+    assert set(project) - set(node) == {
+        "flwr-datasets",
+        "torchvision",
+        "matplotlib",
+        "cryptography",
+        "jinja2",
+        "rich",
+        "tomli-w",
+    }
 
 
 NODE = """

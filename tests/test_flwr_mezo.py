@@ -11,7 +11,7 @@ import torch
 
 from fedstats_app import replay, simulate
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.training.zeroth_order.log import TrainingFiles
+from fedstats_app.fedmezo.log import TrainingFiles
 from tests.support.flower import REAL_RUNS, Simulation, simulation
 
 pytestmark = REAL_RUNS
@@ -44,7 +44,7 @@ def test_any_number_of_clients_gives_the_same_model(flower: Simulation, tmp_path
         settings = {**SETTINGS, "num-clients": clients, "partitioner": partitioner}
         if not weights:
             words = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items()).replace('"', "'")
-            command = f'FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream -c "{words}"'
+            command = f'flwr run . --stream -c "{words}"'
             folder = flower.bash(command).folder
         else:
             folder = simulate({**settings, "output-dir": str(tmp_path)})

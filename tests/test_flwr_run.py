@@ -153,6 +153,15 @@ def test_more_supernodes_and_another_folder_give_the_same_bytes(
     assert heads(again) == heads(default_run)
 
 
+def test_a_run_without_the_variable_completes_in_an_environment_that_flower_builds(tmp_path: Path) -> None:
+    """The one test that builds an environment: minutes and gigabytes, unless the packages are cached."""
+    options = "method='fedncm' backbone='random:tiny' input-size=16 num-clients=3 plots=false"
+    with simulation(tmp_path / "home") as flower:
+        del flower.environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"]
+        run = flower.bash(f'flwr run . --stream -c "{options}"', timeout=1500)
+        assert run.json("results.json")["num_clients_merged"] == 3
+
+
 def test_a_failed_run_says_so_last(flower: Simulation) -> None:
     run = flower.bash("flwr run . --stream -c \"dataset='folder:/nowhere/at/all' backbone='random:tiny'\"")
     last = run.output.rstrip().splitlines()[-1]
@@ -182,7 +191,7 @@ def test_clients_that_raise_leave_the_head_of_the_others(tmp_path: Path) -> None
     options = "num-clients=10 backbone='random:tiny' feature-cache='off' plots=false wire-dtype='float64'"
     with simulation(tmp_path / "home") as flower:
         # Flower's workers find an installed package before the submitted one, so the copy must come before both.
-        flower.environment.update({"PYTHONPATH": str(app), "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"})
+        flower.environment["PYTHONPATH"] = str(app)
         run = flower.bash(f'flwr run . --stream -c "{options}"', cwd=app)
         assert run.json("results.json")["num_clients_merged"] == 8
         for client in (3, 7):

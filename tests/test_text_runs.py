@@ -134,16 +134,16 @@ def test_texts_are_refused_by_a_head_for_images(
     assert "head fedncm classifies images" in capsys.readouterr().err
 
 
-def test_the_doctor_knows_texts(tmp_path: Path, reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_of_data_knows_texts(tmp_path: Path, reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "run.toml"
     lines = [f'output-dir = "{tmp_path}"', f'cache-dir = "{tmp_path}"', 'device = "cpu"', "num-clients = 4"]
     config.write_text("\n".join(['backbone = "random:tiny-text"', f'dataset = "folder:{reviews}"', *lines]))
-    assert main(["doctor", "--run-config", str(config), "--json"]) == 0
+    assert main(["check", "--data", "--run-config", str(config), "--json"]) == 0
     found = {one["check"]: one["message"] for one in json.loads(capsys.readouterr().out)["findings"]}
     assert "up to 128 tokens, 32 features" in found["backbone"] and "60 texts of 2 classes" in found["data"]
     assert found["texts"] == "60 of 60 read, all readable" and "ms per text" in found["time"]
     config.write_text("\n".join(['backbone = "random:tiny"', f'dataset = "folder:{reviews}"', *lines]))
-    assert main(["doctor", "--run-config", str(config), "--json"]) == 1
+    assert main(["check", "--data", "--run-config", str(config), "--json"]) == 1
     failed = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["level"] == "FAIL"]
     assert [one["message"] for one in failed] == ["random:tiny takes images, the data are texts"]
 

@@ -1,27 +1,18 @@
-"""What the registry holds for each backbone."""
+"""What the registry holds for each backbone, and initial weights that are the same in every process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
+from fedstats_app.backbones.layers import DESCRIPTIONS
 from fedstats_app.backbones.licences import UNKNOWN, Licence
 from fedstats_app.backbones.transform import ImageTransform
-
-
-def _as_it_is(state: Mapping[str, Tensor], source: str) -> Mapping[str, Tensor]:
-    return state
-
-
-def _as_built(network: nn.Module) -> nn.Module:
-    return network
-
-
-def _plainly(network: nn.Module) -> str:
-    return "the network's own pooled output"
-
 
 OfficialWeights = Callable[[], tuple[Mapping[str, Tensor], str]]
 
@@ -61,10 +52,19 @@ class Architecture:
     transform: ImageTransform
     official_weights: OfficialWeights | None = None
     classifier_prefixes: tuple[str, ...] = ()
-    rename_key: Callable[[str], str] = str  # of a key of the file: as it is
-    convert: Callable[[Mapping[str, Tensor], str], Mapping[str, Tensor]] = _as_it_is
-    wrap: Callable[[nn.Module], nn.Module] = _as_built
-    describe: Callable[[nn.Module], str] = _plainly
+    rename_key: Callable[[str], str] = str
+    convert: Callable[[Mapping[str, Tensor], str], Mapping[str, Tensor]] = lambda state, source: state
+    wrap: Callable[[nn.Module], nn.Module] = lambda network: network
+    describe: Callable[[nn.Module], str] = lambda network: DESCRIPTIONS["pooled"]
     identity: str = ""
     licence: Licence = UNKNOWN
     other_sizes: str = ""
+
+
+@contextmanager
+def random_initialisation(name: str) -> Iterator[None]:
+    """Draw initial weights from a stream that depends on the name alone, and leave the caller's stream untouched."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.backbones.batches import automatic_batch_size
-from fedstats_app.backbones.device import resolve_autocast, resolve_device
-from fedstats_app.backbones.engine import TORCH, Engine, openvino_version
+from fedstats_app.backbones.device import automatic_batch_size, resolve_autocast, resolve_device
+from fedstats_app.backbones.engine import Engine, openvino_version
 from fedstats_app.backbones.engine_choice import EngineChoice
 from fedstats_app.backbones.fingerprint import fingerprint_of, measured_feature_dim
 from fedstats_app.backbones.inputs import InOrder, InputTransform, Kind, PaddedBatch
 from fedstats_app.backbones.licences import UNKNOWN, Licence
 
 if TYPE_CHECKING:
-    from fedstats_app.backbones.text.language_head import LanguageHead
+    from fedstats_app.backbones.text.encoders import LanguageHead
 
 
 class Backbone:
@@ -45,7 +44,7 @@ class Backbone:
     weights_source : str
         Where its weights came from, in words.
     batch_size : int or "auto"
-        Samples per forward pass; "auto" for what the device likes (:mod:`fedstats_app.backbones.batches`).
+        Samples per forward pass; "auto" for what the device likes (:mod:`fedstats_app.backbones.device`).
     device : str
         "cpu", "cuda", "cuda:N", "mps", or "auto" (cuda where there is one, else cpu).
     autocast : {"none", "bf16", "fp16"}
@@ -61,9 +60,8 @@ class Backbone:
         Of the weights.
     features : str
         What of the network the features are, in words.
-    engine : {"auto", "torch", "torch-fused", "openvino", "openvino-bf16"}
-        What computes the features of `extract` and `forward_batch`: torch, with or without batch normalisation folded
-        into convolutions, or OpenVINO, one sample an inference
+    engine : {"auto", "torch", "openvino", "openvino-bf16"}
+        What computes the features of `extract` and `forward_batch`: torch, or OpenVINO with one sample an inference
         (:func:`fedstats_app.backbones.engine.chosen_engine`). The module itself is torch's with every engine.
     engine_cache : Path, optional
         Folder of the caches, for networks exported to an engine; by default `default_cache_root()`.
@@ -181,8 +179,7 @@ class Backbone:
         """All that the last bits of features depend on, beside fingerprint and machine."""
         if self._features_by.openvino is not None:
             return self.engine, openvino_version()
-        how = (str(self.batch_size), self.autocast, str(self.channels_last), self.device.type, torch.__version__)
-        return how if self.engine == TORCH else (self.engine, *how)
+        return str(self.batch_size), self.autocast, str(self.channels_last), self.device.type, torch.__version__
 
     def extract(self, samples: Iterable[Any]) -> Iterator[Tensor]:
         """Compute the features of any number of samples, in their order.
@@ -269,17 +266,10 @@ class Backbone:
             ) from error
 
     def _compute(self, batch: Tensor) -> Tensor:
-        network = self._network
-        network.eval()  # every time: whoever holds the module may have called train()
+        self.module.eval()  # every time: whoever holds the module may have called train()
         with torch.inference_mode(), self._precision():
-            features: Tensor = network(batch.to(self.device).contiguous(memory_format=self._memory_format))
+            features: Tensor = self.module(batch.to(self.device).contiguous(memory_format=self._memory_format))
         return features.to(torch.float32, copy=True)  # outside inference mode, so that the copy is no inference tensor
-
-    @functools.cached_property
-    def _network(self) -> nn.Module:
-        """What torch runs for features: the module, or a copy with fewer steps."""
-        fused = self._features_by.fused
-        return self.module if fused is None else fused.to(self.device).to(memory_format=self._memory_format)
 
     @contextlib.contextmanager
     def _precision(self) -> Iterator[None]:

@@ -6,14 +6,13 @@ import functools
 import importlib.util
 from typing import Literal
 
-Engine = Literal["torch", "torch-fused", "openvino", "openvino-bf16"]
+Engine = Literal["torch", "openvino", "openvino-bf16"]
 TORCH: Engine = "torch"
-FUSED: Engine = "torch-fused"
 OPENVINO: Engine = "openvino"
 BFLOAT16: Engine = "openvino-bf16"
-ENGINES = ("auto", TORCH, FUSED, OPENVINO, BFLOAT16)
+ENGINES = ("auto", TORCH, OPENVINO, BFLOAT16)
 # An owner may choose among those whose features are equal but for rounding.
-NODE_ENGINES = ("auto", TORCH, FUSED, OPENVINO)
+NODE_ENGINES = ("auto", TORCH, OPENVINO)
 # Of the difference between features by such an engine and by plain torch, relative to the latter's length.
 BOUND = 1e-4
 # Weights of a network below which OpenVINO's own start takes longer than torch for thousands of images.
@@ -39,15 +38,13 @@ def _installed_version() -> str:
     return metadata.version("openvino")
 
 
-def chosen_engine(asked: str, *, kind: str, device: str, autocast: str, num_weights: int) -> tuple[Engine, str]:
+def chosen_engine(asked: str, *, device: str, autocast: str, num_weights: int) -> tuple[Engine, str]:
     """Return the engine that an option stands for on this machine, and why in words.
 
     Parameters
     ----------
-    asked : {"auto", "torch", "torch-fused", "openvino", "openvino-bf16"}
+    asked : {"auto", "torch", "openvino", "openvino-bf16"}
         "auto" is OpenVINO where it is installed, on the CPU in float32 and for networks that are not small; else torch.
-    kind : {"image", "text"}
-        What the network takes.
     device : str
         Where torch would compute: "cpu", "cuda" or "mps".
     autocast : str
@@ -64,15 +61,13 @@ def chosen_engine(asked: str, *, kind: str, device: str, autocast: str, num_weig
     """
     if asked not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}; got {asked!r}")
-    if asked == FUSED and kind != "image":
-        raise ValueError(f"engine {asked}: it is for images, the backbone takes {kind}s; use engine auto or torch")
     against = {
         f"it computes on the CPU, the device is {device}": device != "cpu",
         f"autocast {autocast} is of torch": autocast != "none",
     }
     reason = next((why for why, holds in against.items() if holds), "")
-    if asked in (TORCH, FUSED):
-        return (TORCH if asked == TORCH else FUSED), "as asked for"
+    if asked == TORCH:
+        return TORCH, "as asked for"
     if asked == "auto":
         if not reason and num_weights < SMALL_NETWORK:
             reason = "the network is small"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import hashlib
 import logging
@@ -14,14 +13,12 @@ from torch import nn
 
 from fedstats_app.backbones.engine import (
     BFLOAT16,
-    FUSED,
     TORCH,
     Engine,
     EngineError,
     chosen_engine,
     openvino_version,
 )
-from fedstats_app.backbones.fusion import fused
 from fedstats_app.backbones.inputs import InputTransform
 from fedstats_app.data.feature_cache_files import default_cache_root
 
@@ -36,7 +33,7 @@ class EngineChoice:
 
     Parameters
     ----------
-    asked : {"auto", "torch", "torch-fused", "openvino", "openvino-bf16"}
+    asked : {"auto", "torch", "openvino", "openvino-bf16"}
         The option.
     module : nn.Module
         The network.
@@ -72,9 +69,7 @@ class EngineChoice:
         cache: Path | None,
     ) -> None:
         number = sum(one.numel() for one in module.parameters())
-        self._chosen, self._reason = chosen_engine(
-            asked, kind=transform.kind, device=device, autocast=autocast, num_weights=number
-        )
+        self._chosen, self._reason = chosen_engine(asked, device=device, autocast=autocast, num_weights=number)
         self._asked, self._module, self._cache = asked, module, cache
         self._weights_fingerprint, self._transform = weights_fingerprint, transform
         self.fingerprint = weights_fingerprint
@@ -90,7 +85,7 @@ class EngineChoice:
         EngineError
             If an engine that was named cannot run the network.
         """
-        if self._chosen in (TORCH, FUSED):
+        if self._chosen == TORCH:
             return None
         from fedstats_app.backbones.openvino_engine import OpenVINOEngine
 
@@ -106,34 +101,15 @@ class EngineChoice:
             return None
         return engine
 
-    @functools.cached_property
-    def fused(self) -> nn.Module | None:
-        """The network for torch with its batch normalisation folded away, on the CPU; None for another engine.
-
-        Raises
-        ------
-        EngineError
-            If that cannot be done.
-        """
-        if self._chosen != FUSED:
-            return None
-        try:
-            # A copy in the usual layout: the module may be on its way to a GPU.
-            plain = copy.deepcopy(self._module).cpu().to(memory_format=torch.contiguous_format).eval()
-            return fused(plain, torch.stack(self._transform.probes()))
-        except EngineError as error:
-            raise EngineError(f"engine {FUSED}: {error}; use engine torch") from error
-
     @property
     def engine(self) -> Engine:
         """What computes the features."""
-        return TORCH if self.openvino is None and self.fused is None else self._chosen
+        return TORCH if self.openvino is None else self._chosen
 
     @property
     def in_words(self) -> str:
         """The engine with its version and precision, and why."""
-        if self.engine in (TORCH, FUSED):
-            how = ", batch normalisation folded into convolutions" if self.engine == FUSED else ""
-            return f"torch {torch.__version__}{how} ({self._reason})"
+        if self.engine == TORCH:
+            return f"torch {torch.__version__} ({self._reason})"
         precision = "bfloat16" if self.engine == BFLOAT16 else "float32"
         return f"OpenVINO {openvino_version()} in {precision} ({self._reason})"

@@ -26,10 +26,6 @@ class InputTransform(Protocol):
         """Side of the square image in pixels, or the most tokens of a text."""
 
     @property
-    def draft_side(self) -> int:
-        """Pixels that must remain of either side of a JPEG that is decoded smaller; 0 to decode it whole."""
-
-    @property
     def spec(self) -> dict[str, object]:
         """All that determines the result, as values that JSON can hold."""
 

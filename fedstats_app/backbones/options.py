@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedstats_app.backbones.arguments import arguments_text, parse_arguments
-from fedstats_app.backbones.engine import ENGINES, FUSED, OPENVINO
-from fedstats_app.backbones.names import HUB, LOCAL, POOLINGS, TIMM, VISION, is_folder_model
-from fedstats_app.backbones.text.names import (
+from fedstats_app.backbones.engine import ENGINES, OPENVINO
+from fedstats_app.backbones.names import (
+    HUB,
+    LOCAL,
     MINILM,
+    POOLINGS,
     SENTENCE,
+    TIMM,
     TINY_TEXT,
     TRANSFORMERS,
+    VISION,
+    is_folder_model,
     is_template,
     is_text_backbone,
 )
@@ -103,23 +108,53 @@ def text_template(value: object) -> object:
 class BackboneOptions(Options):
     """Which network makes the features, and how it is run."""
 
-    backbone: str = option("efficientnet_lite0", backbone_name)
-    backbone_weights: str = option("", text)
-    backbone_arguments: str = option("", network_arguments)
-    backbone_pooling: str = option("auto", one_of(*POOLINGS))
-    input_size: int = option(0, whole(0, 4096))
-    input_mean: str = option("", channels(-1.0, 2.0))
-    input_std: str = option("", channels(0.0, 10.0))
-    jpeg_draft: int = option(0, whole(0, 8))
-    text_max_length: int = option(0, whole(0, 1_000_000))
-    text_pooling: Literal["auto", "mean", "first"] = option("auto", one_of("auto", "mean", "first"))
-    text_template: str = option("", text_template)
-    engine: str = option("auto", one_of(*ENGINES))
-    batch_size: int | Literal["auto"] = option(16, whole(1, 4096, word="auto"))
-    read_threads: int = option(0, whole(0, 64))
-    device: str = option("auto", device_name)
-    autocast: str = option("none", one_of("none", "bf16", "fp16"))
-    channels_last: bool = option(True, flag)
+    backbone: str = option(
+        "efficientnet_lite0",
+        backbone_name,
+        "or squeezenet1_1, mobilenet_v2, resnet18, resnet50, efficientnet_b0, vit_b_16, "
+        "vit_b_32, timm:NAME, random:NAME; for text all-MiniLM-L6-v2, sentence:NAME, "
+        "transformers:NAME (NAME on the hub, or the path of a folder) timm:hf-hub:ORG/NAME, "
+        "timm:local-dir:/PATH, vision:NAME (docs/backbones.md)",
+    )
+    backbone_weights: str = option("", text, '"" = official | random | /PATH/TO/FILE (state dict) or FOLDER of a model')
+    backbone_arguments: str = option(
+        "", network_arguments, 'of timm\'s networks, such as "img_size=224,init_values=1e-5"'
+    )
+    backbone_pooling: str = option(
+        "auto", one_of(*POOLINGS), "auto = what the model's configuration says | pooled | cls | mean | cls+mean"
+    )
+    input_size: int = option(0, whole(0, 4096), "pixels; 0 = 64 for builtin, else the backbone's own")
+    input_mean: str = option(
+        "", channels(-1.0, 2.0), 'of red, green and blue in 0..1, "0.5" or "0.49,0.48,0.45"; "" = that of the weights'
+    )
+    input_std: str = option(
+        "", channels(0.0, 10.0), "likewise; both are part of the transform, on which all nodes must agree"
+    )
+    text_max_length: int = option(0, whole(0, 1_000_000), "tokens of a text; 0 = what the model's folder says")
+    text_pooling: Literal["auto", "mean", "first"] = option(
+        "auto",
+        one_of("auto", "mean", "first"),
+        "mean | first token; auto = what a sentence encoder's folder says, else mean",
+    )
+    text_template: str = option(
+        "", text_template, 'a prompt, "{text} It was {mask}.", or of a pair of columns "{first}? {mask}, {second}"'
+    )
+    engine: str = option(
+        "auto",
+        one_of(*ENGINES),
+        "auto = openvino where installed (extra: fast), on the CPU | torch | openvino | "
+        "openvino-bf16 (faster, features differ by per cents)",
+    )
+    batch_size: int | Literal["auto"] = option(
+        16,
+        whole(1, 4096, word="auto"),
+        "the one shape of every forward pass: it decides the last bits of features; auto = what "
+        "suits the device (docs/backbones.md)",
+    )
+    read_threads: int = option(0, whole(0, 64), "that read and decode images ahead of the network, in each process")
+    device: str = option("auto", device_name, "auto | cpu | cuda | cuda:N | mps")
+    autocast: str = option("none", one_of("none", "bf16", "fp16"), "none | bf16 | fp16, for the forward pass only")
+    channels_last: bool = option(True, flag, "memory layout of images: faster convolutions on most CPUs and GPUs")
     # The architecture's own normalisation layers, or GroupNorm in the place of BatchNorm: training asks for it.
     norm: Literal["batch", "group"] = "batch"
 
@@ -155,12 +190,8 @@ class BackboneOptions(Options):
         for key, value in (("input-mean", self.input_mean), ("input-std", self.input_std)):
             if value and self.takes_text:
                 problems.append(f"{key}: is for images, got {value!r} {with_it}")
-        if self.takes_text and self.jpeg_draft:
-            problems.append(f"jpeg-draft: is for images, got {self.jpeg_draft} {with_it}")
         if self.takes_text and self.input_size:
             problems.append(f"input-size: is for images, text-max-length for texts, got {self.input_size}")
-        if self.engine == FUSED and self.takes_text:
-            problems.append(f"engine: {FUSED} is for images, got backbone {self.backbone!r}")
         if self.engine.startswith(OPENVINO):
             with_it = f"with engine {self.engine!r}"
             if self.device not in ("auto", "cpu"):

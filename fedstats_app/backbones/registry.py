@@ -5,23 +5,35 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import logging
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 from torch import Tensor, nn
 
-from fedstats_app.backbones.architecture import Architecture
+from fedstats_app.backbones.architecture import Architecture, random_initialisation
 from fedstats_app.backbones.arguments import parse_arguments
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
 from fedstats_app.backbones.fingerprint import InputSizeError
-from fedstats_app.backbones.initialisation import random_initialisation
+from fedstats_app.backbones.layers import group_norm
 from fedstats_app.backbones.licences import RANDOM_WEIGHTS
-from fedstats_app.backbones.names import POOLINGS, RANDOM, TIMM, VISION, in_folder, is_folder_model
-from fedstats_app.backbones.normalisation import group_norm
+from fedstats_app.backbones.names import (
+    MINILM,
+    POOLINGS,
+    RANDOM,
+    TIMM,
+    TINY_TEXT,
+    VISION,
+    TextOptions,
+    in_folder,
+    is_folder_model,
+    is_text_backbone,
+)
+from fedstats_app.backbones.options import BackboneOptions, per_channel
 from fedstats_app.backbones.state_files import read_state_file
-from fedstats_app.backbones.text import MINILM, TINY_TEXT, TextOptions, is_text_backbone
 from fedstats_app.backbones.timm_models import timm_architecture
 from fedstats_app.backbones.torchvision_models import TORCHVISION_NAMES, torchvision_architecture
 from fedstats_app.backbones.transform import ImageTransform
@@ -77,7 +89,6 @@ def load_backbone(
     input_size: int = 0,
     mean: tuple[float, float, float] | None = None,
     std: tuple[float, float, float] | None = None,
-    jpeg_draft: int = 0,
     batch_size: int | Literal["auto"] = 32,
     device: str = "auto",
     autocast: str = "none",
@@ -109,9 +120,6 @@ def load_backbone(
     mean, std : tuple of float, optional
         Of the red, green and blue of images, for pixels scaled to 0..1, in place of those that the network was trained
         with. They enter the fingerprint.
-    jpeg_draft : int
-        Above 0: JPEGs are decoded at a half, a quarter or an eighth of their size where so many times input_size remain
-        (:class:`fedstats_app.backbones.transform.ImageTransform`). It enters the fingerprint.
     batch_size, device, autocast, channels_last
         See :class:`Backbone`. They do not enter the fingerprint.
     norm : {"batch", "group"}
@@ -152,8 +160,6 @@ def load_backbone(
     if is_text_backbone(base_name):
         if mean or std:
             raise ValueError(f"backbone {name!r} takes texts: there is no mean and std of them, got {mean} and {std}")
-        if jpeg_draft:
-            raise ValueError(f"backbone {name!r} takes texts: they are no JPEGs, got jpeg_draft {jpeg_draft}")
         if arguments or pooling != "auto":
             raise ValueError(f"backbone {name!r} takes texts: it has text-pooling, got {arguments!r} and {pooling!r}")
         from fedstats_app.backbones.text.loading import load_text_backbone
@@ -188,7 +194,7 @@ def load_backbone(
     identity, transform = architecture.identity, architecture.transform
     if input_size:
         transform = dataclasses.replace(transform, input_size=input_size)
-    transform = dataclasses.replace(transform, mean=mean or transform.mean, std=std or transform.std, draft=jpeg_draft)
+    transform = dataclasses.replace(transform, mean=mean or transform.mean, std=std or transform.std)
     try:
         return Backbone(
             f"{RANDOM}{base_name}" if weights == "random" else base_name,
@@ -239,3 +245,39 @@ def _weights(architecture: Architecture, name: str, weights: str) -> tuple[Mappi
     if architecture.official_weights is None:
         raise WeightsError(f"backbone {name!r} has no official weights: use '{RANDOM}{name}', or name a file")
     return architecture.official_weights()
+
+
+logger = logging.getLogger("fedstats_app")
+
+
+@functools.lru_cache(maxsize=1)
+def loaded_backbone(options: BackboneOptions, engine_cache: Path | None = None) -> Backbone:
+    """Return a backbone as its options say; those of a run are :meth:`fedstats_app.settings.AppConfig.backbone_for`.
+
+    Parameters
+    ----------
+    options : BackboneOptions
+        As they are used.
+    engine_cache : Path, optional
+        Folder of the caches, for networks exported to an engine.
+    """
+    started = time.perf_counter()
+    backbone = load_backbone(
+        options.backbone,
+        weights=options.backbone_weights,
+        input_size=options.text_max_length if options.takes_text else options.input_size,
+        mean=per_channel(options.input_mean),
+        std=per_channel(options.input_std),
+        batch_size=options.batch_size,
+        device=options.device,
+        autocast=options.autocast,
+        channels_last=options.channels_last,
+        norm=options.norm,
+        text=TextOptions(options.text_pooling, options.text_template),
+        arguments=options.backbone_arguments,
+        pooling=options.backbone_pooling,
+        engine=options.engine,
+        engine_cache=engine_cache,
+    )
+    logger.info("loaded %r in %.1f s", backbone, time.perf_counter() - started)
+    return backbone

@@ -33,8 +33,10 @@ def check_kind(dataset: Dataset, backbone: Backbone) -> None:
         )
 
 
-def samples_for(dataset: Dataset, indices: NDArray[np.int64], backbone: Backbone) -> TextSamples | ImageSamples:
-    """Return samples of either kind for training.
+class DatasetSamples:
+    """Transformed samples of either kind with labels; what cannot be read is counted, named in the log and left out.
+
+    Samples that fit into ``MEMORY_FOR_SAMPLES`` together are read once; others whenever they are asked for.
 
     Parameters
     ----------
@@ -45,20 +47,23 @@ def samples_for(dataset: Dataset, indices: NDArray[np.int64], backbone: Backbone
     backbone : Backbone
         Whose transform they go through.
 
+    Attributes
+    ----------
+    labels : Tensor
+        (m,) int64, of the readable ones, in their order.
+    positions : Tensor
+        (m,) int64 in [0, n), which those are.
+    num_unreadable : int
+        n - m.
+
     Raises
     ------
     ValueError
         If the data are of another kind than the backbone takes.
     """
-    check_kind(dataset, backbone)
-    kind = TextSamples if backbone.kind == "text" else ImageSamples
-    return kind(dataset, indices, backbone)
-
-
-class _TransformedSamples:
-    """Samples whose transformed inputs are read once if all of them are small, else whenever they are asked for."""
 
     def __init__(self, dataset: Dataset, indices: NDArray[np.int64], backbone: Backbone) -> None:
+        check_kind(dataset, backbone)
         self._dataset, self._backbone = dataset, backbone
         largest = max(int(np.prod(shape)) for shape in backbone.transform.shapes) * backbone.transform.dtype.itemsize
         keep = len(indices) * largest <= MEMORY_FOR_SAMPLES
@@ -79,54 +84,21 @@ class _TransformedSamples:
         self.labels = torch.from_numpy(np.array(dataset.labels[self._indices], dtype=np.int64))
         self.num_unreadable = len(indices) - len(positions)
 
-    def _stacked(self, indices: Tensor) -> Tensor:
+    def inputs(self, indices: Tensor) -> Tensor:
+        """Read some samples by their positions (b,).
+
+        Returns
+        -------
+        Tensor
+            Images (b, 3, H, W) float32 in the backbone's memory layout; or token ids and attention masks (b, 2, T)
+            int64, T that of the longest text.
+        """
         if self._inputs is not None:
             chosen = [self._inputs[position] for position in indices.tolist()]
         else:
             chosen = [self._read(index) for index in self._indices[indices.numpy()].tolist()]
-        return self._backbone.transform.stack(chosen)
+        layout = torch.channels_last if self._backbone.channels_last else torch.contiguous_format
+        return self._backbone.transform.stack(chosen).contiguous(memory_format=layout)
 
     def _read(self, index: int) -> Tensor:
-        transform = self._backbone.transform
-        return transform(self._dataset.sample(index, transform.draft_side))
-
-
-class ImageSamples(_TransformedSamples):
-    """Images and labels; what cannot be read is counted, named in the log and left out.
-
-    Images that fit into ``MEMORY_FOR_SAMPLES`` together are read once; others whenever they are asked for.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        Where the samples are.
-    indices : ndarray
-        (n,) which ones.
-    backbone : Backbone
-        Whose transform they go through.
-
-    Attributes
-    ----------
-    labels : Tensor
-        (m,) int64, of the readable ones, in their order.
-    positions : Tensor
-        (m,) int64 in [0, n), which those are.
-    num_unreadable : int
-        n - m.
-    """
-
-    def inputs(self, indices: Tensor) -> Tensor:
-        """Return (b, 3, H, W) float32 images by their positions (b,), in the backbone's memory layout."""
-        layout = torch.channels_last if self._backbone.channels_last else torch.contiguous_format
-        return self._stacked(indices).contiguous(memory_format=layout)
-
-
-class TextSamples(_TransformedSamples):
-    """Texts as tokens, and labels; what cannot be read is counted, named in the log and left out.
-
-    Parameters and attributes are those of :class:`ImageSamples`. The tokens of a text are found once in a process.
-    """
-
-    def inputs(self, indices: Tensor) -> Tensor:
-        """Return (b, 2, T) int64 token ids and attention masks by their positions (b,), T that of the longest text."""
-        return self._stacked(indices)
+        return self._backbone.transform(self._dataset.sample(index))

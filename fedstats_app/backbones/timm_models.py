@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from fedstats_app.backbones.architecture import Architecture
 from fedstats_app.backbones.arguments import Argument, arguments_text
 from fedstats_app.backbones.hub import hub_folder
+from fedstats_app.backbones.layers import DESCRIPTIONS, PooledTokens
 from fedstats_app.backbones.licences import first_known, licence_named, licence_of_hub_name
 from fedstats_app.backbones.names import HUB, LOCAL, TIMM
-from fedstats_app.backbones.pooling import DESCRIPTIONS, PooledTokens
 from fedstats_app.backbones.state_files import read_state_file
 from fedstats_app.backbones.timm_folder import TimmFolder, read_timm_folder
 from fedstats_app.backbones.transform import ImageTransform

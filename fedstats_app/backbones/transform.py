@@ -33,16 +33,12 @@ class ImageTransform:
         Per channel (red, green, blue), for pixels scaled to 0..1.
     interpolation : str
         Name of one of PIL's resampling filters in lower case; PIL widens it when it shrinks an image (antialias).
-    draft : int
-        Above 0: JPEG files are decoded at a half, a quarter or an eighth of their size where so many times input_size
-        remain of either side. It is applied where files are read (``draft_side``), not to images that are decoded.
     """
 
     input_size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     interpolation: str = "bilinear"
-    draft: int = 0
     kind: ClassVar[Literal["image"]] = "image"
     dtype: ClassVar[torch.dtype] = torch.float32
 
@@ -52,8 +48,6 @@ class ImageTransform:
             raise ValueError(f"input_size must be at least 1 pixel, got {self.input_size}")
         if self.interpolation not in filters:
             raise ValueError(f"interpolation must be one of {', '.join(filters)}, got {self.interpolation!r}")
-        if self.draft < 0:
-            raise ValueError(f"draft must be at least 0, got {self.draft}")
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise ValueError(f"mean and std need 3 values each, std above 0; got mean {self.mean}, std {self.std}")
 
@@ -75,16 +69,9 @@ class ImageTransform:
         return torch.stack(tuple(inputs))
 
     @property
-    def draft_side(self) -> int:
-        """Pixels that must remain of either side of a JPEG that is decoded smaller; 0 where it is decoded whole."""
-        return self.draft * self.input_size
-
-    @property
     def spec(self) -> dict[str, object]:
         """All that determines the result, as values that JSON can hold."""
         fields = dataclasses.asdict(self)
-        if not self.draft:
-            del fields["draft"]  # fingerprints are those of before there was such a thing
         return {**fields, "mean": list(self.mean), "std": list(self.std), "resize": "stretch", "antialias": True}
 
     def __call__(self, image: Image.Image) -> Tensor:

@@ -37,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: 0 if all is well; 1 if the command found something wrong (an unreadable image, a FAIL of the
-        doctor); 2 if it could not do its work; 130 after Ctrl-C. Wrong arguments and `--help` end the process instead,
-        as argparse does.
+        The exit code: 0 if all is well; 1 if the command found something wrong (an unreadable image, a FAIL of
+        `check`); 2 if it could not do its work; 130 after Ctrl-C. Wrong arguments and `--help` end the process, as
+        argparse does.
     """
     arguments = parsed(argv)
     try:

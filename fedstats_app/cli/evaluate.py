@@ -20,7 +20,7 @@ from fedstats_app.data.clients import data_spec
 from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, MarginHistograms, margin_bins
 from fedstats_app.report.classifier import Classifier
-from fedstats_app.report.intervals import wilson_interval
+from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.storage.files import to_json
 
 # Scores of so many images are in memory at a time.
@@ -139,7 +139,7 @@ def evaluate(classifier: Classifier, dataset: Dataset, progress: Progress | None
     with (progress or Progress()).doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
         for start in range(0, len(dataset), CHUNK):
             chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
-            samples = readable(dataset, chunk, read, unreadable, draft_side=classifier.backbone.transform.draft_side)
+            samples = readable(dataset, chunk, read, unreadable)
             scores = classifier.scores(counted(samples, step))
             step.at(chunk.stop)
             confusion += ConfusionMatrix.from_predictions(labels[read], scores.argmax(dim=1), num_classes)

@@ -12,14 +12,14 @@ from fedstats_app.cli.errors import CommandError
 def run(arguments: argparse.Namespace) -> int:
     """Run a SuperNode in this process until it ends."""
     try:
-        from fedstats_app.supernode.flower import node_config_of, run_supernode
-        from fedstats_app.supernode.process import command
+        from fedstats_app.cli.supernode.flower import node_config_of, run_supernode
+        from fedstats_app.cli.supernode.process import command
     except ImportError as error:
         raise CommandError(
             f"the Flower installed here is not one that this command knows ({error}): install one that "
             f"fedstats-app {__version__} names, or use flower-supernode, which runs any app that the server sends"
         ) from error
-    from fedstats_app.supernode.bundle import CodePolicy
+    from fedstats_app.cli.supernode.bundle import CodePolicy
 
     policy = CodePolicy.of(node_config_of(arguments.others), any_app=arguments.any_app)
     print(f"fedstats node: {_in_words(policy.approved, any_app=policy.any_app)}", flush=True)

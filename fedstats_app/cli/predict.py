@@ -14,7 +14,7 @@ from fedstats_app.cli.progress import counted, told
 from fedstats_app.cli.sample_files import find_samples, readable, refuse_absent, tell_unreadable
 from fedstats_app.cli.text import WIDTH, percent, printable
 from fedstats_app.data import Dataset
-from fedstats_app.data.unlabelled import unlabelled_texts
+from fedstats_app.data.loading import unlabelled_texts
 from fedstats_app.grid.progress import Progress
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.storage.files import to_json
@@ -97,7 +97,7 @@ def _predictions(
     with progress.doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
         for start in range(0, len(dataset), CHUNK):
             chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
-            samples = readable(dataset, chunk, read, unreadable, draft_side=classifier.backbone.transform.draft_side)
+            samples = readable(dataset, chunk, read, unreadable)
             rankings = classifier.top(counted(samples, step), top)
             step.at(chunk.stop)
             for index, ranking in zip(read, rankings, strict=True):

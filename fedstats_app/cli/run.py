@@ -9,8 +9,7 @@ from fedstats_app.cli import COULD_NOT_WORK
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.settings import read_all_settings, settings_of_app
 from fedstats_app.settings.option import ConfigError
-from fedstats_app.simulation.engine import simulate
-from fedstats_app.simulation.flower import UnknownFlower
+from fedstats_app.simulation import UnknownFlower, simulate
 
 
 def run(arguments: argparse.Namespace) -> int:

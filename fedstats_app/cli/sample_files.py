@@ -12,8 +12,8 @@ from fedstats_app.cli.text import printable
 from fedstats_app.data import Dataset, Sample, UnreadableSampleError
 from fedstats_app.data.dataset import Kind
 from fedstats_app.data.folder_layout import SUFFIXES, visible_files
+from fedstats_app.data.loading import TABLES, unlabelled_files, unlabelled_table
 from fedstats_app.data.table import ColumnChoice
-from fedstats_app.data.unlabelled import TABLES, unlabelled_files, unlabelled_table
 from fedstats_app.storage.json_digest import read_json_file
 
 
@@ -25,7 +25,7 @@ def find_samples(
     Parameters
     ----------
     names : sequence of str
-        Files and folders as `find_files` takes them, and tables (`fedstats_app.data.unlabelled.TABLES`).
+        Files and folders as `find_files` takes them, and tables (`fedstats_app.data.loading.TABLES`).
     kind : {"image", "text"}
         What is wanted.
     arguments : argparse.Namespace
@@ -113,9 +113,7 @@ def refuse_absent(names: Sequence[str]) -> None:
         raise CommandError(f"{printable(names[0], 1000)}: no such file or folder{more}")
 
 
-def readable(
-    dataset: Dataset, indices: Sequence[int], read: list[int], unreadable: dict[str, str], *, draft_side: int = 0
-) -> Iterator[Sample]:
+def readable(dataset: Dataset, indices: Sequence[int], read: list[int], unreadable: dict[str, str]) -> Iterator[Sample]:
     """Yield the samples that can be read, one in memory at a time.
 
     Parameters
@@ -128,12 +126,10 @@ def readable(
         The index of every sample yielded is appended.
     unreadable : dict
         Gets the name and the reason of every other.
-    draft_side : int
-        That of the transform which they are for (:meth:`fedstats_app.data.Dataset.sample`).
     """
     for index in indices:
         try:
-            sample = dataset.sample(index, draft_side)
+            sample = dataset.sample(index)
         except UnreadableSampleError as error:
             unreadable[error.name] = error.reason
             continue

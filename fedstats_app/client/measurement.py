@@ -8,15 +8,15 @@ from collections import OrderedDict
 import torch
 
 from fedstats_app.client.site import Site
+from fedstats_app.fedmezo.directions import Probe
+from fedstats_app.fedmezo.log import NodeFiles
+from fedstats_app.fedmezo.measures import check_reading, curvatures, losses_by_temperature
+from fedstats_app.fedmezo.perturbation import Perturbation, projected_gradients
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.privacy import LARGEST_LOSS, mean_loss_above_floor
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, SelectedSamples, batch_order
-from fedstats_app.training.zeroth_order.directions import Probe
-from fedstats_app.training.zeroth_order.log import NodeFiles
-from fedstats_app.training.zeroth_order.measures import check_reading, curvatures, losses_by_temperature
-from fedstats_app.training.zeroth_order.perturbation import Perturbation, projected_gradients
-from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, MezoRequest
 
 logger = logging.getLogger("fedstats_app")

@@ -23,16 +23,15 @@ from torch import Tensor
 from fedstats_app.client.measurement import ClientSamples, Measurement
 from fedstats_app.client.site import Site
 from fedstats_app.client.training import scored
+from fedstats_app.fedmezo.log import NodeFiles
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.privacy import NodePolicy
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import node_of, run_of
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples
-from fedstats_app.training.zeroth_order.log import NodeFiles
-from fedstats_app.training.zeroth_order.model import build_model, make_replica
-from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.mezo import Behind, MezoReply, MezoRequest, mezo_reply, read_mezo_request
 from fedstats_app.wire.reading import from_values, to_values
@@ -224,18 +223,15 @@ class NodeReplica:
         before = replica.round
         if before > target:
             return Behind(-1)
-        if request.coefficients is not None:
-            replica.load_coefficients(request.coefficients, target)
-        else:
-            first = target - len(updates)  # the round before those that came with the request
-            if before < first:
-                log = self.files.load_log(self.setup.num_directions)
-                if len(log) < first:
-                    return Behind(max(before, len(log)))
-                replica.apply(log[before:first])
-            replica.apply(updates[replica.round - first :])
-            if replica.round != before:  # else it was done for another client of the same message
-                self.files.extend_log(updates, first + 1)
+        first = target - len(updates)  # the round before those that came with the request
+        if before < first:
+            log = self.files.load_log(self.setup.num_directions)
+            if len(log) < first:
+                return Behind(max(before, len(log)))
+            replica.apply(log[before:first])
+        replica.apply(updates[replica.round - first :])
+        if replica.round != before:  # else it was done for another client of the same message
+            self.files.extend_log(updates, first + 1)
         if replica.round != before and (self._node.data_path or replica.round % SNAPSHOT_EVERY == 0):
             self.files.save_replica(replica.state(), replica.round, self._current_digest())
         return None

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.backbones.loading import loaded_backbone
-from fedstats_app.backbones.samples import samples_for
+from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.backbones.samples import DatasetSamples
 from fedstats_app.client.ledger import Ledger, ledger_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
-from fedstats_app.data.flips import flipped, with_mirror_images
+from fedstats_app.data.subset import flipped, with_mirror_images
 from fedstats_app.methods import RECORDS
 from fedstats_app.privacy import Cells, NodePolicy
 from fedstats_app.settings.app_config import AppConfig
@@ -257,7 +257,7 @@ def samples_of(
     And (m,) int64, the positions in ``indices`` of those that could be read.
     """
     if request.tune != "probe":
-        found_samples = samples_for(dataset, indices, reader.backbone)
+        found_samples = DatasetSamples(dataset, indices, reader.backbone)
         return found_samples, found_samples.positions
     dim = head_dim(request, reader.backbone)
     features, positions = [torch.empty(0, dim)], [torch.empty(0, dtype=torch.int64)]

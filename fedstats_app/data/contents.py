@@ -1,11 +1,22 @@
-"""What a sample holds, as bytes and as a digest, without decoding an image."""
+"""What a sample holds, as bytes and as a digest, without decoding an image; and cells of samples answered together.
+
+Sums over many sets of samples can be added and subtracted. If each set is a union of cells, and a cell has as many
+samples as the floor, so has every difference. Which cell a sample is in depends on what it holds, not on a seed: the
+same data give the same cells, whoever asks.
+"""
+
+from __future__ import annotations
 
 import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from PIL import Image
 
 from fedstats_app.data.dataset import UNREADABLE, Dataset
+from fedstats_app.storage.ledger import ID_BYTES
 
 DIGEST_BYTES = 16
 # Of images in memory, those that mode, size and bytes describe completely.
@@ -64,3 +75,58 @@ def sample_digest(dataset: Dataset, index: int) -> bytes | None:
 
 def _form(image: Image.Image) -> str:
     return f"{image.mode} {image.size}" if image.mode in _PLAIN_MODES and not image.info else ""
+
+
+def sample_identities(dataset: Dataset) -> list[bytes]:
+    """Return what identifies each sample: a digest of its file or text, and which of several equal ones it is.
+
+    No image is decoded. A sample that cannot be opened goes by its name.
+    """
+    seen: Counter[tuple[int, bytes]] = Counter()
+    found = []
+    for index, label in enumerate(dataset.labels.tolist()):
+        content = sample_content(dataset, index)
+        digest = hashlib.blake2b(content.kind.encode() + b"\0" + content.data, digest_size=ID_BYTES).digest()
+        copy = seen[label, digest]
+        seen[label, digest] += 1
+        found.append(
+            hashlib.blake2b(digest + copy.to_bytes(8, "little"), digest_size=ID_BYTES).digest() if copy else digest
+        )
+    return found
+
+
+def draw_cells(identities: Sequence[bytes], floor: int, fraction: float) -> list[tuple[bool, list[bytes]]]:
+    """Divide samples of one class into cells, those that are held out for evaluation first.
+
+    Parameters
+    ----------
+    identities : sequence of bytes
+        All different.
+    floor : int
+        The fewest samples of a cell; at least 1 in any case.
+    fraction : float
+        Share to hold out, in [0, 1). Where it is a sample or more, it is at least the floor, and leaves at least the
+        floor; where both is impossible nothing is held out.
+
+    Returns
+    -------
+    list of (bool, list of bytes)
+        Whether a cell is held out, and who is in it; none where there are fewer samples than the floor.
+    """
+    floor, number = max(floor, 1), len(identities)
+    if number < floor:
+        return []
+    held_out = round(fraction * number)
+    if held_out:
+        held_out = min(max(held_out, floor), number - floor)
+    if held_out < floor:
+        held_out = 0
+    drawn = sorted(identities)
+    parts = ((True, drawn[:held_out]), (False, drawn[held_out:]))
+    return [(held, cell) for held, part in parts for cell in _split(part, len(part) // floor)]
+
+
+def _split(samples: list[bytes], number: int) -> list[list[bytes]]:
+    """Split samples into so many runs whose sizes differ by at most one."""
+    bounds = [len(samples) * i // number for i in range(number + 1)] if number else []
+    return [samples[low:high] for low, high in itertools.pairwise(bounds)]

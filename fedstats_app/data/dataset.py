@@ -173,15 +173,13 @@ class Dataset:
         """Return the number of samples n."""
         return len(self.labels)
 
-    def sample(self, index: int, draft_side: int = 0) -> Sample:
+    def sample(self, index: int) -> Sample:
         """Read one image, as 8-bit RGB by the rule of `to_rgb`, or one text.
 
         Parameters
         ----------
         index : int
             In ``[0, n)``.
-        draft_side : int
-            Of `to_rgb`.
 
         Returns
         -------
@@ -202,7 +200,7 @@ class Dataset:
             if isinstance(opened, str):
                 return opened
             with opened as image:
-                return to_rgb(image, draft_side)
+                return to_rgb(image)
         except UNREADABLE as error:
             reason = str(error) if isinstance(error, DatasetError) else f"{type(error).__name__}: {error}"
             raise UnreadableSampleError(self.sample_name(index), reason, self.kind) from error

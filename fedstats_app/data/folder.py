@@ -1,5 +1,7 @@
 """Images or texts in folders, one per class."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +23,34 @@ from fedstats_app.data.folder_layout import (
     visible_folders,
 )
 from fedstats_app.data.paths import existing_path
-from fedstats_app.data.text_files import read_text
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8.
+
+    Raises
+    ------
+    DatasetError
+        If it is an image, or no UTF-8; the message does not name the file.
+    OSError
+        If it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        kind = _image_format(path)
+        what = f"it is an image ({kind})" if kind else f"it is not in UTF-8 (byte {error.start} cannot be read)"
+        raise DatasetError(f"a text is wanted here, and {what}") from error
+
+
+def _image_format(path: Path) -> str:
+    """Return the name of an image's format, "" of what is no image."""
+    try:
+        with Image.open(path) as image:
+            return image.format or ""
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return ""
+
 
 _NAMED = 5
 

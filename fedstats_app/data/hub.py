@@ -1,10 +1,113 @@
-"""Data sets of images or texts from the Hugging Face hub."""
+"""Data sets of the library `datasets`: from the Hugging Face hub, or saved by `save_to_disk`."""
+
+from __future__ import annotations
 
 import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedstats_app.data.dataset import Dataset, DatasetError
+from fedstats_app.data.folder_layout import visible_folders
+from fedstats_app.data.paths import existing_path
 from fedstats_app.data.splits import choose_splits
-from fedstats_app.data.table import ColumnChoice, quiet_progress, table_dataset
+from fedstats_app.data.table import ColumnChoice, files_fingerprint, quiet_progress, table_dataset
+
+if TYPE_CHECKING:
+    import datasets
+
+_TABLE = ("state.json", "dataset_info.json")
+_SPLITS = "dataset_dict.json"
+_PARTITION = re.compile(r"partition_([0-9]+)")
+PARTITION_COLUMN = "partition"
+
+
+def is_arrow(folder: Path) -> bool:
+    """Return whether a folder is one that `datasets.save_to_disk` or `flwr-datasets create` has made."""
+    return is_table_folder(folder) or (folder / _SPLITS).is_file() or bool(_partitions(folder))
+
+
+def load_arrow(path: str, split: str, columns: ColumnChoice) -> Dataset | None:
+    """Load what `datasets.save_to_disk` has saved, or the partitions that `flwr-datasets create` makes.
+
+    A `Dataset` is training data; of a `DatasetDict` the splits are chosen by their names (`choose_splits`), a single
+    one of another name being training data. Of folders ``partition_0``, ``partition_1``, ... the rows follow one
+    another, and the column ``partition`` holds their numbers. Nothing is unpickled.
+
+    Parameters
+    ----------
+    path : str
+        The folder, absolute or starting with ``~``.
+    split : {"train", "test"}
+        Which part.
+    columns : ColumnChoice
+        The user's.
+
+    Returns
+    -------
+    Dataset or None
+        None if the test split is asked for and there is none.
+
+    Raises
+    ------
+    DatasetError
+        If the path is relative or missing, if nothing saved is there or it cannot be read, or for what `choose_column`
+        and `read_labels` refuse.
+    """
+    spec = f"arrow:{path}"
+    root = existing_path(path, owner=spec)
+    if not is_arrow(root):
+        raise DatasetError(
+            f"{spec}: {root} is not a folder that datasets' save_to_disk or `flwr-datasets create` has made: neither "
+            f"{_SPLITS} nor {' and '.join(_TABLE)} is there, nor in folders partition_0, partition_1, ..."
+        )
+    tables, notes = _load(root, spec)
+    if split not in tables:
+        return None
+    # All files of the folder, whichever split they belong to: few, and each is known by its size and its ends.
+    files = sorted(file for file in root.rglob("*") if file.suffix in (".arrow", ".json"))
+    fingerprint = files_fingerprint("arrow", split, files)
+    return table_dataset(spec, split, tables, columns, fingerprint, notes=notes, folder=root)
+
+
+def is_table_folder(folder: Path) -> bool:
+    """Return whether a folder holds one saved table, without splits."""
+    return all((folder / name).is_file() for name in _TABLE)
+
+
+def _partitions(folder: Path) -> dict[int, Path]:
+    """Return the folders of partitions by their numbers, in that order."""
+    names = visible_folders(folder) if folder.is_dir() else []
+    numbered = {int(match[1]): folder / name for name in names if (match := _PARTITION.fullmatch(name))}
+    return {number: path for number, path in sorted(numbered.items()) if is_table_folder(path)}
+
+
+def _load(root: Path, spec: str) -> tuple[dict[str, datasets.Dataset], tuple[str, ...]]:
+    """Return the tables of the splits that are used, and how they were chosen where that is worth a note."""
+    import datasets
+
+    try:
+        with quiet_progress():
+            if partitions := _partitions(root):
+                tables = {number: datasets.Dataset.load_from_disk(str(path)) for number, path in partitions.items()}
+                numbers = [number for number, table in tables.items() for _ in range(len(table))]
+                whole = datasets.concatenate_datasets([*tables.values()])
+                if PARTITION_COLUMN not in whole.column_names:
+                    whole = whole.add_column(PARTITION_COLUMN, numbers)
+                note = f"{len(partitions)} partitions: partition-column = 'partition' makes a client of each"
+                return {"train": whole}, (note,)
+            if is_table_folder(root):
+                return {"train": datasets.Dataset.load_from_disk(str(root))}, ()
+            saved = datasets.DatasetDict.load_from_disk(str(root))
+    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
+        raise DatasetError(f"{spec}: {root} cannot be read ({type(error).__name__}: {error})") from error
+    chosen = choose_splits(saved)
+    train = chosen.train or (next(iter(saved)) if len(saved) == 1 else None)
+    if train is None:
+        raise DatasetError(f"{spec}: none of the splits {sorted(saved)} of {root} is for training")
+    parts = {"train": train, "test": chosen.test}
+    return {part: saved[name] for part, name in parts.items() if name is not None}, chosen.notes
+
 
 _HUB_TIMEOUT_SECONDS = 20.0
 _OFFLINE_HELP = (

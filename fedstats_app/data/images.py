@@ -11,7 +11,7 @@ _GREY_16_BIT_MODES = frozenset({"I", "I;16", "I;16L", "I;16B", "I;16N"})
 _MAX_16_BIT = 65535
 
 
-def to_rgb(image: Image.Image, draft_side: int = 0) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
     """Return an image as 8-bit RGB, the same way for every source of data.
 
     In this order: the first frame of several; the orientation that the EXIF data ask for; 16-bit grey (modes ``I;16*``,
@@ -25,9 +25,6 @@ def to_rgb(image: Image.Image, draft_side: int = 0) -> Image.Image:
     ----------
     image : PIL.Image.Image
         Any image; it may still be unread. It is left as it is, but for being read.
-    draft_side : int
-        Above 0: an unread JPEG is decoded at a half, a quarter or an eighth of its size if at least so many pixels of
-        either side remain. libjpeg averages blocks of pixels by their frequencies, so colours differ a little.
 
     Returns
     -------
@@ -47,8 +44,6 @@ def to_rgb(image: Image.Image, draft_side: int = 0) -> Image.Image:
     _refuse_decompression_bomb(image)
     if image.tell() != 0:
         image.seek(0)
-    if draft_side:
-        image.draft(None, (draft_side, draft_side))  # only JPEGs have such a thing
     upright = ImageOps.exif_transpose(image)
     if upright.mode in _GREY_16_BIT_MODES:
         return _grey_16_to_8_bit(upright).convert("RGB")

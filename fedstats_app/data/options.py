@@ -43,15 +43,30 @@ def column_and_value(value: object) -> object:
 class DataOptions(Options):
     """Where samples come from, and what clients keep of theirs for evaluation."""
 
-    dataset: str = option("builtin", dataset_spec)
-    test_dataset: str = option("", empty_or(dataset_spec))
-    image_column: str = option("", text)
-    text_column: str = option("", text)
-    label_column: str = option("", text)
-    folder_levels: str = option("auto", one_of(*FOLDER_LEVELS))
-    holdout_fraction: float = option(0.2, number(0.0, 0.9, open_low=True))
-    classes: str = option("", word_list)
-    left_out_domain: str = option("", empty_or(column_and_value))
+    dataset: str = option(
+        "builtin",
+        dataset_spec,
+        "builtin | hub:NAME | folder:/PATH | parquet:/PATH | csv:/PATH | arrow:/PATH | "
+        "synthetic:C:/PATH (research/performance.md); (real SuperNodes: data-path)",
+    )
+    test_dataset: str = option(
+        "", empty_or(dataset_spec), "the server's test data; \"\" = the data set's own test split, else held-out parts"
+    )
+    image_column: str = option("", text, '"" = found by its name or type')
+    text_column: str = option("", text, '"" = found by its name, where there is no image column; or several: "a,b"')
+    label_column: str = option("", text, '"" = found by its name or type')
+    folder_levels: str = option(
+        "auto", one_of(*FOLDER_LEVELS), "of folder: auto = folders are classes, in doubt asked | class | domain/class"
+    )
+    holdout_fraction: float = option(
+        0.2,
+        number(0.0, 0.9, open_low=True),
+        "share of its samples a client keeps for evaluation where there is no test split",
+    )
+    classes: str = option("", word_list, 'some: "10" = the first 10, or names, "cat,dog"; "" = all')
+    left_out_domain: str = option(
+        "", empty_or(column_and_value), "COLUMN=VALUE: these samples are not trained on, but are the test set"
+    )
 
     @property
     def subset_keys(self) -> list[str]:
@@ -78,15 +93,37 @@ class DataOptions(Options):
 class PartitionOptions(Options):
     """How a simulation's samples are split over its clients."""
 
-    num_clients: int = option(100, whole(0, 1_000_000))
-    partitioner: str = option("dirichlet", one_of(*PARTITIONERS))
-    dirichlet_alpha: float = option(0.1, number(0.0, open_low=True))
-    partition_column: str = option("", text)
-    classes_per_client: int = option(2, whole(1, 1_000_000))
-    partition_uniform_share: float = option(0.2, number(0.0, 1.0))
-    samples_per_class: int = option(0, whole(0, 1_000_000_000))
-    samples_per_client: int = option(0, whole(0, 1_000_000_000))
-    training_flips: Literal["none", "random", "both"] = option("none", one_of("none", "random", "both"))
+    num_clients: int = option(
+        100,
+        whole(0, 1_000_000),
+        "partitions of the data set, spread over however many SuperNodes there are; 0 = as many "
+        "as partition-column has values (natural-id, domain)",
+    )
+    partitioner: str = option(
+        "dirichlet",
+        one_of(*PARTITIONERS),
+        "iid | dirichlet | pathological | natural-id | domain | fedcof | fedcgs | fedpac",
+    )
+    dirichlet_alpha: float = option(
+        0.1, number(0.0, open_low=True), "small = each client has few classes (dirichlet, fedcof, fedcgs)"
+    )
+    partition_column: str = option("", text, "column of natural-id (a user) and domain")
+    classes_per_client: int = option(2, whole(1, 1_000_000), "for pathological")
+    partition_uniform_share: float = option(
+        0.2, number(0.0, 1.0), "fedpac: share of a client's samples from all classes, the rest from dominant ones"
+    )
+    samples_per_class: int = option(
+        0, whole(0, 1_000_000_000), "above 0: at most so many training samples of a class, drawn by the seed"
+    )
+    samples_per_client: int = option(
+        0, whole(0, 1_000_000_000), "above 0: at most so many samples of a client, drawn by the seed"
+    )
+    training_flips: Literal["none", "random", "both"] = option(
+        "none",
+        one_of("none", "random", "both"),
+        "random = each training image, or its mirror image, drawn by the seed (as in the code of "
+        "FedNCM and FedCOF) | both: features of both",
+    )
 
     @property
     def by_column(self) -> bool:
@@ -120,5 +157,7 @@ class PartitionOptions(Options):
 class CacheOptions(Options):
     """Whether and where features are kept."""
 
-    feature_cache: str = option("auto", one_of("auto", "off"))
-    cache_dir: str = option("", text)
+    feature_cache: str = option(
+        "auto", one_of("auto", "off"), "off | auto = in simulation, and on SuperNodes whose owner names a cache-dir"
+    )
+    cache_dir: str = option("", text, '"" = $FEDSTATS_CACHE or ~/.cache/fedstats')

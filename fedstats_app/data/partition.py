@@ -5,8 +5,7 @@ import math
 import numpy as np
 
 from fedstats_app.data.dataset import Dataset, DatasetError
-from fedstats_app.data.fedpac_partition import fedpac_partition
-from fedstats_app.data.paper_partitions import Indices, fedcgs_partition, fedcof_partition
+from fedstats_app.data.paper_partitions import Indices, fedcgs_partition, fedcof_partition, fedpac_partition
 
 PARTITIONERS = ("iid", "dirichlet", "natural-id", "domain", "pathological", "fedcof", "fedcgs", "fedpac")
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from flwr.app import Message
 
-from fedstats_app.grid.capped_statistics import CappedStatistics
 from fedstats_app.grid.client_outcome import ClientOutcome
+from fedstats_app.grid.kept_statistics import CappedStatistics
 from fedstats_app.privacy import RefusedByPolicy, says_much_about_samples
 from fedstats_app.rank_rule import OverBudget
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSpec, StatisticsSum, client_digest

@@ -1,4 +1,4 @@
-"""Every client's statistics in a file, to be read again when all are there: memory does not grow with them."""
+"""Clients' statistics in temporary files, to be read again when all are there: memory does not grow with them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedstats_app.heads.influence import energy
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, GramFactor, ScatterFactor
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
+from fedstats_app.statistics.share_caps import ShareCaps, capped, share_weights
 
 # Before each array: which dtype, how many axes, and the lengths of two. Every client is read several times, and numpy's
 # own headers take longer to read than the few numbers of a small client.
@@ -106,3 +108,74 @@ class KeptStatistics:
         tensor = torch.empty(shape[:dim], dtype=_DTYPES[kind])
         self._file.readinto(tensor.numpy().reshape(-1).view("u1").data)
         return tensor
+
+
+class CappedStatistics:
+    """Clients in a temporary file, of as many bytes as they sent; each time they are read, cut by the same weights.
+
+    Parameters
+    ----------
+    caps : ShareCaps
+        The caps.
+    others : Tensor
+        (C,) int64 class counts of earlier runs, which are not cut.
+    """
+
+    def __init__(self, caps: ShareCaps, others: Tensor) -> None:
+        self._caps, self._others = caps, others
+        self._kept = KeptStatistics(len(others))
+        self._counts: list[Tensor] = []
+        self._weights: Tensor | None = None
+
+    @property
+    def clients(self) -> list[int]:
+        """Who is kept, in the order in which they were added; their statistics are not read."""
+        return self._kept.clients
+
+    def add(self, client: int, statistics: Sequence[ClientStatistics]) -> None:
+        """Keep a client's statistics, one set per specification."""
+        self._kept.add(client, statistics)
+        self._counts.append(statistics[0].rows.summed().class_counts)
+        self._weights = None
+
+    def __iter__(self) -> Iterator[tuple[int, tuple[ClientStatistics, ...]]]:
+        """Yield clients in the order in which they were added, cut to their shares."""
+        if self._weights is None:
+            self._weights = share_weights(self._counts, self._others, self._caps)
+        for (client, statistics), weights in zip(self._kept, self._weights, strict=True):
+            yield client, tuple(capped(one, weights) for one in statistics)
+
+
+class LargestStatistics:
+    """So many clients and no more, each in a temporary file: neither memory nor disk grows with the number of clients.
+
+    Parameters
+    ----------
+    num_classes : int
+        C.
+    number : int
+        How many are kept.
+    """
+
+    def __init__(self, num_classes: int, number: int) -> None:
+        self._num_classes, self._number = num_classes, number
+        self._kept: dict[int, tuple[float, KeptStatistics]] = {}
+
+    def add(self, client: int, statistics: ClientStatistics) -> None:
+        """Keep a client's statistics if its energy is among the largest; of equal ones the first stays."""
+        size = energy(statistics)
+        if not size:
+            return
+        if len(self._kept) == self._number:
+            smallest = min(reversed(self._kept), key=lambda one: self._kept[one][0])
+            if self._kept[smallest][0] >= size:
+                return
+            del self._kept[smallest]
+        file = KeptStatistics(self._num_classes)
+        file.add(client, [statistics])
+        self._kept[client] = (size, file)
+
+    def __iter__(self) -> Iterator[tuple[int, tuple[ClientStatistics, ...]]]:
+        """Yield clients in the order in which they were added, bit for bit what was."""
+        for _, file in self._kept.values():
+            yield from file

@@ -12,11 +12,10 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from fedstats_app.fedmezo.log import SEED_LIMIT, UpdateLog
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.grid.asking import Answers, usable
-from fedstats_app.training.zeroth_order.average import UpdateLog
-from fedstats_app.training.zeroth_order.log import SEED_LIMIT
-from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.mezo import MEZO, Behind, MezoReply, MezoRequest, Wanted, read_mezo_reply
 
 # Keeps the rounds' seeds apart from every other draw by (seed, number).
@@ -91,10 +90,9 @@ class MezoExchange:
         self._known: dict[int, int] = {}
 
     def seed(self, server_round: int) -> int:
-        """Return the seed of a round: a fresh one, or one of the pool's."""
+        """Return the seed of a round."""
         draw = np.random.default_rng([self.setup.request.seed, SEED_STREAM, self.training, server_round])
-        pool = self.setup.pool
-        return int(draw.integers(SEED_LIMIT)) if pool is None else pool.first + int(draw.integers(pool.size))
+        return int(draw.integers(SEED_LIMIT))
 
     def messages(
         self, asked: Asked, clients: Iterable[int], wanted: Wanted = "", message_type: str = MEZO
@@ -201,20 +199,14 @@ class MezoExchange:
         return messages
 
     def _request(self, last: int, wanted: Wanted, restart: bool) -> MezoRequest:
-        number, pool = len(self.log) + 1, self.setup.pool
-        missed, coefficients = self.log[max(last, 0) :], None
-        if pool is not None and len(missed) > pool.size:
-            missed, coefficients = [], np.zeros((pool.size, self.setup.num_directions))
-            for update in self.log:
-                coefficients[pool.index(update.seed)] += update.steps
+        number = len(self.log) + 1
         return MezoRequest(
             self.training,
             number,
             self.seed(number),
-            tuple(missed),
+            tuple(self.log[max(last, 0) :]),
             wanted,
             restart,
-            coefficients,
             self.setup if last < 0 else None,
             self.start if last < 0 else {},
         )

@@ -1,30 +1,88 @@
-"""Options of the federation: who is asked, for how long, and what may leave. No torch is imported here."""
+"""Options of the federation: who is asked, for how long, what may leave. No torch is imported here."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
-from fedstats_app.grid.class_memory import classes_that_fit, machine_bytes
 from fedstats_app.settings.option import Options, number, one_of, option, run_folder, whole
+
+# Of HeadScores: a histogram of 1,281 bins of samples of each class, one of the others, and a row of a matrix.
+_BYTES_PER_CLASS, _BYTES_PER_CELL = 2 * 8 * 1281, 8
+
+
+def machine_bytes() -> int | None:
+    """Return the memory of this machine; None where the system does not tell."""
+    if not hasattr(os, "sysconf"):
+        return None
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def bytes_for_classes(num_classes: int, feature_dim: int, num_methods: int) -> int:
+    """Return about what a run keeps of C classes: sums and heads, each method's scores, and those of one reply.
+
+    Parameters
+    ----------
+    num_classes, feature_dim : int
+        C and d.
+    num_methods : int
+        Methods of the run.
+    """
+    scores = num_classes * _BYTES_PER_CLASS + num_classes**2 * _BYTES_PER_CELL
+    rows = (3 * num_methods + 2) * 8 * num_classes * feature_dim
+    return 2 * num_methods * scores + rows
+
+
+def classes_that_fit(feature_dim: int, num_methods: int, memory: int) -> int:
+    """Return the most classes for which :func:`bytes_for_classes` stays within ``memory`` bytes; at least 1."""
+    low, high = 1, 2**30
+    while low < high:
+        middle = (low + high + 1) // 2
+        if bytes_for_classes(middle, feature_dim, num_methods) <= memory:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 @dataclass(frozen=True)
 class FederationOptions(Options):
     """Who is asked, how long is waited, how much is in flight; what may leave a client; what clients are added to."""
 
-    wire_dtype: str = option("float32", one_of("float32", "float64"))
-    fraction_train: float = option(1.0, number(0.0, 1.0, open_low=True))
-    min_clients: int = option(2, whole(1, 1_000_000))
-    wait_timeout: float = option(120.0, number(0.0, 1e7, open_low=True))
-    settle_seconds: float = option(10.0, number(0.0, 1e7))
-    reply_timeout: float = option(600.0, number(0.0, 1e7, open_low=True))
-    window_megabytes: int = option(128, whole(1, 100_000))
-    min_class_count: int = option(0, whole(0, 1_000_000))
-    max_classes: int = option(0, whole(0, 1_000_000))
-    max_class_share: float = option(1.0, number(0.0, 1.0, open_low=True))
-    max_client_share: float = option(1.0, number(0.0, 1.0, open_low=True))
-    max_client_samples: int = option(1_000_000, whole(1, 2**62))
-    extend: str = option("", run_folder)
+    wire_dtype: str = option(
+        "float32", one_of("float32", "float64"), "float32 | float64, of sums and Gram matrices on the wire"
+    )
+    fraction_train: float = option(
+        1.0,
+        number(0.0, 1.0, open_low=True),
+        "clients asked per round, without replacement; ceil(1/fraction) rounds cover all",
+    )
+    min_clients: int = option(2, whole(1, 1_000_000), "fewer answers than this fail the run")
+    wait_timeout: float = option(120.0, number(0.0, 1e7, open_low=True), "seconds to wait for SuperNodes")
+    settle_seconds: float = option(
+        10.0, number(0.0, 1e7), "real SuperNodes: start when no new one has come for so long"
+    )
+    reply_timeout: float = option(600.0, number(0.0, 1e7, open_low=True), "seconds per client and request")
+    window_megabytes: int = option(128, whole(1, 100_000), "replies outstanding at a time: bounds the server's memory")
+    min_class_count: int = option(
+        0, whole(0, 1_000_000), "a class with fewer samples on a client does not leave it (nodes may ask for more)"
+    )
+    max_classes: int = option(
+        0, whole(0, 1_000_000), "of all clients together; 0 = as many as half of the server's memory takes"
+    )
+    max_class_share: float = option(
+        1.0,
+        number(0.0, 1.0, open_low=True),
+        "no client counts for more of a class; 1 = no cap, because a client may have all of one",
+    )
+    max_client_share: float = option(1.0, number(0.0, 1.0, open_low=True), "nor of all samples")
+    max_client_samples: int = option(1_000_000, whole(1, 2**62), "a client that claims more is rejected")
+    extend: str = option(
+        "", run_folder, "/PATH/TO/RUN_FOLDER whose saved statistics the clients of this run are added to"
+    )
 
     def classes_allowed(self, feature_dim: int, num_methods: int) -> int | None:
         """Return the most classes of all clients together: as set, or as many as half of the memory takes.

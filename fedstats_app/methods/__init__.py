@@ -4,6 +4,7 @@ Statistics and heads inside functions only: names and options are read where the
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from fedstats_app.methods.method import ConfiguredMethod, Method, Needs, Personal, Uplink
@@ -34,12 +35,14 @@ __all__ = [
     "Personal",
     "Uplink",
     "display_name",
+    "first_of",
     "head_parts",
     "is_experiment",
     "is_method",
     "method_list",
     "method_order",
     "record_of",
+    "variant_for",
     "varied",
 ]
 
@@ -71,6 +74,11 @@ def head_parts(name: str) -> tuple[str, str]:
     return method, name[len(method) :].removeprefix("-")
 
 
+def first_of(record: Method[Any], names: Iterable[str]) -> str:
+    """Name the first of some methods and variants that is of a record; "" if none is."""
+    return next((name for name in names if is_method(name) and record_of(name) is record), "")
+
+
 def is_method(name: str) -> bool:
     """Return whether a name is that of a method or of a variant."""
     return name.partition("@")[0] in RECORDS
@@ -97,6 +105,15 @@ def display_name(method: str) -> str:
 def method_order(method: str) -> int:
     """Return where a method stands in tables, its variants with it; those that are not known come last."""
     return list(RECORDS).index(record_of(method).name) if is_method(method) else len(RECORDS)
+
+
+def variant_for(key: str, value: object) -> str:
+    """Say how a rare option is set for which somebody wrote a run-config key; "" where there is no such option."""
+    for record in RECORDS.values():
+        if key in record.options.keys():  # noqa: SIM118  # no mapping
+            name = key.removeprefix(record.options.prefix)
+            return f'an option of a variant: method = "{record.name}@{name}={str(value).lower()}"'
+    return ""
 
 
 def method_list(more: tuple[str, ...], *single: str) -> Check:

@@ -32,18 +32,36 @@ class Fed3ROptions(Options):
 
     prefix: ClassVar[str] = "fed3r-"
 
-    ridge_lambda: float | Literal["auto"] = option("auto", number(0.0, word="auto"), key="ridge-lambda")
-    between_class: bool = option(True, flag)
-    bias: bool = option(False, flag)
-    normalize: bool = option(True, flag)
-    solver: Literal["cholesky", "pinv32"] = option("cholesky", one_of("cholesky", "pinv32"))
-    random_features: int = option(0, whole(0, 100_000))
-    kernel_width: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
+    ridge_lambda: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, word="auto"),
+        "auto = best expected accuracy, or a number (paper: 0.01)",
+        key="ridge-lambda",
+    )
+    between_class: bool = option(True, flag, "false leaves the between-class scatter out")
+    fit_bias: bool = option(False, flag, "true = constant feature, as in Fed3R's official code", rare=True)
+    normalize: bool = option(
+        True, flag, "false leaves each class's weights at their length (ridge-lambda = 0: AFL)", rare=True
+    )
+    solver: Literal["cholesky", "pinv32"] = option(
+        "cholesky",
+        one_of("cholesky", "pinv32"),
+        "pinv32 = float32 pseudo-inverse, only to reproduce the papers' numbers",
+    )
+    random_features: int = option(
+        0, whole(0, 100_000), "above 0: Fed3R-RF with so many random Fourier features", rare=True
+    )
+    kernel_width: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "of the random features: auto = median distance between the server's test features",
+        rare=True,
+    )
 
     def problems(self) -> list[str]:
         """Return what is wrong with the values together."""
-        if self.bias and not self.between_class:
-            return ["fed3r-bias: true needs fed3r-between-class true, got false"]
+        if self.fit_bias and not self.between_class:
+            return ["fed3r-fit-bias: true needs fed3r-between-class true, got false"]
         return []
 
 
@@ -53,7 +71,7 @@ def _specify(options: Fed3ROptions, seed: int) -> StatisticsSpec:
     if not options.random_features:
         return StatisticsSpec(gram=True)
     if options.kernel_width == "auto":
-        raise ValueError("fed3r-kernel-width must be a number here, got auto")
+        raise ValueError("fed3r@kernel-width must be a number here, got auto")
     return StatisticsSpec(
         gram=True, feature_map=RandomFourierFeatures(options.random_features, options.kernel_width, seed)
     )
@@ -66,7 +84,7 @@ def _solve(statistics: FeatureStatistics, options: Fed3ROptions) -> LinearHead:
         statistics,
         ridge_lambda=options.ridge_lambda,
         between_class=options.between_class,
-        fit_bias=options.bias,
+        fit_bias=options.fit_bias,
         normalize=options.normalize,
         solver=options.solver,
     )
@@ -78,13 +96,13 @@ def _measure(options: Fed3ROptions, features: Callable[[], Tensor] | None, say: 
         return options
     if features is None:
         raise ValueError(
-            "fed3r-kernel-width must be a number where the server has no test data to measure it on, got auto"
+            "fed3r@kernel-width must be a number where the server has no test data to measure it on, got auto"
         )
     from fedstats_app.statistics.feature_maps import median_distance
 
     found = features()
     width = median_distance(found[:: max(1, len(found) // _MEASURED_FEATURES)])
-    say(f"fed3r-kernel-width: median distance between the server's test features, {width:.4g}")
+    say(f"fed3r@kernel-width: median distance between the server's test features, {width:.4g}")
     return replace(options, kernel_width=width)
 
 

@@ -26,16 +26,33 @@ class FedCOFOptions(Options):
 
     prefix: ClassVar[str] = "fedcof-"
 
-    shrinkage: float | Literal["auto"] = option("auto", number(0.0, word="auto", infinite=True))
-    between_class: bool | Literal["only"] = option(False, flag_or("only"))
-    means_per_class: int = option(1, whole(1, 10_000))
-    samples_per_mean: int = option(2, whole(2, 1_000_000))
-    center: Literal["mean", "median"] = option("mean", one_of("mean", "median"))
-    count_noise: Literal["none", "uniform", "gaussian", "laplace"] = option(
-        "none", one_of("none", "uniform", "gaussian", "laplace")
+    shrinkage: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, word="auto", infinite=True),
+        "gamma, absolute: auto, or a number (paper: 1, MobileNetV2 0.1)",
     )
-    count_noise_epsilon: float = option(0.5, number(0.0, 0.999, open_low=True))
-    count_noise_seed: int = option(0, whole(0, 2**31 - 1))
+    between_class: bool | Literal["only"] = option(
+        False, flag_or("only"), 'ablations: true = with both scatters | "only" = with that between classes alone'
+    )
+    means_per_class: int = option(1, whole(1, 10_000), "several disjoint means per class and client")
+    samples_per_mean: int = option(
+        2,
+        whole(2, 1_000_000),
+        "where there are several means, a class has at most one for each so many samples",
+        rare=True,
+    )
+    center: Literal["mean", "median"] = option(
+        "mean", one_of("mean", "median"), "median = rows around the geometric median of the clients' means: robust"
+    )
+    count_noise: Literal["none", "uniform", "gaussian", "laplace"] = option(
+        "none",
+        one_of("none", "uniform", "gaussian", "laplace"),
+        "an experiment, not privacy: uniform | gaussian | laplace, drawn by the server",
+    )
+    count_noise_epsilon: float = option(
+        0.5, number(0.0, 0.999, open_low=True), "in (0, 1): the smaller, the more noise"
+    )
+    count_noise_seed: int = option(0, whole(0, 2**31 - 1), "of that draw")
 
     def problems(self) -> list[str]:
         """Refuse what does not go together."""

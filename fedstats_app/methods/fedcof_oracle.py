@@ -23,8 +23,15 @@ class OracleOptions(Options):
 
     prefix: ClassVar[str] = "oracle-"
 
-    covariance: Literal["full", "diagonal", "spherical"] = option("full", one_of("full", "diagonal", "spherical"))
-    shrinkage: float | Literal["auto"] = option("auto", number(0.0, word="auto"))
+    covariance: Literal["full", "diagonal", "spherical"] = option(
+        "full",
+        one_of("full", "diagonal", "spherical"),
+        "full | diagonal | spherical: what is left of the covariances of clients' classes",
+        rare=True,
+    )
+    shrinkage: float | Literal["auto"] = option(
+        "auto", number(0.0, word="auto"), "gamma, absolute: auto, or a number (paper: as fedcof-shrinkage)"
+    )
 
 
 def _solve(statistics: ClientStatistics, options: OracleOptions) -> LinearHead:

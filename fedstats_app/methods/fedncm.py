@@ -25,7 +25,11 @@ class FedNCMOptions(Options):
 
     prefix: ClassVar[str] = "fedncm-"
 
-    center: Literal["mean", "median"] = option("mean", one_of("mean", "median"))
+    center: Literal["mean", "median"] = option(
+        "mean",
+        one_of("mean", "median"),
+        "median = the geometric median of the clients' means: robust to single clients",
+    )
 
 
 def _solve(statistics: FeatureStatistics | ClassMeanRows, options: FedNCMOptions) -> LinearHead:

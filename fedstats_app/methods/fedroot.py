@@ -26,12 +26,31 @@ class FedRootOptions(Options):
 
     prefix: ClassVar[str] = "fedroot-"
 
-    rank: str = option("sqrt(n)", rank_rule)
-    factor_dtype: Literal["float16", "float32"] = option("float16", one_of("float16", "float32"))
-    means_per_class: int = option(1, whole(1, 10_000))
-    head: Literal["ridge", "within"] = option("ridge", one_of("ridge", "within"))
-    ridge_lambda: float | Literal["auto"] = option("auto", number(0.0, word="auto"))
-    shrinkage: float | Literal["auto"] = option("auto", number(0.0, word="auto"))
+    rank: str = option(
+        "sqrt(n)",
+        rank_rule,
+        'directions of its n samples\' scatter that a client sends: sqrt(n), "0.5 sqrt(n)", "90%" '
+        'of the energy, "64", full, or as many as fit into "200KB" or "1.5MB" a client',
+    )
+    factor_dtype: Literal["float16", "float32"] = option(
+        "float16", one_of("float16", "float32"), "float16 | float32, of the directions", rare=True
+    )
+    means_per_class: int = option(1, whole(1, 10_000), "several disjoint means per class and client")
+    head: Literal["ridge", "within"] = option(
+        "ridge",
+        one_of("ridge", "within"),
+        "ridge (Fed3R's) | within (Gaussian with the covariance within classes)",
+        rare=True,
+    )
+    ridge_lambda: float | Literal["auto"] = option(
+        "auto", number(0.0, word="auto"), "of head ridge: auto, or a number", rare=True
+    )
+    shrinkage: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, word="auto"),
+        "of head within: auto, or a number times tr(Sigma)/d, added to the diagonal",
+        rare=True,
+    )
 
 
 def _specify(options: FedRootOptions, seed: int) -> StatisticsSpec:

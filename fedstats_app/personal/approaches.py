@@ -15,9 +15,8 @@ from torch import Tensor
 from fedstats_app.grid.asking import Answers, ask
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads.personal import MIXING_GRID
-from fedstats_app.personal.exchange import personal_result, scored
 from fedstats_app.personal.rounds import fedavg_fine_tuned, fedproto
-from fedstats_app.personal.session import PersonalSession
+from fedstats_app.personal.session import PersonalSession, personal_result, scored
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.wire import evaluation_content
 from fedstats_app.wire.personal import PERSONALISE, Prototypes, personal_content, read_personal_reply

@@ -15,14 +15,25 @@ APPROACHES = ("global", "local-only", "one-shot", "one-shot-sum", "fedavg-ft", "
 class PersonalOptions(Options):
     """Which ways to personal models are compared, and how clients train in them."""
 
-    personalise: str = option("none", some_of(APPROACHES, "none", "all"))
-    personal_epochs: int = option(20, whole(1, 100_000))
-    personal_rounds: int = option(20, whole(1, 100_000))
-    personal_batch_size: int = option(128, whole(1, 1_000_000))
-    personal_learning_rate: float = option(0.01, number(0.0, open_low=True))
-    personal_momentum: float = option(0.5, number(0.0, 1.0))
-    personal_weight_decay: float = option(5e-4, number(0.0))
-    alignment_weight: float = option(1.0, number(0.0))
+    personalise: str = option(
+        "none",
+        some_of(APPROACHES, "none", "all"),
+        "none | all | some of global, local-only, one-shot (FedCGS), one-shot-sum (its eq. 12), "
+        "fedavg-ft, fedproto, closed-form",
+    )
+    personal_epochs: int = option(
+        20, whole(1, 100_000), "local epochs of local-only, one-shot and, after its rounds, fedavg-ft"
+    )
+    personal_rounds: int = option(20, whole(1, 100_000), "rounds of one local epoch of fedavg-ft and fedproto")
+    personal_batch_size: int = option(
+        128, whole(1, 1_000_000), "samples per step, of all of them (FedCGS's values, as are the next three)"
+    )
+    personal_learning_rate: float = option(0.01, number(0.0, open_low=True), "of SGD")
+    personal_momentum: float = option(0.5, number(0.0, 1.0), "of SGD")
+    personal_weight_decay: float = option(5e-4, number(0.0), "of SGD")
+    alignment_weight: float = option(
+        1.0, number(0.0), "of the term that holds features near the class means (one-shot, fedproto)"
+    )
 
     @property
     def approaches(self) -> tuple[str, ...]:

@@ -11,8 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
 from fedstats_app.grid.asking import Answers, ask
-from fedstats_app.personal.exchange import personal_result
-from fedstats_app.personal.session import PersonalSession
+from fedstats_app.personal.session import PersonalSession, personal_result
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import EVERYBODY

@@ -1,21 +1,60 @@
-"""What all ways to personal models are given: the clients, the start, and how everybody trains."""
+"""What all ways to personal models are given, and their results made of what clients answer."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from fedstats_app.grid.asking import Answers
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.progress import Progress
-from fedstats_app.methods import PERSONAL_METHODS, ConfiguredMethod
+from fedstats_app.methods import PERSONAL_METHODS, ConfiguredMethod, record_of
 from fedstats_app.personal.options import PersonalOptions
+from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.state import SolvedHead
 from fedstats_app.statistics import CollectedStatistics, FeatureStatistics
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import StatisticsRequest
+from fedstats_app.wire.personal import PersonalMetrics
+
+
+def personal_result(
+    approach: str, answers: Answers[PersonalMetrics], started: float, *, before: bool = False
+) -> PersonalResult:
+    """Return the result of an approach that asks once.
+
+    Parameters
+    ----------
+    approach : str
+        Its name.
+    answers : Answers of PersonalMetrics
+        What clients said.
+    started : float
+        ``time.perf_counter()`` when it began.
+    before : bool
+        Of the models that clients started from, rather than of their own; those cost no training.
+    """
+    tested = {client: metrics for client, metrics in answers.of.items() if metrics.num_test}
+    return PersonalResult(
+        approach,
+        {client: metrics.correct_before if before else metrics.correct_after for client, metrics in tested.items()},
+        {client: metrics.num_test for client, metrics in tested.items()},
+        answers.failures,
+        answers.bytes_down,
+        answers.bytes_up,
+        0 if before else sum(metrics.forward_passes for metrics in answers.of.values()),
+        time.perf_counter() - started,
+    )
+
+
+def scored(correct: Mapping[int, int], tested: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+    """Return both without the clients that have no test samples."""
+    clients = [client for client, number in tested.items() if number]
+    return {client: correct[client] for client in clients}, {client: tested[client] for client in clients}
 
 
 @dataclass(frozen=True)
@@ -72,7 +111,8 @@ class PersonalSession:
     @property
     def start_methods(self) -> tuple[str, ...]:
         """The methods solved that make personal heads; models start from the first one's head."""
-        return tuple(name for name in PERSONAL_METHODS if name in self.heads)
+        solved = [name for name in self.heads if record_of(name).name in PERSONAL_METHODS]
+        return tuple(sorted(solved, key=lambda name: PERSONAL_METHODS.index(record_of(name).name)))
 
     @property
     def start(self) -> SolvedHead:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Which cell each of a client's samples is in; :mod:`fedstats_app.data.cells` draws them.
+    """Which cell each of a client's samples is in; :mod:`fedstats_app.data.contents` draws them.
 
     Attributes
     ----------

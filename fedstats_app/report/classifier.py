@@ -13,9 +13,8 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.heads import LinearHead
-from fedstats_app.report.head_file import SUPERSEDED, read_head
+from fedstats_app.report.head_file import SUFFIX, SUPERSEDED, load_backbone_of, read_head
 from fedstats_app.report.sample_inputs import SampleLike, is_one, read_samples
-from fedstats_app.report.tuned_backbone import SUFFIX, load_backbone_of
 from fedstats_app.statistics import FeatureMap, feature_map_from_dict
 from fedstats_app.storage.json_digest import read_json_file
 

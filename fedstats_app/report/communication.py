@@ -1,19 +1,154 @@
-"""Bytes of every method, trained ones and baselines included, as their papers count them.
+"""Bytes and forward passes by the papers' formulas; what a run really sent and computed stands in its records.
 
 Four bytes a number; headers, counts (but FedCGS's) and, for one round, downlink are left out. Sources: FedCOF, tables
-3, 4, 8, 9, 11 and 12; FedCGS, its parameter counts; Bernier's thesis, equations 6 and 7; for FedEx-LoRA and DistMeZO,
-which have no count there, what travels. What went over the wire is measured and reported apart from it.
+3, 4, 8, 9, 11 and 12; FedCGS, its parameter counts; Bernier's thesis, equations 6 to 11; for FedEx-LoRA and DistMeZO,
+which have no count there, what travels. A forward pass is one sample once through the backbone; a backward pass counts
+as two of them, and the head, which is one layer, as nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from typing import Literal
 
 from fedstats_app.methods import RECORDS, Uplink
-from fedstats_app.report.compute import BYTES_PER_NUMBER, mezo_bytes, slora_bytes, training_bytes
+
+BYTES_PER_NUMBER = 4
+_DIRECTIONS = 2
+
+
+def forward_passes(per_sample: int, *, num_examples: int, num_rounds: int = 1, repeats: int = 1) -> int:
+    """Count the forward passes of a stage.
+
+    Parameters
+    ----------
+    per_sample : int
+        Of one sample in one repeat: 1 for the closed form and for a probe, whose features the thesis does not keep,
+        3 where training goes through the backbone, 2 without gradients.
+    num_examples : int
+        N, the samples of the clients of one round; of all clients for the closed form.
+    num_rounds : int
+        R, aggregations.
+    repeats : int
+        E, a client's passes over its data in a round; directions without gradients.
+
+    Raises
+    ------
+    ValueError
+        If a number is negative.
+    """
+    return product(per_sample=per_sample, num_examples=num_examples, num_rounds=num_rounds, repeats=repeats)
+
+
+def training_bytes(num_rounds: int, clients_per_round: int, num_parameters: int) -> int:
+    """Count the bytes of training, down and up: every client of a round gets and sends every trained parameter.
+
+    Parameters
+    ----------
+    num_rounds : int
+        R, aggregations.
+    clients_per_round : int
+        Clients that take part in each.
+    num_parameters : int
+        Numbers that are trained, four bytes each: C d for a head without bias.
+
+    Returns
+    -------
+    int
+        Bytes of all clients and rounds together.
+
+    Raises
+    ------
+    ValueError
+        If a number is negative.
+    """
+    numbers = product(num_rounds=num_rounds, clients_per_round=clients_per_round, num_parameters=num_parameters)
+    return _DIRECTIONS * BYTES_PER_NUMBER * numbers
+
+
+def mezo_bytes(num_rounds: int, clients_per_round: int, num_directions: int) -> int:
+    """Count the bytes of FedMeZO by the thesis: R (K + 2 K P), one byte for the seed and for every scalar each way.
+
+    No implementation has one-byte scalars; what was sent is in the rounds. Source: Bernier's thesis, equation 6, whose
+    table 4.1 is this with P = 1.
+
+    Parameters
+    ----------
+    num_rounds : int
+        R.
+    clients_per_round : int
+        K, clients that take part in each.
+    num_directions : int
+        P, scalars of a client and round.
+
+    Returns
+    -------
+    int
+        Bytes of all clients and rounds together.
+
+    Raises
+    ------
+    ValueError
+        If a number is negative.
+    """
+    scalars = product(num_rounds=num_rounds, clients_per_round=clients_per_round, num_directions=num_directions)
+    return num_rounds * clients_per_round + _DIRECTIONS * scalars
+
+
+def slora_bytes(
+    *, num_rounds: int, clients_per_round: int, num_parameters: int, num_adapter_parameters: int, density: float = 0.1
+) -> int:
+    """Count the bytes of SLoRA, with which the thesis compares FedMeZO.
+
+    For a fifth of the rounds a fixed random share of the model's parameters travels down and up, and then low-rank
+    adapters do, four bytes a number. The positions are drawn from a seed and not sent. The thesis's own number (69 GB)
+    does not follow from its inputs.
+
+    Parameters
+    ----------
+    num_rounds : int
+        Of both stages together.
+    clients_per_round : int
+        Clients that take part in each.
+    num_parameters : int
+        Of the model.
+    num_adapter_parameters : int
+        Of the adapters.
+    density : float
+        Share of the parameters that the first stage trains.
+
+    Returns
+    -------
+    int
+        Bytes of all clients and rounds together.
+
+    Raises
+    ------
+    ValueError
+        If a number is negative.
+    """
+    sparse_rounds = round(0.2 * num_rounds)
+    sparse = training_bytes(
+        num_rounds=sparse_rounds,
+        clients_per_round=clients_per_round,
+        num_parameters=round(density * num_parameters),
+    )
+    return sparse + training_bytes(
+        num_rounds=num_rounds - sparse_rounds,
+        clients_per_round=clients_per_round,
+        num_parameters=num_adapter_parameters,
+    )
+
+
+def product(**sizes: int) -> int:
+    """Return the product of sizes, none of which may be negative: a ValueError names the one that is."""
+    for name, size in sizes.items():
+        if size < 0:
+            raise ValueError(f"{name} must be at least 0, got {size}")
+    return math.prod(sizes.values())
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ from typing import Any
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name, method_order
 from fedstats_app.report import sections
-from fedstats_app.report.charts import Chart, Mark, charts
 from fedstats_app.report.page import render
+from fedstats_app.report.plots.accuracy import CostPoint, accuracy_figure
+from fedstats_app.report.plots.style import plot_style, png_bytes
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.report.wording import counted, interval_text, percent, size
+from fedstats_app.report.text_columns import counted, interval_text, percent, size
 from fedstats_app.storage.files import write_atomically
 
 
@@ -126,7 +128,7 @@ def comparison(runs: Sequence[RunRecord]) -> str:
         summary=_summary(runs, lines, letters),
         warnings=list(_warnings(runs)),
         rows=[_row(run, line, letter) for run, line, letter in zip(runs, lines, letters, strict=True)],
-        charts=_charts(runs, letters),
+        figure=_figure(runs, letters),
         table=_table(runs),
         differences=_differences(runs),
     )
@@ -177,22 +179,20 @@ def _row(run: RunRecord, line: RunLine, letter: str) -> dict[str, str]:
     }
 
 
-def _charts(runs: Sequence[RunRecord], letters: Sequence[str]) -> dict[str, Chart]:
-    marks = [
-        Mark(
-            entry["wire_bytes"] / 1e6,
-            entry["accuracy"],
-            colour,
-            f"{letter} {display_name(name)}",
-            f"{letter}, {display_name(name)}: {percent(entry['accuracy'])}, {size(entry['wire_bytes'])}",
-        )
+def _figure(runs: Sequence[RunRecord], letters: Sequence[str]) -> str:
+    """Return accuracy against megabytes of all runs as base64 of a PNG; "" without two points."""
+    found = [
+        (CostPoint(f"{letter} {display_name(name)}", entry["wire_bytes"] / 1e6, entry["accuracy"]), colour)
         for colour, (run, letter) in enumerate(zip(runs, letters, strict=True))
         for name, entry in run.scored.items()
         if entry["wire_bytes"] > 0
     ]
-    if len(marks) < 2:
-        return {}
-    return charts(marks, [], x_title="sent by all sites together (MB, log scale)", logarithmic=True)
+    if len(found) < 2:
+        return ""
+    points, colours = zip(*found, strict=True)
+    with plot_style():
+        figure = accuracy_figure(points, counted(len(runs), "run"), colours=colours)
+        return base64.b64encode(png_bytes(figure)).decode()
 
 
 def _table(runs: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:

@@ -1,9 +1,94 @@
-"""What one method achieved and what it cost."""
+"""What one method achieved and what it cost; how good its predictions are, over classes and over clients."""
 
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from statistics import NormalDist
+from typing import Any
 
-from fedstats_app.heads import Calibration
-from fedstats_app.report.client_accuracy import ClientAccuracy
+from torch import Tensor
+
+from fedstats_app.heads import Calibration, HeadScores
+
+
+def wilson_interval(correct: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's score interval of a share (Wilson 1927), such as an accuracy.
+
+    It covers the share of all samples like these, drawn independently, with about this probability, also where the
+    share is near 0 or 1 or the samples are few, where the normal approximation around ``correct / total`` does not.
+
+    Parameters
+    ----------
+    correct, total : int
+        Samples that count, of all samples; ``0 <= correct <= total``.
+    confidence : float
+        In (0, 1).
+
+    Returns
+    -------
+    low, high : float
+        Within [0, 1], around ``correct / total``; (0, 1) without samples, which say nothing.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    """
+    if not 0 <= correct <= total:
+        raise ValueError(f"correct and total must be 0 <= correct <= total, got {correct} and {total}")
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
+    if total == 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf((1.0 + confidence) / 2.0)
+    share, weight = correct / total, z * z / total
+    centre = (share + weight / 2.0) / (1.0 + weight)
+    half = z * math.sqrt(share * (1.0 - share) / total + weight / (4.0 * total)) / (1.0 + weight)
+    # At the ends the formula gives the share itself, up to rounding.
+    return (0.0 if correct == 0 else centre - half), (1.0 if correct == total else centre + half)
+
+
+@dataclass(frozen=True)
+class ClientAccuracy:
+    """The accuracies of one head on what each client kept for evaluation, every client counting once.
+
+    Attributes
+    ----------
+    mean, minimum, maximum : float
+        Over clients, 0 to 1. The mean weighs a client with few samples as much as one with many.
+    std : float or None
+        Standard deviation over clients, with n - 1; None with one client.
+    by_client : dict
+        From client to its accuracy.
+    """
+
+    mean: float
+    minimum: float
+    maximum: float
+    std: float | None
+    by_client: dict[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, by_client: Mapping[int, float]) -> ClientAccuracy | None:
+        """Return what is to be said of these accuracies; None without any."""
+        if not by_client:
+            return None
+        values = [by_client[client] for client in sorted(by_client)]
+        std = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), min(values), max(values), std, dict(sorted(by_client.items())))
+
+    def to_json(self) -> dict[str, object]:
+        """Give the entry for results.json, where clients are strings."""
+        return {**asdict(self), "by_client": {str(client): value for client, value in self.by_client.items()}}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> ClientAccuracy:
+        """Read what :meth:`to_json` gave."""
+        return cls(**{**entry, "by_client": {int(client): value for client, value in entry["by_client"].items()}})
+
 
 MOST_CONFUSED = 20  # pairs of classes that a result names
 
@@ -45,7 +130,7 @@ class MethodResult:
     parameters : dict
         The solver's numbers by name, as :class:`fedstats_app.heads.SolveReport` has them.
     accuracy_interval : tuple of float or None
-        Wilson's 95% interval of the accuracy (:func:`fedstats_app.report.intervals.wilson_interval`), for samples
+        Wilson's 95% interval of the accuracy (:func:`fedstats_app.report.method_result.wilson_interval`), for samples
         drawn independently from where these come from. The other measures have none.
     macro_f1 : float or None
         Mean of the per-class F1, 0 to 1.
@@ -119,3 +204,43 @@ class MethodResult:
             "calibration": None if self.calibration is None else asdict(self.calibration),
             "client_accuracy": None if self.client_accuracy is None else self.client_accuracy.to_json(),
         }
+
+
+# What of it stands beside the accuracy, which a training has of every round.
+QUALITY = (
+    *("accuracy_interval", "macro_accuracy", "macro_f1", "macro_auroc", "macro_auroc_error"),
+    *(f"per_class_{what}" for what in ("examples", "accuracy", "specificity", "f1", "auroc")),
+    "most_confused",
+)
+
+
+def quality(scores: HeadScores | None) -> dict[str, Any]:
+    """Return accuracy and its interval, and all measures by class and their means, under their names in results.json.
+
+    Without samples there is an accuracy of None, and where sites told of no class by itself nothing by class.
+    """
+    if scores is None or not scores.confusion.num_examples:
+        return dict.fromkeys(("accuracy", "macro_accuracy")) | {"per_class_accuracy": []}
+    confusion, margins = scores.confusion, scores.margins
+    return {
+        "accuracy": confusion.accuracy,
+        "accuracy_interval": wilson_interval(confusion.num_correct, confusion.num_examples),
+        "macro_accuracy": _number(confusion.macro_accuracy),
+        "macro_f1": _number(confusion.macro_f1),
+        "macro_auroc": _number(margins.macro_auroc),
+        "macro_auroc_error": _number(margins.macro_auroc_error),
+        "per_class_examples": confusion.class_examples.tolist(),
+        "per_class_accuracy": _numbers(confusion.per_class_accuracy),
+        "per_class_specificity": _numbers(confusion.per_class_specificity),
+        "per_class_f1": _numbers(confusion.per_class_f1),
+        "per_class_auroc": _numbers(margins.per_class_auroc),
+        "most_confused": confusion.confused_pairs()[:MOST_CONFUSED],
+    }
+
+
+def _numbers(values: Tensor) -> list[float | None]:
+    return [_number(value) for value in values.tolist()]
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

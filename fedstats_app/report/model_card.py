@@ -14,9 +14,8 @@ from typing import Any
 from fedstats_app.backbones.licences import Licence
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import Needs, display_name, head_parts, is_method, record_of
-from fedstats_app.report.head_file import read_head
-from fedstats_app.report.text_columns import bytes_with_unit
-from fedstats_app.report.tuned_backbone import SUFFIX
+from fedstats_app.report.head_file import SUFFIX, read_head
+from fedstats_app.report.text_columns import bytes_with_unit, percent
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file
 
@@ -238,10 +237,10 @@ network's weights are not in it; their fingerprint is, and other weights are ref
         rows = [
             (
                 f"`{name}`",
-                _percent(score.get("accuracy")),
+                percent(score.get("accuracy"), 2),
                 _interval(score.get("accuracy_interval")),
-                _percent(score.get("macro_accuracy")),
-                _percent(score.get("macro_f1")),
+                percent(score.get("macro_accuracy"), 2),
+                percent(score.get("macro_f1"), 2),
                 _area(score.get("macro_auroc")),
             )
             for name, score in self.scores.items()
@@ -258,7 +257,7 @@ network's weights are not in it; their fingerprint is, and other weights are ref
         if not all(columns) or len(self.classes) > _CLASSES_LISTED:
             return ""
         *shares, areas = columns
-        texts = [[_percent(share) for share in column] for column in shares]
+        texts = [[percent(share, 2) for share in column] for column in shares]
         rows = list(zip(map(_text, self.classes), *texts, map(_area, areas), strict=True))
         table = _table(("class", "sensitivity", "specificity", "F1", "AUROC"), rows)
         return f"\nThe classes, with `{self.best}`:\n\n{table}"
@@ -268,7 +267,7 @@ network's weights are not in it; their fingerprint is, and other weights are ref
         spread = self.scores[self.best].get("client_accuracy")
         if not spread:
             return ""
-        low, mean, high = (_percent(spread[name]) for name in ("minimum", "mean", "maximum"))
+        low, mean, high = (percent(spread[name], 2) for name in ("minimum", "mean", "maximum"))
         return f"\nBy client, accuracies of `{self.best}` go from {low} to {high}; their mean is {mean}.\n"
 
     def choice(self) -> str:
@@ -276,7 +275,7 @@ network's weights are not in it; their fingerprint is, and other weights are ref
         advice: Sequence[str] = (self.results.get("advice") or {}).get("text", [])
         parts = ["".join(f"- {line}\n" for line in advice)] if advice else []
         for name, curve in self.results.get("curve", {}).items():
-            rows = [(one["rank"], _bytes(one["wire_bytes"]), _percent(one["accuracy"])) for one in curve]
+            rows = [(one["rank"], _bytes(one["wire_bytes"]), percent(one["accuracy"], 2)) for one in curve]
             parts.append(
                 f"{display_name(name)} at other ranks:\n\n{_table(('rank', 'sent by all clients', 'accuracy'), rows)}"
             )
@@ -389,15 +388,11 @@ def _bytes(number: int | None) -> str:
 
 
 def _interval(bounds: Sequence[float] | None) -> str:
-    return "-" if bounds is None else " to ".join(_percent(bound) for bound in bounds)
+    return "-" if bounds is None else " to ".join(percent(bound, 2) for bound in bounds)
 
 
 def _area(area: float | None) -> str:
     return "-" if area is None else f"{area:.4f}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.2f} %"
 
 
 def _text(value: str) -> str:

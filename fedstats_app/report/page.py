@@ -11,12 +11,12 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedstats_app import __version__
 from fedstats_app.methods import display_name
-from fedstats_app.report import sections, sites
+from fedstats_app.report import sections
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.sections import SHOWN_AT_ONCE, Share
 from fedstats_app.report.templates import TEMPLATES
-from fedstats_app.report.text_columns import bytes_with_unit
-from fedstats_app.report.wording import duration, facts, interval_text, percent, summary, warnings
+from fedstats_app.report.text_columns import bytes_with_unit, duration, interval_text, percent
+from fedstats_app.report.wording import facts, summary, warnings
 from fedstats_app.storage.files import write_atomically
 
 REPORT_NAME = "report.html"
@@ -53,18 +53,15 @@ def report(run: RunRecord) -> str:
     """Return a run's page as HTML that needs no other file and no network."""
     shown = {
         "methods": sections.method_rows(run),
-        "accuracy_charts": sections.accuracy_charts(run),
         "classes": sections.class_shares(run),
         "confused": sections.confused(run),
-        "outcomes": sites.outcome_rows(run),
-        "left_out": sites.left_out(run),
-        "sites": sites.site_shares(run),
-        "labels": sites.label_rows(run),
+        "outcomes": sections.outcome_rows(run),
+        "left_out": sections.left_out(run),
+        "sites": sections.site_shares(run),
         "trainings": sections.training_rows(run),
-        "training_charts": sections.training_charts(run),
         "personal": sections.personal_rows(run),
         "phases": sections.phases(run),
-        "disclosed": sites.disclosed(run),
+        "disclosed": sections.disclosed(run),
         "settings": sections.settings(run),
     }
     return render(
@@ -78,8 +75,7 @@ def report(run: RunRecord) -> str:
         sections=[(place, name) for place, name, content in _NAVIGATION if shown[content]],
         advised=run.title_of(run.advised),
         advice=(run.results.get("advice") or {}).get("text", []),
-        curve=sections.curve_names(run),
-        legend=[(run.title_of(one.name), sections.colour_of(one.start)) for one in run.trainings],
+        figures=sections.figures(run),
         pictures=any(one.pictures for one in run.examples),
         environment=sections.environment(run),
         **shown,
@@ -104,18 +100,24 @@ _NAVIGATION = (
 def render(template: str, **values: object) -> str:
     """Fill a template; whatever a site, a class or a folder is called cannot become markup."""
     environment = Environment(
-        loader=DictLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=DictLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_unbroken,
     )
     environment.globals.update(
         percent=percent, interval_text=interval_text, place=_place, axis_start=_axis_start, shown=SHOWN_AT_ONCE
     )
-    environment.filters["unbroken"] = _unbroken
     return environment.get_template(template).render(version=__version__, **values)
 
 
-def _unbroken(text: str) -> str:
-    """Keep a number and its unit on one line."""
-    return re.sub(r"(\d) (%|bytes|KB|MB|GB|s|min|h)(?![a-z])", "\\1\u00a0\\2", text)
+def _unbroken(value: object) -> object:
+    """Keep numbers and their units on one line, in whatever a template prints."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return re.sub(r"(\d) (%|bytes|KB|MB|GB|s|min|h)(?![a-z])", "\\1\u00a0\\2", value)
 
 
 def _title(run: RunRecord) -> str:

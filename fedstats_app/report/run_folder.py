@@ -1,5 +1,9 @@
 """The folder that a run leaves behind: status, configuration, results, clients, heads, plots."""
 
+from __future__ import annotations
+
+import contextlib
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -9,13 +13,63 @@ from typing import Any, Literal, Self, get_args
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
-from fedstats_app.report.head_file import head_to_bytes
-from fedstats_app.report.rounds_file import RoundsFile, read_rounds
-from fedstats_app.report.status_file import write_status_file
-from fedstats_app.report.training_record import RoundRecord
-from fedstats_app.report.tuned_backbone import FILE_KEY, PATH_KEYS, Normalisation, tuned_metadata
-from fedstats_app.storage.files import append_line, tensors_to_bytes, write_atomically
+from fedstats_app.report.head_file import FILE_KEY, PATH_KEYS, Normalisation, head_to_bytes, tuned_metadata
+from fedstats_app.report.rounds import RoundRecord, RoundsFile, read_rounds
+from fedstats_app.storage.files import append_line, tensors_to_bytes, to_json, write_atomically
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
+
+# The file has this size from the beginning, blanks making up for what is not said yet: a longer reason then needs no
+# new block of a full disk.
+STATUS_BYTES = 4096
+
+
+def write_status_file(path: Path, status: Mapping[str, object]) -> None:
+    """Replace status.json in one step; where no new file can be written, write over the one that is there.
+
+    A full disk and a folder without write permission both leave room for the latter.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    status : mapping
+        By `fedstats_app.storage.files.to_json`'s rules, a string `reason` among it, which is cut to what the file has
+        room for.
+
+    Raises
+    ------
+    OSError
+        If neither can be done; it is the first of the two errors.
+    """
+    content = status_bytes(status)
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            _write_over(path, content)
+            return
+        raise error
+
+
+def status_bytes(status: Mapping[str, object]) -> bytes:
+    """Return the file's content: JSON of `STATUS_BYTES` bytes, made so long by blanks before the last brace."""
+    reason = str(status["reason"])
+    text = to_json(status)
+    while len(text.encode("utf-8", "replace")) > STATUS_BYTES - 1:
+        reason = reason[: len(reason) * 3 // 4]
+        text = to_json({**status, "reason": f"{reason} ... (cut)"})
+    body = text.removesuffix("\n}").encode("utf-8", "replace")
+    return body + b" " * (STATUS_BYTES - len(body) - 3) + b"\n}\n"
+
+
+def _write_over(path: Path, content: bytes) -> None:
+    with path.open("r+b") as file:
+        if os.fstat(file.fileno()).st_size != len(content):
+            raise OSError(f"{path} has not the room for another status")
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
 
 DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
 Status = Literal["running", "completed", "failed"]
@@ -222,7 +276,7 @@ class RunFolder:
             self.on_round(record)
 
     def read_rounds(self) -> list[RoundRecord]:
-        """Read rounds.jsonl, as `fedstats_app.report.rounds_file.read_rounds` does."""
+        """Read rounds.jsonl, as `fedstats_app.report.rounds.read_rounds` does."""
         return read_rounds(self._rounds.path)
 
     def save_head(
@@ -245,7 +299,7 @@ class RunFolder:
         metadata : mapping of str to str
             What is needed to use the head (see :mod:`fedstats_app.report.head_file`).
         tuned : Backbone, optional
-            The backbone that was trained with it (`fedstats_app.report.tuned_backbone.with_module`): its weights are
+            The backbone that was trained with it (`fedstats_app.report.head_file.with_module`): its weights are
             written to heads/<name>.backbone.safetensors and the head's metadata name that file.
         normalisation : {"batch", "groupnorm"}
             Whether the tuned backbone has the architecture's own normalisation layers or GroupNorm for BatchNorm.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +12,10 @@ from typing import Any
 from fedstats_app.methods import display_name, head_parts, method_order
 from fedstats_app.report.disclosure import DISCLOSURE_FILE
 from fedstats_app.report.examples_file import Example, read_examples
-from fedstats_app.report.head_file import read_head
-from fedstats_app.report.rounds_file import read_rounds
+from fedstats_app.report.head_file import SUFFIX, read_head
+from fedstats_app.report.rounds import read_rounds
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.report.tuned_backbone import SUFFIX
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
-
-LABELS_PLOT = Path("plots", "label-distribution.png")
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,8 @@ class RunRecord:
         Of stage 2.
     examples : sequence of Example
         Test images of the server that its best head got wrong.
-    shows_labels : bool
-        Whether the run showed its clients' labels, as only simulations do.
+    path : Path
+        Where its files lie; no page says it.
     kind : {"image", "text"}
         What is classified.
     """
@@ -50,7 +48,7 @@ class RunRecord:
     disclosure: Sequence[Mapping[str, Any]] = ()
     trainings: Sequence[TrainingResult] = ()
     examples: Sequence[Example] = ()
-    shows_labels: bool = False
+    path: Path = Path()
     kind: str = "image"
 
     @classmethod
@@ -82,7 +80,7 @@ class RunRecord:
             disclosure=_plain_lines(folder / DISCLOSURE_FILE),
             trainings=trainings,
             examples=read_examples(folder),
-            shows_labels=(folder / LABELS_PLOT).is_file(),
+            path=folder,
             kind=_kind(folder / "heads"),
         )
 
@@ -128,6 +126,11 @@ class RunRecord:
     def on_server(self) -> bool:
         """Whether the server evaluated, on test samples of its own."""
         return bool(self.results.get("evaluated_on") == "server")
+
+    def figure(self, name: str) -> str:
+        """Return a figure of the run's `plots` as base64 of a PNG; "" where it was not drawn."""
+        path = self.path / "plots" / f"{name}.png"
+        return base64.b64encode(path.read_bytes()).decode() if path.is_file() else ""
 
     def site(self, client: object) -> str:
         """Return what a client is called: the value that it has of the column that split the data, else its number."""

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.data import DatasetError, Sample, to_rgb
-from fedstats_app.data.text_files import read_text
+from fedstats_app.data.folder import read_text
 
 SampleLike = str | os.PathLike[str] | Image.Image
 _ONE = (str, os.PathLike, Image.Image)
@@ -40,7 +40,7 @@ def read_samples(samples: SampleLike | Iterable[SampleLike], backbone: Backbone)
         If something is of another type.
     """
     for sample in [samples] if isinstance(samples, _ONE) else samples:
-        yield _text(sample) if backbone.kind == "text" else _image(sample, backbone.transform.draft_side)
+        yield _text(sample) if backbone.kind == "text" else _image(sample)
 
 
 def _text(sample: SampleLike) -> str:
@@ -59,7 +59,7 @@ def _text(sample: SampleLike) -> str:
         raise ValueError(f"{path} is not a readable text: {error}") from error
 
 
-def _image(sample: SampleLike, draft_side: int) -> Image.Image:
+def _image(sample: SampleLike) -> Image.Image:
     if isinstance(sample, Image.Image):
         return to_rgb(sample)
     if not isinstance(sample, (str, os.PathLike)):
@@ -69,6 +69,6 @@ def _image(sample: SampleLike, draft_side: int) -> Image.Image:
         raise FileNotFoundError(f"no image at {path}")
     try:
         with Image.open(path) as image:
-            return to_rgb(image, draft_side)
+            return to_rgb(image)
     except (OSError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} is not a readable image: {error}") from error

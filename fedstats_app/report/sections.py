@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name, method_order
-from fedstats_app.report.charts import Chart, Line, Mark, charts
-from fedstats_app.report.intervals import wilson_interval
+from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.report.personal_result import PersonalResult
-from fedstats_app.report.personal_table import approach_name
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.report.text_columns import bytes_with_unit
-from fedstats_app.report.wording import counted, duration, interval_text, percent, size
+from fedstats_app.report.tables import approach_name
+from fedstats_app.report.text_columns import bytes_with_unit, counted, duration, interval_text, percent, size
 
 SHOWN_AT_ONCE = 20  # rows; the others are one click away
 _PAIRS = 10
@@ -72,34 +72,6 @@ def method_rows(run: RunRecord) -> list[dict[str, Any]]:
     ]
 
 
-def accuracy_charts(run: RunRecord) -> dict[str, Chart]:
-    """Return accuracy against megabytes; empty without two methods to compare."""
-    marks = [
-        Mark(
-            entry["wire_bytes"] / 1e6,
-            entry["accuracy"],
-            colour_of(name),
-            display_name(name),
-            f"{display_name(name)}: {percent(entry['accuracy'])}, {bytes_with_unit(entry['wire_bytes'])}",
-        )
-        for name, entry in run.scored.items()
-        if entry["wire_bytes"] > 0
-    ]
-    if len(marks) < 2:
-        return {}
-    lines = []
-    for name, curve in (run.results.get("curve") or {}).items():
-        points = [(point["wire_bytes"] / 1e6, point["accuracy"]) for point in curve if point["wire_bytes"] > 0]
-        if len(points) > 1 and name in run.scored:
-            lines.append(Line(sorted(points), colour_of(name)))
-    return charts(marks, lines, x_title="sent by all sites together (MB, log scale)", logarithmic=True)
-
-
-def curve_names(run: RunRecord) -> str:
-    """Return whose lines the chart of accuracy against megabytes has."""
-    return ", ".join(display_name(name) for name in run.results.get("curve") or {} if name in run.scored)
-
-
 def class_shares(run: RunRecord) -> list[Share]:
     """Return the accuracy on each class of the head to take, the worst first."""
     entry = run.methods.get(run.advised, {})
@@ -127,6 +99,19 @@ def confused(run: RunRecord) -> list[dict[str, Any]]:
         }
         for true, predicted, number in (entry.get("most_confused") or [])[:_PAIRS]
     ]
+
+
+def figures(run: RunRecord) -> dict[str, str]:
+    """Return the figures of `plots` that the page shows, as base64 of PNGs, by section; "" where there is none.
+
+    Those that show sites which were removed since are left out.
+    """
+    names = {"training": "fine_tuning", "personal": "personal", "labels": "", "methods": "", "confused": ""}
+    if "removed" not in run.results:
+        names["labels"] = "label-distribution"
+        names["methods"] = "accuracy-vs-megabytes" if len(run.scored) > 1 else ""
+        names["confused"] = f"confusion-matrix-{run.advised}"
+    return {section: run.figure(name) for section, name in names.items()}
 
 
 def phases(run: RunRecord) -> list[dict[str, Any]]:
@@ -158,18 +143,6 @@ def training_rows(run: RunRecord) -> list[dict[str, str]]:
         }
         for one in run.trainings
     ]
-
-
-def training_charts(run: RunRecord) -> dict[str, Chart]:
-    """Return accuracy over the rounds; empty without two evaluations of one training."""
-    lines, marks = [], []
-    for one in run.trainings:
-        points = [(float(item.round), item.accuracy) for item in one.rounds if item.accuracy is not None]
-        if len(points) > 1:
-            colour = colour_of(one.start)
-            lines.append(Line(points, colour))
-            marks.append(Mark(*points[-1], colour, "", f"{run.title_of(one.name)}: {percent(points[-1][1])}"))
-    return charts(marks, lines, x_title="round", logarithmic=False) if lines else {}
 
 
 def personal_rows(run: RunRecord) -> list[dict[str, str]]:
@@ -209,3 +182,110 @@ def _setting(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return without_folders(str(value)) if value != "" else "-"
+
+
+def site_shares(run: RunRecord) -> list[Share]:
+    """Return the accuracy of the head to take at each site that evaluated, the worst first."""
+    spread = run.methods.get(run.advised, {}).get("client_accuracy") or {}
+    numbers = run.results.get("evaluation_examples") or {}
+    found = [
+        Share.of(run.site(client), share, int(numbers[client]))
+        if numbers.get(client)
+        else Share(run.site(client), share, share, share, 0)
+        for client, share in spread.get("by_client", {}).items()
+    ]
+    return sorted(found, key=lambda one: one.share)
+
+
+def outcome_rows(run: RunRecord) -> list[dict[str, Any]]:
+    """Return how many sites ended how, those that count first."""
+    numbers: dict[str, int] = defaultdict(int)
+    for one in run.clients:
+        numbers[one.get("outcome", "?")] += 1
+    meanings = {
+        "merged": "in the result",
+        "known": "already in the run that this one extends",
+        "refused": "refused by its owner's policy",
+        "failed": "failed, or did not answer in time",
+        "rejected": "answered with something that must not be used",
+    }
+    return [
+        {"outcome": outcome, "meaning": meanings.get(outcome, outcome), "number": numbers[outcome]}
+        for outcome in sorted(numbers, key=lambda one: list(meanings).index(one) if one in meanings else 9)
+    ]
+
+
+def left_out(run: RunRecord) -> list[tuple[str, str, str]]:
+    """Return site, outcome and reason of everyone who is not in the result."""
+    sites = [
+        (run.site(one["client"]), str(one["outcome"]), str(one.get("reason", "")))
+        for one in run.clients
+        if one.get("outcome") not in ("merged", "known")
+    ]
+    return sites + [(f"machine {node}", "not asked", why) for node, why in run.results.get("refused_nodes", {}).items()]
+
+
+def disclosed(run: RunRecord) -> list[dict[str, Any]]:
+    """Return what left the sites, a row per kind of answer: how many sites, how many bytes, which fields."""
+    kinds: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for line in run.disclosure:
+        kinds[str(line.get("message", "?"))].append(line)
+    return [_kind(message, lines) for message, lines in kinds.items()]
+
+
+_MESSAGES = {
+    "query.clients": "who takes part",
+    "query.statistics": "statistics of the features, once",
+    "evaluate.heads": "scores of the heads",
+    "evaluate.model": "scores of a model in training",
+    "evaluate.mezo": "scores of a model in training",
+    "evaluate.personal": "scores of personal heads",
+    "train.mezo": "losses and their slopes, for training",
+    "train.personalise": "updates and scores of personal models",
+    "train.personal_heads": "scores of personal heads",
+    "train.prototypes": "class means, in training",
+}
+
+
+def _kind(message: str, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    sizes = [int(line.get("bytes", 0)) for line in lines]
+    fields: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        for one in line.get("fields", []):
+            found = fields.setdefault(one["field"], {"dtype": one["dtype"], "sites": 0, "bytes": 0, "shapes": []})
+            found["sites"] += 1
+            found["bytes"] += one["bytes"]
+            found["shapes"].append(tuple(one["shape"]))
+    return {
+        "message": message,
+        "title": _MESSAGES.get(message, "weights, in training" if message.startswith("train") else "answers"),
+        "from": counted(
+            len({line.get("client") for line in lines}), "machine" if message == "query.clients" else "site"
+        ),
+        "replies": sum(int(line.get("num_replies", 1)) for line in lines),
+        "all": size(sum(sizes)),
+        "most": size(max(sizes)),
+        "errors": sum(len(line.get("errors", [])) for line in lines),
+        "suppressed": sum(int(line.get("classes_suppressed", 0)) > 0 for line in lines),
+        "fields": [
+            {
+                "name": name,
+                "dtype": found["dtype"],
+                "sites": found["sites"],
+                "shape": _shapes(found["shapes"]),
+                "all": size(found["bytes"]),
+            }
+            for name, found in fields.items()
+        ],
+    }
+
+
+def _shapes(shapes: Iterable[tuple[int, ...]]) -> str:
+    """Return the shape of a field, with ranges where sites differ: "(1 to 6) x 1280"."""
+    found = set(shapes)
+    if found == {()}:
+        return "one value"
+    if len({len(shape) for shape in found}) > 1:
+        return "various"
+    extents = [(min(sizes), max(sizes)) for sizes in zip(*found, strict=True)]
+    return " x ".join(f"{low:,}" if low == high else f"({low:,} to {high:,})" for low, high in extents)

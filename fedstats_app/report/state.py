@@ -1,9 +1,9 @@
-"""What a run's stages hand on, live or read back from the run folder."""
+"""What a run's stages hand on, live or read back from the run folder, which head they begin with, and their time."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,32 @@ from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.report.head_file import read_head
 from fedstats_app.statistics import CollectedStatistics, FeatureMap, feature_map_from_dict
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
+
+
+class Phases:
+    """Seconds by phase, one after the other.
+
+    Parameters
+    ----------
+    clock : callable
+        Returns the seconds since the run began, when the first phase does.
+
+    Attributes
+    ----------
+    seconds : dict
+        From every phase that has ended to its length.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.seconds: dict[str, float] = {}
+        self._clock = clock
+        self._begun = 0.0
+
+    def end(self, phase: str) -> None:
+        """End a phase, which began where the one before it ended."""
+        now = self._clock()
+        self.seconds[phase] = round(now - self._begun, 3)
+        self._begun = now
 
 
 @dataclass(frozen=True)
@@ -112,3 +138,40 @@ def _client_scores(record: Mapping[str, Any], heads: Mapping[str, SolvedHead]) -
         and calibration["num_examples"] == record["num_test_examples"]
         and bool(heads[name].head.present.all())
     }
+
+
+def best_head(
+    accuracies: Mapping[str, float], by_client: Mapping[str, Mapping[int, float]], weights: Mapping[int, int]
+) -> str:
+    """Return the most accurate head, or if one client alone decides which that is, the best without that client.
+
+    Where leaving out some client would make another head the best, the one is left out that says most for or against.
+    A client can only decide by saying more than all others together.
+
+    Parameters
+    ----------
+    accuracies : mapping
+        By head, of all samples; at least one.
+    by_client : mapping
+        By head and client; empty where the server evaluated.
+    weights : mapping
+        From client to the samples in its statistics, which it cannot choose any more when it evaluates.
+    """
+    best = max(accuracies, key=accuracies.__getitem__)
+    clients = sorted(set().union(*by_client.values()))
+    if len(clients) < 3:  # of two, one would always decide
+        return best
+    correct = {
+        name: {client: weights.get(client, 0) * by_client.get(name, {}).get(client, 0.0) for client in clients}
+        for name in accuracies
+    }
+    sums = {name: sum(of_head.values()) for name, of_head in correct.items()}
+
+    def winner(left_out: int) -> str:
+        return max([best, *accuracies], key=lambda name: sums[name] - correct[name][left_out])
+
+    if all(winner(client) == best for client in clients):
+        return best
+    return winner(
+        max(clients, key=lambda client: max(abs(one[client] - correct[best][client]) for one in correct.values()))
+    )

@@ -10,9 +10,12 @@ The file is sensitive: it holds the label histogram and class means of all clien
 Only its owner can read it, and its header says so.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ from fedstats_app.statistics import (
     StatisticsSum,
 )
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
-from fedstats_app.storage.files import read_tensors, write_tensors
+from fedstats_app.storage.files import read_tensors, to_json, write_tensors
 
 STATISTICS_FORMAT = "fedstats-statistics-1"
 STATISTICS_FILE = "statistics.safetensors"
@@ -179,3 +182,85 @@ def _square(found: dict[str, Tensor], name: str, dim: int) -> Tensor | None:
     if found[name].shape != (dim * (dim + 1) // 2,):
         raise ValueError(f"{name} must be the upper triangle of ({dim}, {dim}), got {tuple(found[name].shape)}")
     return unpack_upper(found[name], dim)
+
+
+ACCUMULATOR_FORMAT = "fedstats-accumulator-1"
+ACCUMULATOR_FILE = "checkpoints/statistics.safetensors"
+_OTHER_TENSORS = "tensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulated:
+    """What there is of a stage 1.
+
+    Attributes
+    ----------
+    sums : mapping
+        By name, without dots; their dtypes are kept.
+    tensors : mapping
+        By name.
+    record : mapping
+        Whatever else, by the rules of `fedstats_app.storage.files.to_json`.
+    """
+
+    sums: Mapping[str, StatisticsSum]
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+
+def save_accumulated(folder: Path, accumulated: Accumulated) -> None:
+    """Write the file in one step.
+
+    Parameters
+    ----------
+    folder : Path
+        A run folder.
+    accumulated : Accumulated
+        Everything.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; the one before it is untouched.
+    """
+    tensors = {f"{_OTHER_TENSORS}.{name}": tensor for name, tensor in accumulated.tensors.items()}
+    for name, total in accumulated.sums.items():
+        tensors |= {f"{name}.{key}": tensor for key, tensor in sum_to_tensors(total).items()}
+    numbers = {name: [total.num_rows, total.num_pairs] for name, total in accumulated.sums.items()}
+    metadata = {
+        "format": ACCUMULATOR_FORMAT,
+        "rows-and-pairs": json.dumps(numbers),
+        "record": to_json(accumulated.record, indent=None),
+    }
+    path = folder / ACCUMULATOR_FILE
+    path.parent.mkdir(exist_ok=True)
+    write_tensors(path, tensors, metadata, mode=READABLE_BY_OWNER)
+
+
+def load_accumulated(folder: Path) -> Accumulated | None:
+    """Return what :func:`save_accumulated` wrote, to the bit; None where there is nothing.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged or of another format.
+    """
+    path = folder / ACCUMULATOR_FILE
+    if not path.is_file():
+        return None
+    tensors, metadata = read_tensors(path)
+    if metadata.get("format") != ACCUMULATOR_FORMAT:
+        raise ValueError(f"{path}: format must be {ACCUMULATOR_FORMAT!r}, got {metadata.get('format')!r}")
+    numbers: dict[str, list[int]] = json.loads(metadata["rows-and-pairs"])
+    sums = {name: sum_from_tensors(tensors, name, numbers[name]) for name in numbers}
+    prefix = f"{_OTHER_TENSORS}."
+    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return Accumulated(sums, own, json.loads(metadata["record"]))
+
+
+def forget_accumulated(folder: Path) -> None:
+    """Delete the file, if there is one, and its folder where nothing else is in it."""
+    path = folder / ACCUMULATOR_FILE
+    path.unlink(missing_ok=True)
+    with suppress(OSError):  # trainings keep their checkpoints there
+        path.parent.rmdir()

@@ -1,4 +1,4 @@
-"""What the text tables have in common: columns and numbers."""
+"""How numbers are written, in the terminal, on pages and in the model card, and the columns of text tables."""
 
 from __future__ import annotations
 
@@ -49,3 +49,32 @@ def bytes_with_unit(number: float) -> str:
         if number >= 0.9995 * size:
             return f"{three_figures(number / size)} {unit}"
     return f"{three_figures(number / 1e3)} KB"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """Write a share, 0 to 1, as a percentage; "-" for none."""
+    return "-" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def interval_text(bounds: Sequence[float] | None) -> str:
+    """Write an interval of shares as per cent, without the sign: 83.8 to 86.9; "" for none."""
+    return "" if bounds is None else f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
+
+
+def size(number: float) -> str:
+    """Write a number of bytes in the decimal unit that suits: 32 bytes, 5.88 MB."""
+    return bytes_with_unit(number) if number >= 999.5 else f"{number:.0f} bytes"
+
+
+def duration(seconds: float) -> str:
+    """Write a time in the unit that suits: 0.4 s, 51 s, 12 min, 3.5 h."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number and what it counts: 1 site, 1,200 sites, 2 classes."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"

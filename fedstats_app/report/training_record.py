@@ -1,113 +1,18 @@
-"""What each round of training achieved and cost, and what a whole training did."""
+"""What a whole training did: its result, whether that declined, and its curve, a mean over seeds."""
 
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from fedstats_app.heads import Calibration
-from fedstats_app.report.client_accuracy import ClientAccuracy
-from fedstats_app.report.quality import QUALITY
+from fedstats_app.report.method_result import QUALITY, ClientAccuracy
+from fedstats_app.report.rounds import RoundRecord
 
 RANDOM_START = "random"
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """One round of one training: one line of rounds.jsonl.
-
-    A round is one aggregation. Bytes and forward passes are those of this round alone, of all its clients together.
-
-    Attributes
-    ----------
-    stage : str
-        What is trained: `probe` (the head), `full`, `features` (the backbone under a fixed head), ...
-    start : str
-        What the training started from: a method such as `fedcof`, or `random`.
-    round : int
-        Absolute, also after the run was resumed; 0 is the start, before any training.
-    accuracy : float or None
-        Share of test samples classified correctly, 0 to 1; None where nothing was evaluated.
-    loss : float or None
-        Mean cross-entropy on the test samples (natural logarithm).
-    train_loss : float or None
-        Mean over the samples of the clients' own losses in their last local epoch.
-    num_clients : int
-        Clients whose updates were averaged.
-    num_failed : int
-        Clients that were asked and whose updates were not.
-    bytes_up, bytes_down : int
-        From and to the clients.
-    forward_passes : int
-        Passes of one sample through the backbone; the backward pass counts as two.
-    seconds : float
-        Wall-clock time.
-    bytes_catch_up : int
-        To clients besides, for what they have missed or to begin with (FedMeZO).
-    held_out_accuracy : float or None
-        On what clients hold out, where that chooses the round whose model is kept.
-    """
-
-    stage: str
-    start: str
-    round: int
-    accuracy: float | None = None
-    loss: float | None = None
-    train_loss: float | None = None
-    num_clients: int = 0
-    num_failed: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    forward_passes: int = 0
-    seconds: float = 0.0
-    bytes_catch_up: int = 0
-    held_out_accuracy: float | None = None
-
-    @property
-    def num_bytes(self) -> int:
-        """All bytes of the round."""
-        return self.bytes_up + self.bytes_down + self.bytes_catch_up
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        if self.accuracy is not None and not 0.0 <= self.accuracy <= 1.0:
-            raise ValueError(f"{self._who()}: accuracy must be between 0 and 1 or None, got {self.accuracy}")
-        counted = ("round", "num_clients", "num_failed", "bytes_up", "bytes_down", "bytes_catch_up", "forward_passes")
-        for name in (*counted, "seconds"):
-            amount = getattr(self, name)
-            if not amount >= 0:
-                raise ValueError(f"{self._who()}: {name} must be at least 0, got {amount}")
-
-    def to_json(self) -> dict[str, object]:
-        """Give the line for rounds.jsonl: field name to value, in the order of the fields."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, line: Mapping[str, Any]) -> Self:
-        """Read what `to_json` gave, also after it was written by `fedstats_app.storage.files.to_json`.
-
-        Parameters
-        ----------
-        line : mapping
-            A loss may be the string `"inf"`, which JSON has instead of an infinite number.
-
-        Raises
-        ------
-        ValueError
-            If a field is missing or unknown, or a value is outside its range.
-        """
-        expected = [item.name for item in fields(cls)]
-        # Runs of versions that had no FedMeZO, or kept the last round always, lack these.
-        line = {"bytes_catch_up": 0, "held_out_accuracy": None, **line}
-        if set(line) != set(expected):
-            raise ValueError(f"a round must have {', '.join(expected)}, got {', '.join(sorted(line))}")
-        losses = {name: None if line[name] is None else float(line[name]) for name in ("loss", "train_loss")}
-        return cls(**{**line, **losses})
-
-    def _who(self) -> str:
-        return f"{self.start}-{self.stage}, round {self.round}"
 
 
 @dataclass(frozen=True)
@@ -144,7 +49,7 @@ class TrainingResult:
     start_temperature : float
         By which the start's logits were divided before the first round.
     quality : mapping
-        What :func:`fedstats_app.report.quality.quality` says of the head in the end; empty where nobody said more
+        What :func:`fedstats_app.report.method_result.quality` says of the head in the end; empty where nobody said more
         than its accuracy.
     calibration : Calibration or None
         Of that head, on the samples that scored it.
@@ -324,3 +229,111 @@ class TrainingResult:
 def random_head_training(stage: str, results: Iterable[TrainingResult]) -> TrainingResult | None:
     """Return the training that the others of a stage are compared with, None where no random head was trained."""
     return next((one for one in results if one.from_random_head and one.stage == stage), None)
+
+
+def decline(result: TrainingResult) -> str:
+    """Return in words that the head of a training is less accurate than its start or its best round, "" if it is not.
+
+    That the difference can be chance is said where the higher accuracy lies in the interval of the final one.
+    """
+    final, start, best = result.final_accuracy, result.start_accuracy, result.best_accuracy
+    if final is None or best is None or best <= final:
+        return ""
+    better = [f"its start ({100 * start:.2f}%)"] if start is not None and start > final else []
+    if result.best_round:
+        better.append(f"round {result.best_round} ({100 * best:.2f}%)")
+    low, high = result.quality.get("accuracy_interval") or (final, final)
+    chance = ", which can be chance" if low <= best <= high else ""
+    return f"its accuracy, {100 * final:.2f}%, is below that of {' and of '.join(better)}{chance}"
+
+
+@dataclass(frozen=True)
+class TrainingCurve:
+    """Mean over seeds of the trainings of one name, after each round that was evaluated in all of them.
+
+    Attributes
+    ----------
+    name, stage, start : str
+        As in every one of the trainings.
+    title : str
+        The stage in a heading.
+    num_seeds : int
+        How many trainings it is of.
+    rounds : tuple of int
+        Absolute, ascending.
+    accuracy : tuple of float
+        Means, 0 to 1.
+    deviation : tuple of float
+        Standard deviations (with n - 1), 0 for one seed.
+    megabytes : tuple of float
+        Means of the bytes up and down until then, the start's included, in 10^6.
+    forward_passes : tuple of float
+        Means of the passes until then, the start's included.
+    """
+
+    name: str
+    stage: str
+    start: str
+    title: str
+    num_seeds: int
+    rounds: tuple[int, ...]
+    accuracy: tuple[float, ...]
+    deviation: tuple[float, ...]
+    megabytes: tuple[float, ...]
+    forward_passes: tuple[float, ...]
+
+
+def training_curves(results: Iterable[TrainingResult]) -> list[TrainingCurve]:
+    """Take the trainings of one name for the seeds of one experiment, and average them.
+
+    Parameters
+    ----------
+    results : iterable of TrainingResult
+        In any order.
+
+    Returns
+    -------
+    list of TrainingCurve
+        In the order in which the names come first. A training that ended early shortens its curve.
+
+    Raises
+    ------
+    ValueError
+        If trainings of one name differ in stage or start.
+    """
+    by_name: dict[str, list[TrainingResult]] = {}
+    for result in results:
+        by_name.setdefault(result.name, []).append(result)
+    return [_mean(name, seeds) for name, seeds in by_name.items()]
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the standard deviation with n - 1, which is 0 for one value."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def _mean(name: str, seeds: Sequence[TrainingResult]) -> TrainingCurve:
+    kinds = {(seed.stage, seed.start) for seed in seeds}
+    if len(kinds) > 1:
+        raise ValueError(f"trainings named {name!r} must be of one stage and start, got {sorted(kinds)}")
+    points = [_points(seed) for seed in seeds]
+    rounds = sorted(set.intersection(*(set(one) for one in points)))
+    scores = [mean_and_deviation([one[number][0] for one in points]) for number in rounds]
+    return TrainingCurve(
+        name=name,
+        stage=seeds[0].stage,
+        start=seeds[0].start,
+        title=seeds[0].display_name or seeds[0].stage,
+        num_seeds=len(seeds),
+        rounds=tuple(rounds),
+        accuracy=tuple(mean for mean, _ in scores),
+        deviation=tuple(deviation for _, deviation in scores),
+        megabytes=tuple(statistics.fmean(one[number][1] / 1e6 for one in points) for number in rounds),
+        forward_passes=tuple(statistics.fmean(one[number][2] for one in points) for number in rounds),
+    )
+
+
+def _points(result: TrainingResult) -> dict[int, tuple[float, int, int]]:
+    """From every evaluated round to accuracy, bytes and forward passes."""
+    costs = zip(result.rounds, result.cumulative_bytes(), result.cumulative_forward_passes(), strict=True)
+    return {one.round: (one.accuracy, sent, passes) for one, sent, passes in costs if one.accuracy is not None}

@@ -10,40 +10,11 @@ from typing import Any
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.report.text_columns import bytes_with_unit
+from fedstats_app.report.text_columns import bytes_with_unit, counted, duration, interval_text, percent
 
 # Below so many test samples of a class an interval spans about 30 points and more.
 FEW_SAMPLES = 30
 _NAMED = 3
-
-
-def percent(share: float | None, digits: int = 1) -> str:
-    """Write a share, 0 to 1, as a percentage; "-" for none."""
-    return "-" if share is None else f"{100 * share:.{digits}f}\u00a0%"
-
-
-def interval_text(bounds: Sequence[float] | None) -> str:
-    """Write an interval of shares as per cent, without the sign: 83.8 to 86.9; "" for none."""
-    return "" if bounds is None else f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
-
-
-def size(number: float) -> str:
-    """Write a number of bytes in the decimal unit that suits: 32 bytes, 5.88 MB."""
-    return bytes_with_unit(number) if number >= 999.5 else f"{number:.0f} bytes"
-
-
-def duration(seconds: float) -> str:
-    """Write a time in the unit that suits: 0.4 s, 51 s, 12 min, 3.5 h."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def counted(number: int, noun: str) -> str:
-    """Write a number and what it counts: 1 site, 1,200 sites, 2 classes."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def summary(run: RunRecord) -> str:

@@ -1,18 +1,48 @@
-"""Stage 1 of a run that was interrupted goes on from what it had summed, and asks only who is missing."""
+"""What is noted while clients answer; an interrupted stage 1 continues from what it had summed and noted."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedstats_app.report.accumulator_file import Accumulated, load_accumulated, save_accumulated
-from fedstats_app.server.asked import Asked
-from fedstats_app.server.run import Run
+from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
+from fedstats_app.report.statistics_file import Accumulated, load_accumulated, save_accumulated
+from fedstats_app.server.rank_curve import RankCurve
+from fedstats_app.settings.app_config import RunOptions
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was noted while clients answered.
+
+    Attributes
+    ----------
+    kept : KeptStatistics
+        The rows of every client that answered; none where shares are capped.
+    largest : LargestStatistics
+        Those with the largest Gram matrices or factors; none where shares are capped.
+    label_counts : dict
+        From client to (C,) samples per class, where they may be shown.
+    rounds : list
+        An entry per round for results.json, where there are several.
+    curve : RankCurve or None
+        What FedRoot would have been sent at other ranks, where that follows from what was sent.
+    """
+
+    kept: KeptStatistics
+    largest: LargestStatistics
+    label_counts: dict[int, np.ndarray] = field(default_factory=dict)
+    rounds: list[dict[str, object]] = field(default_factory=list)
+    curve: RankCurve | None = None
+
 
 _COLLECTION, _CURVE = "collection", "curve"
 # Rows of single clients, by which their influence is measured in the end, are written down up to so many bytes: above
@@ -27,19 +57,21 @@ class Accumulator:
 
     Parameters
     ----------
-    run : Run
-        Prepared.
+    folder : Path
+        Of the run.
     strategy : StatisticsStrategy
         Which sums.
     asked : Asked
         What is noted beside.
+    options : RunOptions
+        Whether statistics may be kept, and how often.
     """
 
-    def __init__(self, run: Run, strategy: StatisticsStrategy, asked: Asked) -> None:
-        self._folder, self._strategy, self._asked = run.folder.path, strategy, asked
+    def __init__(self, folder: Path, strategy: StatisticsStrategy, asked: Asked, options: RunOptions) -> None:
+        self._folder, self._strategy, self._asked = folder, strategy, asked
         # Under caps on shares the sums are made when all have answered.
-        self._wanted = run.config.run.save_statistics and strategy.collection.capped is None
-        self._every = run.config.run.checkpoint_seconds
+        self._wanted = options.save_statistics and strategy.collection.capped is None
+        self._every = options.checkpoint_seconds
         self._last, self._took = time.monotonic(), 0.0
 
     def take_up(self, present: Iterable[int]) -> bool:

@@ -6,20 +6,20 @@ from collections.abc import Callable
 
 from flwr.app import ArrayRecord, MetricRecord
 
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.data.clients import training_set
 from fedstats_app.grid.client_outcome import ClientOutcome
-from fedstats_app.grid.kept_statistics import KeptStatistics
-from fedstats_app.grid.largest_statistics import LargestStatistics
+from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
 from fedstats_app.grid.progress import Step
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.client_statistics_file import save_client_statistics
-from fedstats_app.server.accumulator import Accumulator
-from fedstats_app.server.asked import Asked
-from fedstats_app.server.estimate import expected_seconds
+from fedstats_app.server.accumulator import Accumulator, Asked
 from fedstats_app.server.influence import MAX_GRAMS, MAX_KEPT_BYTES
+from fedstats_app.server.machine import expected_seconds
 from fedstats_app.server.rank_curve import rank_curve
 from fedstats_app.server.run import Run
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.statistics.share_caps import ShareCaps
@@ -58,12 +58,14 @@ def solved_heads(strategy: StatisticsStrategy) -> dict[str, tuple[FeatureMap, Li
 def ask(run: Run, strategy: StatisticsStrategy) -> Asked:
     """Ask every client that an interrupted run has not asked before, add what an earlier run has, and solve."""
     kept = KeptStatistics(len(run.class_names), rows_only=True, max_bytes=MAX_KEPT_BYTES)
-    asked = Asked(kept, LargestStatistics(len(run.class_names), MAX_GRAMS), curve=rank_curve(run, strategy))
+    has_curve = run.test_set is not None and not run.config.federation.extend
+    curve = rank_curve(strategy, run.backbone.feature_dim) if has_curve else None
+    asked = Asked(kept, LargestStatistics(len(run.class_names), MAX_GRAMS), curve=curve)
     run.extension.apply(strategy, run.class_names)
     run.folder.forget_clients()
     if run.config.run.save_client_statistics:
         run.extension.take_over_clients(run.folder.path, run.progress.say)
-    accumulator = Accumulator(run, strategy, asked)
+    accumulator = Accumulator(run.folder.path, strategy, asked, run.config.run)
     clients = run.federation.hosts
     if run.config.run.resume and accumulator.take_up(clients):
         for outcome in strategy.outcomes:
@@ -71,20 +73,19 @@ def ask(run: Run, strategy: StatisticsStrategy) -> Asked:
         run.progress.say(f"going on after {len(strategy.outcomes)} of {len(clients)} clients")
     run.progress.say(f"asking {len(clients.keys() - strategy.answered)} clients for the statistics of their features")
     run.grid.reply_bytes = strategy.expected_reply_bytes
-    with run.progress.doing("statistics", strategy.num_rounds, expected=_expected(run)) as step:
+    expected = _expected(run.config, run.backbone) if run.federation.simulated else 0.0
+    with run.progress.doing("statistics", strategy.num_rounds, expected=expected) as step:
         strategy.on_reply = _on_reply(run, strategy, asked, accumulator, step)
         strategy.start(run.grid, evaluate_fn=_evaluate_fn(run, strategy, asked, step))
     return asked
 
 
-def _expected(run: Run) -> float:
-    """Return about how long the pass will take where no feature is cached, 0 where nobody knows how many there are."""
-    if not run.federation.simulated:
-        return 0.0
-    train = training_set(run.config.data)
-    if FeatureReader(run.backbone, NodeConfig().cache_root(run.config.cache)).has_cached(train):
+def _expected(config: AppConfig, backbone: Backbone) -> float:
+    """Estimate the seconds of a simulation's pass; 0 if features are cached."""
+    train = training_set(config.data)
+    if FeatureReader(backbone, NodeConfig().cache_root(config.cache)).has_cached(train):
         return 0.0  # timing the network would take longer than reading them
-    return expected_seconds(run, {0: len(train)}, 1)
+    return expected_seconds(backbone, {0: len(train)}, 1, simulated=True)
 
 
 def _on_reply(

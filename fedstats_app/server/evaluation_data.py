@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.backbones.samples import samples_for
+from fedstats_app.backbones.samples import DatasetSamples
 from fedstats_app.data import Dataset
 from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores, LinearHead
@@ -69,7 +69,7 @@ class ServerTestSet:
     def samples(self, feature_map: FeatureMap | None) -> Samples:
         """Return the test samples as a model in training takes them: mapped features, or without a map its inputs."""
         if feature_map is None:
-            return samples_for(self.dataset, np.arange(len(self.dataset)), self._reader.backbone)
+            return DatasetSamples(self.dataset, np.arange(len(self.dataset)), self._reader.backbone)
         features = torch.cat([feature_map(block).float() for block, _ in self.blocks])
         return TensorSamples(features, self.labels())
 

@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedstats_app.grid.progress import in_words
+from fedstats_app.report.head_file import Normalisation, with_module
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import trained_head_metadata
-from fedstats_app.report.start_head import best_head
-from fedstats_app.report.state import SolvedHead, State
+from fedstats_app.report.state import SolvedHead, State, best_head
+from fedstats_app.report.tables import training_table
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.report.training_table import training_table
-from fedstats_app.report.tuned_backbone import Normalisation, with_module
-from fedstats_app.server.estimate import TRAINING_PASSES, expected_seconds
+from fedstats_app.server.machine import TRAINING_PASSES, expected_seconds
 from fedstats_app.server.run import Run
 from fedstats_app.server.start_heads import head_of_file, label_word_head
+from fedstats_app.server.training.session import Session
 from fedstats_app.statistics import FeatureMap, IdentityMap
-from fedstats_app.trainers.options import FILE_HEAD, MADE_HEADS
-from fedstats_app.trainers.trainer import Session, Trainer
 from fedstats_app.training.model import TunedModel
+from fedstats_app.training.options import FILE_HEAD, MADE_HEADS
 from fedstats_app.training.samples import Samples
 from fedstats_app.training.start_heads import random_head, zero_head
+from fedstats_app.training.trainers import Trainer
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FineTuning:
         """Train, save each head and what its training achieved, and show them beside each other."""
         config, progress = run.config, run.progress
         trainer, clients = self.trainer, run.trainable(state)
-        by = f" by {config.optimizer.optimizer}" if trainer.uses_optimizer else ""
+        by = f" by {config.optimizer.optimizer}" if trainer.by_gradient else ""
         results, names = [], _start_names(run, state)
         expected = len(names) * _expected(run, trainer, clients)
         guess = f"; about {in_words(expected)} at the speed of the server's machine" if expected else ""
@@ -73,7 +73,7 @@ class FineTuning:
                     resume=bool(config.run.resume),
                     progress=progress,
                 )
-                result, model = trainer.run(session)
+                result, model = _trained(session)
                 _save(run, session, result, model)
                 results.append(result)
         if config.run.plots and any(result.final_accuracy is not None for result in results):
@@ -87,13 +87,29 @@ class FineTuning:
         return state
 
 
+def _trained(session: Session) -> tuple[TrainingResult, TunedModel]:
+    """Train; who trains by gradients loads nothing of FedMeZO, and the other way round."""
+    if session.trainer.by_gradient:
+        from fedstats_app.server.training.gradient import GradientTraining
+
+        return GradientTraining(session).run()
+    from fedstats_app.server.training.mezo import MezoTraining
+
+    return MezoTraining(session).run()
+
+
 def _expected(run: Run, trainer: Trainer, clients: Mapping[int, int]) -> float:
     """Return about how long one training will take, 0 where nobody can say or only a head is trained."""
     if trainer.passes < TRAINING_PASSES:
         return 0.0
     tuning = run.config.tuning
     rounds = tuning.num_server_rounds * tuning.fraction_tune
-    return expected_seconds(run, clients, trainer.passes * run.config.local.epochs * rounds)
+    return expected_seconds(
+        run.backbone,
+        clients,
+        trainer.passes * run.config.local.epochs * rounds,
+        simulated=run.federation.simulated,
+    )
 
 
 def _test_samples(run: Run, feature_map: FeatureMap) -> Callable[[bool], Samples] | None:

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from fedstats_app.grid.client_outcome import ClientOutcome
-from fedstats_app.grid.kept_statistics import KeptStatistics
-from fedstats_app.grid.largest_statistics import LargestStatistics
+from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
 from fedstats_app.heads import solve_ridge
 from fedstats_app.heads.fedroot import complete
 from fedstats_app.heads.influence import Influence, Judges, LeaveOneOut, LeaveOneOutOfGram, LeaveOneOutOfMeans
-from fedstats_app.methods import FED3R, FEDROOT
+from fedstats_app.methods import FED3R, FEDROOT, first_of
 from fedstats_app.methods.method import FEW_FEATURES
+from fedstats_app.server.accumulator import Asked
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, FeatureStatistics, StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.threads import beside_each_other
@@ -57,6 +57,16 @@ class Influences:
     of_client: Mapping[int, Influence]
     named: tuple[int, ...]
     judges: str
+
+
+def measured_clients(
+    strategy: StatisticsStrategy, asked: Asked, test: TestSamples | None, class_names: tuple[str, ...]
+) -> tuple[list[ClientOutcome], list[str]]:
+    """Outcomes with every client's shares and influence, and a line for each client whose influence is large."""
+    measured = measure(strategy, asked.kept, asked.largest, test)
+    kept, total = strategy.collection.capped or asked.kept, strategy.collection.statistics(0)
+    outcomes = with_shares(strategy.outcomes, kept, total, measured, class_names)
+    return outcomes, influence_lines(measured, outcomes, class_names)
 
 
 def measure(
@@ -108,7 +118,7 @@ def measure(
 
 def _ridge_lambda(strategy: StatisticsStrategy, total: FeatureStatistics) -> float:
     """Return that of a head of the run on these features, or where there is none the one that would be chosen."""
-    for name in (FED3R.name, FEDROOT.name):
+    for name in (first_of(FED3R, strategy.heads), first_of(FEDROOT, strategy.heads)):
         head = strategy.heads.get(name)
         if head is not None and strategy.spec_index(name) == 0 and "ridge_lambda" in head.report.parameters:
             return head.report.parameters["ridge_lambda"]

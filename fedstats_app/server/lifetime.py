@@ -16,7 +16,7 @@ from fedstats_app.report.disclosure import append_disclosure
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.storage.files import remove_unfinished
-from fedstats_app.storage.lock import FolderLock
+from fedstats_app.storage.lock import lock_folder
 from fedstats_app.wire.disclosure import DisclosureLedger
 
 # In the node-config of a ServerApp that runs in its user's own process.
@@ -78,7 +78,7 @@ def _folder_of(config: AppConfig, context: Context) -> RunFolder:
 
 def _locked(folder: RunFolder, held: ExitStack) -> RunFolder:
     """Return the folder, to which only this process writes from now on."""
-    held.enter_context(FolderLock(folder.path))
+    held.enter_context(lock_folder(folder.path))
     remove_unfinished(folder.path)
     return folder
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from fedstats_app.grid.progress import in_words
 from fedstats_app.personal.approaches import run_approach
+from fedstats_app.personal.options import PersonalOptions
 from fedstats_app.personal.session import PersonalSession
 from fedstats_app.report.personal_result import PersonalResult
-from fedstats_app.report.personal_table import approach_name, personal_table
+from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
+from fedstats_app.report.tables import approach_name, personal_table
 from fedstats_app.server.asking import statistics_strategy
-from fedstats_app.server.estimate import TRAINING_PASSES, expected_seconds
+from fedstats_app.server.machine import TRAINING_PASSES, expected_seconds
 from fedstats_app.server.run import Run
 
 # In results.json, the key under which an entry says which approach it is of: one approach can have several.
@@ -26,20 +28,20 @@ class Personalisation:
         options, progress = run.config.personal, run.progress
         session = _session(run, state)
         progress.say(f"personalise {options.personalise} on {len(session.clients)} clients, after {progress.elapsed}")
-        finished = {approach: _finished(run, approach) for approach in options.approaches}
+        finished = {approach: _finished(run.folder, approach) for approach in options.approaches}
         left = [approach for approach, made in finished.items() if not made]
         results: dict[str, PersonalResult] = {}
-        with progress.doing("personal models", _work(run, left), expected=_announced(run, session, left)) as step:
+        with progress.doing("personal models", _work(options, left), expected=_announced(run, session, left)) as step:
             for number, (approach, made) in enumerate(finished.items(), start=1):
                 text = f"personal models, {approach} ({number} of {len(finished)})"
-                step.at(step.done, text, within=_work(run, [approach]))
+                step.at(step.done, text, within=_work(options, [approach]))
                 if made:
                     progress.say(f"personal, {approach}: was finished before")
                 else:
                     made = run_approach(session, approach)
                     entries = {name: {_APPROACH: approach, **one.to_json()} for name, one in made.items()}
                     run.folder.add_results("personal", entries)
-                    step.at(step.done + _work(run, [approach]))
+                    step.at(step.done + _work(options, [approach]))
                 results |= made
         if run.config.run.plots:
             from fedstats_app.report.plots.personal import plot_personal_accuracies
@@ -52,18 +54,17 @@ class Personalisation:
         return state
 
 
-def _finished(run: Run, approach: str) -> dict[str, PersonalResult]:
+def _finished(folder: RunFolder, approach: str) -> dict[str, PersonalResult]:
     """Return what an interrupted run has of an approach; nothing where it had not come to its end."""
-    kept = run.folder.read_results().get("personal", {})
+    kept = folder.read_results().get("personal", {})
     return {
         name: PersonalResult.from_json(name, entry) for name, entry in kept.items() if entry.get(_APPROACH) == approach
     }
 
 
-def _work(run: Run, approaches: Sequence[str]) -> int:
+def _work(options: PersonalOptions, approaches: Sequence[str]) -> int:
     """Return how many passes over every client's samples approaches take: those of training, and one to be scored."""
-    epochs = run.config.personal.epochs
-    return sum(TRAINING_PASSES * epochs(approach) + 1 for approach in approaches)
+    return sum(TRAINING_PASSES * options.epochs(approach) + 1 for approach in approaches)
 
 
 def _announced(run: Run, session: PersonalSession, approaches: Sequence[str]) -> float:
@@ -73,7 +74,9 @@ def _announced(run: Run, session: PersonalSession, approaches: Sequence[str]) ->
         return 0.0
     head = session.start.head.weight
     size = sum(parameter.numel() for parameter in session.backbone.parameters()) + head.numel() + len(head)
-    seconds = expected_seconds(run, session.clients, _work(run, approaches))
+    seconds = expected_seconds(
+        run.backbone, session.clients, _work(run.config.personal, approaches), simulated=run.federation.simulated
+    )
     trained = ", ".join(f"{one} {number}" for one, number in epochs.items())
     guess = f"; about {in_words(seconds)} at the speed of the server's machine" if seconds else ""
     run.progress.say(

@@ -1,58 +1,169 @@
-"""What FedRoot would have scored at other ranks, where the same pass brings Gram matrices to make its factors of."""
+"""FedRoot at other ranks than the run's, from the same pass if it brings Gram matrices: accuracy against bytes."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from fedstats_app.grid.curve import CurvePoint
-from fedstats_app.grid.rank_curve import CURVE, RankCurve
+from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import HeadScores, LinearHead
 from fedstats_app.heads.fedroot import complete
-from fedstats_app.methods import FEDROOT
-from fedstats_app.server.run import Run
-from fedstats_app.statistics import ScatterSpec
+from fedstats_app.methods import FEDROOT, first_of
+from fedstats_app.rank_rule import RankRule
+from fedstats_app.report.curve import CurvePoint
+from fedstats_app.server.evaluation_data import ServerTestSet
+from fedstats_app.statistics import LowRankStatistics, ScatterSpec, StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.threads import beside_each_other
+from fedstats_app.threads import beside_each_other, one_thread
+from fedstats_app.wire import ReceivedStatistics
+from fedstats_app.wire.statistics_records import scatter_bytes_of, with_scatter
+
+# From rows alone to all directions, by multiples of the square root of a client's number of samples.
+FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0)
+CURVE = (*(ScatterSpec(RankRule("root", factor)) for factor in FACTORS), ScatterSpec(RankRule("full")))
+# Clients whose Gram matrices are held at most until they are added.
+MOST_WAITING = 2
+
+
+class RankCurve:
+    """Sums of the factors of several ranks, made of the Gram matrices that clients sent: accuracy against bytes.
+
+    Feed it with each client as it is folded (:attr:`ServedMethods.on_reply`), in that order. It adds them in a thread
+    of its own, which takes about as long as all else that a server does with a reply; whoever asks for anything waits
+    until all are added. Memory: a d x d matrix for each rank, the rows once, and what two clients sent.
+
+    Parameters
+    ----------
+    index : int
+        Which of the request's specifications has the Gram matrices.
+    specs : sequence of ScatterSpec
+        The ranks, different.
+    """
+
+    def __init__(self, index: int = 0, specs: Sequence[ScatterSpec] = CURVE) -> None:
+        self.specs, self._index = tuple(specs), index
+        self._sums: dict[ScatterSpec, StatisticsSum] = {}
+        self._bytes = dict.fromkeys(self.specs, 0)
+        # One thread: the order is that of the clients.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedstats-rank-curve")
+        self._adding: list[Future[None]] = []
+
+    def add(self, received: ReceivedStatistics) -> None:
+        """Add one client's statistics, soon.
+
+        Raises
+        ------
+        ValueError
+            If it sent no Gram matrix, or an earlier client's rows alone exceed the bytes of a rule.
+        """
+        if not received.statistics[self._index].has_gram:
+            raise ValueError("a curve of ranks needs statistics with a Gram matrix, got none")
+        if len(self._adding) == MOST_WAITING:
+            self._adding.pop(0).result()
+        self._adding.append(self._thread.submit(self._add, received))
+
+    def finish(self) -> None:
+        """Wait until every client is added.
+
+        Raises
+        ------
+        ValueError
+            If a client's rows alone exceed the bytes of a rule.
+        """
+        for one in self._adding:
+            one.result()
+
+    def _add(self, received: ReceivedStatistics) -> None:
+        client = received.statistics[self._index]
+        bytes_without = received.row_bytes[self._index] + received.other_bytes
+        with one_thread():  # the other cores are the clients' and the server's
+            made = {spec: with_scatter(client, spec, bytes_without) for spec in self.specs}
+            shape = (client.rows.num_classes, client.rows.feature_dim)
+            for number, (spec, one) in enumerate(made.items()):
+                if spec not in self._sums:
+                    self._sums[spec] = StatisticsSum(*shape, gram=False, keep_rows=number == 0, scatter=True)
+                self._sums[spec].add(one)
+                self._bytes[spec] += bytes_without + scatter_bytes_of(spec, one)
+
+    def state(self) -> tuple[list[StatisticsSum], list[int]]:
+        """Return the sums and bytes of the ranks, in their order, for :meth:`take_up`; none before the first client."""
+        self.finish()
+        return [self._sums[spec] for spec in self.specs if self._sums], [self._bytes[spec] for spec in self.specs]
+
+    def take_up(self, sums: Sequence[StatisticsSum], num_bytes: Sequence[int]) -> None:
+        """Go on from what :meth:`state` of a curve of the same ranks returned."""
+        if sums:
+            self._sums = dict(zip(self.specs, sums, strict=True))
+        self._bytes = dict(zip(self.specs, num_bytes, strict=True))
+
+    def low_rank(self, spec: ScatterSpec) -> LowRankStatistics:
+        """Return what the server would hold of one of the ranks, to be completed and solved.
+
+        Raises
+        ------
+        KeyError
+            If the rank is not one of the curve's, or there is no client yet.
+        """
+        self.finish()
+        rows = self._sums[self.specs[0]].rows()
+        return self._sums[spec].low_rank(rows)
+
+    def wire_bytes(self, spec: ScatterSpec) -> int:
+        """Return the bytes that all clients would have sent for one of the ranks."""
+        self.finish()
+        return self._bytes[spec]
+
 
 # A rank takes a d x d matrix and a solve: with more features than this, too much for a picture.
 MAX_FEATURE_DIM = 2048
 
 
-def rank_curve(run: Run, strategy: StatisticsStrategy) -> RankCurve | None:
+def rank_curve(strategy: StatisticsStrategy, feature_dim: int) -> RankCurve | None:
     """Return what every client is to be added to for the ranks beside the run's own; None where there is no curve.
 
-    There is one where clients send Gram matrices of FedRoot's features, the server has test data, the features are not
-    too many, nobody's share is capped, and no clients of an earlier run are missing.
+    There is one where clients send Gram matrices of FedRoot's features, these are not too many, and no share is capped.
 
     Parameters
     ----------
-    run : Run
-        Prepared.
     strategy : StatisticsStrategy
         Not started.
+    feature_dim : int
+        d of the backbone.
     """
-    method = strategy.methods().get(FEDROOT.name)
-    if method is None or run.test_set is None or run.config.federation.extend or strategy.collection.capped is not None:
+    name = first_of(FEDROOT, strategy.methods())
+    if not name or strategy.collection.capped is not None or feature_dim > MAX_FEATURE_DIM:
         return None
-    index, own = strategy.spec_index(FEDROOT.name), method.specification.scatter
-    if own is None or not strategy.request.specs[index].gram or run.backbone.feature_dim > MAX_FEATURE_DIM:
+    index, own = strategy.spec_index(name), strategy.methods()[name].specification.scatter
+    if own is None or not strategy.request.specs[index].gram:
         return None
     return RankCurve(index, [replace(spec, dtype=own.dtype) for spec in CURVE if spec.rank != own.rank])
 
 
-def curve_points(run: Run, strategy: StatisticsStrategy, curve: RankCurve, scores: HeadScores) -> list[CurvePoint]:
+def curve_points(
+    strategy: StatisticsStrategy,
+    name: str,
+    curve: RankCurve,
+    test_set: ServerTestSet,
+    scores: HeadScores,
+    *,
+    mask_absent: bool,
+    progress: Progress,
+) -> list[CurvePoint]:
     """Solve and score FedRoot at every rank of the curve.
 
     Parameters
     ----------
-    run : Run
-        With a test set.
     strategy : StatisticsStrategy
         Finished.
+    name : str
+        Of FedRoot's head: a variant's, where no other is solved.
     curve : RankCurve
         With every client.
+    test_set : ServerTestSet
+        The server's.
     scores : HeadScores
         Of FedRoot's head at the run's own rank, whose point is among them.
 
@@ -61,11 +172,11 @@ def curve_points(run: Run, strategy: StatisticsStrategy, curve: RankCurve, score
     list of CurvePoint
         By growing bytes; none where nothing could be scored.
     """
-    method = strategy.methods()[FEDROOT.name]
+    method = strategy.methods()[name]
     own = method.specification
-    if run.test_set is None or own.scatter is None or not scores.confusion.num_examples:
+    if own.scatter is None or not scores.confusion.num_examples:
         return []
-    with run.progress.doing("FedRoot at {now} of {total} other ranks", len(curve.specs)) as step:
+    with progress.doing("FedRoot at {now} of {total} other ranks", len(curve.specs)) as step:
         done = itertools.count(1)
 
         def solved(spec: ScatterSpec) -> LinearHead:
@@ -76,8 +187,8 @@ def curve_points(run: Run, strategy: StatisticsStrategy, curve: RankCurve, score
 
         solves = beside_each_other([functools.partial(solved, spec) for spec in curve.specs])
     heads = {str(spec.rank): (own.feature_map, head) for spec, head in zip(curve.specs, solves, strict=True)}
-    found = run.test_set.evaluate(heads, mask_absent=run.config.run.mask_absent)
+    found = test_set.evaluate(heads, mask_absent=mask_absent)
     points = [CurvePoint(str(one.rank), curve.wire_bytes(one), found[str(one.rank)].accuracy) for one in curve.specs]
-    wire_bytes = strategy.wire_bytes(FEDROOT.name)
+    wire_bytes = strategy.wire_bytes(name)
     points.append(CurvePoint(str(own.scatter.rank), wire_bytes, scores.confusion.accuracy))
     return sorted(points, key=lambda point: point.wire_bytes)

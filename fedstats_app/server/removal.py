@@ -10,24 +10,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.report.client_statistics_file import load_client_statistics, take_over
-from fedstats_app.report.head_file import SUPERSEDED, head_to_bytes, read_head
+from fedstats_app.report.head_file import SUFFIX, SUPERSEDED, head_to_bytes, read_head
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.statistics_file import load_statistics, save_statistics
-from fedstats_app.report.tuned_backbone import SUFFIX
-from fedstats_app.server.without_classes import masked_head, sum_without_classes
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSum
 from fedstats_app.statistics.share_caps import ShareCaps
-from fedstats_app.statistics.subtraction import sum_without_client
+from fedstats_app.statistics.subtraction import sum_without_classes, sum_without_client
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
-from fedstats_app.storage.lock import FolderLock
+from fedstats_app.storage.lock import lock_folder
 
 # What in a head's header is of the statistics that it was solved from.
 _OF_THE_SOLVE = ("format", "temperature", "calibrated-on", SUPERSEDED)
@@ -86,7 +86,7 @@ def remove_clients(
     ValueError
         If there is no such client, nobody is left, or a client answered otherwise when it was asked again.
     """
-    with FolderLock(run_folder):
+    with lock_folder(run_folder):
         collected = load_statistics(run_folder)
         removed = [_client_named(name, collected.clients) for name in clients]
         left = tuple(one for one in collected.clients if one not in removed)
@@ -121,7 +121,7 @@ def remove_classes(run_folder: Path, classes: Sequence[str], output_dir: str = "
     ValueError
         If there is no such class, or none is left.
     """
-    with FolderLock(run_folder):
+    with lock_folder(run_folder):
         collected = load_statistics(run_folder)
         unknown = [name for name in classes if name not in collected.class_names]
         if unknown or set(classes) >= set(collected.class_names):
@@ -201,11 +201,11 @@ def _written(
     folder = RunFolder.create(output_dir or str(old.resolve().parent), run_id)
     masked = tuple(name for name, one in methods.items() if classes and _needs_matrix(one))
     entries: dict[str, object] = {}
-    with FolderLock(folder.path), _whole_or_gone(folder.path):
+    with lock_folder(folder.path), _whole_or_gone(folder.path):
         folder.write_status("running")
         for name, method in methods.items():
             head, header = read_head(old / "heads" / f"{name}.safetensors")
-            head = masked_head(head, classes) if name in masked else method.solve(_sum_for(method, rest))
+            head = _masked(head, classes) if name in masked else method.solve(_sum_for(method, rest))
             result = _result(name, head, rest, before[name], what)
             common = {key: value for key, value in header.items() if key not in _OF_THE_SOLVE}
             feature_map = method.specification.feature_map
@@ -274,6 +274,13 @@ def _result(
         notes=[*head.report.notes, f"{what} was removed; the bytes are those of before"],
         parameters=dict(head.report.parameters),
     )
+
+
+def _masked(head: LinearHead, classes: Sequence[int]) -> LinearHead:
+    """Copy a head so that it never predicts some classes."""
+    present, weight, bias = head.present.clone(), head.weight.clone(), head.bias.clone()
+    present[list(classes)], weight[list(classes)], bias[list(classes)] = False, 0.0, -torch.inf
+    return replace(head, present=present, weight=weight, bias=bias)
 
 
 def _clients(old: Path, removed: Sequence[MergedClient]) -> list[dict[str, Any]]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.training.zeroth_order.log import TrainingFiles
-from fedstats_app.training.zeroth_order.model import build_model, make_replica
-from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.training.zeroth_order.setup import MezoSetup
+from fedstats_app.fedmezo.log import TrainingFiles
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.wire.reading import from_values
 
 

@@ -11,9 +11,9 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.feature_norm import FeatureNorm, feature_norm
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.measurements import FeatureNorm, feature_norm
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.backbones.samples import check_kind
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import client_names, partitions, test_split, training_set
@@ -22,14 +22,13 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import Federation, discover
 from fedstats_app.grid.progress import Progress
-from fedstats_app.report.record import common_metadata, run_record
-from fedstats_app.report.resume import check_same_run
+from fedstats_app.report.record import check_same_run, common_metadata, run_record
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
+from fedstats_app.server.machine import warmed_up
 from fedstats_app.server.start_heads import head_of_file, label_word_head
-from fedstats_app.server.warm_up import warmed_up
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.training.request import TrainingRequest

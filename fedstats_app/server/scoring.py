@@ -1,22 +1,27 @@
-"""Scoring the solved heads, on the server's test set or on what clients hold out."""
+"""Scoring the solved heads, on the server's test set or on what clients hold out; how exact the statistics are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from fedstats_app.grid.curve import CurvePoint
+import numpy as np
+import torch
+
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.data.clients import partitions, split_holdout, training_set
+from fedstats_app.data.subset import flipped, with_mirror_images
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores
-from fedstats_app.methods import FEDROOT
-from fedstats_app.report.client_accuracy import ClientAccuracy
 from fedstats_app.report.communication import Sizes, uplink_formula
-from fedstats_app.report.method_result import MethodResult
-from fedstats_app.report.quality import quality
-from fedstats_app.server.asked import Asked
+from fedstats_app.report.method_result import ClientAccuracy, MethodResult, quality
 from fedstats_app.server.asking import solved_heads
-from fedstats_app.server.rank_curve import curve_points
 from fedstats_app.server.run import Run
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.statistics.error import statistics_error
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.probe_rate import probe_step
 
@@ -41,8 +46,6 @@ class Scores:
         From every client that was asked in vain to the reason.
     num_unreadable : int
         Test samples of the server that could not be read.
-    curves : dict
-        By method that has one, what it scores at other ranks.
     """
 
     evaluated_on: str
@@ -52,7 +55,6 @@ class Scores:
     failures: Mapping[int, str] = field(default_factory=dict)
     calibrations: Mapping[str, Calibration | None] = field(default_factory=dict)
     num_unreadable: int = 0
-    curves: dict[str, list[CurvePoint]] = field(default_factory=dict)
 
     @property
     def confusion(self) -> dict[str, ConfusionMatrix]:
@@ -70,8 +72,18 @@ class Scores:
         most = max((int(matrix.class_examples.max()) for matrix in self.confusion.values()), default=0)
         return most / max(self.num_examples, 1)
 
+    def to_json(self) -> dict[str, object]:
+        """Return the entries of results.json about the evaluation."""
+        return {
+            "evaluated_on": self.evaluated_on,
+            "num_test_examples": self.num_examples,
+            "num_test_unreadable": self.num_unreadable,
+            "evaluation_examples": {str(client): number for client, number in sorted(self.examples.items())},
+            "evaluation_failures": {str(client): reason for client, reason in self.failures.items()},
+        }
 
-def score(run: Run, strategy: StatisticsStrategy, asked: Asked) -> Scores:
+
+def score(run: Run, strategy: StatisticsStrategy) -> Scores:
     """Evaluate the heads of a finished strategy."""
     test_set, progress = run.test_set, run.progress
     if test_set is None:
@@ -88,14 +100,6 @@ def score(run: Run, strategy: StatisticsStrategy, asked: Asked) -> Scores:
     heads = solved_heads(strategy)
     scored, fitted = test_set.score(heads, mask_absent=run.config.run.mask_absent)
     return Scores("server", scored, calibrations=fitted, num_unreadable=test_set.num_unreadable)
-
-
-def with_curves(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores) -> Scores:
-    """Return scores with what FedRoot scores at other ranks, where that can be said."""
-    if asked.curve is None or FEDROOT.name not in scores.heads:
-        return scores
-    points = curve_points(run, strategy, asked.curve, scores.heads[FEDROOT.name])
-    return replace(scores, curves={FEDROOT.name: points} if points else {})
 
 
 def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> MethodResult:
@@ -148,3 +152,36 @@ def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
 def _probe_step(strategy: StatisticsStrategy, method: str) -> float | None:
     total = strategy.statistics(method).summed(gram=False)
     return probe_step(total.class_counts, total.class_sums)
+
+
+def measured_error(config: AppConfig, backbone: Backbone, strategy: StatisticsStrategy) -> dict[str, dict[str, float]]:
+    """Return the error of the class means and, with Gram matrices, of the covariance.
+
+    The samples are all that the clients have for statistics: what floors held back or could not be read is an error.
+    Their features come from the cache where that is on, else the backbone runs over them once more, here.
+
+    Parameters
+    ----------
+    config : AppConfig
+        Of a simulation.
+    backbone : Backbone
+        The run's.
+    strategy : StatisticsStrategy
+        Finished.
+    """
+    dataset, holdout = training_set(config.data), strategy.request.holdout
+    clients = sorted(outcome.client for outcome in strategy.outcomes if outcome.in_heads)
+    parts = partitions(config.data, config.partition, config.run.seed)
+    kept = [split_holdout(parts[client], holdout, config.run.seed, client)[0] for client in clients]
+    indices = np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *kept]))
+    if (flips := config.partition.training_flips) != "none":
+        indices, dataset = flipped(indices, len(dataset), flips, config.run.seed), with_mirror_images(dataset)
+    labels, spec = torch.from_numpy(np.array(dataset.labels[indices])), strategy.request.specs[0]
+    found = strategy.collection.statistics(0).summed()
+    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
+    gram = found.gram is not None
+    true = FeatureStatistics.zeros(found.num_classes, found.feature_dim, gram=gram)
+    for features, positions in reader.blocks(dataset, indices):
+        mapped = spec.feature_map(features).cpu()
+        true = true + FeatureStatistics.from_features(mapped, labels[positions], found.num_classes, gram=gram)
+    return statistics_error(found, true)

@@ -9,10 +9,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedstats_app.backbones.options import BackboneOptions
 from fedstats_app.data.options import CacheOptions, DataOptions, PartitionOptions
+from fedstats_app.fedmezo.options import FedMeZOOptions
 from fedstats_app.grid.options import FederationOptions
-from fedstats_app.methods import METHODS, PERSONAL_METHODS, RECORDS, ConfiguredMethod, method_list, record_of, varied
+from fedstats_app.methods import (
+    METHODS,
+    PERSONAL_METHODS,
+    RECORDS,
+    ConfiguredMethod,
+    method_list,
+    record_of,
+    variant_for,
+    varied,
+)
 from fedstats_app.personal.options import PersonalOptions
-from fedstats_app.report.trackers.options import TrackerOptions
+from fedstats_app.report.trackers import TrackerOptions
 from fedstats_app.settings.option import (
     ConfigError,
     Options,
@@ -24,14 +34,14 @@ from fedstats_app.settings.option import (
     run_folder,
     whole,
 )
-from fedstats_app.trainers import TRAINERS, Trainer
-from fedstats_app.trainers.options import FILE_HEAD, MADE_HEADS, TuningOptions
-from fedstats_app.training.options import ClientOptions, OptimizerOptions
-from fedstats_app.training.zeroth_order.options import FedMeZOOptions
+from fedstats_app.training.options import FILE_HEAD, MADE_HEADS, ClientOptions, OptimizerOptions, TuningOptions
+from fedstats_app.training.trainers import TRAINERS, Trainer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+# What one pass asks clients for once, in words, by the option that says it.
+_DIFFERENT = {"rank of the scatter's factors": "rank", "type of the scatter's factors": "factor_dtype"}
 # Pixels: the built-in sample's 28 need not become 224.
 BUILTIN_INPUT_SIZE = 64
 
@@ -40,17 +50,37 @@ BUILTIN_INPUT_SIZE = 64
 class RunOptions(Options):
     """Which methods, what trains from their heads, which seed, going on from what; what is left behind, and where."""
 
-    method: str = option("all", method_list((), "all"))
-    fine_tune: str = option("none", one_of("none", *TRAINERS))
-    seed: int = option(0, whole(0, 2**31 - 1))
-    mask_absent: bool = option(True, flag)
-    resume: str = option("", run_folder)
-    output_dir: str = option("", absolute)
-    plots: bool = option(True, flag)
-    statistics_error: bool = option(False, flag)
-    save_statistics: bool = option(True, flag)
-    save_client_statistics: bool = option(False, flag)
-    checkpoint_seconds: float = option(30.0, number(0.0))
+    method: str = option(
+        "all",
+        method_list((), "all"),
+        "all, or some of fedncm,fed3r,fedcof,fedcgs,fedroot: one pass serves them together; "
+        '"fedcof@shrinkage=0.1" = FedCOF with another fedcof-shrinkage than the run\'s',
+    )
+    fine_tune: str = option(
+        "none",
+        one_of("none", *TRAINERS),
+        "none | full | probe (head on cached features) | features (under a fixed head) | fedmezo "
+        "(no weights travel: see below)",
+    )
+    seed: int = option(0, whole(0, 2**31 - 1), "fixes partition, client order, random features: same seed, same bytes")
+    mask_absent: bool = option(
+        True, flag, "never predict a class without training samples; false = the papers' zero logit"
+    )
+    resume: str = option("", run_folder, "/PATH/TO/RUN FOLDER of a run that was interrupted: goes on in it")
+    output_dir: str = option("", absolute, 'absolute; "" = ~/fedstats-runs, a sub-folder per run')
+    plots: bool = option(True, flag, "PNG files in the run folder")
+    statistics_error: bool = option(
+        False, flag, "in a simulation: what was added up against the statistics of all samples in one place"
+    )
+    save_statistics: bool = option(
+        True, flag, "statistics.safetensors in the run folder (sensitive), for a later run to extend"
+    )
+    save_client_statistics: bool = option(
+        False, flag, "also what each client sent (more sensitive; disk: what was sent), for fedstats remove"
+    )
+    checkpoint_seconds: float = option(
+        30.0, number(0.0), "between checkpoints of the sums while clients answer; needs save-statistics"
+    )
 
 
 @dataclass(frozen=True)
@@ -150,7 +180,7 @@ class AppConfig:
 
     def to_run_config(self) -> dict[str, Any]:
         """Return the values under their run-config keys."""
-        return {key: value for group in self.groups for key, value in group.to_config().items()}
+        return {key: group.to_config()[key] for group in self.groups for key in group.run_keys()}
 
     @classmethod
     def of(cls, **values: object) -> Self:
@@ -173,11 +203,12 @@ class AppConfig:
         """
         kinds: dict[str, type[Options]] = {one.name: one.default_factory for one in cls._own()}  # type: ignore[misc]
         kinds |= {name: method.options for name, method in RECORDS.items()}
-        known = [key for kind in kinds.values() for key in kind.keys()]  # noqa: SIM118  # no mapping
+        known = [key for kind in kinds.values() for key in kind.run_keys()]
         problems, groups = [], {}
         for name in [name for name in run_config if name not in known]:
             close = difflib.get_close_matches(name, known, n=1)
-            problems.append(f"{name}: no such key" + (f"; did you mean {close[0]}?" if close else ""))
+            instead = variant_for(name, run_config[name]) or (f"did you mean {close[0]}?" if close else "")
+            problems.append(f"{name}: no such key" + (f"; {instead}" if instead else ""))
         for name, kind in kinds.items():
             try:
                 groups[name] = kind.read(run_config)
@@ -235,10 +266,18 @@ class AppConfig:
                 f"method: one run asks for one number of means per class, got {asked}: give all of these the same "
                 "NAME-means-per-class, or leave some out of method"
             )
+        for what, asked in _DIFFERENT.items():
+            found = {name: getattr(one, asked) for name, one in chosen.items() if hasattr(one, asked)}
+            if len(set(found.values())) > 1:
+                listed = ", ".join(f"{name}: {value}" for name, value in found.items())
+                problems.append(f"method: one run asks for one {what}, got {listed}")
         oracles = [name for name in self.methods if record_of(name).name == "oracle"]
         if several > 1 and any(self.options_of(name).covariance != "full" for name in oracles):
-            problems.append(f"oracle-covariance: must be full where a method asks for several means, got {several}")
-        if "fedncm" in self.methods and self.options_of("fedncm").center == "median" and several > 1:
+            problems.append(f"oracle@covariance: must be full where a method asks for several means, got {several}")
+        medians = [
+            name for name in self.methods if record_of(name).name == "fedncm" and chosen[name].center == "median"
+        ]
+        if several > 1 and medians:
             problems.append(f"fedncm-center: median needs one mean per class of all methods, got {several}")
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
         if self.trainer and unsolved:
@@ -254,9 +293,6 @@ class AppConfig:
         if self.backbone.takes_text and self.partition.training_flips != "none":
             flips, name = self.partition.training_flips, self.backbone.backbone
             problems.append(f"training-flips: are for images, got {flips!r} with backbone {name!r}")
-        if self.backbone.jpeg_draft and self.partition.training_flips != "none":
-            flips = self.partition.training_flips
-            problems.append(f"training-flips: must be none with jpeg-draft {self.backbone.jpeg_draft}, got {flips!r}")
         if self.backbone.takes_text and self.local.flip:
             problems.append(f"flip: is for images, got true with backbone {self.backbone.backbone!r}")
         if tuning.label_words and not self.backbone.text_template:
@@ -268,7 +304,7 @@ class AppConfig:
             problems.append("start-head: label-words needs the words in label-words, got none")
         if self.trainer:
             problems += self.trainer.problems(tuning)
-        if self.personal.approaches and not set(PERSONAL_METHODS) & set(self.methods):
+        if self.personal.approaches and not any(record_of(name).name in PERSONAL_METHODS for name in self.methods):
             allowed = " or ".join(name for name in METHODS if name in PERSONAL_METHODS)
             problems.append(f"personalise: method must name {allowed}, got method {self.run.method!r}")
         return problems

@@ -4,7 +4,9 @@ Whoever uses options defines them, beside what uses them, and they are passed wh
 
     @dataclass(frozen=True)
     class PartitionOptions(Options):
-        num_clients: int = option(100, whole(1, 1_000_000))
+        num_clients: int = option(100, whole(1, 1_000_000), "partitions of the data set")
+
+The run-config's check, the lines of pyproject.toml, docs/settings.md and the Strategy classes are made from these.
 
 Only the standard library is imported here.
 """
@@ -33,9 +35,23 @@ class ConfigError(ValueError):
     for_server = True
 
 
-def option(default: object, check: Check, *, key: str = "") -> Any:
-    """Return a dataclass field with its default, the check of its value and, where it is not the usual one, its key."""
-    return field(default=default, metadata={"check": check, "key": key})
+def option(default: object, check: Check, sentence: str = "", *, key: str = "", rare: bool = False) -> Any:
+    """Define an option as a dataclass field.
+
+    Parameters
+    ----------
+    default : object
+        The one default, of the run-config and of the Strategy classes.
+    check : Check
+        Of its value.
+    sentence : str
+        What it means, for every place that explains it.
+    key : str
+        Where it is not the usual one.
+    rare : bool
+        It has no run-config key, and is set in a variant's name only: ``method = "fed3r@solver=pinv32"``.
+    """
+    return field(default=default, metadata={"check": check, "sentence": sentence, "key": key, "rare": rare})
 
 
 @dataclass(frozen=True)
@@ -54,6 +70,11 @@ class Options:
         return {one.metadata["key"] or cls.prefix + one.name.replace("_", "-"): one for one in own}
 
     @classmethod
+    def run_keys(cls) -> list[str]:
+        """List the keys of the run-config: all but those of rare options."""
+        return [key for key, one in cls.keys().items() if not one.metadata["rare"]]
+
+    @classmethod
     def read(cls, values: Mapping[str, object]) -> Self:
         """Return the group with the values of its keys; others keep their default, and what is no key of it is ignored.
 
@@ -62,14 +83,31 @@ class Options:
         ConfigError
             With all problems of single values, one per line; those of values together are :meth:`problems`.
         """
+        return cls._checked({key: (one, values[key]) for key, one in cls.keys().items() if key in values})
+
+    @classmethod
+    def of(cls, **values: object) -> Self:
+        """Make the group from values by the fields' names, checked singly and together; ConfigError names all problems.
+
+        A field of another group is a TypeError, as any unknown argument.
+        """
+        known = {one.name: one for one in cls.keys().values()}
+        if unknown := [name for name in values if name not in known]:
+            raise TypeError(f"there is no option {', '.join(unknown)}; there are {', '.join(known) or 'none'}")
+        group = cls._checked({name: (known[name], value) for name, value in values.items()})
+        if problems := group.problems():
+            raise ConfigError("\n".join(problems))
+        return group
+
+    @classmethod
+    def _checked(cls, values: Mapping[str, tuple[Field[Any], object]]) -> Self:
+        """Make the group from fields and values by the name that the user knows them by."""
         problems, checked = [], {}
-        for key, one in cls.keys().items():
-            if key not in values:
-                continue
+        for name, (one, value) in values.items():
             try:
-                checked[one.name] = one.metadata["check"](values[key])
+                checked[one.name] = one.metadata["check"](value)
             except ValueError as error:
-                problems.append(f"{key}: {error}, got {values[key]!r}")
+                problems.append(f"{name}: {error}, got {value!r}")
         try:
             group = cls(**checked)
         except ValueError as error:
@@ -83,7 +121,7 @@ class Options:
         return []
 
     def to_config(self) -> dict[str, Any]:
-        """Return the values by key, from which :meth:`read` makes the group again."""
+        """Return the values by key, rare ones too, from which :meth:`read` makes the group again."""
         return {key: getattr(self, one.name) for key, one in self.keys().items()}
 
 

@@ -1,12 +1,15 @@
-"""A client taken out of a sum again: what was added is subtracted, to the rounding of float64."""
+"""A sum without one of its clients, to the rounding of float64, or without the rows of some classes."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
 from fedstats_app.statistics.accumulation import add_to_group_sums
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows
 from fedstats_app.statistics.client_statistics import ClientStatistics
+from fedstats_app.statistics.feature_statistics import FeatureStatistics
 from fedstats_app.statistics.statistics_sum import StatisticsSum
 
 
@@ -73,3 +76,22 @@ def _rows_without(kept: ClassMeanRows, rows: ClassMeanRows) -> ClassMeanRows:
             stay[block] = False
             return kept.chosen(stay)
     raise ValueError("a client to take out must be in the sum, got rows that were not folded")
+
+
+def sum_without_classes(total: StatisticsSum, ids: Sequence[int]) -> StatisticsSum:
+    """Copy a sum without the rows of some classes; Gram matrix and scatter mix all classes, and stay as they are."""
+    summed = total.summed()
+    summed.class_counts[ids], summed.class_sums[ids] = 0, 0.0
+    rows = None
+    if total.keeps_rows:
+        kept = total.rows()
+        rows = kept.chosen(~torch.isin(kept.class_ids, torch.tensor(ids)))
+    scatter = total.low_rank(rows) if total.has_scatter else None
+    return StatisticsSum.resumed(
+        FeatureStatistics(summed.class_counts, summed.class_sums, summed.gram),
+        rows,
+        num_rows=total.num_rows if rows is None else len(rows),
+        num_pairs=total.num_pairs,
+        scatter=None if scatter is None else scatter.scatter,
+        left_out=0.0 if scatter is None else scatter.left_out,
+    )

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import FileIO
 from numbers import Integral, Real
 from pathlib import Path
@@ -314,15 +314,13 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def read_tensors(path: Path, *, without_digest: Collection[str] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a safetensors file whole.
 
     Parameters
     ----------
     path : Path
         The file.
-    without_digest : collection of str
-        Formats, by the header's entry `format`, whose files need no digest; one that is there is checked.
 
     Returns
     -------
@@ -345,13 +343,12 @@ def read_tensors(path: Path, *, without_digest: Collection[str] = ()) -> tuple[d
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
     expected = metadata.pop(_DIGEST, None)
-    if expected is None and metadata.get("format") not in without_digest:
+    if expected is None:
         raise ValueError(f"{path} is damaged: its header has no {_DIGEST}")
-    if expected is not None:
-        header, data = _parts(path.read_bytes())
-        del header["__metadata__"][_DIGEST]
-        if _digest(header, data) != expected:
-            raise ValueError(f"{path} is damaged: its content does not have the sha256 in its header")
+    header, data = _parts(path.read_bytes())
+    del header["__metadata__"][_DIGEST]
+    if _digest(header, data) != expected:
+        raise ValueError(f"{path} is damaged: its content does not have the sha256 in its header")
     return tensors, metadata
 
 

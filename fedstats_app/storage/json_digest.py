@@ -32,13 +32,13 @@ def to_json_with_digest(entries: Mapping[str, object], *, indent: int | None = 2
     return json.dumps({**plain, _KEY: _digest(plain)}, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def read_with_digest(text: str | bytes, where: str) -> tuple[dict[str, Any], bool]:
-    """Return an object without its digest, and whether it had one: those of earlier versions had none.
+def read_with_digest(text: str | bytes, where: str) -> dict[str, Any]:
+    """Read an object that `to_json_with_digest` wrote, and return it without its digest.
 
     Parameters
     ----------
     text : str or bytes
-        As `to_json_with_digest` wrote it.
+        Its JSON.
     where : str
         The file, and which line of it, for the errors.
 
@@ -54,16 +54,15 @@ def read_with_digest(text: str | bytes, where: str) -> tuple[dict[str, Any], boo
     if not isinstance(entries, dict):
         raise ValueError(f"{where} is damaged: it must be a JSON object, got {type(entries).__name__}")
     digest = entries.pop(_KEY, None)
-    # Also where the flipped bit is in the name of the entry: its value is still one.
-    if digest is None and not any(isinstance(value, str) and value.startswith(_PREFIX) for value in entries.values()):
-        return entries, False
+    if digest is None:
+        raise ValueError(f"{where} is damaged: it has no digest")
     if digest != _digest(entries):
         raise ValueError(f"{where} is damaged: its content does not have the SHA-256 that it says")
-    return entries, True
+    return entries
 
 
 def read_json_file(path: Path) -> dict[str, Any]:
-    """Return the object of a file that `to_json_with_digest` made; one without a digest is said in the log.
+    """Read the object of a file that `to_json_with_digest` made.
 
     Raises
     ------
@@ -72,48 +71,31 @@ def read_json_file(path: Path) -> dict[str, Any]:
     ValueError
         If it is damaged.
     """
-    entries, had_digest = read_with_digest(path.read_bytes(), str(path))
-    if not had_digest:
-        note_without_digest(path)
-    return entries
+    return read_with_digest(path.read_bytes(), str(path))
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file of lines, as `read_json_file` does; what a crash left of a last line is left out.
+    """Read the objects of a file of lines; what a crash left of a last line is left out, and said in the log.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If a line is damaged, or has no digest behind one that has; the message says which.
+        If a line is damaged; the message says which.
     """
     lines = path.read_bytes().split(b"\n")
     found: list[dict[str, Any]] = []
-    with_digest = 0
     for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        if number == len(lines) and not _has_an_end(line):
+        if line and number == len(lines) and not _has_an_end(line):
             _logger.warning("%s: line %d was cut off and is left out", path, number)
-            continue
-        entries, had_digest = read_with_digest(line, f"{path}, line {number}")
-        if with_digest and not had_digest:
-            raise ValueError(f"{path}, line {number} is damaged: it has no digest, but a line before it has")
-        with_digest += had_digest
-        found.append(entries)
-    if len(found) > with_digest:
-        note_without_digest(path)
+        elif line:
+            found.append(read_with_digest(line, f"{path}, line {number}"))
     return found
 
 
-def note_without_digest(path: Path) -> None:
-    """Say in the log that a file is of a version that wrote no digests."""
-    _logger.warning("%s is of an earlier version and has no digest: damage to it would not be noticed", path)
-
-
 def _has_an_end(line: bytes) -> bool:
-    """Return whether an object ends in a line without a line break: then the line was not cut off."""
+    """Tell whether an object ends in a line without a line break: then the line was not cut off."""
     try:
         json.JSONDecoder().raw_decode(line.decode("utf-8", "replace"))
     except ValueError:
@@ -121,6 +103,5 @@ def _has_an_end(line: bytes) -> bool:
     return True
 
 
-def _digest(entries: Mapping[str, object]) -> str:
-    text = _ENCODER.encode(entries)
-    return _PREFIX + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def _digest(plain: Mapping[str, object]) -> str:
+    return _PREFIX + hashlib.sha256(_ENCODER.encode(plain).encode("utf-8", "surrogatepass")).hexdigest()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
-import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+
+from filelock import FileLock, Timeout
 
 LOCK_FILE = ".lock"
 # What file systems say that have no such locks (some network ones): there the folder is used without.
@@ -21,55 +20,30 @@ class FolderInUseError(RuntimeError):
     """Another process, or another user of the folder in this one, holds its lock."""
 
 
-class FolderLock:
-    """The only use of a folder, from when this is made until the end of its block or of the process.
+def lock_folder(folder: Path) -> AbstractContextManager[object]:
+    """Lock a folder from now until the end of the block or of the process.
 
-    It is `flock` on a file `.lock` in the folder. The file stays and means nothing by itself: the system drops the lock
-    of a process that was killed. There is no lock on Windows, nor on file systems without locks; the log says so of
-    the latter.
-
-    Parameters
-    ----------
-    folder : Path
-        Which must exist.
+    The lock is the system's, on a file `.lock` in the folder, which stays and means nothing by itself. A file system
+    without locks is used without; the log says so.
 
     Raises
     ------
     FolderInUseError
-        If somebody else holds the lock.
+        If the lock is held already.
     OSError
-        If the file cannot be made.
+        If there is no such folder, or the file cannot be made.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._descriptor: int | None = None
-        if sys.platform == "win32":
-            return
-        import fcntl
-
-        # Closed on exec: a child must not keep the folder of its killed parent.
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in _UNSUPPORTED:
-                _logger.warning("%s is not locked, its file system has no locks: %s", folder, error)
-                return
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            raise FolderInUseError(
-                f"{folder} is in use by another process, which must end first; a process that was killed holds nothing"
-            ) from error
-        self._descriptor = descriptor
-
-    def __enter__(self) -> Self:
-        """Return the lock."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let others use the folder."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+    folder.stat()  # filelock would make a folder that is not there
+    # No soft fallback: a file that only exists would outlive a killed process.
+    lock = FileLock(folder / LOCK_FILE, fallback_to_soft=False)
+    try:
+        return lock.acquire(blocking=False)
+    except Timeout as error:
+        raise FolderInUseError(
+            f"{folder} is in use by another process, which must end first; a process that was killed holds nothing"
+        ) from error
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        _logger.warning("%s is not locked, its file system has no locks: %s", folder, error)
+        return nullcontext()

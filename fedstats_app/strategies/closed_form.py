@@ -1,167 +1,93 @@
-"""The methods as Flower Strategies, with the papers' values as defaults: one upload per client, one solve.
+"""The methods as Flower Strategies, made from their records: one upload per client, one solve.
 
-What a method is and which paper it is from stands in :mod:`fedstats_app.methods`.
+What a method is, which paper it is from and what its options are stands in :mod:`fedstats_app.methods`.
 """
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, get_type_hints
 
-from fedstats_app.methods import FEDNCM
-from fedstats_app.methods.fed3r import FED3R, Fed3ROptions
-from fedstats_app.methods.fedcgs import FEDCGS, FedCGSOptions
-from fedstats_app.methods.fedcof import FEDCOF, FedCOFOptions
-from fedstats_app.methods.fedroot import FEDROOT, FedRootOptions
-from fedstats_app.statistics import FeatureMap, IdentityMap
+from fedstats_app.methods import FED3R, FEDCGS, FEDCOF, FEDNCM, FEDROOT, RECORDS, Method
+from fedstats_app.statistics import FeatureMap
 from fedstats_app.strategies.base import StatisticsStrategy
 
 
-class FedNCM(StatisticsStrategy):
-    """One upload of class sums and counts, M d numbers in all; see :func:`fedstats_app.heads.solve_ncm`."""
-
-    def __init__(self, num_classes: int, **options: Any) -> None:
-        super().__init__(num_classes, [FEDNCM.configured()], **options)
-
-
-class Fed3R(StatisticsStrategy):
-    """One upload of class sums, counts and Gram matrix; see :func:`fedstats_app.heads.solve_ridge`.
+class ClosedForm(StatisticsStrategy):
+    """The Strategy of one method; the classes that :func:`strategy_class` makes have the record's options.
 
     Parameters
     ----------
     num_classes : int
         C.
-    ridge_lambda, between_class, fit_bias, normalize, solver
-        As :func:`fedstats_app.heads.solve_ridge`, with the papers' values as defaults.
-    feature_map : FeatureMap
-        :class:`RandomFourierFeatures` gives Fed3R-RF.
+    feature_map : FeatureMap, optional
+        Takes the place of the options' one.
     **options
-        As :class:`StatisticsStrategy`.
+        The method's own, and those of :class:`StatisticsStrategy`.
+
+    Raises
+    ------
+    ConfigError
+        If an option of the method is out of range, or two exclude each other.
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        ridge_lambda: float | Literal["auto"] = 0.01,
-        between_class: bool = True,
-        fit_bias: bool = False,
-        normalize: bool = True,
-        solver: Literal["cholesky", "pinv32"] = "cholesky",
-        feature_map: FeatureMap = IdentityMap(),  # noqa: B008  # frozen and stateless
-        **options: Any,
-    ) -> None:
-        own = Fed3ROptions(
-            ridge_lambda=ridge_lambda,
-            between_class=between_class,
-            bias=fit_bias,
-            normalize=normalize,
-            solver=solver,
+    record: ClassVar[Method[Any]]
+
+    def __init__(self, num_classes: int, *, feature_map: FeatureMap | None = None, **options: Any) -> None:
+        names = self.record.options.keys().values()
+        own = self.record.options.of(**{one.name: options.pop(one.name) for one in names if one.name in options})
+        seed = options.get("seed", 0)
+        super().__init__(num_classes, [self.record.configured(own, seed=seed, feature_map=feature_map)], **options)
+
+
+def strategy_class(record: Method[Any]) -> type[ClosedForm]:
+    """Make the Strategy class of a method, with a signature and a docstring for ``help()``.
+
+    Parameters
+    ----------
+    record : Method
+        Its display name is that of the class.
+    """
+    maps = record.needs.feature_map or record.needs.scatter
+    rest = list(inspect.signature(StatisticsStrategy).parameters.values())
+    parameters = [one for one in rest if one.name != "methods"]
+    kinds, lines = get_type_hints(record.options), []
+    options = []
+    for key, one in record.options.keys().items():
+        kind = inspect.formatannotation(kinds[one.name]).replace("typing.", "")
+        annotation = kinds[one.name]
+        options.append(
+            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
         )
-        super().__init__(num_classes, [FED3R.configured(own, feature_map=feature_map)], **options)
-
-
-class FedCOF(StatisticsStrategy):
-    """One upload of class sums and counts, M d numbers in all; see :func:`fedstats_app.heads.solve_fedcof`.
-
-    The server keeps every row, so that clients may arrive over several rounds with the result of one.
-
-    Parameters
-    ----------
-    num_classes : int
-        C.
-    shrinkage, between_class
-        As :func:`fedstats_app.heads.solve_fedcof`, with the paper's values as defaults.
-    means_per_class : int
-        Disjoint means that a client sends per class.
-    **options
-        As :class:`StatisticsStrategy`.
-    """
-
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        shrinkage: float | Literal["auto"] = 1.0,
-        between_class: bool = False,
-        means_per_class: int = 1,
-        **options: Any,
-    ) -> None:
-        own = FedCOFOptions(shrinkage, between_class, means_per_class=means_per_class)
-        super().__init__(num_classes, [FEDCOF.configured(own)], **options)
-
-
-class FedCGS(StatisticsStrategy):
-    """One upload of class sums, counts and Gram matrix; see :func:`fedstats_app.heads.solve_gaussian`.
-
-    Parameters
-    ----------
-    num_classes : int
-        C.
-    covariance, shrinkage
-        As :func:`fedstats_app.heads.solve_gaussian`, with the paper's values as defaults.
-    feature_map : FeatureMap
-        :class:`RandomProjection` gives the paper's feature expansion; use some shrinkage with it.
-    **options
-        As :class:`StatisticsStrategy`.
-    """
-
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        covariance: Literal["total", "within"] = "total",
-        shrinkage: float | Literal["auto"] = 0.0,
-        feature_map: FeatureMap = IdentityMap(),  # noqa: B008  # frozen and stateless
-        **options: Any,
-    ) -> None:
-        own = FedCGSOptions(covariance, shrinkage)
-        super().__init__(num_classes, [FEDCGS.configured(own, feature_map=feature_map)], **options)
-
-
-class FedRoot(StatisticsStrategy):
-    """One upload of class sums, counts and a factor of the scatter; see :func:`fedstats_app.heads.solve_fedroot`.
-
-    Parameters
-    ----------
-    num_classes : int
-        C.
-    rank : str
-        How many directions of its scatter a client sends, as :class:`fedstats_app.rank_rule.RankRule` says.
-    factor_dtype : {"float16", "float32"}
-        Of these directions.
-    head, ridge_lambda, shrinkage
-        As :func:`fedstats_app.heads.solve_fedroot`.
-    means_per_class : int
-        Disjoint means that a client sends per class.
-    feature_map : FeatureMap
-        Applied to the features first.
-    **options
-        As :class:`StatisticsStrategy`.
-    """
-
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        rank: str = "sqrt(n)",
-        factor_dtype: Literal["float16", "float32"] = "float16",
-        head: Literal["ridge", "within"] = "ridge",
-        ridge_lambda: float | Literal["auto"] = "auto",
-        shrinkage: float | Literal["auto"] = "auto",
-        means_per_class: int = 1,
-        feature_map: FeatureMap = IdentityMap(),  # noqa: B008  # frozen and stateless
-        **options: Any,
-    ) -> None:
-        own = FedRootOptions(
-            rank=rank,
-            factor_dtype=factor_dtype,
-            means_per_class=means_per_class,
-            head=head,
-            ridge_lambda=ridge_lambda,
-            shrinkage=shrinkage,
+        sentence = textwrap.fill(one.metadata["sentence"] or key, 112)
+        lines.append(f"{one.name} : {kind}\n{textwrap.indent(sentence, '    ')}\n")
+    if maps:
+        options.append(
+            inspect.Parameter("feature_map", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=FeatureMap | None)
         )
-        super().__init__(num_classes, [FEDROOT.configured(own, feature_map=feature_map)], **options)
+        lines.append(
+            "feature_map : FeatureMap, optional\n    Applied to the features first, in place of the options' one.\n"
+        )
+    name = record.display_name.replace("-", "")
+    made = type(name, (ClosedForm,), {"record": record, "__module__": __name__})
+    made.__signature__ = inspect.Signature([parameters[0], *options, *parameters[1:]])  # type: ignore[attr-defined]
+    made.__doc__ = (
+        f"{record.display_name} ({record.paper}) as a Flower Strategy: one upload per client, one solve.\n\n"
+        "Parameters\n----------\nnum_classes : int\n    C.\n"
+        f"{''.join(lines)}**options\n    As :class:`StatisticsStrategy`.\n"
+    )
+    return made
+
+
+FedNCM, Fed3R, FedCOF, FedCGS, FedRoot = (strategy_class(one) for one in (FEDNCM, FED3R, FEDCOF, FEDCGS, FEDROOT))
+_WRITTEN = {one.record.name: one for one in (FedNCM, Fed3R, FedCOF, FedCGS, FedRoot)}
+# Every method's, by the name of the class: a method that is added has its class here and in fedstats_app.strategies.
+CLASSES = {
+    made.__name__: made for made in (_WRITTEN.get(name) or strategy_class(record) for name, record in RECORDS.items())
+}
+globals().update(CLASSES)
 
 
 class OnePass(StatisticsStrategy):

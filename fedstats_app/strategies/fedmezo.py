@@ -19,16 +19,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from torch import Tensor
 
+from fedstats_app.fedmezo.average import Averaged, ScalarAverage, TrainingDiverged, Weighting
+from fedstats_app.fedmezo.log import Update, UpdateLog
+from fedstats_app.fedmezo.rate_guard import LearningRate
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.mezo_exchange import Asked, MezoExchange
 from fedstats_app.strategies.mezo_questions import MezoQuestions
 from fedstats_app.strategies.mezo_round import MezoRound, VoidRounds
 from fedstats_app.training.proportion import capped
-from fedstats_app.training.zeroth_order.average import Averaged, ScalarAverage, TrainingDiverged, UpdateLog, Weighting
-from fedstats_app.training.zeroth_order.log import Update
-from fedstats_app.training.zeroth_order.rate_guard import LearningRate
-from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.mezo import MezoReply
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedstats_app.fedmezo.average import ScalarAverage, TrainingDiverged
+from fedstats_app.fedmezo.measures import TEMPERATURES, best_temperature
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import Asked, MezoExchange
 from fedstats_app.strategies.rounds import SampledTraining
 from fedstats_app.training.proportion import DECIDES, deciding
-from fedstats_app.training.zeroth_order.average import ScalarAverage, TrainingDiverged
-from fedstats_app.training.zeroth_order.measures import TEMPERATURES, best_temperature
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, MezoReply, Wanted
 
 # Of 1 / (trace of the Hessian): a quadratic loss falls for steps up to 2 / (tr H + 2 lambda_max), which is less than

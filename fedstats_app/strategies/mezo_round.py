@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedstats_app.fedmezo.log import Update
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import Asked
-from fedstats_app.training.zeroth_order.log import Update
 
 # Rounds without enough usable scalars, one after another, after which training ends.
 MAX_VOID_ROUNDS = 10

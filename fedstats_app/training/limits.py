@@ -44,7 +44,9 @@ class RequestLimits(Options):
     max_learning_rate: float = option(1.0, number(0.0, open_low=True))
     max_directions: int = option(16, whole(1, _ANY))
     max_features: int = option(10_000, whole(1, _ANY))
-    max_classes: int = option(10_000, whole(1, _ANY))
+    max_classes: int = option(
+        10_000, whole(1, _ANY), "of all clients together; 0 = as many as half of the server's memory takes"
+    )
     max_run_megabytes: int = option(20_000, whole(1, _ANY))
 
     def refusal_of_training(self, options: LocalOptions, num_examples: int) -> str:

@@ -1,12 +1,13 @@
-"""Options of training from a head: the rounds, the clients' SGD, the server's optimiser. No torch is imported here."""
+"""Options of training from a head: the start, the rounds, the clients' SGD, the server's optimiser; without torch."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
-from fedstats_app.settings.option import Options, flag, number, one_of, option, whole
+from fedstats_app.methods import method_list
+from fedstats_app.settings.option import Options, absolute, flag, number, one_of, option, whole, word_list
 
 OPTIMIZERS = ("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadam-torch")
 # Server learning rates where "auto" stands; 1, plain averaging, for the others.
@@ -14,21 +15,30 @@ AUTO_SERVER_RATE = {"fedadam": 0.01, "fedyogi": 0.01, "fedadam-torch": 0.001}
 
 # What happens to the running statistics of BatchNorm in training.
 BatchNorm = Literal["frozen", "kept", "averaged"]
-
-
 # Learning rate where "auto" stands and none is found: all that trains the backbone.
 FIXED_RATE = 0.01
+
+# How the clients' learning rate goes over the rounds.
+Schedule = Literal["constant", "linear", "cosine"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+
+# Heads to start from that no statistics are needed for.
+MADE_HEADS = ("random", "zero", "label-words")
+# The head of an earlier run, by the path of its file.
+FILE_HEAD = "file"
 
 
 @dataclass(frozen=True)
 class _SgdOptions(Options):
     """What both say that have a learning rate: the configuration, and a request."""
 
-    epochs: int = option(1, whole(1, 100_000), key="local-epochs")
-    batch_size: int = option(16, whole(1, 1_000_000), key="train-batch-size")
-    momentum: float = option(0.0, number(0.0, 1.0))
-    weight_decay: float = option(0.0, number(0.0))
-    flip: bool = option(False, flag)
+    epochs: int = option(
+        1, whole(1, 100_000), "passes over its samples that a client makes in a round", key="local-epochs"
+    )
+    batch_size: int = option(16, whole(1, 1_000_000), "samples per step of the clients' SGD", key="train-batch-size")
+    momentum: float = option(0.0, number(0.0, 1.0), "of the clients' SGD")
+    weight_decay: float = option(0.0, number(0.0), "of the clients' SGD")
+    flip: bool = option(False, flag, "random horizontal flips of images (full, features)")
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,11 @@ class LocalOptions(_SgdOptions):
         If a value is out of range.
     """
 
-    learning_rate: float = option(FIXED_RATE, number(0.0, open_low=True))
+    learning_rate: float = option(
+        FIXED_RATE,
+        number(0.0, open_low=True),
+        "of the clients' SGD; auto = probe: from class means and local steps, else 0.01",
+    )
     proximal_mu: float = 0.0
 
     def __post_init__(self) -> None:
@@ -75,7 +89,11 @@ class LocalOptions(_SgdOptions):
 class ClientOptions(_SgdOptions):
     """How clients train as a run configures it: the learning rate may be left to be found."""
 
-    learning_rate: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
+    learning_rate: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "of the clients' SGD; auto = probe: from class means and local steps, else 0.01",
+    )
 
     def with_rate(self, found: float = FIXED_RATE) -> LocalOptions:
         """Return how clients train, with a rate that was found where none is given."""
@@ -88,12 +106,22 @@ class ClientOptions(_SgdOptions):
 class OptimizerOptions(Options):
     """What the server does with the clients' updates, one of :data:`OPTIMIZERS` and its settings."""
 
-    optimizer: str = option("fedavg", one_of(*OPTIMIZERS))
-    server_learning_rate: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"))
-    server_momentum: float = option(0.9, number(0.0, 1.0))
-    proximal_mu: float = option(0.01, number(0.0))
-    update_clip: float = option(0.0, number(0.0))
-    update_outlier: float = option(4.0, number(0.0))
+    optimizer: str = option(
+        "fedavg", one_of(*OPTIMIZERS), "fedavg | fedprox | fedavgm | fedadam | fedyogi | fedadam-torch (the papers')"
+    )
+    server_learning_rate: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "auto = 1 (averaging), 0.01 (fedadam, fedyogi), 0.001 (fedadam-torch)",
+    )
+    server_momentum: float = option(0.9, number(0.0, 1.0), "of fedavgm")
+    proximal_mu: float = option(0.01, number(0.0), "of fedprox")
+    update_clip: float = option(
+        0.0, number(0.0), "longer changes of weights, in usual ones, are shortened to this; 0 = never"
+    )
+    update_outlier: float = option(
+        4.0, number(0.0), "a client with so many times the usual change of weights is left out; 0 = never"
+    )
 
     @property
     def server_rate(self) -> float:
@@ -110,3 +138,116 @@ class OptimizerOptions(Options):
             f"server-learning-rate: {self.optimizer} averages, which is rate 1 (fedavgm has one), "
             f"got {self.server_rate:g}"
         ]
+
+
+def rate_factor(schedule: Schedule, number: int, num_rounds: int, warm_up: int = 0) -> float:
+    """Return what the learning rate is multiplied by in a round: above 0, at most 1.
+
+    It rises in equal steps to 1 in the first round after the warm-up, and stays there, or falls from there to next to
+    nothing in the last one: by equal steps, or as the first half of a cosine.
+
+    Parameters
+    ----------
+    schedule : {"constant", "linear", "cosine"}
+        How it goes after the warm-up.
+    number, num_rounds : int
+        The round, from 1, and how many there are.
+    warm_up : int
+        Rounds before it is whole.
+    """
+    if number <= warm_up:
+        return number / (warm_up + 1)
+    passed = (number - warm_up - 1) / max(num_rounds - warm_up, 1)  # in [0, 1)
+    if schedule == "linear":
+        return 1.0 - passed
+    return 0.5 * (1.0 + math.cos(math.pi * passed)) if schedule == "cosine" else 1.0
+
+
+def rates_by_start(value: object) -> object:
+    """Check for learning rates by the names of heads to start from, or the empty text."""
+    if value == "":
+        return value
+    pairs = [tuple(part.strip() for part in one.rpartition("=")) for one in str(value).split(",")]
+    try:
+        method_list((*MADE_HEADS, FILE_HEAD))(",".join(name for name, _, _ in pairs))
+        rates = [number(0.0, open_low=True)(rate) for _, _, rate in pairs]
+    except ValueError as error:
+        raise ValueError(f"must be HEAD=RATE, separated by commas; {error}") from error
+    return ",".join(f"{name}={rate}" for (name, _, _), rate in zip(pairs, rates, strict=True))
+
+
+@dataclass(frozen=True)
+class TuningOptions(Options):
+    """Training from the head, whatever trains: from where, for how long, and how it is scored."""
+
+    start_head: str = option(
+        "best",
+        method_list((*MADE_HEADS, FILE_HEAD), "best", "all"),
+        "best = the most accurate; all; or some methods, random, zero, label-words, file",
+    )
+    start_head_file: str = option(
+        "", absolute, 'of start-head "file": /PATH/TO/RUN_FOLDER/heads/NAME.safetensors of an earlier run'
+    )
+    label_words: str = option("", word_list, 'one word per class, separated by commas, for start-head "label-words"')
+    start_learning_rates: str = option("", rates_by_start, 'of single heads in place of it, "fedncm=0.01,random=0.1"')
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = option(
+        "constant", one_of(*SCHEDULES), "over the rounds: constant | linear | cosine, both down to next to nothing"
+    )
+    warm_up_rounds: int = option(0, whole(0, 1_000_000), "rounds in which the rate rises to its whole")
+    num_server_rounds: int = option(20, whole(1, 1_000_000), "a round is one aggregation")
+    fraction_tune: float = option(
+        1.0, number(0.0, 1.0, open_low=True), "share of the clients that train in a round, drawn by (seed, round)"
+    )
+    max_tuning_share: float = option(
+        1.0, number(0.0, 1.0, open_low=True), "at most this share of a round's samples counts for one client"
+    )
+    temperature: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "logits are divided by it: 1 as in FedCOF, 0.1 as in Fed3R; auto = 1, after a probe's "
+        "solved head was divided once by that of the clients' least loss",
+    )
+    tune_bias: bool = option(True, flag, "false = the head's bias stays as it is (the papers' heads have none)")
+    batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
+        "frozen",
+        one_of("frozen", "kept", "averaged", "groupnorm"),
+        "frozen | kept | averaged | groupnorm: running statistics while training",
+    )
+    evaluate_every: int = option(1, whole(1, 1_000_000), "rounds between evaluations")
+    patience: int = option(0, whole(0, 1_000_000), "evaluations without a better accuracy that end training; 0 = never")
+    checkpoint_every: int = option(10, whole(0, 1_000_000), "rounds between checkpoints; 0 = none")
+    keep: Literal["auto", "last", "best"] = option(
+        "auto",
+        one_of("auto", "last", "best"),
+        "which round's model: auto = last, or a probe's start where clients' loss did not fall | "
+        "last | best = on what clients hold out (holdout-fraction)",
+    )
+
+    @property
+    def running_statistics(self) -> BatchNorm:
+        """What happens to BatchNorm's running statistics; with GroupNorm in its place there are none."""
+        return "frozen" if self.batch_norm == "groupnorm" else self.batch_norm
+
+    @property
+    def logit_temperature(self) -> float:
+        """By what logits are divided in every round; a temperature that is found divides the start's once."""
+        return 1.0 if self.temperature == "auto" else self.temperature
+
+    def rate_factor(self, number: int) -> float:
+        """Return what the clients' learning rate is multiplied by in a round, by schedule and warm-up."""
+        return rate_factor(self.learning_rate_schedule, number, self.num_server_rounds, self.warm_up_rounds)
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The learning rates of single heads to start from, by their names."""
+        pairs = (one.rpartition("=") for one in self.start_learning_rates.split(",") if one)
+        return {name: float(rate) for name, _, rate in pairs}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The label words, one per class; none where there are none."""
+        return tuple(self.label_words.split(",")) if self.label_words else ()
+
+    def start_heads(self, methods: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the heads to start from, in the order asked for; ("best",) for the most accurate one."""
+        return (*methods, "random") if self.start_head == "all" else tuple(self.start_head.split(","))

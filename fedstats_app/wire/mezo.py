@@ -3,8 +3,7 @@
 Requests are one ConfigRecord ``m`` with keys of one letter: ``t`` the training (a run may hold several), ``r`` the
 round, ``s`` its seed, ``u`` the updates of the rounds just before it, ``p`` how many steps an update has if not one,
 ``w`` what is wanted if it is not the round's difference quotients, ``x`` to begin again from the start. A node that
-lacks the start gets it as ``setup`` and ``start`` besides, and one that was away longer than a finite pool of seeds is
-large gets the pool's sums of steps ``k`` instead of updates. The reply is one record ``m``: the scalars ``g``, the
+lacks the start gets it as ``setup`` and ``start`` besides. The reply is one record ``m``: the scalars ``g``, the
 number of samples ``n`` and the digest ``d`` of the replica; or ``b``, the last round that a node knows where it cannot
 do the one that it is asked for.
 """
@@ -18,12 +17,11 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstats_app.training.zeroth_order.log import Update, pack_updates, unpack_updates
-from fedstats_app.training.zeroth_order.replica import DIGEST_BYTES
-from fedstats_app.training.zeroth_order.setup import MAX_DIRECTIONS, MezoSetup
+from fedstats_app.fedmezo.log import Update, pack_updates, unpack_updates
+from fedstats_app.fedmezo.replica import DIGEST_BYTES
+from fedstats_app.fedmezo.setup import MAX_DIRECTIONS, MezoSetup
 from fedstats_app.wire.arrays import read_tensors, to_record
 from fedstats_app.wire.reading import (
     MAX_COUNT,
@@ -68,8 +66,6 @@ class MezoRequest:
         The round's difference quotients by default.
     restart : bool
         The replica is wrong: begin again from the start.
-    coefficients : numpy.ndarray or None
-        (K, num_directions) float64, the sums of steps of a finite pool before this round, instead of updates.
     setup : MezoSetup or None
         What to start from, and its head in ``start``, for a node that lacks them.
     start : dict
@@ -82,7 +78,6 @@ class MezoRequest:
     updates: tuple[Update, ...] = ()
     wanted: Wanted = ""
     restart: bool = False
-    coefficients: NDArray[np.float64] | None = None
     setup: MezoSetup | None = None
     start: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -95,8 +90,6 @@ class MezoRequest:
             record["w"] = self.wanted
         if self.restart:
             record["x"] = True
-        if self.coefficients is not None:
-            record["k"] = self.coefficients.astype("<f8").tobytes()
         content = RecordDict({RECORD: record})
         if self.setup is not None:
             content["setup"] = ConfigRecord(to_values(self.setup))
@@ -106,8 +99,6 @@ class MezoRequest:
     @property
     def num_directions(self) -> int:
         """Steps of an update."""
-        if self.coefficients is not None:
-            return int(self.coefficients.shape[1])
         return len(self.updates[-1].steps) if self.updates else 1
 
     @property
@@ -117,10 +108,9 @@ class MezoRequest:
 
     @property
     def catch_up_bytes(self) -> int:
-        """Bytes of what the node has missed: the start, earlier updates, a pool's sums."""
-        coefficients = 0 if self.coefficients is None else 8 * self.coefficients.size
+        """Bytes of what the node has missed: the start and earlier updates."""
         start = sum(tensor.numel() * tensor.element_size() for tensor in self.start.values())
-        return max(len(self.updates) - 1, 0) * self._update_bytes + coefficients + start
+        return max(len(self.updates) - 1, 0) * self._update_bytes + start
 
     @property
     def _update_bytes(self) -> int:
@@ -142,9 +132,9 @@ def read_mezo_request(msg: Message) -> MezoRequest:
         If a key is missing or a value is not allowed.
     """
     record, content = record_of(msg.content, RECORD, ConfigRecord), msg.content
-    values = {"p": 1, "w": "", "x": False, "k": b"", **record}
+    values = {"p": 1, "w": "", "x": False, **record}
     directions = whole(values, "p", 1, MAX_DIRECTIONS)
-    wanted, packed = typed(values, "w", str), typed(values, "k", bytes)
+    wanted = typed(values, "w", str)
     if wanted not in get_args(Wanted):
         raise Malformed(f"w: must be one of {get_args(Wanted)}, got {wanted!r:.40}")
     setup = from_values(MezoSetup, record_of(content, "setup", ConfigRecord)) if "setup" in content else None
@@ -155,7 +145,6 @@ def read_mezo_request(msg: Message) -> MezoRequest:
         updates=tuple(unpack_updates(typed(record, "u", bytes), directions)),
         wanted=wanted,  # type: ignore[arg-type]  # checked above
         restart=typed(values, "x", bool),
-        coefficients=_coefficients(packed, directions) if "k" in record else None,
         setup=setup,
         start=read_tensors(content, "start", torch.float32, torch.float64) if setup is not None else {},
     )
@@ -232,15 +221,6 @@ def read_mezo_reply(reply: Message, num_scalars: int, num_examples: int | None =
     if not all(abs(value) <= MAX_SCALAR for value in values):
         raise Malformed(f"g: must be finite and at most {MAX_SCALAR:g} in size, got {values}")
     return MezoReply(values, count, digest)
-
-
-def _coefficients(packed: bytes, directions: int) -> NDArray[np.float64]:
-    if len(packed) % (8 * directions):
-        raise Malformed(f"k: must be {8 * directions} bytes for each seed of the pool, got {len(packed)}")
-    coefficients = np.frombuffer(packed, dtype="<f8").reshape(-1, directions)
-    if not bool(np.isfinite(coefficients).all()):
-        raise Malformed("k: must be finite, got NaN or infinity")
-    return coefficients
 
 
 def _bytes(record: ConfigRecord, key: str, number: int) -> bytes:

@@ -87,7 +87,7 @@ def personal_heads_content(
         "class-sums": to_array(statistics.class_sums.to(dtype)),
         "gram": to_array(pack_upper(statistics.gram).to(dtype)),
     }
-    solver = {"method": method.name, **method.options.to_config(), "grid": list(grid), "wire-dtype": wire_dtype}
+    solver = {"method": method.method.name, **method.options.to_config(), "grid": list(grid), "wire-dtype": wire_dtype}
     content = training_content(request, ArrayRecord(), ArrayRecord())
     return RecordDict({**content, "statistics": ArrayRecord(arrays), "solver": ConfigRecord(solver)})
 

@@ -28,7 +28,7 @@ class Limits:
     Attributes
     ----------
     feature_norm : float
-        No feature of the backbone is longer (:func:`fedstats_app.backbones.feature_norm.feature_norm`); infinite where
+        No feature of the backbone is longer (:func:`fedstats_app.backbones.measurements.feature_norm`); infinite where
         that is not known.
     max_samples : int
         Of one client.

@@ -15,10 +15,10 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
+from fedstats_app.fedmezo.log import SEED_LIMIT, Update, pack_updates
+from fedstats_app.fedmezo.perturbation import Perturbation, projected_gradients
+from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.training.samples import TensorSamples, generator
-from fedstats_app.training.zeroth_order.log import SEED_LIMIT, Update, pack_updates
-from fedstats_app.training.zeroth_order.perturbation import Perturbation, projected_gradients
-from fedstats_app.training.zeroth_order.replica import Replica
 
 Sends = Literal["seeds", "model"]
 _SEED = struct.Struct("<q")

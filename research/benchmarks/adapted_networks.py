@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import test_split, training_set
 from fedstats_app.settings.app_config import AppConfig
@@ -19,8 +19,8 @@ from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.training.model import TunedModel
 from research.baselines.mlp_head import head_on, hidden_layer
 from research.benchmarks.baselines import HIDDEN
+from research.benchmarks.dist_mezo import start_of
 from research.benchmarks.features import Features
-from research.benchmarks.mezo_rounds import start_of
 
 Head = tuple[Tensor, Tensor]
 

@@ -23,8 +23,7 @@ from torch import Tensor
 from fedstats_app.data.clients import partitions
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.client_outcome import ClientOutcome
-from fedstats_app.grid.kept_statistics import KeptStatistics
-from fedstats_app.grid.largest_statistics import LargestStatistics
+from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
 from fedstats_app.heads.influence import energy, evenly_spaced
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.influence import MAX_GRAMS, measure

@@ -13,20 +13,32 @@ import copy
 import statistics
 
 import torch
+from torch import Tensor
 
 from fedstats_app.data.clients import partitions
+from fedstats_app.fedmezo.directions import Directions, Probe
+from fedstats_app.fedmezo.measures import best_temperature, curvatures, losses_by_temperature
+from fedstats_app.fedmezo.perturbation import Perturbation
+from fedstats_app.heads import LinearHead, solve_ncm
 from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.zeroth_order.directions import Directions, Probe
-from fedstats_app.training.zeroth_order.measures import curvatures
-from fedstats_app.training.zeroth_order.perturbation import Perturbation
 from research.baselines.dist_mezo import Sends, Travelled, federated_mezo
 from research.benchmarks.features import features_of, settings_of
-from research.benchmarks.mezo_rounds import BATCH, NAMES, start_of
 
 WAYS: tuple[Sends, ...] = ("seeds", "model")
 KB = 1e3
+NAMES = ("head.weight", "head.bias")
+BATCH = 1 << 20
+
+
+def start_of(features: Tensor, labels: Tensor, num_classes: int) -> LinearHead:
+    """Return FedNCM's head at the temperature of the least loss."""
+    head = solve_ncm(FeatureStatistics.from_features(features, labels, num_classes))
+    samples = TensorSamples(features, labels)
+    temperature = best_temperature(losses_by_temperature(TunedModel(head, tune="probe"), samples, BATCH))
+    return LinearHead(head.weight / temperature, head.bias.nan_to_num(neginf=0.0) / temperature)
 
 
 def rows(experiment: str, num_clients: int, num_rounds: int) -> list[str]:

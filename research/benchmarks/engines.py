@@ -3,15 +3,13 @@
     python -m research.benchmarks.engines forward
     python -m research.benchmarks.engines client --images 1000 --pixels 500
     python -m research.benchmarks.engines client --images 200 --pixels 3000 --read-threads 1
-    python -m research.benchmarks.engines reading --images 30 --pixels 3000
     python -m research.benchmarks.engines client --dataset parquet:/data/sst2 --images 256 --networks all-MiniLM-L6-v2
     python -m research.benchmarks.engines heads "dataset=builtin"
 
 `forward` is the network alone, on batches that are ready. `client` is all that a client does for its statistics, from
 JPEGs of smooth noise on disk to sums, without the feature cache; `reading` is what of it is left without the network:
-files, decoding and transform; asked for by itself, it compares drafts (`jpeg-draft`). The engines take turns; rates are
-medians, and ratios are medians of those of each turn. `heads` solves heads on the features of each engine and counts
-test images whose prediction is not that of torch's head.
+files, decoding and transform. The engines take turns; rates are medians, and ratios are medians of those of each turn.
+`heads` solves heads on the features of each engine and counts test images whose prediction is not that of torch's head.
 
 `forward` and `client` need torch and no Flower, so they also run where a GPU is:
 
@@ -39,9 +37,8 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.engine import ENGINES, EngineError
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.inputs import InputTransform
+from fedstats_app.backbones.names import is_text_backbone
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.text import is_text_backbone
-from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.heads import LinearHead, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
@@ -66,7 +63,6 @@ def networks(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Backb
                     device=options.device,
                     autocast=options.autocast,
                     channels_last=True,
-                    jpeg_draft=options.jpeg_draft,
                     engine=engine,
                 )
                 forward(found[engine], 1)  # kernels are chosen, networks exported and compiled
@@ -102,22 +98,7 @@ def forward(backbone: Backbone, num_batches: int) -> int:
 
 def reading(transform: InputTransform, dataset: Dataset) -> int:
     """Read, decode and transform every sample, in one thread."""
-    return sum(len(transform(dataset.sample(index, transform.draft_side))) > 0 for index in range(len(dataset)))
-
-
-def drafts(dataset: Dataset, input_size: int, turns: int) -> Iterator[str]:
-    """Yield a line per draft: images a second, ratios to whole images, and how far pixels are from theirs."""
-    half = (0.5, 0.5, 0.5)
-    transforms: dict[int, InputTransform] = {
-        draft: ImageTransform(input_size, half, half, draft=draft) for draft in (0, 2, 1)
-    }
-    sample = dataset.sample
-    found = rates({str(one): lambda t=t: reading(t, dataset) for one, t in transforms.items()}, turns)  # type: ignore[misc]
-    whole = transforms[0](sample(0))
-    for draft, transform in transforms.items():
-        rate, ratio = found[str(draft)]
-        levels = 127.5 * float((transform(sample(0, transform.draft_side)) - whole).abs().mean())
-        yield f"jpeg-draft {draft} {rate:8.1f} images/s   {ratio:5.2f} times   {levels:.1f} of 255 levels away"
+    return sum(len(transform(dataset.sample(index))) > 0 for index in range(len(dataset)))
 
 
 def client(backbone: Backbone, dataset: Dataset, read_threads: int) -> int:
@@ -191,7 +172,7 @@ def heads(experiment: str, engines: Sequence[str]) -> Iterator[str]:
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("forward", "client", "reading", "heads"))
+    parser.add_argument("what", choices=("forward", "client", "heads"))
     parser.add_argument("experiments", nargs="*", metavar="FILE.toml or 'key=value ...'")
     parser.add_argument("--networks", nargs="+", default=[*NETWORKS])
     parser.add_argument(
@@ -213,7 +194,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--images", type=int, default=1000, help="JPEGs in a turn of `client`")
     parser.add_argument("--read-threads", type=int, default=0, help="the run-config key, of `client`")
     parser.add_argument("--dataset", default="", help="in the place of JPEGs, --images of its samples")
-    parser.add_argument("--jpeg-draft", type=int, default=0, help="likewise")
     parser.add_argument("--pixels", type=int, default=500, help="sides of the JPEGs")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
@@ -226,10 +206,6 @@ def main(arguments: list[str] | None = None) -> None:
         return
     with tempfile.TemporaryDirectory() as root:
         dataset = None if options.what == "forward" else samples(options, Path(root))
-        if dataset is not None and options.what == "reading":
-            for line in drafts(dataset, options.input_size, options.turns):
-                print(line, flush=True)
-            return
         for name, found in networks(options):
             for engine, (rate, ratio) in rates(work_of(found, dataset, options), options.turns).items():
                 print(f"{name:20} {engine:14} {rate:8.1f} samples/s   {ratio:5.2f} times", flush=True)

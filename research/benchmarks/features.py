@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import test_split, training_set
 from fedstats_app.settings.app_config import AppConfig

@@ -25,7 +25,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import training_set
 from fedstats_app.settings.app_config import AppConfig

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedstats_app.backbones.names import is_text_backbone
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.text import is_text_backbone
+from fedstats_app.fedmezo.directions import Directions, Distribution, Probe, rounding_bits
+from fedstats_app.fedmezo.perturbation import How, Perturbation, projected_gradients
+from fedstats_app.fedmezo.selection import tuned_names
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.zeroth_order.directions import Directions, Distribution, Probe, rounding_bits
-from fedstats_app.training.zeroth_order.perturbation import How, Perturbation, projected_gradients
-from fedstats_app.training.zeroth_order.selection import tuned_names
 from research.benchmarks.live_tensors import LiveTensors
 from research.benchmarks.memory import with_peak_memory
 

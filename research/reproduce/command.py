@@ -11,9 +11,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import tomli_w
+
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.text import table
-from fedstats_app.storage.toml_text import to_toml
 from research.reproduce.catalogue import Catalogue
 from research.reproduce.plan import PlannedRun, cells_of, planned
 from research.reproduce.preset import (
@@ -180,7 +181,7 @@ def _seeds(text: str) -> list[int]:
 
 def _as_settings(runs: Sequence[PlannedRun]) -> str:
     """Write the settings of all runs; each is what `flwr run --run-config FILE` takes."""
-    return "\n".join(f"# {run.title()}; seed {run.settings['seed']}\n{to_toml(run.settings)}" for run in runs)
+    return "\n".join(f"# {run.title()}; seed {run.settings['seed']}\n{tomli_w.dumps(run.settings)}" for run in runs)
 
 
 def _say(line: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.report.training_curves import mean_and_deviation
+from fedstats_app.report.training_record import mean_and_deviation
 from fedstats_app.storage.json_digest import read_json_file
 from research.reproduce.catalogue import MEASURES, Catalogue, PresetError
 from research.reproduce.plan import PlannedRun

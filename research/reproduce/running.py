@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from fedstats_app.data import DatasetError
 from fedstats_app.data.clients import training_set
-from fedstats_app.report.resume import AnotherRunError
+from fedstats_app.report.record import AnotherRunError
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.storage.files import write_atomically
-from fedstats_app.storage.toml_text import to_toml
 from research.reproduce.catalogue import Catalogue
 from research.reproduce.plan import PlannedRun
 
@@ -109,7 +110,7 @@ def make_runs(
             say(what)
             settings = _with_start_head(run, runs, made)
             place.mkdir(parents=True, exist_ok=True)
-            write_atomically(place / SETTINGS, to_toml(settings).encode())
+            write_atomically(place / SETTINGS, tomli_w.dumps(settings).encode())
             began = time.monotonic()
             try:
                 done = _made(settings, place, simulate, say)

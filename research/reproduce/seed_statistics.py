@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from fedstats_app.methods import display_name
-from fedstats_app.report.rounds_file import read_rounds
-from fedstats_app.report.training_curves import TrainingCurve, mean_and_deviation, training_curves
-from fedstats_app.report.training_record import TrainingResult, random_head_training
+from fedstats_app.report.rounds import read_rounds
+from fedstats_app.report.training_record import (
+    TrainingCurve,
+    TrainingResult,
+    mean_and_deviation,
+    random_head_training,
+    training_curves,
+)
 from research.reproduce.table import pipe_table
 
 Scores = dict[str, dict[str, dict[str, Any]]]

@@ -29,7 +29,7 @@ from tests.backbones.conftest import random_images
 
 openvino = pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 IMAGES = random_images(11)
-WAY: dict[str, Any] = {"kind": "image", "device": "cpu", "autocast": "none", "num_weights": 10**6}
+WAY: dict[str, Any] = {"device": "cpu", "autocast": "none", "num_weights": 10**6}
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +227,7 @@ def test_without_openvino_auto_is_torch_and_the_error_names_the_extra(monkeypatc
     assert chosen_engine("auto", **WAY) == ("torch", "not OpenVINO: it is not installed")
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'fedstats-app\[fast\]'"):
         chosen_engine("openvino", **WAY)
-    with pytest.raises(ValueError, match=r"engine must be one of auto, torch, torch-fused, .*; got 'tvm'"):
+    with pytest.raises(ValueError, match=r"engine must be one of auto, torch, openvino, .*; got 'tvm'"):
         chosen_engine("tvm", **WAY)
 
 
@@ -248,7 +248,7 @@ def test_an_owner_chooses_the_engine_of_a_node_but_not_bfloat16() -> None:
     assert refused_choice(config, node) == ""
     asked = AppConfig.of(engine="openvino-bf16")
     assert refused_choice(asked, node) == "engine: the run asks for 'openvino-bf16', the node-config has 'torch'"
-    with pytest.raises(ConfigError, match="engine: must be one of auto, torch, torch-fused, openvino"):
+    with pytest.raises(ConfigError, match="engine: must be one of auto, torch, openvino"):
         NodeConfig.from_node_config({"data-path": "/data", "engine": "openvino-bf16"})
 
 

@@ -11,7 +11,7 @@ from fedstats_app.backbones import samples as samples_module
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.samples import ImageSamples, TextSamples, samples_for
+from fedstats_app.backbones.samples import DatasetSamples
 from fedstats_app.data import Dataset, load_dataset
 from tests.support.sentences import text_folder
 
@@ -33,8 +33,8 @@ def test_texts_come_as_tokens_padded_to_the_longest_of_the_batch(
     reviews: Dataset, backbone: Backbone, memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(samples_module, "MEMORY_FOR_SAMPLES", memory)
-    samples = samples_for(reviews, np.array([20, 3, 7, 1]), backbone)
-    assert isinstance(samples, TextSamples) and samples.num_unreadable == 0
+    samples = DatasetSamples(reviews, np.array([20, 3, 7, 1]), backbone)
+    assert samples.num_unreadable == 0
     assert samples.labels.tolist() == reviews.labels[[20, 3, 7, 1]].tolist()
     batch = samples.inputs(torch.tensor([2, 0]))
     alone = [backbone.transform(reviews.sample(index)) for index in (7, 20)]
@@ -44,8 +44,7 @@ def test_texts_come_as_tokens_padded_to_the_longest_of_the_batch(
 def test_images_come_in_the_layout_of_the_backbone() -> None:
     dataset = load_dataset("builtin", "train")
     backbone = load_backbone("random:tiny", input_size=16, device="cpu", channels_last=True)
-    samples = samples_for(dataset, np.arange(5), backbone)
-    assert isinstance(samples, ImageSamples)
+    samples = DatasetSamples(dataset, np.arange(5), backbone)
     batch = samples.inputs(torch.tensor([4, 2]))
     assert torch.equal(batch[0], backbone.transform(dataset.sample(4)))
     assert batch.is_contiguous(memory_format=torch.channels_last)
@@ -58,7 +57,7 @@ def test_texts_that_cannot_be_read_are_left_out_counted_and_named(
     (folder / "bad" / "03.txt").write_bytes(b"\xff\xfe\xfd")
     dataset, reader = load_dataset(f"folder:{folder}", "train"), FeatureReader(backbone, tmp_path / "cache")
     with caplog.at_level(logging.WARNING, logger="fedstats_app"):
-        samples = samples_for(dataset, np.arange(24), backbone)
+        samples = DatasetSamples(dataset, np.arange(24), backbone)
         (features,) = [block for block, _ in reader.blocks(dataset, np.arange(24))]
     assert samples.num_unreadable == reader.num_unreadable == 1 and len(samples.labels) == len(features) == 23
     assert "text 'bad/03.txt' cannot be read: a text is wanted here, and it is not in UTF-8" in caplog.text
@@ -75,6 +74,6 @@ def test_cached_features_of_texts_are_the_same_bits(reviews: Dataset, backbone: 
 def test_data_of_the_other_kind_are_refused(reviews: Dataset, backbone: Backbone) -> None:
     images = load_backbone("random:tiny", device="cpu")
     with pytest.raises(ValueError, match=r"backbone random:tiny takes images, but folder:.* holds texts"):
-        samples_for(reviews, np.arange(3), images)
+        DatasetSamples(reviews, np.arange(3), images)
     with pytest.raises(ValueError, match=r"backbone random:tiny-text takes texts, but builtin \(train\) holds images"):
         list(FeatureReader(backbone).blocks(load_dataset("builtin", "train"), np.arange(3)))

@@ -1,4 +1,4 @@
-"""The table of docs/backbones.md: licence, parameters, features and size are what the libraries give."""
+"""The table of research/foundation-models.md: licence, parameters, features and size are what the libraries give."""
 
 import json
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ VISION_CONFIGS: dict[str, Mapping[str, Any]] = {
     "google/siglip2-base-patch16-224": {"model_type": "siglip", "vision_config": {"image_size": 224}},
 }
 _PREPROCESSOR = {"size": {"height": 224, "width": 224}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-TABLE = {row[0]: row for row in rows(DOCS / "backbones.md", "model")}
+TABLE = {row[0]: row for row in rows(DOCS.parent / "research" / "foundation-models.md", "model")}
 
 
 def architecture_of(name: str, arguments: str, pooling: str, cache: HubCache) -> Architecture:

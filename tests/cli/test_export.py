@@ -15,6 +15,7 @@ import fedstats_app
 from fedstats_app.cli import main
 from fedstats_app.report.export import onnx_check
 from fedstats_app.report.head_file import head_to_bytes, read_head
+from fedstats_app.storage.json_digest import to_json_with_digest
 
 UNKNOWN = {"name": "unknown", "source": "", "terms": []}
 Capture = pytest.CaptureFixture[str]
@@ -96,7 +97,9 @@ def test_a_folder_for_the_hub_is_whole_and_says_nothing_of_this_machine(
     private = {"dataset": f"folder:{tmp_path}/flowers", "backbone-licence": json.dumps(UNKNOWN)}
     head.write_bytes(head_to_bytes(tensors, {**metadata, **private}))
     (run_folder / "results.json").write_text(
-        json.dumps({"methods": {"fedncm": {"accuracy": 0.9}}, "num_test_examples": 30, "refused_nodes": ["north"]})
+        to_json_with_digest(
+            {"methods": {"fedncm": {"accuracy": 0.9}}, "num_test_examples": 30, "refused_nodes": ["north"]}
+        )
     )
     words = ["export", str(run_folder), "--hub", str(folder), "--licence", "apache-2.0"]
     assert main(words) == 0

@@ -22,7 +22,7 @@ def test_help_needs_no_library_and_names_the_commands() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
-    assert all(f"\n    {name} " in done.stdout for name in ("predict", "evaluate", "check", "doctor", "node"))
+    assert all(f"\n    {name} " in done.stdout for name in ("predict", "evaluate", "check", "node"))
 
 
 def test_what_a_command_imports_is_not_searched_for_garbage() -> None:
@@ -62,9 +62,9 @@ def test_the_entry_point_is_the_function_and_the_module_runs_it() -> None:
         ["predict", "folder", "a.png", "--top", "many"],
         ["evaluate", "folder", "pictures", "--batch-size", "-1"],
         ["check", "--no-such-option"],
-        ["doctor", "--timeout", "0"],
-        ["doctor", "--timeout", "nan"],
-        ["doctor", "--node-config", "x=1"],
+        ["check", "--timeout", "0"],
+        ["check", "--timeout", "nan"],
+        ["check", "--node-config", "x=1"],
         ["node", "--no-such-option"],
         ["node", "--port", "0"],
     ],
@@ -83,7 +83,7 @@ def test_wrong_words_end_with_code_2(words: list[str], capsys: pytest.CaptureFix
         (["predict", "/no/such/run", "--text", "a"], "fedstats predict: /no/such/run/results.json does not exist"),
         (["predict", "/no/such/run", "a.png"], "fedstats predict: a.png: no such file or folder"),
         (["evaluate", "/no/such/run", "/no/such/pictures"], "fedstats evaluate: folder:/no/such/pictures"),
-        (["doctor", "--superlink", "nowhere"], "fedstats doctor: --superlink must be HOST:PORT"),
+        (["check", "--superlink", "nowhere"], "fedstats check: --superlink must be HOST:PORT"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_code_2(

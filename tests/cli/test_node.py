@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from fedstats_app.cli import main
-from fedstats_app.supernode import flower
-from fedstats_app.supernode.flower import RuntimeAddress
+from fedstats_app.cli.supernode import flower
+from fedstats_app.cli.supernode.flower import RuntimeAddress
 
 DIGEST = "0123456789abcdef" * 4
 RUNTIME = RuntimeAddress("127.0.0.1:9094")
@@ -48,7 +48,7 @@ def test_processes_are_told_whose_code_runs(
     assert said in capsys.readouterr().out
     ((of_flower, of_process),) = started
     assert of_flower == ["--insecure", *(word for word in words if word != "--any-app"), "--port", "9095"]
-    assert of_process[:4] == [sys.executable, "-P", "-m", "fedstats_app.supernode.process"]
+    assert of_process[:4] == [sys.executable, "-P", "-m", "fedstats_app.cli.supernode.process"]
     assert of_process[4] == RUNTIME.address and of_process[6:] == more
 
 

@@ -99,7 +99,9 @@ def test_a_bar_in_a_terminal_is_gone_in_the_end_and_results_go_where_they_belong
     assert results.getvalue() == "cat\n"
 
 
-@pytest.mark.parametrize("words", [["predict", "{run}", "{pictures}"], ["evaluate", "{run}", "{pictures}"], ["doctor"]])
+@pytest.mark.parametrize(
+    "words", [["predict", "{run}", "{pictures}"], ["evaluate", "{run}", "{pictures}"], ["check", "--data"]]
+)
 def test_ctrl_c_ends_a_command_with_one_line_and_code_130(
     words: list[str],
     run_folder: Path,
@@ -111,7 +113,7 @@ def test_ctrl_c_ends_a_command_with_one_line_and_code_130(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedstats_app.report.classifier.read_samples", interrupted)
-    monkeypatch.setattr("fedstats_app.cli.doctor.weights.check_weights", interrupted)
+    monkeypatch.setattr("fedstats_app.cli.check.samples.check_weights", interrupted)
     assert main([word.format(run=run_folder, pictures=pictures) for word in words]) == 130
     assert capsys.readouterr().err == f"fedstats {words[0]}: stopped by Ctrl-C\n"
 

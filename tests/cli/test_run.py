@@ -10,7 +10,7 @@ import pytest
 from fedstats_app.cli import main
 from fedstats_app.cli import run as command
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.simulation.flower import UnknownFlower
+from fedstats_app.simulation import UnknownFlower
 
 Capture = pytest.CaptureFixture[str]
 

@@ -14,12 +14,12 @@ import torch
 from flwr.app import Context, Message, RecordDict
 
 from fedstats_app import client_app
-from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.client import site as client_site
 from fedstats_app.client import statistics as client_statistics
 from fedstats_app.client.site import Site
-from fedstats_app.data.cells import draw_cells, sample_identities
 from fedstats_app.data.clients import own_dataset
+from fedstats_app.data.contents import draw_cells, sample_identities
 from fedstats_app.heads import LinearHead
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig

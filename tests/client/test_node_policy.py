@@ -13,7 +13,7 @@ from flwr.app import Message, RecordDict
 from PIL import Image
 
 from fedstats_app import client_app
-from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.client.site import Site
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead

@@ -12,7 +12,7 @@ import torch
 from flwr.app import Context, RecordDict
 from PIL import Image
 
-from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.client import personal as client_personal
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import METHODS

@@ -11,6 +11,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Message
 
+from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.training.limits import RequestLimits
@@ -19,7 +20,6 @@ from fedstats_app.training.model import TunedModel
 from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.samples import TensorSamples, batch_order
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.mezo import MezoRequest
 from fedstats_app.wire.training import training_content

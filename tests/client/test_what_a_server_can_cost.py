@@ -8,6 +8,7 @@ import pytest
 import torch
 from flwr.app import Message
 
+from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import LinearHead
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import (
@@ -19,7 +20,6 @@ from fedstats_app.statistics import (
     StatisticsSpec,
 )
 from fedstats_app.training.request import TrainingRequest
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire import StatisticsRequest, evaluation_content
 from fedstats_app.wire.evaluation import MAX_HEADS
 from fedstats_app.wire.mezo import MezoRequest

@@ -1,15 +1,22 @@
-"""Digests of what samples hold: equal only where samples are read alike."""
+"""What samples hold, and cells of samples of one class."""
 
+from __future__ import annotations
+
+import hashlib
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
-from fedstats_app.data import Dataset
-from fedstats_app.data.contents import sample_digest
+from fedstats_app.data import Dataset, load_dataset
+from fedstats_app.data.contents import draw_cells, sample_digest, sample_identities
 from tests.data.conftest import write_png
 from tests.data.test_folder_layout import both
+from tests.support.simulation import site_folder
 
 
 class Memory:
@@ -62,3 +69,57 @@ def test_files_go_by_their_bytes_not_their_names(tmp_path: Path) -> None:
     first, second, third, broken = (sample_digest(dataset, index) for index in range(4))
     assert first == second != third and first is not None
     assert broken is None
+
+
+def identities(number: int, salt: int = 0) -> list[bytes]:
+    return [hashlib.blake2b(f"{salt} {index}".encode(), digest_size=16).digest() for index in range(number)]
+
+
+@given(st.integers(0, 200), st.integers(0, 20), st.floats(0.0, 0.9), st.integers(0, 3), st.randoms())
+def test_every_cell_is_above_the_floor_and_every_sample_in_one(
+    number: int, floor: int, fraction: float, salt: int, random: object
+) -> None:
+    samples = identities(number, salt)
+    cells = draw_cells(samples, floor, fraction)
+    random.shuffle(samples)  # type: ignore[attr-defined]
+
+    assert draw_cells(samples, floor, fraction) == cells  # whatever the order
+    assert sorted(one for _, cell in cells for one in cell) == (sorted(samples) if number >= max(floor, 1) else [])
+    assert all(len(cell) >= max(floor, 1) for _, cell in cells)
+    assert all(len(cell) < 2 * max(floor, 1) for _, cell in cells)
+    held_out = sum(len(cell) for held, cell in cells if held)
+    if number >= 2 * max(floor, 1) and round(fraction * number):
+        assert held_out >= floor
+    if held_out > max(floor, 1):
+        assert held_out <= round(fraction * number)
+    assert not number or held_out < number
+
+
+def test_a_sample_is_what_it_holds_and_not_its_name_or_date(tmp_path: Path) -> None:
+    one = load_dataset(f"folder:{site_folder(tmp_path / 'one', ('ant', 'bee'), seed=1)}", "train")
+    for index, path in enumerate(sorted((tmp_path / "one").rglob("*.png"), reverse=True)):
+        target = tmp_path / "two" / path.parent.name / f"renamed-{index}.png"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    two = load_dataset(f"folder:{tmp_path / 'two'}", "train")
+
+    assert sorted(sample_identities(one)) == sorted(sample_identities(two))
+    assert len(set(sample_identities(one))) == len(one)
+
+
+def test_copies_and_damaged_files_are_samples_of_their_own(tmp_path: Path) -> None:
+    place = Path(site_folder(tmp_path / "site", ("ant",), seed=1, images=3)) / "ant"
+    shutil.copyfile(place / "0.png", place / "copy.png")
+    for name in ("bad.png", "worse.png"):
+        (place / name).write_bytes(b"no image")
+    found = sample_identities(load_dataset(f"folder:{place.parent}", "train"))
+
+    assert len(found) == len(set(found)) == 6
+
+
+def test_rows_of_a_table_are_told_apart_by_their_text(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\none,a\ntwo,b\none,a\n")
+    dataset = load_dataset(f"csv:{tmp_path}", "train")
+
+    assert len(set(sample_identities(dataset))) == 3
+    assert np.array_equal(dataset.labels, [0, 1, 0])

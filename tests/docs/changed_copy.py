@@ -23,8 +23,8 @@ server_app.app(LocalGrid(client_app.app, nodes, config), Context(1, 1, {}, Recor
 """
 
 
-def changed_copy(root: Path, page: Path, *, num_files: int) -> Path:
-    """Copy the package and add the files and the one line of a page."""
+def changed_copy(root: Path, page: Path, *, num_files: int, num_lines: int = 1) -> Path:
+    """Copy the package and add the files and the lines of a page."""
     shutil.copytree(
         REPOSITORY / "fedstats_app", root / "fedstats_app", ignore=shutil.ignore_patterns("__pycache__", "*.json")
     )
@@ -34,7 +34,7 @@ def changed_copy(root: Path, page: Path, *, num_files: int) -> Path:
     for path, code in files:
         path.write_text(code)
     line = blocks(page, "diff")[0].code
-    assert line.count("\n+") == 1 and "\n-" not in line
+    assert line.count("\n+") == num_lines and "\n-" not in line
     apply(line, root)
     return root
 

@@ -21,6 +21,10 @@ assert AppConfig().to_run_config() == declared
 method = AppConfig.of(feddiag_shrinkage=0.25).configured_methods["feddiag"]
 statistics = FeatureStatistics.from_features(torch.rand(9, 4), torch.arange(9) % 3, 3)
 print(method.method.solve(statistics, method.options).report.regulariser)
+import inspect
+from fedstats_app.strategies import FedDiag
+assert inspect.signature(FedDiag).parameters["shrinkage"].default == 0.01 and "shrinkage : float" in FedDiag.__doc__
+assert FedDiag(3, shrinkage=0.25).methods()["feddiag"].options == method.options
 """
 
 
@@ -74,10 +78,12 @@ def test_the_new_method_is_wherever_the_others_are(copy: Path, settings: dict[st
     assert "a Gram matrix: needed by none of this node's allowed-methods (fedncm, training)" in outcomes[2]["reason"]
 
 
-def test_doctor_forecasts_its_cost(copy: Path, settings: dict[str, object]) -> None:
+def test_check_forecasts_its_cost(copy: Path, settings: dict[str, object]) -> None:
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     (copy / "run.toml").write_text("\n".join(lines))
-    findings = json.loads(python(copy, "-m", "fedstats_app.cli", "doctor", "--run-config", "run.toml", "--json"))
+    findings = json.loads(
+        python(copy, "-m", "fedstats_app.cli", "check", "--data", "--run-config", "run.toml", "--json")
+    )
     [sent] = [finding["message"] for finding in findings["findings"] if finding["check"] == "bytes up"]
     # Six clients with three classes of 32 features in float32, and the factor of a Gram matrix from each.
     assert "feddiag 13.8 kB" in sent
@@ -90,8 +96,8 @@ def test_a_key_of_its_own_takes_an_option_and_a_line_of_pyproject(copy: Path) ->
 
 def test_a_key_of_any_group_takes_two_edits(copy: Path, settings: dict[str, object], tmp_path: Path) -> None:
     options, declared = copy / "fedstats_app" / "data" / "options.py", copy / "pyproject.toml"
-    place = "    holdout_fraction: float = option(0.2, number(0.0, 0.9, open_low=True))\n"
-    options.write_text(options.read_text().replace(place, f"{place}    lucky_number: int = option(7, whole(1, 9))\n"))
+    place = "    holdout_fraction: float = option("
+    options.write_text(options.read_text().replace(place, f"    lucky_number: int = option(7, whole(1, 9))\n{place}"))
     line = "lucky-number = 7                    # of nothing\n"
     declared.write_text(declared.read_text().replace("num-clients = 100 ", f"{line}num-clients = 100 "))
     own = {**settings, "output-dir": str(tmp_path / "runs"), "personalise": "none", "fine-tune": "none"}

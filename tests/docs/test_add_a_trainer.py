@@ -6,15 +6,15 @@ from pathlib import Path
 import torch
 
 from fedstats_app.report.head_file import read_head
-from fedstats_app.trainers import TRAINERS
+from fedstats_app.training.trainers import TRAINERS
 from tests.docs.changed_copy import changed_copy, run_app
 from tests.docs.markdown import DOCS, rows
 
 PAGE = DOCS / "methods" / "fine-tuning.md"
 
 
-def test_a_trainer_is_one_file_and_one_line(tmp_path: Path, run_config: dict[str, str | int | float | bool]) -> None:
-    copy = changed_copy(tmp_path / "copy", PAGE, num_files=1)
+def test_a_trainer_is_one_record(tmp_path: Path, run_config: dict[str, str | int | float | bool]) -> None:
+    copy = changed_copy(tmp_path / "copy", PAGE, num_files=0, num_lines=7)
     new = {
         "fine-tune": "probe-no-bias",
         "method": "fedcgs",

@@ -11,9 +11,9 @@ import pytest
 from fedstats_app.cli import demo, main
 from fedstats_app.cli.arguments import parser
 from fedstats_app.cli.evaluate import MATRIX_CLASSES
+from fedstats_app.cli.supernode import flower
 from fedstats_app.heads.calibration import NUM_BINS
 from fedstats_app.storage.ledger import LedgerFile
-from fedstats_app.supernode import flower
 from tests.cli.certificates import listening, sign, tls
 from tests.docs.markdown import DOCS, blocks, prose, rows
 
@@ -56,7 +56,7 @@ def test_commands_run(
 
 def test_all_commands_are_shown() -> None:
     assert {command.split()[1] for command in COMMANDS} == {
-        "predict", "evaluate", "export", "check", "run", "doctor", "new", "demo", "remove", "node", "report", "runs",
+        "predict", "evaluate", "export", "check", "run", "new", "demo", "remove", "node", "report", "runs",
     }  # fmt: skip
 
 
@@ -73,12 +73,12 @@ def test_entries_of_the_document_are_all_there_are(place: Path, capsys: pytest.C
     assert {entry for row in rows(PAGE, "entry") for entry in re.findall(r"`(\w+)`", row[0])} == set(document)
 
 
-def test_checks_in_the_table_are_those_of_the_doctor(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checks_in_the_table_are_those_there_are(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split("--run-config experiment.toml --root-certificates ca.crt --certificate server.pem --json")
     seen: set[str] = set()
     with listening(tls(place / "server.pem")) as port:
         for more in ([], ["--data-path", "photos", "--superlink", f"127.0.0.1:{port}"]):
-            assert main(["doctor", *words, *more]) == 0
+            assert main(["check", "--data", *words, *more]) == 0
             seen |= {finding["check"] for finding in json.loads(capsys.readouterr().out)["findings"]}
     described = {check for row in rows(PAGE, "check") for check in row[0].split(", ")}
     assert described - {"SuperNodes"} == seen
@@ -95,5 +95,5 @@ def test_a_run_left_a_calibrated_head_and_its_card(place: Path) -> None:
 
 def test_numbers_are_those_of_the_code() -> None:
     text = " ".join(prose(PAGE).split())
-    assert f"({NUM_BINS} bins)" in text and f"more than {MATRIX_CLASSES} classes" in text
-    assert parser().parse_args(["doctor"]).timeout == 5 and "`--timeout` (5 seconds)" in text
+    assert f"({NUM_BINS} bins)" in prose(DOCS / "run-folder.md") and f"more than {MATRIX_CLASSES} classes" in text
+    assert parser().parse_args(["check"]).timeout == 5 and "`--timeout` (5 seconds)" in text

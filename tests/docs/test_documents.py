@@ -18,19 +18,19 @@ from flwr.common.config import parse_config_args
 import fedstats_app
 from fedstats_app.backbones.registry import available_backbones
 from fedstats_app.data import PARTITIONERS
+from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.request import TrainingRequest
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.reading import to_values
 from tests.docs.markdown import DOCS, DOCUMENTS, REPOSITORY, anchors, blocks, commands, inline_code, links, prose, rows
 
-README = REPOSITORY / "README.md"
+README, RUN_FOLDER = REPOSITORY / "README.md", DOCS / "run-folder.md"
+SETTINGS = (DOCS / "settings.md").read_text(encoding="utf-8")
 EXPERIMENTS = sorted((REPOSITORY / "conf").glob("*.toml"))
 DEFAULTS: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-METHOD_PAGES = [path for path in DOCUMENTS if path.parent.name == "methods"]
 # These pages' blocks are files of an app or of the package; tests beside this one run them as such.
 RUN_ELSEWHERE = ("own-client-app.md", "add-a-method.md", "export.md")
 
@@ -47,7 +47,9 @@ def run(code: str, where: str, namespace: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in DOCUMENTS if blocks(path, "python") and path.name not in RUN_ELSEWHERE], ids=name
+    "path",
+    [path for path in DOCUMENTS if blocks(path, "python") and path.name not in RUN_ELSEWHERE],
+    ids=name,
 )
 def test_python_blocks_run_and_print_what_they_say(path: Path, home: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
@@ -57,9 +59,9 @@ def test_python_blocks_run_and_print_what_they_say(path: Path, home: Path) -> No
             assert printed == block.output, f"{name(path)}:{block.line}"
 
 
-def test_guide_predicts_the_class_of_the_picture(home: Path) -> None:
-    [block] = [block for block in blocks(DOCS / "guide.md", "python") if "fedstats_app.load" in block.code]
-    assert run(block.code, "guide", {}) == "red\n"
+def test_the_page_of_the_run_folder_predicts_the_class_of_the_picture(home: Path) -> None:
+    [block] = [block for block in blocks(DOCS / "run-folder.md", "python") if "fedstats_app.load" in block.code]
+    assert run(block.code, "run-folder", {}) == "red\n"
 
 
 @pytest.mark.parametrize("path", [README, *DOCUMENTS], ids=name)
@@ -73,21 +75,22 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert not broken
 
 
-def test_every_page_is_reached_from_the_index() -> None:
-    targets = {(DOCS / target.partition("#")[0]).resolve() for target in links(DOCS / "index.md")}
-    assert set(DOCUMENTS) - targets == {DOCS / "index.md"}
+@pytest.mark.parametrize("index", [DOCS / "index.md", REPOSITORY / "research" / "README.md"], ids=name)
+def test_every_page_is_reached_from_the_index(index: Path) -> None:
+    targets = {(index.parent / target.partition("#")[0]).resolve() for target in links(index)}
+    assert {path for path in DOCUMENTS if path.is_relative_to(index.parent)} - targets == {index}
 
 
 def test_every_run_config_key_is_documented() -> None:
-    pages = (DOCS / "guide.md", DOCS / "data.md", *METHOD_PAGES)
-    words = {word for path in pages for code in inline_code(path) for word in code.split()}
+    words = {word for path in DOCUMENTS for code in inline_code(path) for word in code.split()}
     assert set(DEFAULTS) - words == set()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
 def test_tables_of_keys_name_keys(path: Path) -> None:
     listed = [key for row in rows(path, "key") for key in re.findall(r"`([^`]+)`", row[0])]
-    assert set(listed) - set(DEFAULTS) == set()
+    # Options that only a variant's name can set, `fed3r@normalize`, stand on the page of settings.
+    assert {key for key in listed if f"| `{key}` |" not in SETTINGS} - set(DEFAULTS) == set()
 
 
 def test_defaults_in_tables_of_keys_are_the_defaults() -> None:
@@ -115,8 +118,8 @@ def test_partitioners_described_are_all_there_are() -> None:
     assert {key for row in described for key in re.findall(r"`([^`]+)`", row[2])} <= set(DEFAULTS)
 
 
-def test_backbones_in_the_guide_are_all_there_are() -> None:
-    [row] = [row for row in rows(DOCS / "guide.md", "key") if row[0] == "`backbone`"]
+def test_backbones_in_the_table_are_all_there_are() -> None:
+    [row] = [row for row in rows(DOCS / "backbones.md", "key") if row[0] == "`backbone`"]
     named = set(re.findall(r"`([^`]+)`", row[1]))
     built_in = {backbone for backbone in available_backbones() if ":" not in backbone}
     assert named == built_in | {"timm:NAME", "vision:NAME", "random:NAME", "sentence:NAME", "transformers:NAME"}
@@ -194,8 +197,8 @@ def test_a_wrong_key_would_be_seen() -> None:
         AppConfig.from_run_config({**DEFAULTS, "fedcof-shrinkge": 1.0})
 
 
-def test_run_folder_is_as_the_guide_says(finished_run: Path, mezo_run: Path) -> None:
-    described = {row[0]: row[1] for row in rows(DOCS / "guide.md", "file") if row[0].startswith("`")}
+def test_run_folder_is_as_its_page_says(finished_run: Path, mezo_run: Path) -> None:
+    described = {row[0]: row[1] for row in rows(RUN_FOLDER, "file") if row[0].startswith("`")}
     names = {"heads": "heads/METHOD.safetensors", "checkpoints": "checkpoints/", "clients": "clients/"}
     files = set()
     for path in (path.relative_to(finished_run) for path in finished_run.rglob("*") if path.is_file()):
@@ -206,7 +209,7 @@ def test_run_folder_is_as_the_guide_says(finished_run: Path, mezo_run: Path) -> 
     files.add("mezo/NAME/")
     assert {file.strip("`") for file in described} == files | {"plots/*.png"}
     results = json.loads((finished_run / "results.json").read_text())
-    metrics = " ".join(row[0] for row in rows(DOCS / "guide.md", "field"))
+    metrics = " ".join(row[0] for row in rows(RUN_FOLDER, "field"))
     words = set(re.findall(r"`([a-z_0-9]+)`", described["`results.json`"] + metrics))
     assert words == set(results) | set(results["methods"]["fed3r"])
     status = json.loads((finished_run / "status.json").read_text())

@@ -52,8 +52,8 @@ def afl(of_clients: list[Client], gamma: float = 1.0) -> np.ndarray:
     return np.linalg.solve(gram - len(of_clients) * gamma * np.eye(DIM), gram @ weight).T
 
 
-def fed3r(of_clients: list[Client], **settings: object) -> torch.Tensor:
-    options = AppConfig.from_run_config(settings).options_of("fed3r")
+def fed3r(of_clients: list[Client], method: str) -> torch.Tensor:
+    options = AppConfig.of(method=method).options_of(method)
     statistics = [
         FeatureStatistics.from_features(torch.from_numpy(features), torch.from_numpy(labels), NUM_CLASSES)
         for features, labels in of_clients
@@ -64,7 +64,7 @@ def fed3r(of_clients: list[Client], **settings: object) -> torch.Tensor:
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 10.0])
 def test_without_ridge_and_normalisation_the_head_is_afls(gamma: float) -> None:
     of_clients = clients()
-    head = fed3r(of_clients, **{"ridge-lambda": 0, "fed3r-normalize": False})
+    head = fed3r(of_clients, "fed3r@ridge-lambda=0@normalize=false")
     assert relative_difference(head, afl(of_clients, gamma)) <= 1e-9
     features, labels = (np.concatenate(parts) for parts in zip(*of_clients, strict=True))
     least_squares = np.linalg.lstsq(features, np.eye(NUM_CLASSES)[labels], rcond=None)[0].T
@@ -73,7 +73,7 @@ def test_without_ridge_and_normalisation_the_head_is_afls(gamma: float) -> None:
 
 def test_by_default_rows_are_normalised() -> None:
     of_clients = clients()
-    raw = fed3r(of_clients, **{"ridge-lambda": 0, "fed3r-normalize": False})
-    head = fed3r(of_clients, **{"ridge-lambda": 0})
+    raw = fed3r(of_clients, "fed3r@ridge-lambda=0@normalize=false")
+    head = fed3r(of_clients, "fed3r@ridge-lambda=0")
     assert relative_difference(head, raw / raw.norm(dim=1, keepdim=True)) <= 1e-12
     assert relative_difference(head, raw) > 0.1

@@ -44,7 +44,7 @@ def test_a_variant_has_its_own_values_and_the_runs_others() -> None:
         ("fedkov@shrinkage=1", "some of fedncm, fed3r"),
         ("fedcof@shrinkage=1,fedcof@shrinkage=1", "must name each once"),
         ("fedcof@shrinkage=1,all", "some of fedncm, fed3r"),
-        ("fed3r@bias=true@between-class=false", "fed3r-bias: true needs fed3r-between-class true"),
+        ("fed3r@fit-bias=true@between-class=false", "fed3r-fit-bias: true needs fed3r-between-class true"),
         # One pass has one kind of rows, and from four means FedCOF is another head than from one.
         ("fedcof,fedcof@means-per-class=4", "means per class, got fedcof: 1, fedcof@means-per-class=4: 4"),
         (",".join(f"fedcof@shrinkage={number}" for number in range(17)), "at most 16"),
@@ -57,8 +57,10 @@ def test_what_is_wrong_with_a_variant_is_said(value: str, said: str) -> None:
 
 
 def test_a_variant_that_contradicts_the_runs_options_is_refused() -> None:
-    with pytest.raises(ConfigError, match="method: fed3r@bias=true: fed3r-bias: true needs fed3r-between-class"):
-        AppConfig.of(method="fed3r@bias=true", fed3r_between_class=False)
+    with pytest.raises(
+        ConfigError, match="method: fed3r@fit-bias=true: fed3r-fit-bias: true needs fed3r-between-class"
+    ):
+        AppConfig.of(method="fed3r@fit-bias=true", fed3r_between_class=False)
 
 
 def test_names() -> None:

@@ -1,8 +1,7 @@
 """The advice in words."""
 
 from fedstats_app.methods import display_name
-from fedstats_app.report.advice import Candidate, advise
-from fedstats_app.report.advice_text import advice_lines
+from fedstats_app.report.advice import Candidate, advice_lines, advise
 from tests.report.test_advice import USUAL
 
 

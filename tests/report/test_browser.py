@@ -17,18 +17,10 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium h
 
 DESK, PHONE = (1280, 900), (390, 844)
 # Elements that are wider than the window, but for those in a box of their own that scrolls.
-TOO_WIDE = """[...document.body.querySelectorAll('*')].filter(one => !one.closest('.scroll, pre, svg')
+TOO_WIDE = """[...document.body.querySelectorAll('*')].filter(one => !one.closest('.scroll, pre')
   && one.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5).map(one => one.outerHTML)"""
 OPEN_ALL = "document.querySelectorAll('details').forEach(one => one.open = true)"
 WIDTH = "document.documentElement.scrollWidth"
-SVG = "[...document.querySelectorAll('svg.wide, svg.narrow')].map(one => getComputedStyle(one).display)"
-# Labels of one chart that lie on each other.
-COVERED = """[...document.querySelectorAll('svg.wide, svg.narrow')].flatMap(chart => {
-  const boxes = [...chart.querySelectorAll('text.label')].map(one => [one.textContent, one.getBoundingClientRect()]);
-  return boxes.flatMap(([name, a], i) => boxes.slice(i + 1).filter(([_, b]) => a.width && b.width
-    && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
-    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4).map(([other, _]) => name + ' on ' + other));
-})"""
 
 
 @pytest.fixture(scope="module")
@@ -50,24 +42,14 @@ def page(
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
 def test_a_page_is_quiet_and_fits(chromium: Browser, page: Path, size: tuple[int, int], dark: bool) -> None:
     width, height = size
-    opened = chromium.open(
-        page, width=width, height=height, dark=dark, opened=OPEN_ALL, scroll=WIDTH, wide=TOO_WIDE, on=COVERED
-    )
+    opened = chromium.open(page, width=width, height=height, dark=dark, opened=OPEN_ALL, scroll=WIDTH, wide=TOO_WIDE)
     assert opened.problems == []
     assert opened.requests == [page.as_uri()]
     assert opened.values["wide"] == [] and opened.values["scroll"] == width
-    assert opened.values["on"] == []
     with Image.open(BytesIO(chromium.screenshot())) as picture:
         grey = np.asarray(picture.convert("L"))
     assert grey.min() < 60 and grey.max() > 200, "a blank page"
     assert (grey[2, 2] < 60) == dark
-
-
-def test_a_chart_is_there_in_the_size_of_the_screen_alone(chromium: Browser, server_run: Path) -> None:
-    page = server_run / "report.html"
-    desk = chromium.open(page, width=DESK[0], height=DESK[1], shown=SVG).values["shown"]
-    phone = chromium.open(page, width=PHONE[0], height=PHONE[1], shown=SVG).values["shown"]
-    assert desk == ["block", "none"] * 2 and phone == ["none", "block"] * 2
 
 
 def test_the_checks_see_what_is_wrong(chromium: Browser, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
-from fedstats_app.report.compute import forward_passes, training_bytes
-from fedstats_app.trainers import TRAINERS
+from fedstats_app.report.communication import forward_passes, training_bytes
+from fedstats_app.training.trainers import TRAINERS
 from tests.support.golden import published_costs
 
 _SQUEEZENET, _RESNET18 = 722_496, 11_176_512

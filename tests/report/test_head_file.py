@@ -1,5 +1,4 @@
 import json
-import logging
 import re
 import subprocess
 import sys
@@ -9,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load, save_file
+from safetensors.torch import load
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import HEAD_FORMAT, head_to_bytes, read_head
@@ -123,16 +122,6 @@ def test_one_flipped_bit_anywhere_is_an_error_that_names_the_file(tmp_path: Path
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=re.escape(str(path))):
             read_head(path)
-
-
-def test_a_head_of_an_earlier_version_is_read_with_a_note(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path, head = tmp_path / "head.safetensors", _head()
-    tensors = {"weight": head.weight.float(), "bias": head.bias.float(), "present": head.present.to(torch.uint8)}
-    save_file(tensors, path, {"format": "fedstats-head-1", "method": "fed3r"})
-    with caplog.at_level(logging.WARNING, logger="fedstats_app"):
-        back, metadata = read_head(path)
-    assert torch.equal(back.weight.float(), tensors["weight"]) and metadata["method"] == "fed3r"
-    assert f"{path} is of an earlier version and has no digest" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from scipy.stats import binom, binomtest
 
-from fedstats_app.report.intervals import wilson_interval
+from fedstats_app.report.method_result import wilson_interval
 
 
 @given(total=st.integers(1, 10**6), share=st.floats(0, 1), confidence=st.floats(0.01, 0.999))

@@ -4,9 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from fedstats_app.heads import Calibration
-from fedstats_app.report.client_accuracy import ClientAccuracy
-from fedstats_app.report.intervals import wilson_interval
-from fedstats_app.report.method_result import MethodResult
+from fedstats_app.report.method_result import ClientAccuracy, MethodResult, wilson_interval
 from fedstats_app.storage.files import to_json
 
 Make = Callable[..., MethodResult]

@@ -8,13 +8,12 @@ import pytest
 import torch
 import yaml
 
-from fedstats_app.grid.curve import CurvePoint
 from fedstats_app.heads import LinearHead
+from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.head_file import HEAD_FORMAT
 from fedstats_app.report.model_card import model_card, write_model_card
 from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.trainers import TRAINERS
-from fedstats_app.trainers.full import FULL
+from fedstats_app.training.trainers import FULL, TRAINERS
 from tests.support.trainings import make_training
 
 CLASSES = ["red", "green", "a|b`c\nd"]

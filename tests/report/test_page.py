@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import base64
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.report.intervals import wilson_interval
+from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.report.page import report, write_report
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.report.sections import class_shares
-from fedstats_app.report.sites import site_shares
+from fedstats_app.report.sections import class_shares, site_shares
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines, to_json_with_digest
 from tests.report.conftest import PRIVATE
 
@@ -92,8 +91,16 @@ def test_it_shows_where_nobodys_data_lie(server_run: Path, client_run: Path) -> 
 def test_pictures_are_the_servers_alone(server_run: Path, client_run: Path) -> None:
     """What clients keep for evaluation never leaves them, and so no picture of it can be on the page."""
     assert "data:image/jpeg" in (server_run / "report.html").read_text(encoding="utf-8")
-    assert "data:image/" not in (client_run / "report.html").read_text(encoding="utf-8")
+    assert "data:image/jpeg" not in (client_run / "report.html").read_text(encoding="utf-8")
     assert not (client_run / "examples.json").exists()
+
+
+def test_the_figures_are_those_of_the_plots(server_run: Path, client_run: Path) -> None:
+    for folder, number in ((server_run, 4), (client_run, 1)):
+        pictures = [value for tag, name, value in page_of(folder).attributes if (tag, name) == ("img", "src")]
+        shown = {base64.b64decode(one.split(",")[1]) for one in pictures if one.startswith("data:image/png;base64,")}
+        assert len(shown) == number
+        assert shown <= {path.read_bytes() for path in (folder / "plots").glob("*.png")}
 
 
 def test_labels_by_site_are_those_of_simulations_alone(server_run: Path, client_run: Path) -> None:
@@ -177,7 +184,7 @@ def test_what_a_folder_lacks_is_left_out(copied: Path, missing: str, gone: str) 
 
 def test_a_failed_run_says_why(copied: Path) -> None:
     (copied / "results.json").unlink()
-    (copied / "status.json").write_text(json.dumps({"state": "failed", "reason": "TooFewClients: 1 of 2"}))
+    (copied / "status.json").write_text(to_json_with_digest({"state": "failed", "reason": "TooFewClients: 1 of 2"}))
     page = Tags(report(RunRecord.read(copied)))
     assert "TooFewClients: 1 of 2" in page.words and "This run has no results" in page.words
 

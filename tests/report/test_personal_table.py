@@ -3,7 +3,7 @@
 import re
 
 from fedstats_app.report.personal_result import PersonalResult
-from fedstats_app.report.personal_table import approach_name, personal_table
+from fedstats_app.report.tables import approach_name, personal_table
 
 
 def _cells(line: str) -> str:

@@ -1,6 +1,6 @@
 """Phases follow each other without a gap."""
 
-from fedstats_app.report.phases import Phases
+from fedstats_app.report.state import Phases
 
 
 def test_each_phase_begins_where_the_one_before_ended() -> None:

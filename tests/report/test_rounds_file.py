@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.report.rounds_file import RoundsFile, read_rounds
+from fedstats_app.report.rounds import RoundsFile, read_rounds
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.storage.json_digest import to_json_with_digest

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.report.start_head import best_head
+from fedstats_app.report.state import best_head
 
 TEN = dict.fromkeys(range(10), 50)
 GOOD, BAD = dict.fromkeys(range(10), 0.9), dict.fromkeys(range(10), 0.6)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from fedstats_app.report.method_result import MethodResult
-from fedstats_app.report.table import results_table
+from fedstats_app.report.tables import results_table
 
 Make = Callable[..., MethodResult]
 

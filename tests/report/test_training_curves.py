@@ -2,7 +2,7 @@ import statistics
 
 import pytest
 
-from fedstats_app.report.training_curves import mean_and_deviation, training_curves
+from fedstats_app.report.training_record import mean_and_deviation, training_curves
 from tests.support.trainings import make_training
 
 

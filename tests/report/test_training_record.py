@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.heads import Calibration, HeadScores
-from fedstats_app.report.client_accuracy import ClientAccuracy
-from fedstats_app.report.quality import QUALITY, quality
-from fedstats_app.report.training_record import RoundRecord, TrainingResult, random_head_training
+from fedstats_app.report.method_result import QUALITY, ClientAccuracy, quality
+from fedstats_app.report.rounds import RoundRecord
+from fedstats_app.report.training_record import TrainingResult, random_head_training
 from fedstats_app.storage.files import to_json
 from tests.support.trainings import make_training
 

@@ -1,7 +1,7 @@
 import pytest
 
+from fedstats_app.report.tables import training_table
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.report.training_table import training_table
 from tests.support.trainings import make_training
 
 

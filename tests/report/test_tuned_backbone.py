@@ -13,10 +13,9 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.heads import LinearHead
-from fedstats_app.report.head_file import read_head
+from fedstats_app.report.head_file import read_head, with_module
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.report.tuned_backbone import with_module
 from fedstats_app.training.model import TunedModel
 from tests.support.heads import head_metadata
 from tests.support.trainings import make_training

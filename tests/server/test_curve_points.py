@@ -10,13 +10,14 @@ import pytest
 from fedstats_app.server import rank_curve
 from tests.support.simulation import nodes_of, read_json, simulate
 
-OPTIONS = {"fedroot_rank": "0.5 sqrt(n)", "fedroot_factor_dtype": "float32", "fedroot_head": "within"}
+FEDROOT = "fedroot@factor-dtype=float32@head=within"
+OPTIONS = {"fedroot_rank": "0.5 sqrt(n)", "method": f"fed3r,{FEDROOT}"}
 
 
 def curve_of(folder: Path) -> list[dict[str, Any]]:
     curves = read_json(folder, "results.json")["curve"]
-    assert set(curves) <= {"fedroot"}
-    return list(curves.get("fedroot", []))
+    assert set(curves) <= {"fedroot", FEDROOT}
+    return [point for curve in curves.values() for point in curve]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_point_at_the_runs_own_rank_is_fedroots_own(together: Path) -> None:
-    points, own = curve_of(together), read_json(together, "results.json")["methods"]["fedroot"]
+    points, own = curve_of(together), read_json(together, "results.json")["methods"][FEDROOT]
     ranks = [point["rank"] for point in points]
     assert ranks == ["0 sqrt(n)", "0.5 sqrt(n)", "sqrt(n)", "2 sqrt(n)", "4 sqrt(n)", "full"]
     assert points[1] == {"rank": "0.5 sqrt(n)", "wire_bytes": own["wire_bytes"], "accuracy": own["accuracy"]}
@@ -34,8 +35,8 @@ def test_the_point_at_the_runs_own_rank_is_fedroots_own(together: Path) -> None:
 @pytest.mark.parametrize("rank", ["0 sqrt(n)", "2 sqrt(n)"])
 def test_every_point_has_bytes_and_accuracy_of_a_run_at_its_rank(together: Path, tmp_path: Path, rank: str) -> None:
     (point,) = (point for point in curve_of(together) if point["rank"] == rank)
-    alone = simulate(tmp_path, **{**OPTIONS, "fedroot_rank": rank}, method="fedroot")
-    found = read_json(alone, "results.json")["methods"]["fedroot"]
+    alone = simulate(tmp_path, **{**OPTIONS, "fedroot_rank": rank, "method": FEDROOT})
+    found = read_json(alone, "results.json")["methods"][FEDROOT]
     assert point["wire_bytes"] == found["wire_bytes"]
     assert point["accuracy"] == pytest.approx(found["accuracy"], abs=2e-3)  # Gram matrices are rounded to float32
     assert curve_of(alone) == []

@@ -25,12 +25,25 @@ TWO_MEANS: dict[str, object] = {"fedcof_means_per_class": 2, "fedroot_means_per_
 SITES = {"a": ("ant", "bee", "dog"), "b": ("dog", "ant"), "c": ("bee", "cat")}  # cat comes with c, in the middle
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Nodes:
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
+    sites = tmp_path_factory.mktemp("sites")
     return [
-        {"data-path": site_folder(tmp_path / name, classes, seed=seed, images=12)}
+        {"data-path": site_folder(sites / name, classes, seed=seed, images=12)}
         for seed, (name, classes) in enumerate(SITES.items())
     ]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory, nodes: Nodes) -> Path:
+    """Give the run of two nodes that others extend; it is only read."""
+    return simulate(tmp_path_factory.mktemp("first"), node_configs=nodes[:2])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, nodes: Nodes) -> Path:
+    """Give the run of all nodes at once; it is only read."""
+    return simulate(tmp_path_factory.mktemp("whole"), node_configs=nodes)
 
 
 @pytest.fixture
@@ -89,17 +102,14 @@ def test_two_runs_are_one_with_another_client_and_another_class(
 
 
 def test_nodes_that_come_again_are_counted_once_and_evaluate(
-    tmp_path: Path, nodes: Nodes, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, nodes: Nodes, first: Path, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = simulate(tmp_path, node_configs=nodes[:2])
-
     second = simulate(tmp_path, node_configs=nodes, extend=str(first))
 
     outcomes = clients(second)
     assert [one["outcome"] for one in outcomes] == ["known", "known", "merged"]
     assert outcomes[1]["reason"].endswith(f"as client {FIRST_NODE_ID + 1} of run 7")
     assert "2 clients were in the statistics to extend already" in capsys.readouterr().out
-    whole = simulate(tmp_path, node_configs=nodes)
     assert_same(second, whole)
     results = read_json(second, "results.json")
     assert (results["num_clients_merged"], results["num_clients_known"]) == (1, 2)
@@ -135,8 +145,9 @@ def test_a_simulation_takes_over_classes_that_its_data_does_not_have(tmp_path: P
     assert read_json(folder, "results.json")["methods"]["fedncm"]["accuracy"] > 0.5
 
 
-def test_a_node_that_spells_a_class_otherwise_than_the_earlier_run_takes_no_part(tmp_path: Path, nodes: Nodes) -> None:
-    first = simulate(tmp_path, node_configs=nodes[:2])
+def test_a_node_that_spells_a_class_otherwise_than_the_earlier_run_takes_no_part(
+    tmp_path: Path, nodes: Nodes, first: Path
+) -> None:
     odd = {"data-path": site_folder(tmp_path / "odd", ("Dog", "eel"), seed=7)}
 
     second = simulate(tmp_path, node_configs=[odd, nodes[2]], extend=str(first))
@@ -158,31 +169,27 @@ def test_a_node_that_spells_a_class_otherwise_than_the_earlier_run_takes_no_part
     ],
 )
 def test_what_cannot_be_extended_is_a_clear_error(
-    tmp_path: Path, nodes: Nodes, changes: dict[str, object], error: type[Exception], reason: str
+    tmp_path: Path, nodes: Nodes, first: Path, changes: dict[str, object], error: type[Exception], reason: str
 ) -> None:
-    first = simulate(tmp_path, node_configs=nodes[:2])
-
     with pytest.raises(error, match=reason):
         simulate(tmp_path, node_configs=nodes[2:], **{"extend": str(first), **changes})
 
 
 def test_statistics_are_kept_by_default_for_their_owner_only_and_the_readme_says_so(
-    tmp_path: Path, nodes: Nodes
+    tmp_path: Path, nodes: Nodes, whole: Path
 ) -> None:
-    kept = simulate(tmp_path, node_configs=nodes)
     not_kept = simulate(tmp_path, node_configs=nodes, save_statistics=False)
 
-    file = kept / "statistics.safetensors"
+    file = whole / "statistics.safetensors"
     assert os.name == "nt" or stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert "SENSITIVE" in (kept / "README.md").read_text()
+    assert "SENSITIVE" in (whole / "README.md").read_text()
     assert not (not_kept / "statistics.safetensors").exists()
-    assert len({one.digest for one in load_statistics(kept).clients}) == 3
+    assert len({one.digest for one in load_statistics(whole).clients}) == 3
     with pytest.raises(FileNotFoundError, match="save-statistics"):
         simulate(tmp_path, node_configs=nodes, extend=str(not_kept))
 
 
-def test_a_run_that_adds_nobody_fails(tmp_path: Path, nodes: Nodes) -> None:
-    first = simulate(tmp_path, node_configs=nodes[:2])
+def test_a_run_that_adds_nobody_fails(tmp_path: Path, nodes: Nodes, first: Path) -> None:
     refusing = {**nodes[2], "allowed-methods": "training"}
 
     with pytest.raises(TooFewClients, match="RefusedByPolicy"):

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.server import free_memory
+from fedstats_app.server import machine
 
 PROGRAM = """
 from pathlib import Path
-from fedstats_app.server.free_memory import give_back_memory
+from fedstats_app.server.machine import give_back_memory
 
 def resident():
     status = Path("/proc/self/status").read_text()
@@ -26,7 +26,7 @@ print(before - resident())
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc")
-@pytest.mark.skipif(free_memory._trim() is None, reason="the C library is not GNU's")
+@pytest.mark.skipif(machine._trim() is None, reason="the C library is not GNU's")
 def test_what_lies_between_what_is_kept_is_given_back() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert float(done.stdout) > 100
@@ -39,10 +39,10 @@ def test_where_there_is_no_such_function_nothing_happens(
     def missing(_: object) -> None:
         raise error
 
-    monkeypatch.setattr(free_memory.ctypes, "CDLL", missing)
-    free_memory._trim.cache_clear()
+    monkeypatch.setattr(machine.ctypes, "CDLL", missing)
+    machine._trim.cache_clear()
     try:
-        assert free_memory._trim() is None
-        free_memory.give_back_memory()
+        assert machine._trim() is None
+        machine.give_back_memory()
     finally:
-        free_memory._trim.cache_clear()
+        machine._trim.cache_clear()

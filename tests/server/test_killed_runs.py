@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Context, Message
 
 from fedstats_app import client_app
-from fedstats_app.report.accumulator_file import ACCUMULATOR_FILE
+from fedstats_app.report.statistics_file import ACCUMULATOR_FILE
 from tests.support.killed_run import run_killed
 from tests.support.local_grid import clients_in
 from tests.support.simulation import Killed, clients, head_bytes, killed, read_json, simulate
@@ -34,9 +34,6 @@ SETTINGS: dict[str, Any] = {
     "holdout_fraction": 0.25,
     "feature_cache": "off",  # a later run would find it filled, and write less
 }
-# More than a few take minutes: FEDSTATS_KILLS=20 before a release.
-KILLS = int(os.environ.get("FEDSTATS_KILLS", "2"))
-
 
 INFLUENCE = ("influence", "class_influence", "influence_on")
 
@@ -56,12 +53,13 @@ def left(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_runs_killed_at_random_points_go_on_to_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_runs_killed_at_random_points_go_on_to_the_same_bytes(tmp_path: Path, kills: int) -> None:
     code, said = run_killed(tmp_path / "whole", 0, SETTINGS)
     assert code == 0
     (whole,) = (tmp_path / "whole" / "runs").iterdir()
     expected, events = left(whole), int(said.split()[-1])
-    points = sorted(random.Random(13).sample(range(3, events), KILLS))
+    points = sorted(random.Random(13).sample(range(3, events), kills))
     for point in points:
         code, _ = run_killed(tmp_path / str(point), point, SETTINGS)
         assert code == -signal.SIGKILL

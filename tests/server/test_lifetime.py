@@ -12,9 +12,8 @@ import pytest
 from flwr.app import Context, Message
 
 from fedstats_app import client_app
-from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.report.status_file import STATUS_BYTES
-from fedstats_app.storage.lock import FolderInUseError, FolderLock
+from fedstats_app.report.run_folder import STATUS_BYTES, RunFolder
+from fedstats_app.storage.lock import FolderInUseError, lock_folder
 from tests.support.flower import as_flower_ends
 from tests.support.full_disk import FullDisk
 from tests.support.simulation import read_json, simulate
@@ -121,7 +120,7 @@ def test_a_folder_in_use_is_not_gone_on_in_and_its_status_stays(
 ) -> None:
     folder = simulate(tmp_path, method="fedncm")
     before = (folder / "status.json").read_bytes()
-    with FolderLock(folder), pytest.raises(FolderInUseError):
+    with lock_folder(folder), pytest.raises(FolderInUseError):
         simulate(tmp_path, method="fedncm", resume=str(folder))
     assert (folder / "status.json").read_bytes() == before
     assert "FAILED: FolderInUseError" in capsys.readouterr().out.strip().splitlines()[-1]

@@ -18,6 +18,10 @@ import fedstats_app
 from fedstats_app import client_app, replay
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.client.replica import replica_of
+from fedstats_app.fedmezo.average import TrainingDiverged
+from fedstats_app.fedmezo.log import TrainingFiles, UpdateLog
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import ReplicasDiffer
@@ -28,11 +32,6 @@ from fedstats_app.strategies.fedmezo import FedMeZO
 from fedstats_app.strategies.mezo_round import MezoRound
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.start_heads import random_head
-from fedstats_app.training.zeroth_order.average import TrainingDiverged, UpdateLog
-from fedstats_app.training.zeroth_order.log import TrainingFiles
-from fedstats_app.training.zeroth_order.model import build_model, make_replica
-from fedstats_app.training.zeroth_order.replica import Replica, SeedPool
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
 from tests.support.simulation import nodes_of, read_json, share_right, site_folder
 from tests.support.simulation import rounds as training_rounds
@@ -139,12 +138,8 @@ def test_hosts_and_order_of_replies_do_not_matter(tmp_path: Path, fast: dict[str
         assert (folders[0] / "heads" / name).read_bytes() == (folders[1] / "heads" / name).read_bytes()
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.25])
-def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(
-    tmp_path: Path, fast: dict[str, Any], smoothing: float
-) -> None:
+def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(tmp_path: Path, fast: dict[str, Any]) -> None:
     settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fedmezo_num_z": 2}
-    settings |= {"fedmezo_hessian_smoothing": smoothing}
     whole = simulate(tmp_path / "whole", **settings)
     part = simulate(tmp_path / "part", **{**settings, "num_server_rounds": 3})
     # What a kill between two writes leaves: a round that is recorded and not in the log.
@@ -180,14 +175,6 @@ def test_clients_evaluate_where_the_server_has_no_data(tmp_path: Path) -> None:
 
 
 def test_settings_that_exclude_each_other_are_refused() -> None:
-    with pytest.raises(ConfigError, match="fedmezo-pool: needs fedmezo-dtype float32 or float64, got bfloat16"):
-        AppConfig.from_run_config({"fedmezo-pool": 8, "fedmezo-dtype": "bfloat16"})
-    with pytest.raises(ConfigError, match="fedmezo-hessian-smoothing: must be 0 with fedmezo-pool"):
-        AppConfig.from_run_config({"fedmezo-pool": 8, "fedmezo-hessian-smoothing": 0.1})
-    with pytest.raises(
-        ConfigError, match="fedmezo-hessian-smoothing: needs fedmezo-directions gaussian, or fedmezo-nu"
-    ):
-        AppConfig.from_run_config({"fedmezo-hessian-smoothing": 0.1})
     with pytest.raises(ConfigError, match="fedmezo-own-batches: needs a fedmezo-batch-size above 0, got 0"):
         AppConfig.from_run_config({"fedmezo-own-batches": True})
     with pytest.raises(ConfigError, match="fedmezo-tune: must be one of head, full, bias, norm, lora, or names:"):
@@ -261,8 +248,7 @@ class Federation:
     [
         {},
         {"dtype": "bfloat16"},
-        {"pool": SeedPool(1000, 16)},
-        {"hessian_smoothing": 0.25, "distribution": "gaussian", "tuned": "head"},
+        {"distribution": "gaussian", "tuned": "head"},
     ],
     ids=str,
 )
@@ -298,19 +284,6 @@ def test_absent_late_and_new_nodes_end_with_the_same_bits(tmp_path: Path, option
     assert sorted(asked.of) == sorted(federation.clients)
     assert {answer.digest for answer in asked.of.values()} == {replica.digest()}
     assert not asked.failures
-
-
-def test_a_node_that_was_away_long_is_told_the_sums_of_a_pool(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, 2, tuned="head", pool=SeedPool(77, 4), num_directions=2)
-    federation.faults[1] = Fault(unavailable=True)
-    strategy = federation.strategy()
-    federation.run(strategy, 30)
-    federation.faults.clear()
-    (outcome,) = federation.run(strategy, 1)
-    assert len(outcome.num_examples) == 2
-    # The start, four seeds' two sums, and not thirty updates.
-    start = 4 * (3 * 32 + 3)
-    assert outcome.asked.bytes_catch_up == start + 8 * 4 * 2
 
 
 # What each message costs

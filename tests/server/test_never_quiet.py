@@ -9,9 +9,9 @@ import pytest
 from flwr.app import Context, Message
 
 from fedstats_app import client_app, server_app
-from fedstats_app.server import closed_form, estimate, rank_curve, run
+from fedstats_app.server import closed_form, machine, rank_curve, run
+from fedstats_app.server.training import training
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.trainers import training
 from tests.support.clock import Clock, Said
 from tests.support.local_grid import clients_in
 from tests.support.simulation import simulate
@@ -26,7 +26,7 @@ SLOW = [
     (StatisticsStrategy, "solve", "solving"),
     (closed_form, "save_statistics", "writing the statistics"),
     (closed_form, "score", "evaluating"),
-    (closed_form, "measure", "measuring what each client changes"),
+    (closed_form, "measured_clients", "measuring what each client changes"),
     (rank_curve, "complete", "of 5 other ranks"),
     (closed_form, "write_model_card", "writing results and plots"),
     (training, "evaluate", "evaluating on the test samples"),
@@ -81,7 +81,7 @@ def test_training_says_about_how_long_it_will_take(tmp_path: Path, monkeypatch: 
 
 
 def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "seconds_per_sample", lambda *_: 0.01)
+    monkeypatch.setattr(machine, "seconds_per_sample", lambda *_: 0.01)
     said = told(
         tmp_path,
         monkeypatch,

@@ -10,7 +10,7 @@ import pytest
 
 from fedstats_app.report import examples_file, page
 from fedstats_app.report.plots import fine_tuning, write
-from fedstats_app.server import examples
+from fedstats_app.server import pictures
 from tests.support.simulation import simulate, site_folder
 
 SETTINGS: dict[str, Any] = {"method": "fedncm", "num_clients": 3, "min_clients": 1, "plots": True}
@@ -22,8 +22,12 @@ def state(folder: Path) -> str:
     return status["state"]
 
 
-def test_it_is_made_when_everything_else_is_there(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, **SETTINGS)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulate(tmp_path_factory.mktemp("run"), **SETTINGS)
+
+
+def test_it_is_made_when_everything_else_is_there(folder: Path) -> None:
     text = (folder / "report.html").read_text(encoding="utf-8")
     assert '<span class="badge completed">' in text and "What left the sites" in text
 
@@ -36,7 +40,7 @@ def test_a_failing_report_is_one_clear_line(
         raise error
 
     monkeypatch.setattr(page, "report", fail)
-    monkeypatch.setattr(examples, "write_examples", fail)
+    monkeypatch.setattr(pictures, "write_examples", fail)
     folder = simulate(tmp_path, **SETTINGS)
     said = [line for line in capsys.readouterr().out.splitlines() if str(error) in line]
     assert len(said) == 2 and "no example images" in said[0] and "no report" in said[1]
@@ -66,8 +70,7 @@ def test_titles_of_plots_name_no_private_folder(tmp_path: Path, monkeypatch: pyt
     assert len(titles) == 4 and all("folder:flowers" in title and "private" not in title for title in titles)
 
 
-def test_examples_are_images_that_the_head_takes_for_another_class(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, **SETTINGS)
+def test_examples_are_images_that_the_head_takes_for_another_class(tmp_path: Path, folder: Path) -> None:
     entry = json.loads((folder / "results.json").read_text())["methods"]["fedncm"]
     found = examples_file.read_examples(folder)
     assert [(one.true, one.predicted) for one in found] == [tuple(pair[:2]) for pair in entry["most_confused"][:6]]

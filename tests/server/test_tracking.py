@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from fedstats_app.report.rounds_file import read_rounds
-from fedstats_app.report.trackers import tracker as module
-from fedstats_app.report.trackers.options import TRACKERS
-from fedstats_app.report.trackers.tracker import Trackers
+from fedstats_app.report import trackers as module
+from fedstats_app.report.rounds import read_rounds
+from fedstats_app.report.trackers import TRACKERS, Trackers
 from tests.support.simulation import Killed, head_bytes, killed, read_json, simulate
 from tests.support.trackers import tensorboard_others, tensorboard_points
 
@@ -104,7 +103,7 @@ def test_wandb_stays_offline_and_in_the_folder(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_is_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard", reason="extra tensorboard is not installed")
-    from fedstats_app.trainers.training import Training
+    from fedstats_app.server.training.training import Training
 
     settings = {**SETTINGS, "start_head": "fedncm", "checkpoint_every": 1, "tracker": "tensorboard"}
     record = Training.record
@@ -168,14 +167,12 @@ def test_a_tracker_that_fails_is_named_once_and_harms_nothing(
 ) -> None:
     broken = Broken(failing)
 
-    class Module:
-        @staticmethod
-        def start(*_: object) -> Broken:
-            broken._do("start")
-            return broken
+    def begin(*_: object) -> Broken:
+        broken._do("start")
+        return broken
 
-    monkeypatch.setattr(module.importlib, "import_module", lambda name: Module)
-    monkeypatch.setattr(module, "LIBRARIES", {"wandb": "json"})
+    monkeypatch.setitem(module.TRACKERS, "wandb", begin)
+    monkeypatch.setattr(module, "check_installed", lambda names: None)
     folder = simulate(tmp_path, tracker="wandb", **SETTINGS)
     assert read_json(folder, "status.json")["state"] == "completed"
     said = [line for line in capsys.readouterr().out.splitlines() if "wandb" in line]

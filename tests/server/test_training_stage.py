@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import fedstats_app
 from fedstats_app import client_app
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.client import training as client_training
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedstats_app.server import warm_up
-from fedstats_app.server.warm_up import warmed_up
+from fedstats_app.server import machine
+from fedstats_app.server.machine import warmed_up
 from fedstats_app.settings.app_config import AppConfig
 
 
@@ -26,8 +26,8 @@ class Loaded(list[str]):
                 raise ValueError("no such backbone")
             return type("Backbone", (), {"engine_in_words": "torch"})
 
-        monkeypatch.setattr(warm_up, "partitions", lambda *_: self.append("partitions"))
-        monkeypatch.setattr(warm_up, "loaded_backbone", backbone)
+        monkeypatch.setattr(machine, "partitions", lambda *_: self.append("partitions"))
+        monkeypatch.setattr(machine, "loaded_backbone", backbone)
 
 
 def test_it_is_loaded_meanwhile_and_there_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_it_is_loaded_meanwhile_and_there_afterwards(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("plots", [True, False])
 def test_a_long_wait_loads_what_draws_plots_too(monkeypatch: pytest.MonkeyPatch, plots: bool) -> None:
     loaded, done = Loaded(monkeypatch), threading.Event()
-    monkeypatch.setattr(warm_up, "_load_plots", done.set)
+    monkeypatch.setattr(machine, "_load_plots", done.set)
     loaded.may_load.set()
     with warmed_up(AppConfig.of(plots=plots)):
         assert done.wait(60 if plots else 0.2) == plots
@@ -49,7 +49,7 @@ def test_a_long_wait_loads_what_draws_plots_too(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_short_wait_is_not_made_longer_for_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded, done = Loaded(monkeypatch), threading.Event()
-    monkeypatch.setattr(warm_up, "_load_plots", done.set)
+    monkeypatch.setattr(machine, "_load_plots", done.set)
     with warmed_up(AppConfig()):
         threading.Timer(0.2, loaded.may_load.set).start()
     assert loaded == ["partitions", "backbone"] and not done.is_set()
@@ -65,7 +65,7 @@ def test_a_mistake_is_left_to_where_it_is_said(monkeypatch: pytest.MonkeyPatch) 
 
 def test_who_waits_in_vain_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded, done = Loaded(monkeypatch), threading.Event()
-    monkeypatch.setattr(warm_up, "_load_plots", done.set)
+    monkeypatch.setattr(machine, "_load_plots", done.set)
     with pytest.raises(TimeoutError), warmed_up(AppConfig()):
         raise TimeoutError
     assert "backbone" not in loaded

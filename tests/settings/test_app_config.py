@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from pathlib import Path
 
@@ -10,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.backbones.names import is_text_backbone
 from fedstats_app.backbones.options import BACKBONES
-from fedstats_app.backbones.text import is_text_backbone
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.option import ConfigError
+from fedstats_app.settings.reference import page, with_run_config
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -27,11 +27,18 @@ def test_pyproject_declares_exactly_the_keys_and_defaults() -> None:
     assert AppConfig().to_run_config() == declared()
 
 
-def test_every_key_has_a_comment() -> None:
-    section = PYPROJECT.read_text().split("[tool.flwr.app.config]")[1].split("[tool.pytest")[0]
-    keys = [line for line in section.splitlines() if re.match(r"[a-z0-9-]+ =", line)]
-    assert len(keys) == len(declared())
-    assert [line for line in keys if "#" not in line] == []
+def test_pyproject_and_the_reference_page_are_made_from_the_records() -> None:
+    wrong = "run: python -m fedstats_app.settings.reference --write"
+    text = PYPROJECT.read_text()
+    assert with_run_config(text) == text, wrong
+    assert (PYPROJECT.parent / "docs" / "settings.md").read_text() == page(), wrong
+    keys = [one for group in AppConfig().groups for one in type(group).keys().values()]
+    assert [one.name for one in keys if not one.metadata["sentence"]] == []
+
+
+def test_a_rare_option_that_is_written_as_a_key_is_told_where_it_goes() -> None:
+    with pytest.raises(ConfigError, match=r'fed3r-normalize: no such key; .*method = "fed3r@normalize=false"'):
+        AppConfig.from_run_config({"fed3r-normalize": False})
 
 
 def test_all_problems_are_reported_together() -> None:
@@ -70,7 +77,7 @@ def test_numbers_may_be_numbers_or_text(key: str, value: object, expected: objec
     ("key", "value"),
     [
         *(("ridge-lambda", value) for value in ("nan", "inf", True)),
-        ("fed3r-kernel-width", "inf"),
+        *(("method", f"fed3r@kernel-width={value}") for value in ("0", "much")),
         ("fedcgs-shrinkage", "inf"),
         ("dirichlet-alpha", 0),
         *(("fraction-train", value) for value in (0.0, 1.5)),
@@ -93,8 +100,12 @@ def test_values_out_of_range_are_refused(key: str, value: object) -> None:
 
 
 def test_contradictions_are_refused() -> None:
-    with pytest.raises(ConfigError, match="fed3r-bias: true needs fed3r-between-class true"):
-        AppConfig.from_run_config({"fed3r-bias": True, "fed3r-between-class": False})
+    with pytest.raises(ConfigError, match="fed3r-fit-bias: true needs fed3r-between-class true"):
+        AppConfig.from_run_config({"method": "fed3r@fit-bias=true", "fed3r-between-class": False})
+    with pytest.raises(
+        ConfigError, match="one run asks for one rank of the scatter's factors, got fedroot@head=within: s"
+    ):
+        AppConfig.of(method="fedroot@head=within,fedroot@rank=full")
     with pytest.raises(ConfigError, match="partition-column: partitioner 'natural-id' needs one"):
         AppConfig.from_run_config({"partitioner": "natural-id"})
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.methods.fedcof import FEDCOF, FedCOFOptions
 from fedstats_app.privacy import NodePolicy, statistics_above_floor
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
@@ -65,12 +66,12 @@ def test_one_pass_serves_one_number_of_samples() -> None:
 def test_a_run_asks_for_them(tmp_path: Path) -> None:
     sent = []
     for number in (2, 16):
-        folder = simulate(tmp_path / str(number), method="fedcof", fedcof_means_per_class=50,
-                          fedcof_samples_per_mean=number)  # fmt: skip
-        sent.append(read_json(folder, "results.json")["methods"]["fedcof"]["wire_bytes"])
+        method = f"fedcof@means-per-class=50@samples-per-mean={number}"
+        folder = simulate(tmp_path / str(number), method=method)
+        sent.append(read_json(folder, "results.json")["methods"][method]["wire_bytes"])
     assert sent[1] < 0.7 * sent[0]
-    assert AppConfig.of(fedcof_samples_per_mean=9).configured_methods["fedcof"].specification == StatisticsSpec()
-    with pytest.raises(ConfigError, match="oracle-covariance: must be full where a method asks for several means"):
+    assert FEDCOF.configured(FedCOFOptions.of(samples_per_mean=9)).specification == StatisticsSpec()
+    with pytest.raises(ConfigError, match="oracle@covariance: must be full where a method asks for several means"):
         AppConfig.of(method="oracle@covariance=diagonal,fedcof", fedcof_means_per_class=2)
 
 

@@ -11,18 +11,18 @@ import torch
 from flwr.app import Context, Message
 from torch import Tensor, nn
 
+from fedstats_app.fedmezo.perturbation import Perturbation, projected_gradients
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.mezo_exchange import MezoExchange
 from fedstats_app.strategies import FedMeZO
 from fedstats_app.training.request import TrainingRequest
-from fedstats_app.training.zeroth_order.perturbation import Perturbation, projected_gradients
-from fedstats_app.training.zeroth_order.replica import Replica
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.mezo import MezoReply, MezoRequest, mezo_reply, read_mezo_request
 from tests.support.compare import absolute_difference
+from tests.support.fedmezo import Exact, Stored
 from tests.support.golden import load
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
-from tests.support.zeroth_order import Exact, Stored
 
 Answer = Callable[[MezoRequest, int], MezoReply]
 FIXED: dict[str, Any] = {"weighting": "uniform", "clip": 0.0, "outlier": 0.0}

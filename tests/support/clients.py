@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,14 +29,24 @@ logging.getLogger("flwr").setLevel(logging.ERROR)
 Make = Callable[..., StatisticsStrategy]
 OTHER = {f"{name}, other options": configured(name)[-1:] for name in METHODS if METHODS[name].options.keys()}
 DEFAULT = {name: [method.configured()] for name, method in METHODS.items()}
+# FedCGS as its paper has it.
+PAPERS: dict[str, Any] = {"covariance": "total", "shrinkage": 0.0}
 # What is tested of one holds for all.
 STRATEGIES: dict[str, Make] = {
     **{name: functools.partial(StatisticsStrategy, methods=methods) for name, methods in (DEFAULT | OTHER).items()},
     "one pass": functools.partial(StatisticsStrategy, methods=[one for [one] in DEFAULT.values()]),
-    "papers in one pass": lambda c, **options: OnePass(c, [FedNCM(c), Fed3R(c), FedCOF(c), FedCGS(c)], **options),
-    "fedcof, several means": lambda c, **options: FedCOF(c, means_per_class=3, **options),
+    "papers in one pass": lambda c, **options: OnePass(
+        c, [FedNCM(c), Fed3R(c, ridge_lambda=0.01), FedCOF(c, shrinkage=1.0), FedCGS(c, **PAPERS)], **options
+    ),
+    "fedcof, several means": lambda c, **options: FedCOF(c, shrinkage=1.0, means_per_class=3, **options),
     "one pass, two maps": lambda c, **options: OnePass(
-        c, [FedCOF(c, means_per_class=2), FedCGS(c, feature_map=RandomProjection(12, seed=5)), FedNCM(c)], **options
+        c,
+        [
+            FedCOF(c, shrinkage=1.0, means_per_class=2),
+            FedCGS(c, feature_map=RandomProjection(12, seed=5), **PAPERS),
+            FedNCM(c),
+        ],
+        **options,
     ),
 }
 

@@ -74,11 +74,16 @@ class Simulation:
 
 @contextmanager
 def simulation(home: Path) -> Iterator[Simulation]:
-    """Give Flower a home and ports of its own, and end the SuperLink that runs started there."""
+    """Give Flower a home and ports of its own, and end the SuperLink that runs started there.
+
+    Runs use this environment, as README advises: Flower would otherwise build a second one for every run, with
+    whatever versions it resolves that day, and the headers of heads name versions.
+    """
     home.mkdir(parents=True, exist_ok=True)
     ports = free_ports(2)
     environment = {
         **environment_at(home, "flwr_", "fedstats_", "omp_"),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_HOME": str(home / "flwr"),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(ports[0]),
         "FLWR_LOCAL_CONTROL_API_PORT": str(ports[1]),

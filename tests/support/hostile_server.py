@@ -15,7 +15,7 @@ from torch import Tensor
 from fedstats_app import client_app
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.client.site import ClientSplit, Site
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig

@@ -16,8 +16,8 @@ from PIL import Image
 
 from fedstats_app import client_app
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.loading import loaded_backbone
-from fedstats_app.backbones.samples import ImageSamples
+from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.backbones.samples import DatasetSamples
 from fedstats_app.client import personal as client_personal
 from fedstats_app.client import training as client_training
 from fedstats_app.data.clients import partitions, split_holdout, training_set
@@ -107,9 +107,11 @@ class Federation:
         parts = partitions(config.data, config.partition, config.run.seed)
         return split_holdout(parts[client], config.data.holdout_fraction, config.run.seed, client)
 
-    def samples(self, client: int) -> tuple[ImageSamples, ImageSamples]:
+    def samples(self, client: int) -> tuple[DatasetSamples, DatasetSamples]:
         """Return the same as training takes them."""
-        kept, test = (ImageSamples(training_set(self.config.data), part, self.backbone) for part in self.split(client))
+        kept, test = (
+            DatasetSamples(training_set(self.config.data), part, self.backbone) for part in self.split(client)
+        )
         return kept, test
 
 

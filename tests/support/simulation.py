@@ -15,7 +15,7 @@ from PIL import Image
 
 from fedstats_app import client_app, server_app
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.backbones.loading import loaded_backbone
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.report.classifier import Classifier

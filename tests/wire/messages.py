@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from flwr.app import Message, RecordDict
 
 from fedstats_app import wire
+from fedstats_app.fedmezo.log import Update
+from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.training.zeroth_order.log import Update
-from fedstats_app.training.zeroth_order.replica import SeedPool
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire import mezo, personal, personal_heads, prototypes, training
 from fedstats_app.wire.arrays import to_record
 from tests.support.local_grid import instruction
@@ -30,10 +28,8 @@ EVERY = torch.ones(NUM_CLASSES, dtype=torch.bool)
 SHARED = personal.Prototypes(torch.ones(NUM_CLASSES, DIM), EVERY, "mean-square", 0.5)
 HEAD = LinearHead(torch.ones(NUM_CLASSES, DIM), torch.zeros(NUM_CLASSES))
 STATISTICS = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES)
-SETUP = MezoSetup(REQUEST, tuned="full", num_directions=2, pool=SeedPool(5, 9))
-MEZO_REQUEST = mezo.MezoRequest(
-    0, 2, 6, (Update(5, (0.5, 0.25)),), "curvature", True, np.zeros((9, 2)), setup=SETUP, start=ARRAYS
-)
+SETUP = MezoSetup(REQUEST, tuned="full", num_directions=2)
+MEZO_REQUEST = mezo.MezoRequest(0, 2, 6, (Update(5, (0.5, 0.25)),), "curvature", True, setup=SETUP, start=ARRAYS)
 METRICS = personal.PersonalMetrics(100, 25, 10, 20, 6000, 1.5)
 LOCAL = prototypes.LocalPrototypes(torch.tensor([0, 3]), torch.ones(2, DIM), 0.75, True, METRICS)
 ASKED = instruction(RecordDict())
@@ -101,7 +97,7 @@ KINDS: dict[str, Kind] = {
         lambda: personal_heads.personal_heads_content(REQUEST, STATISTICS, FED3R, (0.0, 1.0), wire_dtype="float64"),
         personal_heads.read_personal_heads_task,
     ),
-    "mezo": _request(MEZO_REQUEST.to_content, mezo.read_mezo_request, "p", "w", "x", "k", "setup", *ARRAYS),
+    "mezo": _request(MEZO_REQUEST.to_content, mezo.read_mezo_request, "p", "w", "x", "setup", *ARRAYS),
     "partition": _reply(
         lambda: wire.node_info_reply(ASKED, wire.NodeInfo(1, 3, trains=False, any_app=True)),
         wire.read_node_info,

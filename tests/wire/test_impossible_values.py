@@ -166,8 +166,6 @@ IMPOSSIBLE: tuple[tuple[str, str, str, Any, str], ...] = (
     ("mezo", "m", "u", b"123", "take 24 bytes each, got 3"),
     ("mezo", "m", "w", "everything", "w: must be one of"),
     ("mezo", "m", "u", np.array([1.0, np.inf, 1.0]).tobytes(), "steps must be finite"),
-    ("mezo", "m", "k", bytes(7), "k: must be 16 bytes for each seed of the pool, got 7"),
-    ("mezo", "m", "k", np.array([np.nan, 0.0]).tobytes(), "k: must be finite"),
     ("mezo", "start", "head.bias", np.full(C, np.nan), "head.bias: must be finite"),
     ("behind", "m", "b", -2, "b: must be a whole number of at least -1"),
     ("mezo reply", "m", "g", bytes(16), "g: must be 8 bytes"),

@@ -216,7 +216,7 @@ MALFORMED: dict[str, tuple[Tamper, str]] = {
     ),
     "unknown engine": (
         record("about", ConfigRecord({"backbone-fingerprint": "5f" * 32, "engine": "abacus" * 100})),
-        "engine: must be one of auto, torch, torch-fused, openvino, openvino-bf16, got 'abacus",
+        "engine: must be one of auto, torch, openvino, openvino-bf16, got 'abacus",
     ),
 }
 

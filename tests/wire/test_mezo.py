@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from flwr.app import Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.fedmezo.log import Update
+from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.training.request import TrainingRequest
-from fedstats_app.training.zeroth_order.log import Update
-from fedstats_app.training.zeroth_order.replica import SeedPool
-from fedstats_app.training.zeroth_order.setup import MezoSetup
 from fedstats_app.wire.mezo import (
     MAX_SCALAR,
     MEZO,
@@ -40,7 +38,6 @@ SETUP = MezoSetup(
     batch_size=7,
     lora_rank=2,
     lora_alpha=4.0,
-    pool=SeedPool(5, 9),
 )
 START = {"head.weight": torch.ones(2, 3), "head.bias": torch.zeros(2)}
 
@@ -53,7 +50,7 @@ def test_a_request_comes_back(training: int, number: int, seed: int, entries: li
 
 
 def test_a_first_request_brings_setup_and_start() -> None:
-    request = MezoRequest(0, 1, 7, setup=SETUP, start=START, coefficients=np.arange(18.0).reshape(9, 2))
+    request = MezoRequest(0, 1, 7, setup=SETUP, start=START)
     read = read_mezo_request(instruction(request.to_content(), MEZO))
     assert read.setup is not None
     assert to_values(read.setup) == to_values(SETUP)
@@ -61,9 +58,7 @@ def test_a_first_request_brings_setup_and_start() -> None:
         "head.weight": [[1.0] * 3] * 2,
         "head.bias": [0.0, 0.0],
     }
-    assert read.coefficients is not None
-    assert read.coefficients.tolist() == np.arange(18.0).reshape(9, 2).tolist()
-    assert (request.round_bytes, request.catch_up_bytes) == (32, 8 * 18 + 4 * 8)
+    assert (request.round_bytes, request.catch_up_bytes) == (24, 4 * 8)
 
 
 def test_bytes_are_counted() -> None:
@@ -99,8 +94,6 @@ def test_other_answers_come_back() -> None:
         ({"num_directions": 0}, "num_directions must lie in"),
         ({"dtype": "float16"}, "dtype must be one of float32, float64, bfloat16, got 'float16'"),
         ({"tuned": "full"}, "tune does not fit what is tuned, got 'probe' for 'full'"),
-        ({"pool": SeedPool(0, 2**20 + 1)}, "a pool must have at most"),
-        ({"pool": SeedPool(0, 2), "dtype": "bfloat16"}, "needs float32 or float64"),
         ({"distribution": "uniform"}, "distribution must be one of"),
     ],
 )

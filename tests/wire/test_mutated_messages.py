@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import random
 from collections.abc import Callable
 
@@ -13,8 +12,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from tests.wire.messages import KINDS
 
-# As many in all; FEDSTATS_MUTATIONS=1000000 before a release.
-MUTATIONS = int(os.environ.get("FEDSTATS_MUTATIONS", "100000"))
+# In all, over the kinds of messages.
+MUTATIONS = [10_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
 NUMBERS = (0, 1, -1, 2**31, 2**62, -(2**62), 0.5, -0.0, 1e-320, 1e300, float("nan"), float("inf"), -float("inf"))
 VALUES = (
     *NUMBERS,
@@ -109,11 +108,12 @@ def nearby(value: object, rng: random.Random) -> list[object]:
     return [value[:-1], [*value, *value[-1:]], value[::-1]] if isinstance(value, list) else []
 
 
+@pytest.mark.parametrize("mutations", MUTATIONS)
 @pytest.mark.parametrize("name", KINDS)
-def test_it_is_read_or_refused(name: str) -> None:
+def test_it_is_read_or_refused(name: str, mutations: int) -> None:
     kind, rng = KINDS[name], random.Random(name)
     good, refused = kind.make(), 0
-    number = MUTATIONS // len(KINDS)
+    number = mutations // len(KINDS)
     for index in range(number):
         content = copied(good)
         for _ in range(rng.choice([1, 1, 2, 3])):

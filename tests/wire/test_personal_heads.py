@@ -75,8 +75,8 @@ def test_statistics_without_a_gram_matrix_are_not_sent() -> None:
 
 def test_options_that_exclude_each_other_are_refused() -> None:
     asked = content()
-    asked["solver"].update({"fed3r-between-class": False, "fed3r-bias": True})  # type: ignore[call-arg,arg-type]
-    with pytest.raises(RejectedRequest, match="fed3r-bias: true needs"):
+    asked["solver"].update({"fed3r-between-class": False, "fed3r-fit-bias": True})  # type: ignore[call-arg,arg-type]
+    with pytest.raises(RejectedRequest, match="fed3r-fit-bias: true needs"):
         read_personal_heads_task(instruction(asked, PERSONAL_HEADS))
 
 

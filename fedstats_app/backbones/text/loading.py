@@ -14,16 +14,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedstats_app.backbones.architecture import random_initialisation
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.initialisation import random_initialisation
 from fedstats_app.backbones.licences import RANDOM_WEIGHTS, licence_of_card
-from fedstats_app.backbones.names import VISION
+from fedstats_app.backbones.names import MASK_SLOT, TEXT_SLOT, TINY_TEXT, TRANSFORMERS, VISION, TextOptions, in_folder
 from fedstats_app.backbones.state_files import read_state_file
-from fedstats_app.backbones.text.encoders import PooledEncoder, PromptEncoder
-from fedstats_app.backbones.text.language_head import LanguageHead, take_language_head
-from fedstats_app.backbones.text.names import MASK_SLOT, TEXT_SLOT, TINY_TEXT, TRANSFORMERS, TextOptions, with_folder
-from fedstats_app.backbones.text.sentence import SentenceLayout, read_layout
-from fedstats_app.backbones.text.sources import model_folder
+from fedstats_app.backbones.text.encoders import LanguageHead, PooledEncoder, PromptEncoder, take_language_head
+from fedstats_app.backbones.text.folders import SentenceLayout, model_folder, read_layout
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
 from fedstats_app.backbones.text.transform import TextTransform
 from fedstats_app.backbones.weights import WeightsError, load_exactly
@@ -140,7 +137,7 @@ def _model_of(name: str, weights: str) -> _Model:
     if weights not in ("", "random") and not file:
         if not path.is_dir():
             raise WeightsError(f"there is no weights file and no folder of a model at {weights!r}")
-        return _from_folder(with_folder(name, path))
+        return _from_folder(in_folder(name, path))
     if name == TINY_TEXT and not weights:
         raise WeightsError(f"backbone {name!r} has no weights of its own: use 'random:{name}'")
     model = _tiny() if name == TINY_TEXT else _from_folder(name)

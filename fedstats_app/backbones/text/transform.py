@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedstats_app.backbones.text.names import MASK_SLOT, PAIR_SLOTS, TEXT_SLOT
+from fedstats_app.backbones.names import MASK_SLOT, PAIR_SLOTS, TEXT_SLOT
 
 SHORTEST = 16
 # Tokens of the texts seen are remembered up to so many bytes: training asks for the same texts in every round.
@@ -53,7 +53,6 @@ class TextTransform:
 
     kind: Literal["text"] = "text"
     dtype = torch.int64
-    draft_side = 0
 
     def __init__(self, tokenizer: Any, max_length: int, template: str = "") -> None:
         self.tokenizer, self.input_size, self.template = tokenizer, max_length, template

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedstats_app.data.paths import without_folders
-from fedstats_app.report.head_file import head_to_bytes, read_head
+from fedstats_app.report.head_file import FILE_KEY, head_to_bytes, read_head
 from fedstats_app.report.model_card import CARD_NAME, model_card
-from fedstats_app.report.tuned_backbone import FILE_KEY
 from fedstats_app.storage.files import to_json, write_atomically
 from fedstats_app.storage.json_digest import read_json_file
 

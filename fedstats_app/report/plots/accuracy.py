@@ -1,8 +1,12 @@
 """Accuracy of each method against the megabytes that it makes the clients send."""
 
+from __future__ import annotations
+
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import hypot
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +18,10 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
-from fedstats_app.report.plots.binning import log_ticks
-from fedstats_app.report.plots.label_places import leader, place_labels
 from fedstats_app.report.plots.style import (
     METHOD_COLOURS,
     MUTED,
+    log_ticks,
     new_figure,
     per_cent,
     plot_style,
@@ -27,6 +30,110 @@ from fedstats_app.report.plots.style import (
     set_title,
 )
 from fedstats_app.report.text_columns import bytes_with_unit
+
+_DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
+_DISTANCES = (0.0, 0.7, 1.4, 2.2, 3.0, 4.0, 5.0, 7.0, 10.0)  # in heights of the label
+_ATTEMPTS = 4
+_FREE = 1e-3  # square pixels that are as good as none
+
+
+def place_labels(
+    points: Sequence[Bbox], sizes: Sequence[tuple[float, float]], obstacles: Sequence[Bbox], area: Bbox
+) -> list[Bbox]:
+    """Find a place for each label, as near to its point as there is room.
+
+    One label after another takes the nearest free place; those that find none go first in another attempt.
+
+    Parameters
+    ----------
+    points : sequence of Bbox
+        What each point covers; labels keep clear of all of them.
+    sizes : sequence of (float, float)
+        Width and height of each label.
+    obstacles : sequence of Bbox
+        What else labels keep clear of.
+    area : Bbox
+        Labels stay inside it.
+
+    Returns
+    -------
+    list of Bbox
+        One place per label. Where no attempt has a free one for each, those that cover least.
+    """
+    order, best, least = list(range(len(points))), list(points), float("inf")
+    for _ in range(_ATTEMPTS):
+        places, covered = _attempt(order, points, sizes, obstacles, area)
+        if sum(covered) < least:
+            best, least = places, sum(covered)
+        if least < _FREE:
+            break
+        order.sort(key=covered.__getitem__, reverse=True)
+    return best
+
+
+def _attempt(
+    order: Sequence[int],
+    points: Sequence[Bbox],
+    sizes: Sequence[tuple[float, float]],
+    obstacles: Sequence[Bbox],
+    area: Bbox,
+) -> tuple[list[Bbox], list[float]]:
+    """Give each label in this order its best place; return places and what each covers, in the order of the points."""
+    taken, places, covered = [*points, *obstacles], list(points), [0.0] * len(points)
+    placed: list[Bbox] = []
+    for index in order:
+        places[index], covered[index] = _best_place(points[index], sizes[index], taken, placed, area)
+        # A later label must not lie on this one, nor on the line that leads to it.
+        taken.extend([places[index], *leader(points[index], places[index])])
+        placed.append(places[index])
+    return places, covered
+
+
+def _best_place(
+    point: Bbox, size: tuple[float, float], taken: Sequence[Bbox], labels: Sequence[Bbox], area: Bbox
+) -> tuple[Bbox, float]:
+    """Give the nearest free place, else the one that covers least, and what it covers."""
+    best, least = point, float("inf")
+    for place in _candidates(point, size):
+        outside = place.width * place.height - _covered([place], [area])
+        covered = outside + _covered([place], taken) + _covered(leader(point, place), labels)
+        if covered < least - _FREE:
+            best, least = place, covered
+        if least < _FREE:
+            break
+    return best, least
+
+
+def leader(point: Bbox, place: Bbox) -> list[Bbox]:
+    """Give the line from a label's edge to its point as a row of small boxes; none if the label touches the point."""
+    gap_x = max(place.x0 - point.x1, point.x0 - place.x1, 0.0)
+    gap_y = max(place.y0 - point.y1, point.y0 - place.y1, 0.0)
+    if hypot(gap_x, gap_y) < 1.0:
+        return []
+    start, end = (np.array([box.x0 + box.x1, box.y0 + box.y1]) / 2 for box in (point, place))
+    steps = np.linspace(start, end, 2 + int(hypot(*(end - start)) / 4))
+    return [Bbox.from_extents(x - 2, y - 2, x + 2, y + 2) for x, y in steps if not place.contains(x, y)]
+
+
+def _candidates(point: Bbox, size: tuple[float, float]) -> Iterator[Bbox]:
+    width, height = size
+    centre_x, centre_y = (point.x0 + point.x1) / 2, (point.y0 + point.y1) / 2
+    for distance, (right, up) in product(_DISTANCES, _DIRECTIONS):
+        reach = distance * height / hypot(right, up)
+        x = centre_x + right * (point.width / 2 + width / 2 + reach)
+        y = centre_y + up * (point.height / 2 + height / 2 + reach)
+        yield Bbox.from_extents(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+
+
+def _covered(boxes: Sequence[Bbox], others: Sequence[Bbox]) -> float:
+    """Add up the areas that boxes share with others."""
+    if not boxes or not others:
+        return 0.0
+    one = np.array([box.extents for box in boxes])[:, None]  # (boxes, 1, 4): x0, y0, x1, y1
+    other = np.array([box.extents for box in others])[None]  # (1, others, 4)
+    sides = np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])
+    return float(np.clip(sides, 0.0, None).prod(axis=-1).sum())
+
 
 _MARKER = 9.0  # points
 _CURVE_MARKER = 4.5
@@ -87,8 +194,14 @@ def plot_accuracy_vs_megabytes(
         save_png(accuracy_figure(points, title, curves), path)
 
 
-def accuracy_figure(points: Sequence[CostPoint], title: str, curves: Sequence[Sequence[CostPoint]] = ()) -> Figure:
-    """Build the figure; call it within `plot_style`."""
+def accuracy_figure(
+    points: Sequence[CostPoint],
+    title: str,
+    curves: Sequence[Sequence[CostPoint]] = (),
+    colours: Sequence[int] | None = None,
+) -> Figure:
+    """Build the figure; call it within `plot_style`. Points have colours by these numbers, else each its own."""
+    colours = range(len(points)) if colours is None else colours
     if not points:
         raise ValueError("accuracy against megabytes: there must be at least one method with an accuracy, got none")
     figure = new_figure(7.5, 5.0)
@@ -98,7 +211,7 @@ def accuracy_figure(points: Sequence[CostPoint], title: str, curves: Sequence[Se
     set_title(axes, title, _SUBTITLE + (f"; line: {lines} at other ranks" if lines else ""), inches=7.5)
     axes.plot(*zip(*_front_line(axes, points), strict=True), color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
     for curve in curves:
-        _draw_curve(axes, curve, [point.label for point in points])
+        _draw_curve(axes, curve, [point.label for point in points], colours)
     for index, point in enumerate(points):
         # Where points coincide, the first is the largest and lies lowest, so that a ring of it can be seen.
         above = sum(_coincide(point, other) for other in points[index + 1 :])
@@ -107,23 +220,23 @@ def accuracy_figure(points: Sequence[CostPoint], title: str, curves: Sequence[Se
             100 * point.accuracy,
             "o",
             markersize=_MARKER + 4.0 * above,
-            color=_colour(index),
+            color=_colour(colours[index]),
             markeredgecolor="white",
             markeredgewidth=1.0,
             zorder=3 + index,
         )
-    _label_points(figure, axes, points, curves)
+    _label_points(figure, axes, points, curves, colours)
     return figure
 
 
-def _draw_curve(axes: Axes, curve: Sequence[CostPoint], labels: Sequence[str]) -> None:
+def _draw_curve(axes: Axes, curve: Sequence[CostPoint], labels: Sequence[str], colours: Sequence[int]) -> None:
     for point in curve:
         if point.label not in labels:
             raise ValueError(f"a curve must be of a method among the points, {', '.join(labels)}, got {point.label}")
     axes.plot(
         *zip(*_corners(curve), strict=True),
         "o-",
-        color=_colour(labels.index(curve[0].label)),
+        color=_colour(colours[labels.index(curve[0].label)]),
         linewidth=1.4,
         markersize=_CURVE_MARKER,
         markeredgecolor="white",
@@ -186,7 +299,11 @@ def _front_line(axes: Axes, points: Sequence[CostPoint]) -> list[tuple[float, fl
 
 
 def _label_points(
-    figure: Figure, axes: Axes, points: Sequence[CostPoint], curves: Sequence[Sequence[CostPoint]]
+    figure: Figure,
+    axes: Axes,
+    points: Sequence[CostPoint],
+    curves: Sequence[Sequence[CostPoint]],
+    colours: Sequence[int],
 ) -> None:
     """Write each point's name and numbers beside it, with a thin line to it where there is no room next to it."""
     figure.draw_without_rendering()  # lays the axes out, so that places in pixels are final
@@ -196,7 +313,7 @@ def _label_points(
     corners = axes.transData.transform(_front_line(axes, points))
     front = [_box_around(start, end, 2 * pixels) for start, end in itertools.pairwise(corners)]
     lines = [box for curve in curves for box in _along(axes.transData.transform(_corners(curve)), 4 * pixels)]
-    labels = [_label(axes, point, index) for index, point in enumerate(points)]
+    labels = [_label(axes, point, _colour(colour)) for point, colour in zip(points, colours, strict=True)]
     sizes = [(box.width, box.height) for box in (label.get_window_extent() for label in labels)]
     places = place_labels(markers, sizes, [*front, *lines], axes.get_window_extent())
     for label, centre, marker, place in zip(labels, centres, markers, places, strict=True):
@@ -220,7 +337,7 @@ def _box_around(start: NDArray[np.float64], end: NDArray[np.float64], margin: fl
     return Bbox.from_extents(low[0], low[1], high[0], high[1])
 
 
-def _label(axes: Axes, point: CostPoint, index: int) -> Annotation:
+def _label(axes: Axes, point: CostPoint, colour: str) -> Annotation:
     return axes.annotate(
         f"{point.label}\n{100 * point.accuracy:.1f} %, {bytes_with_unit(1e6 * point.megabytes)}",
         (point.megabytes, 100 * point.accuracy),
@@ -229,10 +346,16 @@ def _label(axes: Axes, point: CostPoint, index: int) -> Annotation:
         ha="center",
         va="center",
         multialignment="left",
-        color=_colour(index),
+        color=colour,
         fontsize=9.5,
         linespacing=1.25,
-        arrowprops={"arrowstyle": "-", "color": _colour(index), "linewidth": 0.7, "shrinkA": 0, "shrinkB": _MARKER / 2},
+        arrowprops={
+            "arrowstyle": "-",
+            "color": colour,
+            "linewidth": 0.7,
+            "shrinkA": 0,
+            "shrinkB": _MARKER / 2,
+        },
         path_effects=[withStroke(linewidth=3, foreground="white")],
         zorder=10,
     )

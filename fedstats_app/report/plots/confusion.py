@@ -10,15 +10,16 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from fedstats_app.report.plots.binning import group_size, sum_groups
 from fedstats_app.report.plots.style import (
     INK,
     MUTED,
+    group_size,
     new_figure,
     plot_style,
     save_png,
     set_title,
     shortened,
+    sum_groups,
 )
 
 _MOST_CLASSES_WITH_NUMBERS = 20

@@ -14,10 +14,10 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from fedstats_app.methods import METHODS, display_name
-from fedstats_app.report.plots.binning import log_ticks
 from fedstats_app.report.plots.style import (
     METHOD_COLOURS,
     MUTED,
+    log_ticks,
     new_figure,
     per_cent,
     plot_style,
@@ -25,8 +25,7 @@ from fedstats_app.report.plots.style import (
     save_png,
     shortened,
 )
-from fedstats_app.report.training_curves import TrainingCurve, training_curves
-from fedstats_app.report.training_record import RANDOM_START, TrainingResult
+from fedstats_app.report.training_record import RANDOM_START, TrainingCurve, TrainingResult, training_curves
 
 _PANEL_WIDTH = 11.0 / 3
 # Those of the plot of accuracy against bytes, where the methods come in this order.

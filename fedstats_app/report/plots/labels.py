@@ -13,14 +13,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
-from fedstats_app.report.plots.binning import group_size, log_ticks, sum_groups
 from fedstats_app.report.plots.style import (
     CLASS_COLOURS,
+    group_size,
+    log_ticks,
     new_figure,
     plot_style,
     save_png,
     set_title,
     shortened,
+    sum_groups,
     whole,
 )
 

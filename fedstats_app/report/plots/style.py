@@ -1,5 +1,7 @@
 """What the plots have in common: look, colours, text, writing the file."""
 
+from __future__ import annotations
+
 import io
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -8,11 +10,36 @@ from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from fedstats_app.storage.files import write_atomically
+
+_MOST_DECADES = 8
+
+
+def group_size(number: int, most: int) -> int:
+    """How many neighbours share a cell so that `number` of them need at most `most` cells."""
+    return -(-number // most)
+
+
+def sum_groups(table: NDArray[np.int64], size: int, axis: int) -> NDArray[np.int64]:
+    """Add up every `size` neighbours along an axis; the last group may be smaller."""
+    summed: NDArray[np.int64] = np.add.reduceat(table, np.arange(0, table.shape[axis], size), axis=axis)
+    return summed
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Give round numbers from low to high: decades, fewer where they are many, steps between where they are few."""
+    decades = np.log10(high / low)
+    steps = (1,) if decades > 5 else (1, 3) if decades > 3 else (1, 2, 5) if decades > 1.2 else (1, 2, 3, 5, 7)
+    every = group_size(int(decades) + 1, _MOST_DECADES)
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1, every)
+    return [tick for power in powers for step in steps if low <= (tick := step * 10.0**power) <= high]
+
 
 INK = "#222222"
 MUTED = "#6b6b6b"
@@ -70,6 +97,11 @@ def new_figure(width: float, height: float) -> Figure:
 
 def save_png(figure: Figure, path: Path) -> None:
     """Write the figure as PNG, the same bytes for the same figure and version of matplotlib."""
+    write_atomically(path, png_bytes(figure))
+
+
+def png_bytes(figure: Figure) -> bytes:
+    """Return the figure as a PNG file; what it was laid out for is used up."""
     # Laid out and drawn once: savefig draws a figure twice or three times, to the same pixels.
     if (engine := figure.get_layout_engine()) is not None:
         # A figure of subfigures it cannot lay out, and savefig would pass over that too.
@@ -78,7 +110,7 @@ def save_png(figure: Figure, path: Path) -> None:
         figure.set_layout_engine("none")
     buffer = io.BytesIO()
     FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})  # type: ignore[no-untyped-call]
-    write_atomically(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def set_title(axes: Axes, title: str, subtitle: str, *, inches: float) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from numpy.typing import ArrayLike
 
-from fedstats_app.grid.curve import CurvePoint
 from fedstats_app.methods import display_name
+from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.plots.accuracy import CostPoint, plot_accuracy_vs_megabytes
 from fedstats_app.report.plots.confusion import plot_confusion_matrix

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.text import TextOptions
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.server.fine_tuning import label_word_head

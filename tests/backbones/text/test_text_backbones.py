@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.registry import available_backbones, load_backbone
-from fedstats_app.backbones.text import TextOptions
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
 from fedstats_app.backbones.weights import WeightsError
 from tests.support.sentences import sentences

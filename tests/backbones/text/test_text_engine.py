@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.engine import BOUND
+from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.text import TextOptions
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 pytest.importorskip("transformers", reason="the extra `text` is not installed")

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.backbones.text import TextOptions
+from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.text.tiny import tiny_tokenizer
 from fedstats_app.backbones.text.transform import TextTransform, bucket_lengths
 

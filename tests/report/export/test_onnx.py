@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.text import TextOptions
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.classifier import Classifier

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.report.plots.binning import group_size, log_ticks, sum_groups
+from fedstats_app.report.plots.style import group_size, log_ticks, sum_groups
 
 
 @given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 12), st.integers(0, 1))

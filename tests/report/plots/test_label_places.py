@@ -1,6 +1,6 @@
 from matplotlib.transforms import Bbox
 
-from fedstats_app.report.plots.label_places import leader, place_labels
+from fedstats_app.report.plots.accuracy import leader, place_labels
 
 _AREA = Bbox.from_extents(0, 0, 1000, 1000)
 _POINT = Bbox.from_extents(495, 495, 505, 505)

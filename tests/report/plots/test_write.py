@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedstats_app.grid.curve import CurvePoint
+from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.plots.write import write_plots
 

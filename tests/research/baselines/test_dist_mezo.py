@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedstats_app.fedmezo.directions import Probe
+from fedstats_app.fedmezo.perturbation import Perturbation, mean_loss, projected_gradients
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.communication import Sizes, formula_bytes
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.zeroth_order.directions import Probe
-from fedstats_app.training.zeroth_order.perturbation import Perturbation, mean_loss, projected_gradients
 from research.baselines.dist_mezo import federated_mezo
 from tests.research.baselines.conftest import Clients
 

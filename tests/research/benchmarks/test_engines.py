@@ -25,14 +25,6 @@ def test_rates_of_every_engine_are_printed_against_the_first(
     assert lines[0][-2] == "1.00" and all(float(line[2]) > 0 for line in lines)
 
 
-def test_drafts_are_compared_with_whole_images(capsys: pytest.CaptureFixture[str]) -> None:
-    engines.main(["reading", "--images", "2", "--pixels", "96", "--input-size", "16", "--turns", "1"])
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("jpeg-draft")]
-    assert [line[1] for line in lines] == ["0", "2", "1"]
-    levels = [float(line[6]) for line in lines]
-    assert levels[0] == 0.0 and all(0.0 < one < 20.0 for one in levels[1:])
-
-
 def test_images_are_jpegs_of_that_size(tmp_path: Path) -> None:
     assert engines.write_jpegs(tmp_path, 2, 60) > 0
     [first, _] = sorted(tmp_path.rglob("*.jpg"))

@@ -45,7 +45,7 @@ def test_table_and_files_are_printed(
         entries = {name: {"accuracy": 0.5, "num_examples": 9} for name in methods}
         return write_run(Path(settings["output-dir"]), [], entries)
 
-    monkeypatch.setattr("fedstats_app.simulation.engine.simulate", simulate)
+    monkeypatch.setattr("fedstats_app.simulation.simulate", simulate)
     out = tmp_path / "out"
     words = [PRESET, "--row", "cub*", "--output-dir", str(out), "--seeds", "0-1", "dataset=builtin"]
     assert main([*words]) == 0

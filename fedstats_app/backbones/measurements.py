@@ -1,0 +1,95 @@
+"""What is measured of a loaded backbone: the largest norm of its features, and its speed on this machine."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.efficientnet_lite import EfficientNetLite0
+
+# Above the largest feature of the probes where the architecture bounds nothing.
+PROBE_FACTOR = 10.0
+_CELLS = (1, 2, 4, 8, 16, 32)  # pixels of a probe's squares are this many to a side
+_WORDS = ("the", "cat", "sat", "on", "a", "mat", "was", "good", "bad", "news", "of", "3", "players", "Rome", "why", "?")
+
+
+@dataclass(frozen=True)
+class FeatureNorm:
+    """A bound of the norm of features, and how it is known.
+
+    Attributes
+    ----------
+    bound : float
+        No feature's Euclidean norm is larger.
+    source : str
+        Why, in words.
+    """
+
+    bound: float
+    source: str
+
+
+def feature_norm(backbone: Backbone) -> FeatureNorm:
+    """Return a bound of the norm of a backbone's features.
+
+    An encoder that divides by the length gives 1. Pooled features that come out of a ReLU6 lie in [0, 6], which gives
+    6 sqrt(d). Other architectures bound nothing: for them it is ten times the largest norm of a few probes, images of
+    random squares from one colour to noise, or texts of 1 to 100 words.
+    """
+    module, dim = backbone.module, backbone.feature_dim
+    if getattr(module, "normalise", False):
+        return FeatureNorm(1.0, "the encoder divides by the length")
+    if isinstance(module, EfficientNetLite0) or isinstance(_last_layer(module), nn.ReLU6):
+        return FeatureNorm(6.0 * math.sqrt(dim), "6 sqrt(d): means of a ReLU6")
+    probes = _images(backbone.transform.input_size) if backbone.kind == "image" else _texts()
+    largest = max(float(torch.linalg.vector_norm(block, dim=1).max()) for block in backbone.extract(probes))
+    return FeatureNorm(PROBE_FACTOR * largest, f"{PROBE_FACTOR:.0f} times the largest of the probes")
+
+
+def _last_layer(module: nn.Module) -> nn.Module:
+    return list(module.modules())[-1]
+
+
+def _images(side: int) -> Iterator[Image.Image]:
+    rng = np.random.default_rng(0)
+    for value in (0, 255):
+        yield Image.new("RGB", (side, side), (value, value, value))
+    for cells in (*_CELLS, side):
+        squares = rng.integers(0, 256, (cells, cells, 3), dtype=np.uint8)
+        for pixels in (squares, 255 * (squares > 127).astype(np.uint8)):
+            yield Image.fromarray(pixels).resize((side, side), Image.Resampling.NEAREST)
+
+
+def _texts() -> Iterator[str]:
+    rng = np.random.default_rng(0)
+    for length in (1, 1, 2, 3, 5, 10, 20, 40, 100):
+        yield " ".join(rng.choice(_WORDS, length))
+
+
+def seconds_per_sample(backbone: Backbone, inputs: torch.Tensor, at_least: float = 0.5) -> float:
+    """Time full batches through the network, at least one, after one that is not counted.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        Whose network it is.
+    inputs : Tensor
+        What one sample becomes; the batch repeats it.
+    at_least : float
+        Seconds that are spent.
+    """
+    batch = torch.stack([inputs] * backbone.batch_size)
+    backbone.forward_batch(batch)
+    started, passes = time.perf_counter(), 0
+    while passes == 0 or time.perf_counter() - started < at_least:
+        backbone.forward_batch(batch).sum().item()  # waits for the device
+        passes += 1
+    return (time.perf_counter() - started) / (passes * backbone.batch_size)

@@ -1,0 +1,238 @@
+"""Flower's SuperNode with processes of ours: the one module that knows Flower's insides.
+
+`flower-supernode --isolation process` runs no app. It waits for a process from outside to ask for a task, and each task
+for a process that brings its reply. Both are ours, so where a later Flower lacks what is imported here, or means
+something else by it, nothing runs: messages go unanswered, but no stranger's code is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.common.config import get_fused_config_from_fab
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.app_utils import start_parent_process_monitor
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.run import Run
+from flwr.supercore.runtime import RuntimeHttpClient
+
+from fedstats_app.cli.supernode.bundle import RefusedApp, project_of
+
+# Both make a SuperNode's task; an agent's would else leave its message, and all after it, unanswered.
+TASK_TYPES = ("flwr-clientapp", "flwr-agentapp")
+# Flower's own waits for 1.
+SECONDS_BETWEEN_POLLS = 0.5
+
+logger = logging.getLogger("fedstats_app")
+
+
+@dataclass(frozen=True)
+class RuntimeAddress:
+    """Where the SuperNode gives out tasks, on this machine.
+
+    Attributes
+    ----------
+    address : str
+        ``host:port``.
+    root_certificates : str
+        File to verify it by; "" where it has no TLS.
+    """
+
+    address: str
+    root_certificates: str = ""
+
+    def client(self, *interceptors: Any, **more: Any) -> RuntimeHttpClient:
+        """Return what speaks to it."""
+        file = Path(self.root_certificates).expanduser() if self.root_certificates else None
+        return RuntimeHttpClient.from_server_address(
+            self.address,
+            file is None,
+            None if file is None else file.read_bytes(),
+            [RuntimeVersionHttpInterceptor(component_name="fedstats-app"), *interceptors],
+            **more,
+        )
+
+
+def node_config_of(words: Sequence[str]) -> dict[str, Any]:
+    """Return the node-config among the words of `flower-supernode`; wrong words end the process, as Flower's own do."""
+    from flwr.common.config import parse_config_args
+
+    config = _parsed(words).node_config
+    return parse_config_args([config]) if config else {}
+
+
+def run_supernode(words: Sequence[str], command: Callable[[RuntimeAddress], list[str]]) -> None:
+    """Run a SuperNode in this process until it ends, with a process per message.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Of `flower-supernode`.
+    command : callable
+        Gives the words that start a process for one task; its token comes by standard input.
+    """
+    from flwr.supercore.address import resolve_bind_address
+    from flwr.supernode.cli import flower_supernode
+
+    parsed = _parsed(words)
+    host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
+    runtime = RuntimeAddress(resolve_bind_address(f"{host}:{parsed.port}"), parsed.ssl_ca_certfile or "")
+    _read_bundles_within_bounds()
+    threading.Thread(
+        target=_start_tasks, args=(runtime, command(runtime), parsed.superexec_auth_secret_file), daemon=True
+    ).start()
+    # The last word counts: whatever the others say, this SuperNode starts no app itself.
+    sys.argv = ["flower-supernode", *words, "--isolation", "process"]
+    flower_supernode()
+
+
+def _parsed(words: Sequence[str]) -> Any:
+    from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
+
+    parser = _parse_args_run_supernode()
+    parser.prog = "fedstats node"
+    return parser.parse_args(list(words))
+
+
+def _read_bundles_within_bounds() -> None:
+    """Let the SuperNode itself, which reads each run's configuration, survive a bundle made to end it."""
+    supernode: Any = importlib.import_module("flwr.supernode.start_client_internal")
+
+    def within_bounds(content: bytes, run: Run) -> dict[str, Any]:
+        try:
+            return run_config_of(content, run)
+        except RefusedApp:
+            return {}  # the process for the message comes to the same, and says so
+
+    if supernode.get_fused_config_from_fab is not get_fused_config_from_fab:
+        raise ImportError("flwr.supernode.start_client_internal reads bundles in another way")
+    supernode.get_fused_config_from_fab = within_bounds
+
+
+def run_config_of(content: bytes, run: Run) -> dict[str, Any]:
+    """Return a run's configuration: the bundle's defaults with what the run overrides; no file is written.
+
+    Raises
+    ------
+    RefusedApp
+        If the bundle has none, or the run overrides what is not in it.
+    """
+    project_of(content)
+    try:
+        return dict(get_fused_config_from_fab(content, run))
+    except Exception as error:  # a stranger's file may raise anything
+        raise RefusedApp(f"its configuration cannot be used: {error}") from error
+
+
+def _start_tasks(runtime: RuntimeAddress, words: Sequence[str], secret_file: str | None) -> None:
+    """Start a process for every task, for ever; without this thread the SuperNode is of no use, and ends."""
+    try:
+        client = runtime.client(*_interceptors(secret_file))
+        running: list[subprocess.Popen[bytes]] = []
+        while True:
+            time.sleep(SECONDS_BETWEEN_POLLS)
+            running = [process for process in running if process.poll() is None]
+            with contextlib.suppress(httpx.HTTPError):  # not there yet, or no longer
+                task = client.AcquireTask(AcquireTaskRequest(supported_task_types=TASK_TYPES))
+                if task.token:
+                    running.append(_start(words, task.token))
+    except Exception:
+        logger.exception("no more messages can be answered: this SuperNode ends")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _interceptors(secret_file: str | None) -> list[SuperExecAuthHttpInterceptor]:
+    from flwr.supercore.auth import load_superexec_auth_secret
+
+    secret = load_superexec_auth_secret(secret_file=secret_file)
+    methods = {"/flwr.proto.Runtime/AcquireTask"}
+    return [SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=methods)] if secret else []
+
+
+def _start(words: Sequence[str], token: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(words, stdin=subprocess.PIPE)
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # type: ignore[union-attr]  # it is a pipe
+        pipe.write(f"{token}\n".encode())
+    return process
+
+
+def answer_task(
+    runtime: RuntimeAddress,
+    token: str,
+    parent: int,
+    answer: Callable[[Message, Context, bytes, Callable[[], dict[str, Any]]], Message],
+) -> None:
+    """Answer one message.
+
+    A process that fails before it has a reply says nothing: after a while the SuperNode says so for it.
+
+    Parameters
+    ----------
+    runtime : RuntimeAddress
+        The SuperNode's.
+    token : str
+        That of the task.
+    parent : int
+        The SuperNode's process, without which this one ends.
+    answer : callable
+        Returns the reply to message, context, bundle, and a function that gives the run's configuration.
+    """
+    from flwr.common.constant import SubStatus
+    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+    from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+    start_parent_process_monitor(parent)
+    client = runtime.client(RuntimeTokenHttpInterceptor(token), retry_invoker=make_simple_http_retry_invoker())
+    heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heartbeat.start()
+    message, context, run, fab = pull_task_input(client)
+    reply = answer(message, context, fab.content, lambda: run_config_of(fab.content, run))
+    push_message(client, reply, context)
+    push_task_output(client=client, context=context, sub_status=SubStatus.COMPLETED, details="")
+    heartbeat.stop()
+    client.close()
+
+
+def client_app_of(content: bytes, folder: Path) -> ClientApp:
+    """Unpack a bundle into an empty folder and return its ClientApp, as Flower does.
+
+    Parameters
+    ----------
+    content : bytes
+        A bundle whose code may run.
+    folder : Path
+        Empty: where Flower keeps bundles, it tells them apart by 8 digits of their SHA-256 only.
+    """
+    from flwr.cli.install import install_from_fab
+    from flwr.clientapp.client_app import LoadClientAppError
+    from flwr.supercore.object_ref import load_app
+
+    project = install_from_fab(content, install_dir=folder, skip_prompt=True)
+    reference = project_of(content)["tool"]["flwr"]["app"]["components"]["clientapp"]
+    # Its modules, not those of this package, which may have the same names.
+    for name in [name for name in sys.modules if name.split(".")[0] == "fedstats_app"]:
+        del sys.modules[name]
+    app = load_app(reference, LoadClientAppError, project)
+    if not isinstance(app, ClientApp):
+        raise TypeError(f"{reference} must be a ClientApp, got {type(app).__name__}")
+    return app

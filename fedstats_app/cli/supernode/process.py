@@ -1,0 +1,101 @@
+"""The process that answers one message: `python -m fedstats_app.cli.supernode.process`, started by the SuperNode."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Error, Message
+
+from fedstats_app.cli.supernode.bundle import CodePolicy, RefusedApp
+from fedstats_app.cli.supernode.flower import RuntimeAddress, answer_task, client_app_of
+from fedstats_app.wire.serving import GUARD_ERROR_CODE, guard, reason_of
+
+logger = logging.getLogger("fedstats_app")
+
+
+def command(runtime: RuntimeAddress, policy: CodePolicy, parent: int) -> list[str]:
+    """Return the words that start this process.
+
+    Parameters
+    ----------
+    runtime : RuntimeAddress
+        The SuperNode's.
+    policy : CodePolicy
+        The owner's.
+    parent : int
+        The SuperNode's process id.
+    """
+    words = [sys.executable, "-P", "-m", __name__, runtime.address, str(parent)]
+    words += ["--root-certificates", runtime.root_certificates] if runtime.root_certificates else []
+    words += ["--approved", *sorted(policy.approved)] if policy.approved else []
+    return [*words, "--any-app"] if policy.any_app else words
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Answer the message whose task token standard input has."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("address")
+    parser.add_argument("parent", type=int)
+    parser.add_argument("--root-certificates", default="")
+    parser.add_argument("--approved", nargs="+", default=[])
+    parser.add_argument("--any-app", action="store_true")
+    given = parser.parse_args(words)
+    policy = CodePolicy(frozenset(given.approved), given.any_app)
+    runtime = RuntimeAddress(given.address, given.root_certificates)
+    answer_task(runtime, sys.stdin.readline().strip(), given.parent, functools.partial(answer, policy))
+
+
+def answer(
+    policy: CodePolicy, message: Message, context: Context, content: bytes, run_config: Callable[[], dict[str, Any]]
+) -> Message:
+    """Return the reply: this package's, the bundle's where the owner allows its code, else a refusal.
+
+    Parameters
+    ----------
+    policy : CodePolicy
+        Whose code may run.
+    message : Message
+        The instruction.
+    context : Context
+        As the SuperNode has it.
+    content : bytes
+        The bundle.
+    run_config : callable
+        Gives the run's configuration, or raises RefusedApp.
+    """
+    try:
+        runs_bundle = policy.runs_bundle(content)
+        config = run_config()
+    except RefusedApp as error:
+        reason = reason_of(error)
+        logger.warning("%s was refused: %s", message.metadata.message_type, reason)
+        return Message(Error(code=GUARD_ERROR_CODE, reason=reason), reply_to=message)
+    node = {key: value for key, value in context.node_config.items() if key != "approved-apps"}
+    # In a simulation nodes and server are one user's, here they are not.
+    node["deployed"] = True
+    if policy.any_app:
+        logger.warning("--any-app: CODE THAT THE SERVER SENT runs on this node, and can read whatever this user can")
+        node["any-app"] = True
+    # A copy: code of the server's must not change what the SuperNode gives to the next message.
+    own = Context(context.run_id, context.node_id, node, context.state, config, context.series_id)
+
+    def app(message: Message, context: Context) -> Message:
+        if runs_bundle:
+            with tempfile.TemporaryDirectory() as folder:
+                return client_app_of(content, Path(folder))(message, context)
+        from fedstats_app.client_app import app as installed
+
+        return installed(message, context)
+
+    return guard(message, own, app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""Random directions from a counter-based generator, and a parameter moved along one: the same bits everywhere.
+
+A direction is keyed by (round seed, number of the direction, parameter name): no draw depends on the order or the set
+of the parameters, on what was drawn before, or on how a tensor is cut into blocks. The bits are those of Philox4x64-10
+(Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), whose stream numpy keeps stable, and from bits
+to numbers everything is exact.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedstats_app.fedmezo.tables import Table, quantiles, signs
+
+Distribution = Literal["rademacher", "gaussian"]
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+
+# Numbers drawn at a time: a draw never costs more memory than this, and it pays to send more at once to a GPU. The
+# stream does not depend on it, for it is a multiple of the numbers that one word of the generator gives.
+CPU_BLOCK = 2**16
+DEVICE_BLOCK = 2**22
+# Numbers of a parameter up to which a draw is kept for its next uses.
+_REMEMBERED = CPU_BLOCK
+# Bytes from which numpy gets a result's memory. That of a large embedding takes four times as long in pages of 4 KB,
+# and longer than all the arithmetic on it.
+_HUGE_PAGES_FROM = 2**22
+# The bits of a float32 that a bfloat16 has: all but the lowest 16.
+_KEPT = -(2**16)
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Where the model is probed.
+
+    Attributes
+    ----------
+    distribution : {"rademacher", "gaussian"}
+        Every coordinate is +1 or -1, by one bit; or one of 2^16 equally likely quantiles of the standard normal
+        distribution, in multiples of 2^-12 (variance 1 - 2e-5, at most 4.33 in size). Others raise a ValueError.
+    """
+
+    distribution: Distribution = "rademacher"
+
+    def __post_init__(self) -> None:
+        if self.distribution not in get_args(Distribution):
+            allowed = ", ".join(get_args(Distribution))
+            raise ValueError(f"distribution must be one of {allowed}, got {self.distribution!r}")
+
+    def blocks(
+        self, seed: int, index: int, name: str, size: int, device: torch.device | None = None
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Draw one parameter's part of a direction.
+
+        Parameters
+        ----------
+        seed : int
+            Of the round, in [0, 2^63).
+        index : int
+            Number of the direction in the round, from 0.
+        name : str
+            Of the parameter.
+        size : int
+            Its number of elements, in the order of a contiguous tensor.
+        device : torch.device, optional
+            Where the numbers are wanted; bits are drawn on the CPU.
+
+        Yields
+        ------
+        positions : slice
+            Of the block among the elements.
+        values : Tensor
+            (b,) float32, the caller's to change.
+        """
+        device = device or torch.device("cpu")
+        if 0 < size <= _REMEMBERED and device.type == "cpu":
+            yield slice(0, size), _small(self.distribution, seed, index, name, size).clone()
+            return
+        yield from self._drawn(seed, index, name, size, device)
+
+    def _drawn(
+        self, seed: int, index: int, name: str, size: int, device: torch.device
+    ) -> Iterator[tuple[slice, Tensor]]:
+        generator = _generator("direction", seed, index, name)
+        numbers_per_byte, table = (8, signs(device)) if self.distribution == "rademacher" else (0.5, quantiles(device))
+        for positions in _slices(size, device):
+            count = positions.stop - positions.start
+            raw = _bytes(generator, math.ceil(count / numbers_per_byte))
+            words = raw if self.distribution == "rademacher" else raw.view("<u2")
+            yield positions, _look_up(table, words, device).reshape(-1)[:count]
+
+
+@functools.lru_cache(maxsize=32)
+def _small(distribution: Distribution, seed: int, index: int, name: str, size: int) -> Tensor:
+    """Draw a small parameter's part of a direction: both sides need it, the update, and every client in the process."""
+    ((_, values),) = Directions(distribution)._drawn(seed, index, name, size, torch.device("cpu"))
+    return values
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One direction of one round, and how far the model goes along it.
+
+    Attributes
+    ----------
+    seed, index : int
+        Of the round, and of the direction in it.
+    epsilon : float
+        Distance, positive: the model is evaluated at theta + epsilon z and at theta - epsilon z.
+    directions : Directions
+        What z is drawn from.
+    """
+
+    seed: int
+    index: int
+    epsilon: float
+    directions: Directions = field(default_factory=Directions)
+
+    def perturbed(self, parameter: Tensor, name: str, sign: int) -> Tensor:
+        """Return theta + sign * epsilon * z; theta stays as it is.
+
+        Parameters
+        ----------
+        parameter : Tensor
+            Any shape, contiguous, float64, float32 or bfloat16.
+        name : str
+            Of the parameter in the model.
+        sign : {-1, 1}
+            Which side.
+
+        Returns
+        -------
+        Tensor
+            A new tensor of the same shape, dtype and device. Below float32 it is rounded up or down at random, by the
+            same bits on both sides and on every node: rounded to the nearest, most large weights would not be
+            perturbed at all.
+
+        Raises
+        ------
+        ValueError
+            If the dtype is another one or the tensor is not contiguous.
+        """
+        theta = flat(parameter)
+        result = _new_like(theta)
+        if theta.dtype == torch.bfloat16:
+            dither = rounding_bits(self.seed, self.index, name, len(theta), theta.device)
+            for (positions, z), (_, bits) in zip(self._draws(theta, name), dither, strict=True):
+                side = theta[positions].float().add_(z.mul_(self.epsilon), alpha=sign)
+                result[positions] = round_stochastically(side, bits)
+            return result.view(parameter.shape)
+        for positions, z in self._draws(theta, name):
+            # The product with a sign is exact: fused or not, the sum is rounded once.
+            torch.add(theta[positions], z.to(theta.dtype).mul_(self.epsilon), alpha=sign, out=result[positions])
+        return result.view(parameter.shape)
+
+    def blocks(self, parameter: Tensor, name: str) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the direction z in which a parameter is moved: the same in every dtype.
+
+        In bfloat16 the model saw other sides than theta +- epsilon z. But they were that in expectation: so the
+        difference quotient times z estimates the slope without a bias, where times (theta+ - theta-) / (2 epsilon) of
+        the rounded sides it is too large by that number's second moment, 4 for weights from 1 to 2 and an epsilon of
+        0.001.
+
+        Yields
+        ------
+        positions : slice
+            Of the block among the parameter's elements.
+        values : Tensor
+            (b,), float32, or float64 for a float64 parameter.
+        """
+        theta = flat(parameter)
+        dtype = torch.promote_types(theta.dtype, torch.float32)
+        for positions, z in self._draws(theta, name):
+            yield positions, z.to(dtype)
+
+    def _draws(self, theta: Tensor, name: str) -> Iterator[tuple[slice, Tensor]]:
+        return self.directions.blocks(self.seed, self.index, name, len(theta), theta.device)
+
+
+def rounding_bits(
+    seed: int, index: int, name: str, size: int, device: torch.device | None = None
+) -> Iterator[tuple[slice, Tensor]]:
+    """Draw 16 random bits per element, (b,) int32 in [0, 2^16) a block, for :func:`round_stochastically`.
+
+    They are independent of the directions and cut into the same blocks; parameters as :meth:`Directions.blocks`.
+    """
+    device = device or torch.device("cpu")
+    generator = _generator("rounding", seed, index, name)
+    for positions in _slices(size, device):
+        count = positions.stop - positions.start
+        words = _bytes(generator, 2 * count).view("<u2")[:count]
+        yield positions, torch.from_numpy(words.astype(np.int32)).to(device)
+
+
+def round_stochastically(values: Tensor, bits: Tensor) -> Tensor:
+    """Round float32 numbers to one of their two neighbours in bfloat16, to the nearer one more often.
+
+    Where the nearest is always taken, a weight of 1 ignores every step below 0.004, however many there are; here the
+    expectation over the bits is the number itself.
+
+    Parameters
+    ----------
+    values : Tensor
+        (n,) float32, finite. The result is (n,) bfloat16, by integer arithmetic: the same on every platform.
+    bits : Tensor
+        (n,) int32 in [0, 2^16), uniform: a number goes away from zero where its dropped bits plus these overflow.
+    """
+    kept = (values.view(torch.int32) + bits).bitwise_and_(_KEPT)
+    return kept.view(torch.float32).to(torch.bfloat16)
+
+
+def flat(parameter: Tensor) -> Tensor:
+    """Return a parameter's elements in one row, sharing its memory.
+
+    Raises
+    ------
+    ValueError
+        If it has a dtype that cannot be tuned, or is laid out in another order than a contiguous tensor.
+    """
+    if parameter.dtype not in DTYPES:
+        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise ValueError(f"a tuned parameter must be one of {allowed}, got {parameter.dtype}")
+    if not parameter.is_contiguous():
+        raise ValueError(f"a tuned parameter must be contiguous, got strides {parameter.stride()}")
+    return parameter.detach().view(-1)
+
+
+def _new_like(theta: Tensor) -> Tensor:
+    """Return memory for a result; that of large ones comes from numpy, which asks Linux for huge pages."""
+    size = theta.numel() * theta.element_size()
+    if theta.device.type != "cpu" or size < _HUGE_PAGES_FROM:
+        return torch.empty_like(theta)
+    return torch.from_numpy(np.empty(size, dtype=np.uint8)).view(theta.dtype)
+
+
+def _generator(stream: str, seed: int, index: int, name: str) -> np.random.Philox:
+    if not 0 <= seed < 2**63 or index < 0:
+        raise ValueError(f"seed must lie in [0, 2^63) and index be at least 0, got {seed} and {index}")
+    key = hashlib.sha256(f"{stream}\0{seed}\0{index}\0{name}".encode()).digest()[:16]
+    return np.random.Philox(key=np.frombuffer(key, dtype="<u8").astype(np.uint64))
+
+
+def _slices(size: int, device: torch.device) -> Iterator[slice]:
+    block = CPU_BLOCK if device.type == "cpu" else DEVICE_BLOCK
+    for start in range(0, size, block):
+        yield slice(start, min(start + block, size))
+
+
+def _bytes(generator: np.random.Philox, count: int) -> NDArray[np.uint8]:
+    """Return at least ``count`` bytes, whole words of the generator, the lowest byte of a word first."""
+    words: NDArray[np.uint64] = np.asarray(generator.random_raw(math.ceil(count / 8)), dtype=np.uint64)
+    return words.astype("<u8", copy=False).view(np.uint8)
+
+
+def _look_up(table: Table, words: NDArray[np.unsignedinteger], device: torch.device) -> Tensor:
+    if isinstance(table, Tensor):
+        return table[torch.from_numpy(words.astype(np.int32)).to(device)]
+    return torch.from_numpy(np.take(table, words, axis=0))  # numpy's, which is one pass of copying

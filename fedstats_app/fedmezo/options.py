@@ -1,0 +1,83 @@
+"""Options of FedMeZO. No torch is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from fedstats_app.settings.option import Options, flag, number, one_of, option, whole
+
+# What can be tuned, besides names:PATTERN,...
+TUNED_PARTS = ("head", "full", "bias", "norm", "lora")
+
+
+def tuned_part(value: object) -> object:
+    """Check for what is to be tuned."""
+    patterns = [one.strip() for one in str(value).removeprefix("names:").split(",")]
+    by_name = str(value).startswith("names:") and all(patterns)
+    if value not in TUNED_PARTS and not by_name:
+        raise ValueError(f"must be one of {', '.join(TUNED_PARTS)}, or names:PATTERN,PATTERN,...")
+    return value
+
+
+@dataclass(frozen=True)
+class FedMeZOOptions(Options):
+    """What is tuned without gradients, how it is probed, and how the clients' scalars are used."""
+
+    prefix: ClassVar[str] = "fedmezo-"
+
+    tune: str = option("head", tuned_part, "head | full | bias | norm (those and the head) | lora | names:PATTERN,...")
+    learning_rate: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "auto = from the loss's curvature, which clients measure once; or a number",
+    )
+    temperature: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "a closed-form head's logits are divided by it first: auto = least loss of clients",
+    )
+    epsilon: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, 1.0, open_low=True, word="auto"),
+        "distance of the two evaluations from the model; auto = 0.001, 0.01 in bfloat16",
+    )
+    num_z: int = option(1, whole(1, 1024), "directions, and scalars, of a round")
+    directions: Literal["rademacher", "gaussian"] = option(
+        "rademacher", one_of("rademacher", "gaussian"), "rademacher (signs) | gaussian"
+    )
+    dtype: Literal["float32", "float64", "bfloat16"] = option(
+        "float32",
+        one_of("float32", "float64", "bfloat16"),
+        "float32 | float64 | bfloat16 (steps rounded at random), of the tuned model",
+    )
+    weighting: Literal["examples", "uniform"] = option(
+        "examples",
+        one_of("examples", "uniform"),
+        "examples (equal to centralised MeZO) | uniform (algorithm 2 of the thesis)",
+    )
+    batch_size: int = option(
+        0, whole(0, 1_000_000), "0 = all of a client's samples; a number makes the result depend on the partition"
+    )
+    own_batches: bool = option(
+        False, flag, "true = each direction of a round draws its own batch (algorithm 3 of the thesis)"
+    )
+    clip: float = option(
+        100.0, number(0.0), "times the median size of the last scalars: larger ones are cut; 0 = never"
+    )
+    outlier: float = option(3.0, number(0.0), "a client with so many times the usual slopes is left out; 0 = never")
+    lora_rank: int = option(8, whole(1, 4096), 'of the adapters of fedmezo-tune = "lora" (extra: text)')
+    lora_alpha: float = option(16.0, number(0.0, open_low=True), "their scale is alpha / rank")
+
+    @property
+    def probe_distance(self) -> float:
+        """How far the loss is probed: a forward pass in bfloat16 rounds so much that 0.001 would not be seen."""
+        if self.epsilon == "auto":
+            return 1e-2 if self.dtype == "bfloat16" else 1e-3
+        return self.epsilon
+
+    def problems(self) -> list[str]:
+        """Refuse batches for each direction where every batch is all samples."""
+        if self.own_batches and not self.batch_size:
+            return ["fedmezo-own-batches: needs a fedmezo-batch-size above 0, got 0, all samples"]
+        return []

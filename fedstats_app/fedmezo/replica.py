@@ -1,0 +1,144 @@
+"""A node's copy of the tuned model: a deterministic function of what it starts from and of the log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedstats_app.fedmezo.directions import Directions, Probe, flat, round_stochastically, rounding_bits
+from fedstats_app.fedmezo.log import Update
+
+DIGEST_BYTES = 16
+
+
+class Replica:
+    """A model and the round whose update it has last applied; bit-identical on every node that did the same.
+
+    Every operation is elementwise, in a fixed order, rounded once, and starts from exact theta (evaluations never touch
+    it): so it does not matter on which machine, in how many processes and with which interruptions the updates are
+    applied. Multiplication and subtraction are separate kernels, since a fused one rounds differently.
+
+    Parameters
+    ----------
+    model : nn.Module
+        At the start; its tuned parameters are changed in place. They must be float64, float32 or bfloat16.
+    names : sequence of str
+        The tuned parameters, as in ``named_parameters()``.
+    num_directions : int
+        Directions of a round.
+    epsilon : float
+        Of the probes.
+    directions : Directions, optional
+        Rademacher by default.
+
+    Attributes
+    ----------
+    round : int
+        Updates applied so far.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown or a parameter cannot be tuned.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Sequence[str],
+        *,
+        num_directions: int = 1,
+        epsilon: float = 1e-3,
+        directions: Directions | None = None,
+    ) -> None:
+        if not epsilon > 0.0:
+            raise ValueError(f"epsilon must be positive, got {epsilon}")
+        parameters = dict(model.named_parameters())
+        if unknown := sorted(set(names) - parameters.keys()):
+            raise ValueError(f"the model has no parameter {unknown[0]!r}")
+        if not names:
+            raise ValueError("a replica needs at least one tuned parameter")
+        self.model, self.num_directions, self.epsilon = model, num_directions, epsilon
+        self.directions = directions or Directions()
+        self.parameters: dict[str, Tensor] = {name: parameters[name] for name in sorted(names)}
+        for parameter in self.parameters.values():
+            flat(parameter)  # refuses what cannot be tuned
+        self.round = 0
+
+    def probes(self, seed: int) -> list[Probe]:
+        """Return the directions of a round."""
+        return [Probe(seed, index, self.epsilon, self.directions) for index in range(self.num_directions)]
+
+    def apply(self, updates: Sequence[Update]) -> None:
+        """Apply the updates of the next rounds, in their order.
+
+        Raises
+        ------
+        ValueError
+            If one has another number of steps; nothing is changed then.
+        """
+        for update in updates:
+            if len(update.steps) != self.num_directions:
+                raise ValueError(f"an update must have {self.num_directions} step(s), got {len(update.steps)}")
+        for update in updates:
+            if any(update.steps):
+                for name, parameter in self.parameters.items():
+                    self._update(parameter, name, update)
+            self.round += 1
+
+    def load(self, state: Mapping[str, Tensor], server_round: int) -> None:
+        """Take over what :meth:`state` of a replica of the same kind returned.
+
+        Raises
+        ------
+        ValueError
+            If names, shapes or dtypes are others; nothing is changed then.
+        """
+        own = self.state()
+        if own.keys() != state.keys():
+            raise ValueError(f"the state must have {', '.join(own)}, got {', '.join(sorted(state))}")
+        for name, tensor in own.items():
+            if (tensor.shape, tensor.dtype) != (state[name].shape, state[name].dtype):
+                raise ValueError(
+                    f"{name} must be {tuple(tensor.shape)} {tensor.dtype}, "
+                    f"got {tuple(state[name].shape)} {state[name].dtype}"
+                )
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(state[name])  # which shares the memory of what it is of
+        self.round = server_round
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that the log decides, by name and sharing its memory."""
+        return {name: parameter.detach() for name, parameter in self.parameters.items()}
+
+    def digest(self) -> bytes:
+        """Return 16 bytes of a sha256 over name, dtype, shape and bytes of every tuned parameter."""
+        whole = hashlib.sha256()
+        for name, tensor in self.state().items():
+            value = tensor.cpu()
+            whole.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+            whole.update(value.view(-1).view(torch.uint8).numpy().data)
+        return whole.digest()[:DIGEST_BYTES]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every tuned parameter is."""
+        return all(bool(parameter.isfinite().all()) for parameter in self.parameters.values())
+
+    def _update(self, parameter: Tensor, name: str, update: Update) -> None:
+        theta = flat(parameter)
+        streams = [probe.blocks(parameter, name) for probe in self.probes(update.seed)]
+        low = theta.dtype == torch.bfloat16
+        bits = rounding_bits(update.seed, self.num_directions, name, len(theta), theta.device) if low else None
+        for parts in zip(*streams, strict=True):
+            positions = parts[0][0]
+            value = theta[positions].float() if low else theta[positions]
+            for (_, direction), step in zip(parts, update.steps, strict=True):
+                value -= direction.mul_(step)  # in place: in bfloat16 of a copy, else of theta itself
+            if bits is not None:
+                theta[positions] = round_stochastically(value, next(bits)[1])

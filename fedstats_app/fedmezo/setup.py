@@ -1,0 +1,145 @@
+"""What a node must know once to take part in FedMeZO, and the model that all build of it: to the same bits."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from fedstats_app.fedmezo.directions import Directions, Distribution
+from fedstats_app.fedmezo.lora import add_lora
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.selection import tuned_names
+from fedstats_app.heads import LinearHead
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.request import TrainingRequest
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+Dtype = Literal["float32", "float64", "bfloat16"]
+
+MAX_DIRECTIONS = 1024
+
+
+@dataclass(frozen=True)
+class MezoSetup:
+    """All that is decided before the first round.
+
+    Attributes
+    ----------
+    request : TrainingRequest
+        The model: ``tune`` is "probe" where the head is tuned on the frozen backbone's features, else "full".
+    tuned : str
+        What is tuned, as :func:`fedstats_app.fedmezo.selection.tuned_names` takes it.
+    epsilon : float
+        Distance of the probes.
+    num_directions : int
+        Probed in a round.
+    distribution : {"rademacher", "gaussian"}
+        Of the directions.
+    dtype : {"float32", "float64", "bfloat16"}
+        Of the parameters.
+    batch_size : int
+        0: all samples of a client are one batch, whatever the partition; else so many, drawn by (seed, client, round).
+    own_batches : bool
+        Whether each direction of a round draws a batch of its own (algorithm 3 of the thesis).
+    lora_rank : int
+        Of the adapters, where ``tuned`` is "lora"; else it has no meaning.
+    lora_alpha : float
+        Their scale is alpha / rank.
+    """
+
+    request: TrainingRequest
+    tuned: str = field(default="head", metadata={"key": "mezo-tune"})
+    epsilon: float = 1e-3
+    num_directions: int = 1
+    distribution: Distribution = "rademacher"
+    dtype: Dtype = "float32"
+    batch_size: int = field(default=0, metadata={"key": "mezo-batch-size"})
+    own_batches: bool = field(default=False, metadata={"key": "mezo-own-batches"})
+    lora_rank: int = 8
+    lora_alpha: float = 16.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.epsilon < math.inf or not 0.0 < self.lora_alpha < math.inf:
+            raise ValueError(
+                f"epsilon and lora_alpha must be positive and finite, got {self.epsilon} and {self.lora_alpha}"
+            )
+        if not 1 <= self.num_directions <= MAX_DIRECTIONS or self.lora_rank < 1 or self.batch_size < 0:
+            raise ValueError(
+                f"num_directions must lie in [1, {MAX_DIRECTIONS}], lora_rank be at least 1 and batch_size at least 0, "
+                f"got {self.num_directions}, {self.lora_rank} and {self.batch_size}"
+            )
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(get_args(Dtype))}, got {self.dtype!r}")
+        if self.request.tune != ("probe" if self.tuned == "head" else "full"):
+            raise ValueError(f"tune does not fit what is tuned, got {self.request.tune!r} for {self.tuned!r}")
+        Directions(self.distribution)
+
+
+def build_model(
+    setup: MezoSetup, start: Mapping[str, Tensor], module: nn.Module, feature_dim: int, device: torch.device
+) -> TunedModel:
+    """Return the model at the start, in the setup's dtype.
+
+    Parameters
+    ----------
+    setup : MezoSetup
+        Of the training.
+    start : mapping
+        ``head.weight`` (C, D) and ``head.bias`` (C,), float32 or float64, finite.
+    module : nn.Module
+        The backbone's network; copied where it is tuned, and left alone otherwise.
+    feature_dim : int
+        Its features' d.
+    device : torch.device
+        Where the model is to be.
+
+    Raises
+    ------
+    ValueError
+        If the start does not fit the backbone and the number of classes.
+    """
+    request = setup.request
+    dim = request.feature_map.output_dim(feature_dim)
+    shapes = {"head.weight": (request.num_classes, dim), "head.bias": (request.num_classes,)}
+    for name, shape in shapes.items():
+        if name not in start or tuple(start[name].shape) != shape:
+            got = tuple(start[name].shape) if name in start else "none"
+            raise ValueError(f"{name}: must have shape {shape}, got {got}")
+    if setup.tuned == "lora":
+        module = copy.deepcopy(module)
+        add_lora(module, rank=setup.lora_rank, alpha=setup.lora_alpha)
+    model = TunedModel.of(
+        replace(request, batch_norm="frozen"), LinearHead(start["head.weight"], start["head.bias"]), module
+    )
+    # In one layout: a direction's numbers belong to the elements in the order of a contiguous tensor.
+    model = model.to(device, DTYPES[setup.dtype]).to(memory_format=torch.contiguous_format)
+    with torch.no_grad():  # a float64 start keeps all its digits, which TunedModel rounds to float32
+        model.head.weight.copy_(start["head.weight"])
+        model.head.bias.copy_(start["head.bias"])
+    return model
+
+
+def make_replica(setup: MezoSetup, model: TunedModel) -> Replica:
+    """Return the replica that a model at the start is, with what is tuned of it.
+
+    Raises
+    ------
+    ValueError
+        If nothing of the model fits what is to be tuned.
+    """
+    names = tuned_names(model, setup.tuned)
+    if not setup.request.tune_bias:
+        names = tuple(name for name in names if name != "head.bias")
+    return Replica(
+        model,
+        names,
+        num_directions=setup.num_directions,
+        epsilon=setup.epsilon,
+        directions=Directions(setup.distribution),
+    )

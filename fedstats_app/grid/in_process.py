@@ -1,0 +1,216 @@
+"""InProcessGrid: SuperNodes that are objects of this process."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import torch
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+
+FIRST_NODE_ID = 1000
+# What Flower answers for a ClientApp that raised.
+CLIENT_APP_RAISED = 2
+# Who waits for a reply looks up so often: on Windows a thread that waits without an end hears no Ctrl-C.
+SECONDS_PER_WAIT = 0.5
+
+App = Callable[[Message, Context], Message]
+
+
+class InProcessGrid(Grid):
+    """Calls a ClientApp for each message, one after another in their order, in a thread beside the server's.
+
+    Clients compute while the server adds up what others sent. Every message is copied on its way, and each node's state
+    is kept between messages, as Flower's simulation does it. Whoever makes it is to :meth:`close` it.
+
+    Parameters
+    ----------
+    app : callable
+        The ClientApp.
+    supernodes : int
+        How many nodes there are; each hosts its share of the run's partitions.
+    run_id : int
+        Of the run.
+    run_config : mapping
+        Of the run, with all defaults.
+    """
+
+    def __init__(self, app: App, supernodes: int, run_id: int, run_config: Mapping[str, str | int | float | bool]):
+        self._app = app
+        self._contexts = {
+            FIRST_NODE_ID + node: Context(
+                run_id,
+                FIRST_NODE_ID + node,
+                {"partition-id": node, "num-partitions": supernodes},
+                RecordDict(),
+                dict(run_config),
+            )
+            for node in range(supernodes)
+        }
+        # Messages that nobody has begun with, the one that is being answered, and replies that nobody has fetched.
+        self._waiting: dict[str, Message] = {}
+        self._begun = ""
+        self._replies: dict[str, Message] = {}
+        self._changed, self._closed = threading.Condition(), False
+        self._failure: BaseException | None = None
+        self._worker: threading.Thread | None = None
+        self._torch_threads = torch.get_num_threads()
+        self._ids = itertools.count(1)
+        self._run: object = None
+
+    def set_run(self, run: object) -> None:
+        """Set the run."""
+        self._run = run
+
+    @property
+    def run(self) -> object:  # type: ignore[override]  # Flower's own type is not public
+        """The run."""
+        return self._run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Return a message to a node."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of all nodes."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Take messages to nodes, and return their ids; one to nobody is left out, as in Flower's simulation."""
+        taken = {}
+        for msg in messages:
+            self._name(msg)
+            if msg.metadata.dst_node_id in self._contexts:
+                taken[msg.metadata.message_id] = copied(msg)
+        with self._changed:
+            self._waiting |= taken
+            self._changed.notify_all()
+        if taken and self._worker is None:
+            self._worker = threading.Thread(target=self._work, name="fedstats-clients", daemon=True)
+            self._worker.start()
+        return list(taken)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        """Yield the replies to messages that are there; where there is none, wait for one that will come.
+
+        Raises
+        ------
+        BaseException
+            What the ClientApp raised where it was no error but an end, such as KeyboardInterrupt.
+        """
+        asked = list(message_ids)
+        with self._changed:
+            while not (ready := [one for one in asked if one in self._replies]):
+                if self._failure is not None:
+                    raise self._failure
+                if not any(one in self._waiting or one == self._begun for one in asked):
+                    return
+                self._changed.wait(SECONDS_PER_WAIT)
+        for message_id in ready:
+            yield self._replies.pop(message_id)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send messages and return the replies that are there within so many seconds, by default all."""
+        waiting, replies = self.push_messages(messages), []
+        until = None if timeout is None else time.monotonic() + timeout
+        while waiting and (until is None or time.monotonic() < until):
+            replies += (new := list(self.pull_messages(waiting)))
+            waiting = waiting[len(new) :]
+        return replies
+
+    def close(self) -> None:
+        """Begin with no further message, and end what is under way, as Ctrl-C would where it is the main thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._worker is None:
+            return
+        if self._begun:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(self._worker.ident or 0), ctypes.py_object(KeyboardInterrupt)
+            )
+        self._worker.join()
+
+    def _work(self) -> None:
+        """Answer messages until the grid is closed or one ends it all."""
+        torch.get_num_threads()  # asked for the first time, torch sets it to what another thread has last set
+        torch.set_num_threads(self._torch_threads)
+        try:
+            while (msg := self._next()) is not None:
+                reply = self._reply(msg)
+                with self._changed:
+                    self._replies[self._begun], self._begun = reply, ""
+                    self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001  # the server's thread raises it
+            with self._changed:
+                self._failure, self._begun = error, ""
+                self._changed.notify_all()
+
+    def _next(self) -> Message | None:
+        """Return the message whose turn it is, once there is one; None where the grid is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._waiting)
+            if self._closed:
+                return None
+            self._begun = next(iter(self._waiting))
+            return self._waiting.pop(self._begun)
+
+    def _reply(self, msg: Message) -> Message:
+        """Return what the ClientApp answers; what it raises is an error reply, and leaves its node's state."""
+        node = self._contexts[msg.metadata.dst_node_id]
+        state, run_config = copied_content(node.state), dict(node.run_config)
+        context = Context(node.run_id, node.node_id, dict(node.node_config), state, run_config)
+        try:
+            answer = self._app(msg, context)
+            content = copied_content(answer.content) if answer.has_content() else answer.error
+        except Exception as error:  # noqa: BLE001  # Flower catches as widely
+            content = Error(code=CLIENT_APP_RAISED, reason=f"{type(error)}:<'{error}'>")
+        else:
+            node.state = context.state
+        reply = Message(content, reply_to=msg)
+        self._name(reply)
+        return reply
+
+    def _name(self, msg: Message) -> None:
+        give_id(msg, f"message-{next(self._ids)}")
+
+
+def give_id(msg: Message, message_id: str) -> None:
+    """Give a message its id, as Flower's SuperLink does; Flower has no public way."""
+    msg.metadata.__dict__["_message_id"] = message_id
+
+
+def copied(msg: Message) -> Message:
+    """Return a message as its receiver gets it: nothing of it is shared with the sender."""
+    data = msg.metadata
+    content = copied_content(msg.content)
+    made = Message(content, data.dst_node_id, data.message_type, ttl=data.ttl, group_id=data.group_id)
+    give_id(made, data.message_id)
+    return made
+
+
+def copied_content(content: RecordDict) -> RecordDict:
+    """Return a deep copy.
+
+    Flower's own bytes of a message would do the same with several copies, and not beyond 2 GB. The bytes of arrays are
+    copied too: they cannot be changed as such, but a tensor that is made over them could change them.
+    """
+    made = RecordDict()
+    for name, record in content.items():
+        if isinstance(record, ArrayRecord):
+            made[name] = ArrayRecord({key: _copied_array(array) for key, array in record.items()})
+        else:
+            # Their values are numbers, texts, bytes, and lists of those.
+            made[name] = copy.deepcopy(record)
+    return made
+
+
+def _copied_array(array: Array) -> Array:
+    return Array(array.dtype, array.shape, array.stype, bytes(memoryview(array.data)))

@@ -1,0 +1,255 @@
+"""The results of a run as plain-text tables for the terminal: methods, trainings, personal models."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+
+from fedstats_app.methods import display_name
+from fedstats_app.report.method_result import MethodResult
+from fedstats_app.report.personal_result import PersonalResult
+from fedstats_app.report.text_columns import GAP, WIDTH, aligned, bytes_with_unit, cut, ruled, three_figures, widths_of
+from fedstats_app.report.training_record import TrainingResult, decline, random_head_training
+
+_METHOD_HEADINGS = (
+    "method",
+    "accuracy",
+    "balanced",
+    "macro F1",
+    "each sent",
+    "all sent (MB)",
+    "solve (s)",
+    "ridge",
+    "condition",
+    "regulariser",
+)
+_LEFT_ALIGNED = {0, 9}
+
+
+def results_table(rows: Sequence[MethodResult], num_sent: int | None = None) -> str:
+    """Lay out one line per method: accuracy, what it costs to send, time to solve, regulariser.
+
+    "balanced" is the balanced accuracy, in per cent as the macro F1. "each sent" is what one client sends, a mean, "all
+    sent" what all of them do; "ridge" is what was added to the diagonal in all, "condition" the condition number of the
+    matrix that was solved. Bytes are as sent, in decimal units (1 MB = 10^6 bytes): what the method alone would cost.
+
+    Parameters
+    ----------
+    rows : sequence of MethodResult
+        In the order they are to be shown.
+    num_sent : int, optional
+        Clients that sent the bytes; by default those behind the head, of whom some may be an earlier run's.
+
+    Returns
+    -------
+    str
+        ASCII lines of at most 120 columns (but for names outside ASCII), numbers aligned right, no final line break.
+    """
+    cells = [_method_cells(row, row.num_clients if num_sent is None else num_sent) for row in rows]
+    widths = widths_of([_METHOD_HEADINGS, *cells])[:-1]
+    text_width = max(len(_METHOD_HEADINGS[-1]), WIDTH - sum(widths) - len(GAP) * len(widths))
+    widths.append(text_width)
+    body = [
+        line
+        for row in cells
+        for line in _method_lines(row[:-1], textwrap.wrap(row[-1], text_width, break_on_hyphens=False) or [""], widths)
+    ]
+    return ruled([aligned(_METHOD_HEADINGS, widths, _LEFT_ALIGNED)], body)
+
+
+def _method_cells(row: MethodResult, num_sent: int) -> tuple[str, ...]:
+    return (
+        display_name(row.method),
+        *("-" if share is None else f"{100 * share:.2f}" for share in (row.accuracy, row.macro_accuracy, row.macro_f1)),
+        "-" if num_sent == 0 else bytes_with_unit(row.wire_bytes / num_sent),
+        three_figures(row.wire_bytes / 1e6),
+        f"{row.solve_seconds:.2f}",
+        "-" if row.ridge_effective is None else f"{row.ridge_effective:.3g}",
+        "-" if row.condition_number is None else f"{row.condition_number:.1e}",
+        row.regulariser or "-",
+    )
+
+
+def _method_lines(numbers: Sequence[str], texts: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Give a row, and further lines for the regulariser where it does not fit."""
+    blank = [""] * len(numbers)
+    return [aligned([*(blank if index else numbers), text], widths, _LEFT_ALIGNED) for index, text in enumerate(texts)]
+
+
+_TRAINING_HEADINGS = ("training", "start", "final", "best", "rounds", "MB", "rounds", "MB", "passes", "seconds")
+# First column of a group, the one after its last, and what stands above them.
+_GROUPS: tuple[tuple[int, int, str], ...] = (
+    (1, 4, "accuracy (%)"),
+    (4, 6, "in all"),
+    (6, 9, "to the random head's final accuracy"),
+)
+_LONGEST_TRAINING = 28
+_NEVER = "never"
+
+
+def training_table(results: Sequence[TrainingResult]) -> str:
+    """Lay out one line per training: accuracy, cost, and what it took to get as far as a random head did in the end.
+
+    In brackets is the share of what the random head of the same stage took to get there first. Megabytes (10^6 bytes)
+    are up and down of all clients, with those of the closed-form stage, and so are the forward passes of samples
+    through the backbone, of which a backward pass counts as two. Without a random head that was evaluated there is
+    nothing to compare with, and no column for it. Below the table stands which trainings left a head
+    that is less accurate than their start or their best round.
+
+    Parameters
+    ----------
+    results : sequence of TrainingResult
+        In the order they are to be shown.
+
+    Returns
+    -------
+    str
+        ASCII lines of at most 120 columns (but for names outside ASCII), no final line break.
+    """
+    references = [random_head_training(result.stage, results) for result in results]
+    table: list[tuple[str, ...]] = [_TRAINING_HEADINGS, *map(_training_cells, results, references)]
+    groups = _GROUPS
+    if not any(reference and reference.final_accuracy is not None for reference in references):
+        (first, after, _), groups = _GROUPS[-1], _GROUPS[:-1]
+        table = [line[:first] + line[after:] for line in table]
+    widths = widths_of(table)
+    head, *body = (aligned(line, widths, {0}) for line in table)
+    return "\n".join([ruled([_group_line(widths, groups), head], body), *_declines(results)])
+
+
+def _declines(results: Sequence[TrainingResult]) -> list[str]:
+    """Return below the table, for every training that left a worse head than it had before, by how much."""
+    return [
+        line
+        for result in results
+        if (worse := decline(result))
+        for line in textwrap.wrap(f"* {cut(result.name, _LONGEST_TRAINING)}: {worse}", 120, subsequent_indent="  ")
+    ]
+
+
+def _training_cells(result: TrainingResult, reference: TrainingResult | None) -> tuple[str, ...]:
+    return (
+        cut(result.name, _LONGEST_TRAINING),
+        _per_cent(result.start_accuracy),
+        _per_cent(result.final_accuracy),
+        _per_cent(result.best_accuracy),
+        str(result.num_rounds),
+        _megabytes(result.cumulative_bytes()[-1]),
+        *_costs_to_reference(result, reference),
+        _whole(result.seconds),
+    )
+
+
+def _costs_to_reference(result: TrainingResult, reference: TrainingResult | None) -> tuple[str, str, str]:
+    target = None if reference is None else reference.final_accuracy
+    if reference is None or target is None:
+        return "-", "-", "-"
+    return (
+        _with_share(result.rounds_to(target), reference.rounds_to(target), _whole),
+        _with_share(result.bytes_to(target), reference.bytes_to(target), _megabytes),
+        _with_share(result.forward_passes_to(target), reference.forward_passes_to(target), _whole),
+    )
+
+
+def _with_share(cost: int | None, whole: int | None, text: Callable[[float], str]) -> str:
+    if cost is None:
+        return _NEVER
+    return f"{text(cost)} ({100 * cost / whole:.0f}%)" if whole else text(cost)
+
+
+def _whole(number: float) -> str:
+    """Give 8,000, but 2.4e+06."""
+    return f"{number:,.0f}" if number < 999_999.5 else f"{number:.3g}"
+
+
+def _megabytes(number: float) -> str:
+    return three_figures(number / 1e6) if number < 999_999.5e6 else f"{number / 1e6:.3g}"
+
+
+def _per_cent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f}"
+
+
+def _group_line(widths: Sequence[int], groups: Sequence[tuple[int, int, str]]) -> str:
+    """Write each group's name above the middle of its columns, dashed to both sides."""
+    ends = [sum(widths[:column]) + len(GAP) * column for column in range(len(widths) + 1)]
+    line = ""
+    for first, after, name in groups:
+        line = line.ljust(ends[first]) + f" {name} ".center(ends[after] - ends[first] - len(GAP), "-")
+    return line
+
+
+_PERSONAL_HEADINGS = (
+    "personal models",
+    "mean (%)",
+    "deviation",
+    "pooled (%)",
+    "clients",
+    "failed",
+    "MB down",
+    "MB up",
+    "passes",
+    "seconds",
+)
+_NAMES = {
+    "local-only": "local training only",
+    "one-shot": "FedCGS one-shot",
+    "one-shot-sum": "FedCGS one-shot, eq. 12",
+    "fedavg": "FedAvg",
+    "fedavg-ft": "FedAvg, fine-tuned",
+    "fedproto": "FedProto",
+}
+_LONGEST_APPROACH = 26
+
+
+def approach_name(approach: str) -> str:
+    """Spell an approach for people: "closed form, Fed3R" for `closed-form-fed3r`; an unknown name stays as it is."""
+    for prefix, words in (("global-", "global head, "), ("closed-form-", "closed form, ")):
+        if approach.startswith(prefix):
+            return words + display_name(approach.removeprefix(prefix))
+    return _NAMES.get(approach, approach)
+
+
+def personal_table(results: Sequence[PersonalResult]) -> str:
+    """Lay out one line per approach, and below them what else happened.
+
+    "mean" and "deviation" are over the clients' accuracies on their own test samples, every client counting alike;
+    "pooled" is the share of all these samples that is predicted right. Megabytes (10^6 bytes) are those of all
+    clients, and so are the forward passes of samples through the backbone, of which a backward pass counts as two.
+
+    Parameters
+    ----------
+    results : sequence of PersonalResult
+        In the order they are to be shown.
+
+    Returns
+    -------
+    str
+        ASCII lines of at most 120 columns (but for names outside ASCII and costs beyond 10^12), no final line break.
+    """
+    rows = [_personal_cells(result) for result in results]
+    widths = widths_of([_PERSONAL_HEADINGS, *rows])
+    head, *body = (aligned(line, widths, {0}) for line in (_PERSONAL_HEADINGS, *rows))
+    notes = [
+        line
+        for result in results
+        for note in result.notes
+        for line in textwrap.wrap(f"{approach_name(result.approach)}: {note}", WIDTH, subsequent_indent=GAP)
+    ]
+    return "\n".join([ruled([head], body), *notes])
+
+
+def _personal_cells(result: PersonalResult) -> tuple[str, ...]:
+    tested = bool(result.num_test)
+    return (
+        cut(approach_name(result.approach), _LONGEST_APPROACH),
+        f"{100 * result.mean:.2f}" if tested else "-",
+        f"{100 * result.std:.2f}" if tested else "-",
+        f"{100 * result.weighted_mean:.2f}" if tested else "-",
+        f"{len(result.num_test):,}",
+        f"{len(result.failures):,}" if result.failures else "-",
+        three_figures(result.bytes_down / 1e6),
+        three_figures(result.bytes_up / 1e6),
+        f"{result.forward_passes:,}" if result.forward_passes < 1e6 else f"{result.forward_passes:.3g}",
+        f"{result.seconds:,.0f}",
+    )

@@ -1,0 +1,225 @@
+"""Training by gradients: Flower's strategies over the clients' SGD, with checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord
+
+from fedstats_app.fedmezo.measures import best_temperature
+from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.grid.evaluation import evaluate_model_on_clients
+from fedstats_app.report.training_record import TrainingResult
+from fedstats_app.server.training.probe_start import asked_losses, divided, found_options
+from fedstats_app.server.training.session import Session
+from fedstats_app.server.training.training import Training
+from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
+from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
+from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
+from fedstats_app.strategies.update_limits import UpdateLimits
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.options import OptimizerOptions
+from fedstats_app.wire.arrays import to_record, to_tensors
+from fedstats_app.wire.training import EvaluationCounts
+
+_COSTS = ("bytes_up", "bytes_down", "bytes_catch_up")
+
+
+class GradientTraining(Training):
+    """What is trained goes down to the clients and comes back in every round.
+
+    Parameters
+    ----------
+    session : Session
+        What it is given.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        if self.on_features:
+            self.request = replace(self.request, options=found_options(session))
+        self.learning_rate = self.request.options.learning_rate
+        self.repeats = self.request.options.epochs
+        self._checkpoints: Path = session.folder.path / "checkpoints" / session.name
+        # The clients' least loss with the solved head, where they were asked.
+        self._start_loss: float | None = None
+        # Where the model of the best round is, if that is to be kept, and how good it is.
+        self._best_folder, self._best = self._checkpoints.with_name(f"{session.name}.best"), -1.0
+
+    def run(self) -> tuple[TrainingResult, TunedModel]:
+        """Train, from the newest checkpoint if there is one."""
+        session = self.session
+        checkpoint = latest_checkpoint(self._checkpoints) if session.resume else None
+        temperature, asked = 1.0, None
+        if checkpoint is not None:
+            temperature, self._start_loss = (checkpoint.metadata[key] for key in ("temperature", "start_loss"))
+        elif self.on_features and not session.made and session.tuning.temperature == "auto":
+            losses, asked = asked_losses(session, session.head.head)
+            temperature, self._start_loss = best_temperature(losses), min(losses)
+            session.progress.say(
+                f"{session.name}: the head's logits are divided by {temperature:.4g}, where the clients' loss is least"
+            )
+        self._build(temperature)
+        self.announce(self.size)
+        done = 0 if checkpoint is None else checkpoint.round
+        if checkpoint is None:
+            costs = {} if asked is None else {key: getattr(asked, key) for key in _COSTS}
+            self.record(0, {} if asked is None else asked.failures, **costs)
+        else:
+            self._take(to_record(checkpoint.arrays))
+            load_optimizer_state(self._inner, checkpoint.optimizer)
+            self.stopped = str(checkpoint.metadata["stopped"])
+            self.take_up(done)
+            self._strategy.first_round = done + 1
+            best = latest_checkpoint(self._best_folder)
+            self._best = -1.0 if best is None else float(best.metadata["accuracy"])
+        self._strategy.on_round = self._after_round
+        if done < session.tuning.num_server_rounds and not self.stopped:
+            self._strategy.start(session.grid, self._arrays, session.tuning.num_server_rounds - done)
+        if self._best >= 0.0:
+            self._take_best()
+        elif session.tuning.keep == "auto" and self._start_loss is not None:
+            self._keep_start_unless_better(self._start_loss)
+        return self.result(), self.model
+
+    def _keep_start_unless_better(self, before: float) -> None:
+        """Go back to the start where the clients' loss on their training samples, at its best temperature, is no less.
+
+        Many samples at each site tell that a drift between sites took more than training gave, and none is held out.
+        """
+        session, last = self.session, self.rounds[-1]
+        try:
+            losses, asked = asked_losses(session, self.model.to_head(session.head.head.present))
+        except TooFewClients as error:
+            self.notes.append(f"whether the clients' loss fell is not known: {error}")
+            return
+        costs = {name: getattr(last, name) + getattr(asked, name) for name in _COSTS}
+        self.rounds[-1] = replace(last, **costs)
+        session.folder.append_round(self.rounds[-1])
+        told = f"{before:.4f} at the start, {min(losses):.4f} after round {last.round}"
+        session.progress.say(f"{session.name}: the clients' loss on their training samples is {told}")
+        if min(losses) >= before and last.round:
+            self.kept_round = 0
+            self._take(self._start_arrays)
+            self.notes.append(f"the start was kept, because the clients' loss did not fall: {told}")
+
+    def _take_best(self) -> None:
+        """Go back to the model of the round that did best on what clients hold out."""
+        best = latest_checkpoint(self._best_folder)
+        if best is None or best.round == self.rounds[-1].round:
+            return
+        self.kept_round = best.round
+        self._take(to_record(best.arrays))
+        told = "" if self._test is not None else "; the same samples tell its accuracy, which so is a little too good"
+        self.notes.append(
+            f"the model of round {best.round} of {self.rounds[-1].round} was kept, which was right on "
+            f"{100 * self._best:.2f}% of what clients hold out{told}"
+        )
+
+    def _build(self, temperature: float) -> None:
+        """Make the model from the start, whose logits are divided by a temperature first, and the strategy."""
+        session, request, self.start_temperature = self.session, self.request, temperature
+        head = divided(session.head.head, temperature)
+        self.model = TunedModel.of(request, head, session.backbone.module).to(session.backbone.device)
+        trained = self.model.trained_state()
+        self.size = sum(tensor.numel() for tensor in trained.values())
+        # What of the head clients need and is not trained.
+        self._fixed = {
+            name: torch.nan_to_num(tensor.detach().float(), neginf=0.0)
+            for name, tensor in {"head.weight": head.weight, "head.bias": head.bias}.items()
+            if name not in trained
+        }
+        self._arrays = self._start_arrays = to_record(trained)
+        optimizer = session.options(OptimizerOptions)
+        self._inner = make_optimizer(optimizer, buffers=self.model.buffer_names)
+        self._strategy = FineTuning(
+            self._inner,
+            request,
+            session.clients,
+            fixed=self._fixed,
+            fraction=session.tuning.fraction_tune,
+            min_clients=session.min_clients,
+            limits=UpdateLimits(optimizer.update_clip, optimizer.update_outlier, session.tuning.max_tuning_share),
+            rate_factor=session.tuning.rate_factor,
+        )
+
+    def score(self, number: int) -> tuple[float | None, float | None]:
+        """As the base; where stage 1 scored the head as training would, nobody is asked again."""
+        known = self.session.known_score
+        # Stage 1 scored at temperature 1, on features that only a probe sees too where they are in half precision.
+        as_in_training = self.request.temperature == self.start_temperature == 1.0 and (
+            self.on_features or self.session.backbone.autocast == "none"
+        )
+        return known if number == 0 and known is not None and as_in_training else super().score(number)
+
+    def record(self, number: int, failures: Mapping[int, str], **costs: Any) -> None:
+        """As the base; the best model so far is written down where that is the one to keep."""
+        super().record(number, failures, **costs)
+        accuracy = self.rounds[-1].held_out_accuracy
+        if accuracy is not None and accuracy > self._best:
+            self._best = accuracy
+            save_checkpoint(self._best_folder, number, to_tensors(self._arrays), {}, {"accuracy": accuracy})
+
+    def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
+        """Return how the model of a round does on what clients hold out, and why some did not say."""
+        session = self.session
+        return evaluate_model_on_clients(session.grid, self.request, session.clients, self._arrays, self._fixed, number)
+
+    def _after_round(self, outcome: TrainingRound) -> bool:
+        """Evaluate, record, write a checkpoint; return whether to stop."""
+        number, tuning = outcome.server_round, self.session.tuning
+        self._take(outcome.arrays)
+        self.name_left_out(outcome.left_out)
+        for client, times in outcome.clipped.items():
+            line = (
+                f"round {number}: the update of client {client}, {times:.3g} times as long as is usual, was shortened"
+            )
+            self.session.progress.say(f"{line} (update-clip)")
+        self.record(
+            number,
+            outcome.failures,
+            train_loss=outcome.train_loss,
+            num_clients=len(outcome.num_examples),
+            bytes_up=outcome.bytes_up,
+            bytes_down=outcome.bytes_down,
+            forward_passes=self._forward_passes(outcome),
+            seconds=outcome.seconds,
+        )
+        stop = self.is_due(number) and self.stop_at_plateau()
+        last = number == tuning.num_server_rounds
+        if tuning.checkpoint_every and (stop or last or number % tuning.checkpoint_every == 0):
+            save_checkpoint(
+                self._checkpoints,
+                number,
+                to_tensors(outcome.arrays),
+                optimizer_state(self._inner),
+                {
+                    "name": self.session.name,
+                    "stopped": self.stopped,
+                    "temperature": self.start_temperature,
+                    "start_loss": self._start_loss,
+                },
+            )
+        return stop
+
+    def _forward_passes(self, outcome: TrainingRound) -> int:
+        """Return the backbone's passes over samples: a probe makes one, once, where stage 1 did not; a backward is two.
+
+        Whatever a cache may have saved besides is luck and does not count.
+        """
+        if not self.on_features:
+            return self.session.trainer.passes * self.repeats * sum(outcome.num_examples.values())
+        if not self.session.made:
+            return 0
+        number, strategy = outcome.server_round, self._strategy
+        before = {client for earlier in range(1, number) for client in strategy.participants(earlier)}
+        return sum(self.session.clients[client] for client in set(strategy.participants(number)) - before)
+
+    def _take(self, arrays: ArrayRecord) -> None:
+        """Go on with the model of a round."""
+        self._arrays = arrays
+        self.model.load_trained_state(to_tensors(arrays))

@@ -1,0 +1,210 @@
+"""Training by FedMeZO: the log in the run folder, the server's own replica, what it all cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstats_app.fedmezo.log import TrainingFiles, UpdateLog
+from fedstats_app.fedmezo.lora import merge_lora
+from fedstats_app.fedmezo.options import FedMeZOOptions
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
+from fedstats_app.grid.evaluation import sum_evaluations
+from fedstats_app.grid.mezo_exchange import Asked, together
+from fedstats_app.report.training_record import TrainingResult
+from fedstats_app.server.training.session import Session
+from fedstats_app.server.training.training import Training
+from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
+from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO
+from fedstats_app.strategies.mezo_round import MezoRound
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.request import TrainingRequest, Tune
+from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
+from fedstats_app.wire.reading import to_values
+from fedstats_app.wire.training import EvaluationCounts
+
+FOLDER = "mezo"
+# In which rounds the learning rate was changed, and to what.
+RATES = "rates.json"
+# Beside the setup, in what the training starts from.
+_RATE, _TEMPERATURE = "learning-rate", "temperature-of-start"
+
+
+class MezoTraining(Training):
+    """Seeds go down and scalars come back; the model is its start and a log. When done it is in float32.
+
+    Parameters
+    ----------
+    session : Session
+        What it is given.
+    """
+
+    replica: Replica
+    start_tensors: dict[str, Tensor]
+    strategy: FedMeZO
+
+    def __init__(self, session: Session) -> None:
+        self.options = session.options(FedMeZOOptions)
+        tune: Tune = "probe" if self.options.tune == "head" else "full"
+        super().__init__(replace(session, request=replace(session.request, tune=tune, options=LocalOptions())))
+        session = self.session
+        self.setup = _setup(self.options, self.request)
+        self.repeats = self.size = self.setup.num_directions
+        self.files = TrainingFiles(session.folder.path / FOLDER / session.name)
+        dtype = torch.float64 if self.options.dtype == "float64" else torch.float32
+        head = session.head.head
+        start_of = {"head.weight": head.weight, "head.bias": torch.nan_to_num(head.bias, neginf=0.0)}
+        self._take_start({key: tensor.to(dtype) for key, tensor in start_of.items()})
+
+    def run(self) -> tuple[TrainingResult, TunedModel]:
+        """Train, going on after the last round in the log if there is one."""
+        session = self.session
+        self.announce(sum(one.numel() for one in self.replica.parameters.values()))
+        if not (session.resume and self._resumed()):
+            self._begin()
+        self.strategy.on_round = self._after_round
+        left = session.tuning.num_server_rounds - len(self.strategy.log)
+        if left > 0 and not self.stop_at_plateau():
+            self.strategy.start(session.grid, num_rounds=left)
+            if self.strategy.stalled_rounds >= STALLED_ROUNDS:
+                self.stopped = "the loss no longer changes along any direction"
+        self._synchronise()
+        model = self.model.float()
+        if model.backbone is not None:
+            merge_lora(model.backbone)
+        return self.result(), model
+
+    # Before the first round and after the last one
+
+    def _take_start(self, start: dict[str, Tensor], **kept: Any) -> None:
+        """Build the server's replica of a start, and the strategy, perhaps with a log and rates to go on from."""
+        session, options = self.session, self.options
+        self.start_tensors = start
+        backbone = session.backbone
+        self.model = build_model(self.setup, start, backbone.module, backbone.feature_dim, backbone.device)
+        self.replica = make_replica(self.setup, self.model)
+        given = None if options.learning_rate == "auto" else options.learning_rate
+        self.strategy = FedMeZO(
+            self.setup,
+            start,
+            session.clients,
+            **{"learning_rate": given, **kept},
+            replica=self.replica,
+            fraction=session.tuning.fraction_tune,
+            min_clients=session.min_clients,
+            weighting=options.weighting,
+            clip=options.clip,
+            outlier=options.outlier,
+            max_share=session.tuning.max_tuning_share,
+            guarded=options.learning_rate == "auto",
+            training=session.number,
+        )
+
+    def _begin(self) -> None:
+        """Find temperature and learning rate if they are to be found, keep the start, record it as round 0."""
+        session, say, asked = self.session, self.session.progress.say, []
+        temperature = 1.0 if session.made else self.options.temperature
+        if temperature == "auto":
+            temperature, answers = self.strategy.measure_temperature(session.grid)
+            asked.append((1, answers))
+            say(f"{session.name}: the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
+        self.start_temperature = temperature
+        if temperature != 1.0:
+            self._take_start({key: tensor / temperature for key, tensor in self.start_tensors.items()})
+        if self.strategy.learning_rate is None:
+            asked.append((1 + 2 * CURVATURE_DIRECTIONS, self.strategy.measure_learning_rate(session.grid)))
+            say(f"{session.name}: fedmezo-learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
+        found = {_RATE: self.strategy.learning_rate, _TEMPERATURE: temperature}
+        self.files.save_start({**to_values(self.setup), **found}, self.start_tensors)
+        passes = sum(times * sum(one.num_examples for one in answers.of.values()) for times, answers in asked)
+        self._record(0, together([answers for _, answers in asked]), passes)
+
+    def _resumed(self) -> bool:
+        """Take the training that was interrupted up as its log has it; return whether it had begun."""
+        kept = self.files.load_start()
+        if kept is None:
+            return False
+        last = max((one.round for one in self.recorded()), default=0)
+        updates = self.files.load_log(self.setup.num_directions)[:last]
+        self.files.replace_log(updates)
+        self.take_up(len(updates))
+        path = self.files.folder / RATES
+        changed = read_json_file(path) if path.is_file() else {}
+        rates = {int(number): float(rate) for number, rate in changed.items() if int(number) <= len(updates)}
+        log = UpdateLog(self.setup.num_directions, updates)
+        self.start_temperature = float(kept[0].get(_TEMPERATURE, 1.0))
+        self._take_start(kept[1], learning_rate=float(kept[0][_RATE]), log=log, rates=rates)
+        return True
+
+    def _synchronise(self) -> None:
+        """Bring every replica to the end, and say how many are there."""
+        session, asked = self.session, self.strategy.synchronise(self.session.grid)
+        confirmed, total = len(asked.of), len(session.clients)
+        digest = self.replica.digest().hex()
+        note = f"{confirmed} of {total} replicas are bit-identical in the end, digest {digest}"
+        session.progress.say(f"{session.name}: {note}")
+        for client, reason in list(asked.failures.items())[:3]:
+            session.progress.say(f"{session.name}: client {client} is not among them: {reason}")
+        num_bytes = asked.bytes_down + asked.bytes_up + asked.bytes_catch_up
+        self.notes.append(f"{note}; telling them took {num_bytes} bytes, which are not in the rounds")
+
+    # A round
+
+    def _after_round(self, outcome: MezoRound) -> bool:
+        """Evaluate, record, write the log; return whether to stop."""
+        number, say = outcome.server_round, self.session.progress.say
+        for client, reason in outcome.asked.replayed.items():
+            say(f"round {number}: client {client} was brought up to date by the log: {reason}")
+        for client in outcome.clipped:
+            say(f"round {number}: scalars of client {client} were cut (fedmezo-clip)")
+        if number in self.strategy.rates:
+            rates = {str(changed): rate for changed, rate in self.strategy.rates.items()}
+            self.files.write(RATES, to_json_with_digest(rates, indent=None).encode())
+            rate = self.strategy.rates[number]
+            say(f"round {number}: by the slopes of the last rounds the learning rate is now {rate:.4g}")
+        self.name_left_out(outcome.left_out)
+        used = sum(min(self.setup.batch_size or n, n) for n in outcome.num_examples.values())
+        passes = self.session.trainer.passes * self.setup.num_directions * used
+        self._record(number, outcome.asked, passes, num_clients=len(outcome.num_examples), seconds=outcome.seconds)
+        self.files.extend_log([outcome.update], number)
+        return self.is_due(number) and self.stop_at_plateau()
+
+    def _record(self, number: int, asked: Asked, passes: int, *, num_clients: int = 0, seconds: float = 0.0) -> None:
+        if self.on_features:
+            # The head alone takes the features that stage 1 has computed, or that are computed now, once.
+            passes = sum(self.session.clients.values()) if self.session.made and number == 0 else 0
+        self.record(
+            number,
+            asked.failures,
+            num_clients=num_clients,
+            bytes_up=asked.bytes_up,
+            bytes_down=asked.bytes_down,
+            bytes_catch_up=asked.bytes_catch_up,
+            forward_passes=passes,
+            seconds=seconds,
+        )
+
+    def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
+        """Return how the replicas do on what clients hold out, and why some did not say."""
+        messages, _ = self.strategy.evaluation_messages(EVALUATE_MEZO)
+        return sum_evaluations(self.session.grid, messages, self.session.clients, self.request.holdout)
+
+
+def _setup(options: FedMeZOOptions, request: TrainingRequest) -> MezoSetup:
+    return MezoSetup(
+        request,
+        tuned=options.tune,
+        epsilon=options.probe_distance,
+        num_directions=options.num_z,
+        distribution=options.directions,
+        dtype=options.dtype,
+        batch_size=options.batch_size,
+        own_batches=options.own_batches,
+        lora_rank=options.lora_rank,
+        lora_alpha=options.lora_alpha,
+    )

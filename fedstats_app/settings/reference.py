@@ -1,0 +1,103 @@
+"""The run-config's lines of pyproject.toml and the page docs/settings.md, both made from the options' records.
+
+Flower reads run-config from pyproject.toml as it is written there, so the records cannot replace these lines; after a
+change of an option they are written anew from a clone's folder:
+
+    python -m fedstats_app.settings.reference --write
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+from fedstats_app.methods import RECORDS
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import Check, Options
+
+PYPROJECT, PAGE = Path("pyproject.toml"), Path("docs/settings.md")
+_HEADER = "[tool.flwr.app.config]"
+_COLUMN, _WIDTH = 36, 120
+_PAGE_HEAD = """# Settings
+
+Written by `python -m fedstats_app.settings.reference --write` from the options' records; a test compares them.
+
+A key is set by `--run-config "key=value"` or in a file of `conf/`. An option without a key, and any other option of a
+method, is set in a variant's name: `method = "fed3r@normalize=false,fed3r"` solves Fed3R both ways in one run. In a
+Strategy class the same options are arguments: `Fed3R(num_classes, normalize=False)`.
+"""
+
+
+def _groups() -> list[tuple[str, Options]]:
+    """List the groups with their titles; the methods' have their paper's spelling."""
+    titles = {record.options: f"{record.display_name} ({record.paper})" for record in RECORDS.values()}
+    made = []
+    for group in AppConfig().groups:
+        first = (type(group).__doc__ or "").split("\n")[0].split(";")[0].rstrip(".")
+        made.append((titles.get(type(group), first), group))
+    return [(title, group) for title, group in made if group.to_config()]
+
+
+def run_config_lines() -> str:
+    """Write every run-config key with its default and its sentence, in groups."""
+    lines = []
+    for title, group in _groups():
+        keys, values = type(group).keys(), group.to_config()
+        own = type(group).run_keys()
+        if own:
+            lines += ["", *textwrap.wrap(title, _WIDTH - 8, initial_indent="# --- ", subsequent_indent="# ")]
+            lines[-1] += " ---"
+        for key in own:
+            start = f"{key} = {json.dumps(values[key])}".ljust(_COLUMN - 1)
+            texts = textwrap.wrap(keys[key].metadata["sentence"], _WIDTH - max(_COLUMN, len(start) + 1) - 2)
+            lines.append(f"{start} # {texts[0]}")
+            lines += [" " * _COLUMN + f"# {text}" for text in texts[1:]]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def with_run_config(pyproject: str) -> str:
+    """Put the lines of :func:`run_config_lines` into the text of pyproject.toml."""
+    before, rest = pyproject.split(f"{_HEADER}\n")
+    after = re.search(r"^\[", rest, flags=re.M)
+    return f"{before}{_HEADER}\n{run_config_lines()}\n{rest[after.start() if after else len(rest) :]}"
+
+
+def page() -> str:
+    """Write the reference page: a table for each group, with default, allowed values and sentence."""
+    parts = [_PAGE_HEAD]
+    for title, group in _groups():
+        rows = ["| Option | Default | Allowed | Meaning |", "|---|---|---|---|"]
+        own = type(group).run_keys()
+        for key, one in type(group).keys().items():
+            record = next((record for record in RECORDS.values() if record.options is type(group)), None)
+            name = key if key in own or record is None else f"{record.name}@{key.removeprefix(group.prefix)}"
+            cells = (
+                f"`{name}`",
+                f"`{json.dumps(one.default)}`",
+                allowed(one.metadata["check"]),
+                one.metadata["sentence"],
+            )
+            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        parts.append(f"## {title}\n\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def allowed(check: Check) -> str:
+    """Say what a check allows, in the words with which it refuses."""
+    try:
+        check(object())
+    except ValueError as error:
+        return str(error).removeprefix("must be ").removeprefix("must ")
+    return ""
+
+
+if __name__ == "__main__":
+    made = {PYPROJECT: with_run_config(PYPROJECT.read_text(encoding="utf-8")), PAGE: page()}
+    if sys.argv[1:] == ["--write"]:
+        for path, text in made.items():
+            path.write_text(text, encoding="utf-8")
+    else:
+        print(made[PAGE])

@@ -1,0 +1,104 @@
+"""What can train from a solved head: one record for each way; the only table of them. No torch is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fedstats_app.training.options import TuningOptions
+
+if TYPE_CHECKING:
+    from fedstats_app.training.request import TrainingRequest
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """One way to train. All that is said of it, and all names that the configuration takes, are derived from this.
+
+    What a client does follows from the request alone.
+
+    Attributes
+    ----------
+    name : str
+        In the configuration, in results and, after the start's, as a file's name.
+    display_name : str
+        For headings.
+    tunes : str
+        What it tunes, for the documents.
+    sent : str
+        What every client sent, for the model card: "clients sent ...".
+    passes : int
+        Forward passes of a sample, by the thesis's formula, in one local epoch or along one direction.
+    request : callable
+        From what all trainings from a head tell clients to what this one does.
+    by_gradient : bool
+        Whether clients run SGD and the option ``optimizer`` has a say; else it is FedMeZO, by differences of losses.
+    problems : callable
+        From the options of training to what in them does not go with it, one line each.
+    """
+
+    name: str
+    display_name: str
+    tunes: str
+    sent: str
+    passes: int
+    request: Callable[[TrainingRequest], TrainingRequest]
+    by_gradient: bool = True
+    problems: Callable[[TuningOptions], list[str]] = lambda tuning: []
+
+    def by(self, optimizer: str) -> str:
+        """Return what moves the weights, by name: the optimiser where the trainer uses it, else the trainer itself."""
+        return optimizer if self.by_gradient else self.name
+
+
+def _problems_of_fedmezo(tuning: TuningOptions) -> list[str]:
+    problems = []
+    if tuning.batch_norm != "frozen":
+        problems.append(f"batch-norm: fedmezo needs frozen running statistics, got {tuning.batch_norm!r}")
+    if tuning.keep == "best":
+        problems.append(f"keep: fedmezo's nodes all have the last round's model, got {tuning.keep!r}")
+    return problems
+
+
+# In the order of the documents.
+PROBE = Trainer(
+    name="probe",
+    display_name="linear probing",
+    tunes="the head, on features of the frozen backbone that are computed once",
+    sent="trained weights of the head in every round",
+    passes=1,
+    request=lambda request: replace(request, tune="probe"),
+)
+
+FULL = Trainer(
+    name="full",
+    display_name="fine-tuning",
+    tunes="backbone and head",
+    sent="trained weights of network and head in every round",
+    passes=3,
+    request=lambda request: replace(request, tune="full"),
+)
+
+FEATURES = Trainer(
+    name="features",
+    display_name="fine-tuning under a fixed head",
+    tunes="the backbone under a fixed head",
+    sent="trained weights of the network in every round",
+    passes=3,
+    request=lambda request: replace(request, tune="features"),
+)
+
+FEDMEZO = Trainer(
+    name="fedmezo",
+    display_name="FedMeZO",
+    tunes="[what `fedmezo-tune` names, without gradients](fedmezo.md)",
+    sent="a few numbers in every round (how its loss changes along directions drawn from a seed, the number of its "
+    "samples, a digest of its model), and no weights",
+    passes=2,
+    request=lambda request: request,  # what is tuned follows from FedMeZO's own options
+    by_gradient=False,
+    problems=_problems_of_fedmezo,
+)
+
+TRAINERS: dict[str, Trainer] = {one.name: one for one in tuple(globals().values()) if isinstance(one, Trainer)}

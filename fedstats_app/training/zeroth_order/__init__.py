@@ -1,1 +1,0 @@
-"""Zeroth-order tuning: directions, perturbed evaluations, replicas that follow a log of scalars."""

@@ -1,0 +1,88 @@
+"""The bound of features' norms, and the time of a forward pass."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedstats_app.backbones import measurements
+from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
+from fedstats_app.backbones.measurements import feature_norm
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.data.builtin import load_builtin
+from fedstats_app.statistics import FeatureMap, RandomFourierFeatures, RandomProjection
+
+
+@pytest.mark.parametrize("name", ["random:efficientnet_lite0", "random:mobilenet_v2"])
+def test_means_of_a_relu6_are_bounded_by_the_architecture(name: str) -> None:
+    norm = feature_norm(load_backbone(name, input_size=32))
+
+    assert norm.bound == 6.0 * math.sqrt(1280) and "ReLU6" in norm.source
+
+
+def test_no_input_reaches_beyond_a_relu6() -> None:
+    module = efficientnet_lite0().build().eval()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(30.0)
+        features = module(100.0 * torch.randn(2, 3, 32, 32))
+
+    assert 6.0 * math.sqrt(1280) >= float(features.norm(dim=1).max()) > 50.0
+
+
+@pytest.mark.parametrize("name", ["random:tiny", "random:tiny-text"])
+def test_other_networks_are_probed(name: str) -> None:
+    backbone = load_backbone(name)
+    samples = ["a text of the probes' kind", "x " * 60] if backbone.kind == "text" else None
+    images = [load_builtin("train").sample(index) for index in range(0, 8000, 400)] if samples is None else samples
+    longest = max(float(block.norm(dim=1).max()) for block in backbone.extract(images))
+
+    norm = feature_norm(backbone)
+
+    assert longest < norm.bound < 40.0 * longest and "probes" in norm.source
+    assert feature_norm(backbone) == norm
+
+
+def test_an_encoder_that_divides_by_the_length_gives_one() -> None:
+    class Encoder(nn.Module):
+        normalise = True
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return nn.functional.normalize(images.flatten(1)[:, :5] + 3.0, dim=1)
+
+    tiny = load_backbone("random:tiny")
+    backbone = Backbone("unit", Encoder(), tiny.transform, weights_source="none", device="cpu")
+
+    assert feature_norm(backbone).bound == 1.0
+
+
+@pytest.mark.parametrize(
+    "feature_map",
+    [RandomFourierFeatures(50, 0.3, 1), *(RandomProjection(200, 2, one) for one in ("relu", "tanh", "identity"))],
+    ids=str,
+)
+def test_no_map_makes_a_feature_longer_than_it_says(feature_map: FeatureMap) -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(500, 16, generator=generator)
+    features *= 40.0 / features.norm(dim=1, keepdim=True)
+    # The direction that the map stretches most.
+    if isinstance(feature_map, RandomProjection):
+        stretched = RandomProjection(200, 2, "identity")(torch.eye(16))
+        features[0] = 40.0 * torch.linalg.svd(stretched)[0][:, 0]
+
+    longest = float(feature_map(features).norm(dim=1).max())
+
+    assert longest <= feature_map.norm_bound(16, 40.0) <= 3.0 * longest
+
+
+def test_time_is_that_of_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = load_backbone("random:tiny", input_size=16, device="cpu", batch_size=4)
+    clock = iter(np.arange(0, 100, 0.3))
+    monkeypatch.setattr(measurements.time, "perf_counter", lambda: float(next(clock)))
+    # Read at 0.0 (start), 0.3 after one pass, 0.6 after two, which ends it, 0.9 for the total: two passes of four.
+    assert measurements.seconds_per_sample(backbone, backbone.transform.blank()) == pytest.approx(0.9 / 8)

@@ -1,0 +1,150 @@
+"""What answers a message: the installed app, the bundle's, or a refusal."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.supercore.run import Run
+
+from fedstats_app.cli.supernode import flower
+from fedstats_app.cli.supernode.bundle import CodePolicy, RefusedApp
+from fedstats_app.cli.supernode.process import answer
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.choices import REFUSED
+from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.settings.option import ConfigError
+from fedstats_app.wire import QUERY_CLIENTS, read_node_info
+from tests.support.flower import REPOSITORY
+from tests.support.local_grid import instruction
+from tests.support.simulation import site_folder
+
+# Flower's bundle of an app of the same name, which tells on import that it was imported.
+BUILD = """
+import sys
+from pathlib import Path
+from flwr.cli.build import build_fab_from_disk
+sys.stdout.buffer.write(build_fab_from_disk(Path(sys.argv[1])))
+"""
+HOSTILE = """
+import os
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+open({marker!r}, "a").close()
+app = ClientApp()
+
+@app.query("clients")
+def clients(msg, context):
+    context.node_config["data-path"] = "/changed"
+    stolen = {{"files": os.listdir("/"), "any-app": bool(context.node_config.get("any-app"))}}
+    return Message(RecordDict({{"stolen": ConfigRecord(stolen)}}), reply_to=msg)
+"""
+
+
+@pytest.fixture(scope="module")
+def marker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("marker") / "imported"
+
+
+@pytest.fixture(scope="module")
+def bundle(marker: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    root = tmp_path_factory.mktemp("app")
+    for folder in ("fedstats_app", "conf", "docs"):
+        (root / folder).mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (root / name).write_bytes((REPOSITORY / name).read_bytes())
+    for name in ("__init__.py", "server_app.py", "a.json", "a.md"):
+        (root / "fedstats_app" / name).touch()
+    for name in ("conf/a.toml", "docs/a.md"):
+        (root / name).touch()
+    (root / "fedstats_app" / "client_app.py").write_text(HOSTILE.format(marker=str(marker)))
+    return subprocess.run([sys.executable, "-c", BUILD, root], capture_output=True, check=True, timeout=120).stdout
+
+
+@pytest.fixture
+def ask(tmp_path: Path, bundle: bytes, marker: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what answers `query.clients` under a policy, in this process, which keeps its modules."""
+    marker.unlink(missing_ok=True)
+    for name in [name for name in sys.modules if name.split(".")[0] == "fedstats_app"]:
+        monkeypatch.setitem(sys.modules, name, sys.modules[name])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    data = site_folder(tmp_path / "data", ("ant", "bee"), seed=1)
+    context = Context(1, 4, {"data-path": data, "approved-apps": "0"}, RecordDict(), {})
+
+    def asked(policy: CodePolicy, content: bytes = bundle) -> Message:
+        run_config = AppConfig().to_run_config
+        reply = answer(policy, instruction(RecordDict(), QUERY_CLIENTS, 4), context, content, run_config)
+        assert context.node_config == {"data-path": data, "approved-apps": "0"}
+        return reply
+
+    return asked
+
+
+def test_by_default_the_installed_app_answers_and_the_sent_one_is_not_imported(ask: Any, marker: Path) -> None:
+    info = read_node_info(ask(CodePolicy()))
+    assert info.class_names == ("ant", "bee") and not info.any_app
+    assert not marker.exists()
+
+
+def test_an_app_that_is_not_approved_is_refused_and_not_imported(ask: Any, marker: Path) -> None:
+    reply = ask(CodePolicy(frozenset(["0" * 64])))
+    assert reply.error.reason.startswith("RefusedApp: this node's approved-apps must have its SHA-256, which is ")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("any_app", [False, True])
+def test_code_that_the_owner_allows_runs_and_changes_nothing_for_the_next_message(
+    any_app: bool, ask: Any, bundle: bytes, marker: Path
+) -> None:
+    approved = frozenset() if any_app else frozenset([hashlib.sha256(bundle).hexdigest()])
+    record = ask(CodePolicy(approved, any_app)).content["stolen"]
+    assert isinstance(record, ConfigRecord) and record["files"] and record["any-app"] is any_app
+    assert marker.exists()
+
+
+def test_a_folder_that_the_server_names_is_not_read(bundle: bytes, tmp_path: Path) -> None:
+    data = site_folder(tmp_path / "data", ("ant", "bee"), seed=1)
+    context = Context(1, 4, {"partition-id": 0, "num-partitions": 1}, RecordDict(), {})
+    run_config = AppConfig.of(dataset=f"folder:{data}").to_run_config
+    reply = answer(CodePolicy(), instruction(RecordDict(), QUERY_CLIENTS, 4), context, bundle, run_config)
+    assert reply.error.reason == f"RefusedByPolicy: {REFUSED}"
+
+
+def test_what_is_no_bundle_is_an_error_reply(ask: Any) -> None:
+    assert "cannot be read: BadZipFile" in ask(CodePolicy(any_app=True), b"nonsense").error.reason
+
+
+def test_the_installed_app_says_that_any_app_runs(tmp_path: Path) -> None:
+    data = site_folder(tmp_path, ("ant", "bee"), seed=1)
+    assert NodeConfig.from_node_config({"data-path": data, "any-app": True}).any_app
+    with pytest.raises(ConfigError, match="approved-apps is for `fedstats node`: flower-supernode runs any app"):
+        NodeConfig.from_node_config({"data-path": data, "approved-apps": "0" * 64})
+
+
+def run(**override: Any) -> Run:
+    made = Run.create_empty(1)
+    made.override_config = override
+    return made
+
+
+def test_the_configuration_is_the_bundle_s_with_what_the_run_overrides(bundle: bytes) -> None:
+    config = flower.run_config_of(bundle, run(seed=7))
+    assert AppConfig.from_run_config(config) == AppConfig.of(seed=7)
+    with pytest.raises(RefusedApp, match=r"configuration cannot be used: .*no-such-key"):
+        flower.run_config_of(bundle, run(**{"no-such-key": 1}))
+
+
+def test_a_bundle_made_to_end_the_supernode_does_not(monkeypatch: pytest.MonkeyPatch, bundle: bytes) -> None:
+    supernode: Any = importlib.import_module("flwr.supernode.start_client_internal")
+    monkeypatch.setattr(supernode, "get_fused_config_from_fab", supernode.get_fused_config_from_fab)
+    flower._read_bundles_within_bounds()
+    read = supernode.get_fused_config_from_fab
+    assert read(b"nonsense", run()) == {}
+    assert read(bundle, run(seed=7))["seed"] == 7

@@ -1,0 +1,118 @@
+"""The average of scalars: weights, order, cuts, divergence."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.fedmezo.average import ScalarAverage, TrainingDiverged
+from fedstats_app.wire.mezo import MezoReply
+
+FINITE = st.floats(-1e6, 1e6)
+
+
+def answers(*pairs: tuple[float, int]) -> dict[int, MezoReply]:
+    return {client: MezoReply((value,), number, b"") for client, (value, number) in enumerate(pairs)}
+
+
+@given(st.lists(st.tuples(FINITE, st.integers(1, 1000)), min_size=1, max_size=20), st.randoms(use_true_random=False))
+def test_mean_is_exact_and_does_not_depend_on_the_order(pairs: list[tuple[float, int]], random: object) -> None:
+    average = ScalarAverage()
+    (mean,) = average.mean(answers(*pairs))
+    total = sum(number for _, number in pairs)
+    exact = sum(Fraction(value) * number for value, number in pairs) / total
+    assert mean == pytest.approx(float(exact), rel=1e-12, abs=1e-9)
+    assert average.mean(dict(reversed(answers(*pairs).items()))) == [mean]
+
+
+@given(st.lists(st.tuples(FINITE, st.integers(1, 50)), min_size=2, max_size=10))
+def test_clients_that_merge_change_nothing(pairs: list[tuple[float, int]]) -> None:
+    """A client that holds the data of two has their weighted mean: the average stays."""
+    (first, n), (second, m), *rest = pairs
+    merged = ((first * n + second * m) / (n + m), n + m)
+    (apart,), (together,) = ScalarAverage().mean(answers(*pairs)), ScalarAverage().mean(answers(merged, *rest))
+    assert apart == pytest.approx(together, rel=1e-9, abs=1e-6)
+
+
+def test_uniform_is_the_plain_mean() -> None:
+    assert ScalarAverage("uniform").mean(answers((1.0, 1), (3.0, 99))) == [2.0]
+    assert ScalarAverage("examples").mean(answers((1.0, 1), (3.0, 99))) == [2.98]
+
+
+def gaussian(draw: random.Random, sizes: Sequence[float], counts: Sequence[int]) -> dict[int, MezoReply]:
+    """Scalars of clients whose gradients have these lengths."""
+    return answers(*((draw.gauss(0, size), count) for size, count in zip(sizes, counts, strict=True)))
+
+
+@pytest.mark.parametrize("times", [-10.0, -100.0, -1e9, 1e30])
+@pytest.mark.parametrize("num_clients", [10, 20, 100])
+def test_who_lies_out_of_proportion_is_left_out_and_nobody_else(times: float, num_clients: int) -> None:
+    draw, average = random.Random(num_clients), ScalarAverage()
+    # Honest ones differ: by a factor of 4 where they have as many samples, and more where they have few or one.
+    sizes = [draw.uniform(0.5, 2.0) for _ in range(num_clients)]
+    counts = [draw.choice((1, 5, 50, 500)) for _ in range(num_clients)]
+    sizes[3], counts[3] = times, 139
+    left_out = [average.take(gaussian(draw, sizes, counts)).left_out for _ in range(200)]
+    rounds_to_notice = 60 if times == -10.0 else 3
+    assert all(set(one) <= {3} for one in left_out)
+    assert sum(3 in one for one in left_out[rounds_to_notice:]) >= 0.9 * (200 - rounds_to_notice)
+
+
+def test_honest_clients_are_not_left_out_and_change_nothing() -> None:
+    draw, average = random.Random(0), ScalarAverage()
+    sizes, counts = [0.1, 1.0, 1.0, 2.0, 3.0, 8.0], [40, 40, 30, 30, 2000, 3]
+    for _ in range(2000):
+        given = gaussian(draw, sizes, counts)
+        taken = average.take(given)
+        assert not taken.left_out and not taken.clipped and list(taken.means) == average.mean(given)
+
+
+def test_a_single_spike_is_forgotten() -> None:
+    draw, average = random.Random(1), ScalarAverage()
+    for _ in range(100):
+        average.take(gaussian(draw, [1.0] * 5, [10] * 5))
+    spike = answers(*((1e9 if client == 2 else 1.0, 10) for client in range(5)))
+    assert set(average.take(spike).left_out) == {2}
+    assert not any(average.take(gaussian(draw, [1.0] * 5, [10] * 5)).left_out for _ in range(100))
+
+
+def test_of_two_clients_nobody_can_say_who_lies() -> None:
+    taken = ScalarAverage().take(answers((1.0, 10), (1e9, 10)))
+    assert not taken.left_out
+    assert ScalarAverage(outlier=0.0).take(answers((1.0, 10), (1.0, 10), (1e9, 10))).left_out == {}
+
+
+def test_larger_scalars_are_cut_to_a_multiple_of_the_median_of_the_last() -> None:
+    average = ScalarAverage(clip=10.0, outlier=0.0)
+    taken = average.take(answers((1.0, 1), (-1.0, 1), (2.0, 1), (-1e9, 1)))
+    assert taken.clipped == (3,)
+    assert taken.means == ((1.0 - 1.0 + 2.0 - 15.0) / 4,)
+    # It is the median of all that came so far: one client alone is measured by the rounds before.
+    assert average.take(answers((1e9, 1))).means[0] < 100
+    assert ScalarAverage(clip=10.0).take(answers((1e9, 1))).means == (1e9,)
+    assert ScalarAverage(clip=0.0).take(answers((1.0, 1), (1e9, 1))).clipped == ()
+
+
+def test_scalars_that_explode_end_the_training() -> None:
+    average = ScalarAverage(clip=0.0)
+    for _ in range(10):
+        average.take(answers((1.0, 1)))
+    for _ in range(4):
+        average.take(answers((1e5, 1)))
+    average.take(answers((1.0, 1)))  # a single calm round is enough to begin counting anew
+    for _ in range(4):
+        average.take(answers((1e5, 1)))
+    with pytest.raises(TrainingDiverged, match=r"for 5 rounds .* over 10000 times"):
+        average.take(answers((1e5, 1)))
+
+
+@pytest.mark.parametrize("options", [{"weighting": "square"}, {"clip": -1.0}, {"clip": math.inf}, {"outlier": -1.0}])
+def test_options_are_checked(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="weighting must be one of examples, uniform, clip and outlier at least 0"):
+        ScalarAverage(**options)  # type: ignore[arg-type]

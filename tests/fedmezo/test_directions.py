@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import hashlib
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedstats_app.fedmezo import directions as module
+from fedstats_app.fedmezo.directions import Directions, rounding_bits
+
+DISTRIBUTIONS = ["rademacher", "gaussian"]
+
+
+def draw(distribution: Any, size: int, seed: int = 7, index: int = 1, name: str = "head.weight") -> Tensor:
+    """Return all blocks of a draw as one tensor, checking that they cover it in order."""
+    if distribution == "rounding":
+        blocks = list(rounding_bits(seed, index, name, size))
+    else:
+        blocks = list(Directions(distribution).blocks(seed, index, name, size))
+    assert [position for places, _ in blocks for position in range(size)[places]] == list(range(size))
+    return torch.cat([values for _, values in blocks]) if blocks else torch.zeros(0)
+
+
+def philox(key: tuple[int, int], counter: int) -> list[int]:
+    """One block of Philox4x64-10, after Salmon et al., figure 2, in whole numbers."""
+    words, (first, second), limit = [counter, 0, 0, 0], key, 2**64
+    for _ in range(10):
+        left, right = 0xD2E7470EE14C6C93 * words[0], 0xCA5A826395121157 * words[2]
+        words = [(right // limit) ^ words[1] ^ first, right % limit, (left // limit) ^ words[3] ^ second, left % limit]
+        first, second = (first + 0x9E3779B97F4A7C15) % limit, (second + 0xBB67AE8584CAA73B) % limit
+    return words
+
+
+def literal_bits(stream: str, words: int) -> list[int]:
+    """The bits of the draws below, the lowest of a word first."""
+    digest = hashlib.sha256(f"{stream}\x007\x001\0head.weight".encode()).digest()
+    key = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
+    drawn = [word for counter in range(1, words // 4 + 1) for word in philox(key, counter)]  # numpy counts first
+    return [word >> bit & 1 for word in drawn for bit in range(64)]
+
+
+def literal_words(bits: list[int]) -> list[int]:
+    return [sum(bits[first + k] << k for k in range(16)) for first in range(0, len(bits), 16)]
+
+
+def test_signs_are_the_bits_of_philox() -> None:
+    assert draw("rademacher", 1000).tolist() == [2 * bit - 1 for bit in literal_bits("direction", 16)[:1000]]
+
+
+def test_normal_numbers_are_quantiles_at_its_words() -> None:
+    words = literal_words(literal_bits("direction", 64))
+    expected = [round(NormalDist().inv_cdf((word + 0.5) / 2**16) * 2**12) / 2**12 for word in words]
+    assert draw("gaussian", 250).tolist() == expected[:250]
+
+
+def test_rounding_bits_are_words_of_another_stream() -> None:
+    assert draw("rounding", 250).tolist() == literal_words(literal_bits("rounding", 64))[:250]
+
+
+@pytest.mark.parametrize(
+    ("distribution", "dtype", "digest"),
+    [
+        ("rademacher", "<f4", "9b3815b75e9fb4eaae46ad923acac3cd"),
+        ("gaussian", "<f4", "787ed0e94729007113233cbb5f0a9c44"),
+        ("rounding", "<i4", "39139bad469614c4f5e38ae19b0e3be3"),
+    ],
+)
+def test_the_stream_is_frozen(distribution: str, dtype: str, digest: str) -> None:
+    """Over more than one block: who changes it makes every log of a training unreadable."""
+    values = draw(distribution, 70_001).numpy().astype(dtype)
+    assert hashlib.sha256(values.tobytes()).hexdigest()[:32] == digest
+
+
+@pytest.mark.parametrize("distribution", [*DISTRIBUTIONS, "rounding"])
+@pytest.mark.parametrize("block", [64, 4096, 2**20])
+def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch, distribution: str, block: int) -> None:
+    expected = draw(distribution, 10_007)
+    monkeypatch.setattr(module, "CPU_BLOCK", block)
+    assert torch.equal(draw(distribution, 10_007), expected)
+
+
+@given(st.sampled_from([*DISTRIBUTIONS, "rounding"]), st.integers(0, 300))
+def test_a_shorter_draw_is_the_beginning_of_a_longer_one(distribution: str, size: int) -> None:
+    assert draw(distribution, size).tolist() == draw(distribution, 300)[:size].tolist()
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_another_device_draws_the_same(monkeypatch: pytest.MonkeyPatch, distribution: str) -> None:
+    """What is done for a GPU, table and look-up in torch and larger blocks, done on the CPU."""
+    expected = draw(distribution, 100_001)
+    tables = {
+        name: torch.from_numpy(np.asarray(getattr(module, name)(torch.device("cpu"))))
+        for name in ("signs", "quantiles")
+    }
+    for name, table in tables.items():
+        monkeypatch.setattr(module, name, lambda device, table=table: table)
+    monkeypatch.setattr(module, "CPU_BLOCK", module.DEVICE_BLOCK)
+    assert torch.equal(draw(distribution, 100_001), expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_gpu_draws_the_same(distribution: Any) -> None:
+    made = list(Directions(distribution).blocks(7, 1, "head.weight", 100_001, torch.device("cuda")))
+    assert torch.equal(torch.cat([values for _, values in made]).cpu(), draw(distribution, 100_001))
+    bits = list(rounding_bits(7, 1, "head.weight", 100_001, torch.device("cuda")))
+    assert torch.equal(torch.cat([values for _, values in bits]).cpu(), draw("rounding", 100_001))
+
+
+def test_moments() -> None:
+    """Standard errors are 0.001 for the means of a million, and those of the variances less than 0.0015."""
+    signs, normal, bits = (draw(kind, 10**6).double() for kind in (*DISTRIBUTIONS, "rounding"))
+    assert set(signs.unique().tolist()) == {-1.0, 1.0} and abs(float(signs.mean())) < 0.005
+    assert abs(float(normal.mean())) < 0.005 and abs(float(normal.square().mean()) - 1.0) < 0.007
+    assert abs(float(normal.pow(4).mean()) - 3.0) < 0.05
+    assert bits.min() >= 0 and bits.max() < 2**16 and abs(float(bits.mean()) / (2**16 - 1) - 0.5) < 0.0015
+
+
+def test_all_quantiles_together_are_standard_normal() -> None:
+    table = torch.from_numpy(np.asarray(module.quantiles(torch.device("cpu")))).double()
+    assert torch.equal(table, -table.flip(0)) and bool((table.diff() >= 0).all())
+    assert abs(float(table.square().mean()) - (1 - 2e-5)) < 5e-6 and 4.32 < float(table.max()) < 4.33
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_draws_of_other_keys_have_nothing_in_common(distribution: str) -> None:
+    size, keys = 40_000, [(1, 0, "a"), (2, 0, "a"), (1, 1, "a"), (1, 0, "b"), (1, 0, "a.b")]
+    drawn = torch.stack([draw(distribution, size, *key) for key in keys]).double()
+    correlations = drawn @ drawn.T / size - torch.eye(len(keys), dtype=torch.float64)
+    assert float(correlations.fill_diagonal_(0.0).abs().max()) < 5 / size**0.5
+    signs, bits = draw("rademacher", size).double(), draw("rounding", size).double() / 2**15 - 1
+    assert abs(float((signs * bits).mean())) < 5 / size**0.5
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_draw_is_the_callers_to_change(distribution: str) -> None:
+    expected = draw(distribution, 1000)
+    draw(distribution, 1000).zero_()
+    for _, values in Directions(distribution).blocks(7, 1, "head.weight", 1000):  # type: ignore[arg-type]
+        values.zero_()
+    assert torch.equal(draw(distribution, 1000), expected)
+
+
+@pytest.mark.parametrize(("seed", "index"), [(-1, 0), (2**63, 0), (0, -1)])
+def test_keys_out_of_range_are_refused(seed: int, index: int) -> None:
+    with pytest.raises(ValueError, match=rf"seed must lie in \[0, 2\^63\) .* got {seed} and {index}"):
+        draw("rademacher", 1, seed, index)
+
+
+def test_the_largest_seed_is_one() -> None:
+    assert not torch.equal(draw("rademacher", 64, 2**63 - 1), draw("rademacher", 64, 2**63 - 2))
+
+
+def test_another_distribution_is_refused() -> None:
+    with pytest.raises(ValueError, match="distribution must be one of rademacher, gaussian, got 'uniform'"):
+        Directions("uniform")  # type: ignore[arg-type]
+
+
+def test_a_platform_with_other_quantiles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its logarithm is a little off: the table would differ, and with it the federation's models."""
+    ndtri = torch.special.ndtri
+    monkeypatch.setattr(torch.special, "ndtri", lambda values: ndtri(values) * 1.001)
+    module._small.cache_clear()  # another test may have drawn the same number
+    module.quantiles.cache_clear()
+    try:
+        with pytest.raises(RuntimeError, match=r"other normal quantiles .* use rademacher"):
+            draw("gaussian", 1)
+    finally:
+        module.quantiles.cache_clear()

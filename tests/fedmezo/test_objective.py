@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedstats_app.fedmezo.directions import Directions, Probe
+from fedstats_app.fedmezo.perturbation import Perturbation, mean_loss, projected_gradients
+from fedstats_app.statistics import RandomFourierFeatures
+from fedstats_app.training.local import Diverged
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.samples import TensorSamples
+from tests.support.compare import absolute_difference
+from tests.support.fedmezo import Exact, Stored
+from tests.support.golden import load
+from tests.support.networks import HEAD, make_images
+
+PROBE = Probe(11, 1, 1e-2, Directions("gaussian"))
+
+
+def literal_loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
+    """One sample at a time, by the definition."""
+    total = 0.0
+    for row, label in zip(inputs, labels, strict=True):
+        scores = model(row[None]).detach().double()[0].tolist()
+        largest = max(scores)
+        total += largest + math.log(sum(math.exp(score - largest) for score in scores)) - scores[label]
+    return total / len(labels)
+
+
+def full(network: nn.Module, **options: Any) -> tuple[TunedModel, list[str]]:
+    model = TunedModel(HEAD, backbone=network, tune="full", **options)
+    return model, [name for name, _ in model.named_parameters()]
+
+
+def test_golden_projected_gradients() -> None:
+    """Every round and client of the stored run, from its own theta, along its own directions."""
+    golden = {key: torch.from_numpy(value) for key, value in load("fedmezo").items()}
+    directions, epsilon = Stored(golden["Z"]), float(golden["eps"])
+    model, worst = nn.Linear(8, 3).double(), 0.0
+    for number, theta in enumerate(golden["theta_weighted"][:-1]):
+        with torch.no_grad():
+            model.weight.copy_(theta[:24].view(3, 8))
+            model.bias.copy_(theta[24:])
+        probes = [Probe(number, index, epsilon, directions) for index in range(2)]
+        for client in range(5):
+            mine = golden["clients"] == client
+            samples = Exact(golden["X"][mine], golden["labels"][mine])
+            made = projected_gradients(Perturbation(model, ["weight", "bias"]), samples, 4, probes)
+            worst = max(worst, absolute_difference(made, golden["g_weighted"][number, client]))
+    assert worst < 1e-11
+
+
+@pytest.mark.parametrize("how", ["read", "copy"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_loss_is_that_of_one_sample_at_a_time(network: nn.Module, dtype: torch.dtype, how: Any) -> None:
+    model, names = full(network, temperature=0.5)
+    samples, moved = make_images(23), full(network, temperature=0.5)[0].to(dtype)
+    model.to(dtype)
+    for sign in (1, -1):
+        with torch.no_grad():
+            for name, parameter in moved.named_parameters():
+                parameter.copy_(PROBE.perturbed(model.get_parameter(name), name, sign))
+        expected = literal_loss(moved, samples.inputs(torch.arange(23)).to(dtype), samples.labels)
+        made = mean_loss(Perturbation(model, names, how=how), samples, 8, PROBE, sign)
+        assert made == pytest.approx(expected, rel=1e-12 if dtype == torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7, 22, 23, 1000])
+def test_the_size_of_a_forward_pass_does_not_matter(network: nn.Module, batch_size: int) -> None:
+    model, names = full(network)
+    perturbation, samples = Perturbation(model.double(), names), make_images(23)
+    expected = mean_loss(perturbation, samples, 10, PROBE, 1)
+    assert mean_loss(perturbation, samples, batch_size, PROBE, 1) == pytest.approx(expected, rel=1e-12)
+
+
+def test_losses_of_parts_add_up(network: nn.Module) -> None:
+    """Weighted by their sizes, clients' quotients are that of all samples: the partition does not matter."""
+    model, names = full(network)
+    perturbation, samples = Perturbation(model.double(), names), make_images(23)
+    parts = [torch.arange(0, 3), torch.arange(3, 22), torch.arange(22, 23)]
+    probes = [Probe(5, index, 1e-3) for index in range(2)]
+    weighted = torch.zeros(2, dtype=torch.float64)
+    for part in parts:
+        mine = TensorSamples(samples.inputs(part), samples.labels[part])
+        made = torch.tensor(projected_gradients(perturbation, mine, 8, probes), dtype=torch.float64)
+        weighted += len(part) / 23 * made
+    whole = torch.tensor(projected_gradients(perturbation, samples, 8, probes), dtype=torch.float64)
+    assert float((weighted - whole).abs().max()) < 1e-11
+
+
+@pytest.mark.parametrize("distribution", ["rademacher", "gaussian"])
+def test_the_quotient_is_the_slope_along_the_direction(network: nn.Module, distribution: Any) -> None:
+    """Against autograd: the error is of second order in epsilon, where no ReLU changes sides."""
+    model, names = full(network)
+    model.double()
+    samples, errors = make_images(40), []
+    loss = nn.functional.cross_entropy(model(samples.inputs(torch.arange(40)).double()), samples.labels)
+    slopes = dict(zip(names, torch.autograd.grad(loss, list(model.parameters())), strict=True))
+    for epsilon in (1e-5, 1e-6):
+        probe = Probe(11, 0, epsilon, Directions(distribution))
+        expected = 0.0
+        for name, slope in slopes.items():
+            z = torch.cat([values for _, values in probe.directions.blocks(11, 0, name, slope.numel())])
+            expected += float(slope.flatten() @ z.double())
+        errors.append(abs(projected_gradients(Perturbation(model, names), samples, 16, [probe])[0] / expected - 1))
+    assert errors[0] < 1e-3 and errors[1] < 0.05 * errors[0]
+
+
+def test_theta_and_mode_stay(network: nn.Module) -> None:
+    model, names = full(network, batch_norm="averaged")
+    model.train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    perturbation, samples = Perturbation(model, names), make_images(23)
+    made = projected_gradients(perturbation, samples, 8, [PROBE, Probe(11, 0, 1e-2)])
+    assert projected_gradients(perturbation, samples, 8, [PROBE])[0] == made[0] != made[1]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()) and model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions_go_through_maps_and_heads(network: nn.Module, dtype: torch.dtype) -> None:
+    model, names = full(network, temperature=0.5, feature_map=RandomFourierFeatures(8, 2.0, 7))
+    samples = make_images(23)
+    expected = mean_loss(Perturbation(model, names), samples, 8, PROBE, 1)
+    made = mean_loss(Perturbation(model.to(dtype), names), samples, 8, PROBE, 1)
+    assert made != expected and made == pytest.approx(expected, rel=1e-5 if dtype == torch.float64 else 0.05)
+    assert model(samples.inputs(torch.arange(3)).to(dtype)).dtype == dtype
+
+
+def test_inputs_of_whole_numbers_stay_so() -> None:
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 3))
+    samples = Exact(torch.arange(8).view(4, 2), torch.tensor([0, 1, 2, 0]))
+    for dtype in (torch.float32, torch.bfloat16):
+        perturbation = Perturbation(model.to(dtype), ["0.weight", "2.weight"])
+        assert math.isfinite(mean_loss(perturbation, samples, 3, PROBE, 1))
+
+
+def test_a_loss_that_is_no_number_is_divergence() -> None:
+    model = nn.Linear(2, 3)
+    samples = TensorSamples(torch.full((4, 2), 3e38), torch.tensor([0, 1, 2, 0]))
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[2.0, 2.0], [0.0, 0.0], [-2.0, 0.0]]))
+    with pytest.raises(Diverged, match=r"direction 1, seed 11: the loss at theta \+ 0\.01 z is (nan|inf)"):
+        projected_gradients(Perturbation(model, ["weight"]), samples, 2, [PROBE])
+
+
+def test_divergence_names_the_other_side_too() -> None:
+    """At theta + epsilon z the first weight is 0, at theta - epsilon z it is so large that the logit is infinite."""
+
+    class Ahead(Directions):
+        def blocks(self, *given: Any, **_: Any) -> Iterator[tuple[slice, Tensor]]:
+            yield slice(0, 2), torch.tensor([-1.0, 0.0])
+
+    model = nn.Linear(1, 2, bias=False)
+    nn.init.constant_(model.weight, 3e38)
+    with torch.no_grad():
+        model.weight[1] = 0.0
+    samples = TensorSamples(torch.ones(4, 1), torch.tensor([1, 1, 1, 1]))
+    with pytest.raises(Diverged, match=r"the loss at theta - 3e\+38 z is (nan|inf)"):
+        projected_gradients(Perturbation(model, ["weight"]), samples, 2, [Probe(1, 0, 3e38, Ahead())])
+
+
+@pytest.mark.parametrize(
+    ("labels", "batch_size", "message"),
+    [
+        ([], 4, "at least one sample, got none"),
+        ([0, 3], 4, r"labels must lie in \[0, 3\), got 0 to 3"),
+        ([0, -100], 4, r"labels must lie in \[0, 3\), got -100 to 0"),
+        ([0, 1], 0, "batch_size must be at least 1, got 0"),
+    ],
+)
+def test_samples_that_have_no_loss_are_refused(labels: list[int], batch_size: int, message: str) -> None:
+    samples = TensorSamples(torch.ones(len(labels), 2), torch.tensor(labels, dtype=torch.int64))
+    with pytest.raises(ValueError, match=message):
+        mean_loss(Perturbation(nn.Linear(2, 3), ["weight"]), samples, batch_size, PROBE, 1)

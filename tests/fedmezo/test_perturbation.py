@@ -1,0 +1,402 @@
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedstats_app.fedmezo.directions import Directions, Probe
+from fedstats_app.fedmezo.measures import check_reading
+from fedstats_app.fedmezo.perturbation import Perturbation
+from tests.support.compare import same_bits
+from tests.support.networks import numbers, seeded, small_network
+
+PROBE = Probe(11, 1, 0.05, Directions("gaussian"))
+
+
+class Tied(nn.Module):
+    """Two layers with one matrix, as input and output embeddings of a language model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(20, 6), nn.Linear(6, 20)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(self.embedding(tokens).mean(1))
+
+
+class Lists(nn.Module):
+    """Parameters in containers, which read them as attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.several = nn.ParameterList([nn.Parameter(numbers(4, 4)), nn.Parameter(numbers(4, 4))])
+        self.named = nn.ParameterDict({"last": nn.Parameter(numbers(4, 3))})
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for matrix in self.several:
+            inputs = torch.tanh(inputs @ matrix)
+        return inputs @ self.named["last"]
+
+
+class Recurrent(nn.Module):
+    """An LSTM keeps its weights in a list of its own as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.out(self.lstm(inputs)[0][:, -1])
+
+
+def transformer(layers: int = 2) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    return nn.Sequential(nn.TransformerEncoder(layer, layers), nn.Flatten(), nn.Linear(80, 3))
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
+    "linear": (lambda: nn.Linear(4, 3), numbers(5, 4)),
+    "convolutions": (small_network, numbers(5, 3, 8, 8)),
+    "transformer": (transformer, numbers(3, 5, 16)),
+    "tied": (Tied, torch.arange(12).view(3, 4)),
+    "lists": (Lists, numbers(5, 4)),
+    "recurrent": (Recurrent, numbers(3, 5, 4)),
+}
+
+
+@pytest.fixture(params=["read", "copy"])
+def how(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def names_of(model: nn.Module) -> list[str]:
+    return [name for name, _ in model.named_parameters()]
+
+
+def literal(model: nn.Module, names: list[str], probe: Probe, sign: int, inputs: Tensor) -> Tensor:
+    """What torch makes of a fully perturbed copy."""
+    parameters = dict(model.named_parameters())
+    replaced = {name: probe.perturbed(parameters[name], name, sign) for name in names}
+    with torch.no_grad():
+        return functional_call(model, replaced, (inputs,))
+
+
+def evaluated(perturbation: Perturbation, inputs: Tensor, probe: Probe = PROBE, sign: int = 1) -> Tensor:
+    with perturbation.at(probe, sign):
+        return perturbation(inputs)
+
+
+@contextlib.contextmanager
+def attention_path(fast: bool) -> Iterator[None]:
+    was = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(fast)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was)
+
+
+def everything_about(model: nn.Module) -> list[Any]:
+    """What must be the same afterwards: objects, names, order, places in memory, flags, modes."""
+    parameters = [(name, id(value), value.data_ptr(), value.requires_grad) for name, value in model.named_parameters()]
+    modules = [(type(module), id(module._parameters), module.training) for module in model.modules()]
+    return [parameters, modules, list(model.state_dict())]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_logits_are_those_of_a_perturbed_copy(kind: str, sign: int, how: Any) -> None:
+    make, inputs = NETWORKS[kind]
+    model = seeded(make)
+    before, values = everything_about(model), {name: value.clone() for name, value in model.state_dict().items()}
+    expected = literal(model, names_of(model), PROBE, sign, inputs)
+    made = evaluated(Perturbation(model, names_of(model), how=how), inputs, sign=sign)
+    assert same_bits(made, expected) and not made.requires_grad
+    assert not torch.allclose(made, model(inputs))
+    assert everything_about(model) == before
+    assert all(same_bits(value, values[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_both_paths_of_attention_are_perturbed(monkeypatch: pytest.MonkeyPatch, fast: bool, how: Any) -> None:
+    """The fast path reads the weights of a whole layer, and an output projection that nobody calls."""
+    used = []
+    kernel = torch._transformer_encoder_layer_fwd
+    monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", lambda *given: used.append(1) or kernel(*given))
+    model, inputs = seeded(transformer), numbers(3, 5, 16)
+    with attention_path(fast):
+        expected = literal(model, names_of(model), PROBE, 1, inputs)
+        used.clear()
+        assert same_bits(evaluated(Perturbation(model, names_of(model), how=how), inputs), expected)
+    assert len(used) == (2 if fast else 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_inputs_take_the_models_dtype(dtype: torch.dtype, how: Any) -> None:
+    model = seeded(small_network).to(dtype)
+    made = evaluated(Perturbation(model, names_of(model), how=how), numbers(5, 3, 8, 8))
+    expected = literal(model, names_of(model), PROBE, 1, numbers(5, 3, 8, 8).to(dtype))
+    assert made.dtype == dtype and same_bits(made, expected)
+
+
+@pytest.mark.parametrize("chosen", [["1.weight"], ["0.linear1.bias"], ["1.bias", "0.self_attn.out_proj.weight"]])
+def test_what_is_not_named_stays(chosen: list[str], how: Any) -> None:
+    layer = seeded(lambda: nn.TransformerEncoderLayer(16, 4, 32, batch_first=True))
+    model = nn.Sequential(layer, nn.Linear(16, 3)).eval()
+    made = evaluated(Perturbation(model, chosen, how=how), numbers(3, 5, 16))
+    assert same_bits(made, literal(model, chosen, PROBE, 1, numbers(3, 5, 16)))
+
+
+def test_a_tied_parameter_has_one_direction() -> None:
+    model = seeded(Tied)
+    assert names_of(model) == ["embedding.weight", "out.bias"]
+    perturbation = Perturbation(model, names_of(model), how="read")
+    with perturbation.at(PROBE, 1):
+        both = model.get_submodule("embedding").weight, model.get_submodule("out").weight
+    assert same_bits(both[0], both[1]) and not torch.equal(both[0], model.get_parameter("embedding.weight"))  # type: ignore[arg-type]
+
+
+def test_listings_see_theta() -> None:
+    model = seeded(small_network)
+    perturbation = Perturbation(model, names_of(model), how="read")
+    parameters = dict(model.named_parameters())
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    with perturbation.at(PROBE, 1):
+        assert all(value is parameters[name] for name, value in model.named_parameters())
+        assert all(same_bits(value, state[name]) for name, value in model.state_dict().items())
+        assert [type(module) for module in model] == [type(module) for module in small_network()]  # type: ignore[attr-defined]
+
+
+def test_a_perturbed_tensor_lives_while_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = seeded(lambda: nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8))))
+    living: weakref.WeakSet[Tensor] = weakref.WeakSet()
+    most, made = [0], Probe.perturbed
+
+    def counted(self: Probe, parameter: Tensor, name: str, sign: int) -> Tensor:
+        gc.collect()
+        most[0] = max(most[0], len(living) + 1)
+        tensor = made(self, parameter, name, sign)
+        living.add(tensor)
+        return tensor
+
+    monkeypatch.setattr(Probe, "perturbed", counted)
+    evaluated(Perturbation(model, names_of(model), how="read"), numbers(5, 64))
+    assert most == [1] and len(living) == 0
+
+
+def test_what_is_read_twice_while_it_is_used_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast path of attention reads all parameters of a layer to look at them, and again to use them."""
+    drawn, made = [], Probe.perturbed
+    monkeypatch.setattr(Probe, "perturbed", lambda self, *given: drawn.append(given[1]) or made(self, *given))
+    model = seeded(lambda: transformer(1))
+    evaluated(Perturbation(model, names_of(model), how="read"), numbers(3, 5, 16))
+    assert drawn.count("0.layers.0.linear1.weight") == 1
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_after_an_exception_everything_is_as_before(how: Any) -> None:
+    model = seeded(transformer).train()
+    before = everything_about(model)
+    perturbation = Perturbation(model, names_of(model), how=how)
+    with pytest.raises(Interrupted), perturbation.at(PROBE, 1):
+        assert not model.training
+        raise Interrupted
+    assert everything_about(model) == before and model.training
+
+
+def test_an_exception_while_copies_are_made_leaves_theta(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, made = seeded(transformer), Probe.perturbed
+    before, drawn = everything_about(model), []
+
+    def failing(self: Probe, *given: Any) -> Tensor:
+        drawn.append(given)
+        if len(drawn) == 4:
+            raise Interrupted
+        return made(self, *given)
+
+    monkeypatch.setattr(Probe, "perturbed", failing)
+    with pytest.raises(Interrupted):
+        evaluated(Perturbation(model, names_of(model), how="copy"), numbers(3, 5, 16))
+    assert everything_about(model) == before
+
+
+def test_the_model_is_run_in_evaluation_mode_and_comes_back_in_its_own(how: Any) -> None:
+    model = seeded(small_network).train()
+    before = model[1].running_mean.clone()  # type: ignore[index]
+    perturbation = Perturbation(model, names_of(model), how=how)
+    first, second = (evaluated(perturbation, numbers(5, 3, 8, 8)) for _ in range(2))
+    assert same_bits(first, second)  # no dropout
+    assert torch.equal(model[1].running_mean, before) and all(module.training for module in model.modules())  # type: ignore[index]
+
+
+# How
+
+
+@pytest.mark.parametrize(
+    ("make", "names", "how"),
+    [
+        (lambda: nn.Linear(4, 3), None, "copy"),  # less than 1 MiB
+        (lambda: nn.Linear(1024, 1024), None, "copy"),  # one module
+        (lambda: nn.Sequential(nn.Linear(512, 1024), nn.Linear(1024, 512)), None, "read"),
+        (lambda: nn.Sequential(nn.Linear(512, 1024), nn.Linear(1024, 512)), ["1.weight", "0.bias"], "copy"),
+    ],
+)
+def test_what_is_small_is_copied(make: Callable[[], nn.Module], names: list[str] | None, how: str) -> None:
+    model = make()
+    assert Perturbation(model, names or names_of(model)).how == how
+
+
+def test_sizes_are_those_of_the_parameters() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).to(torch.bfloat16)
+    perturbation = Perturbation(model, names_of(model))
+    assert (perturbation.copy_bytes, perturbation.module_bytes) == (2 * (15 + 8), 2 * 15)
+    assert Perturbation(model, ["1.bias"]).copy_bytes == 4
+    assert Perturbation(seeded(Tied), ["embedding.weight", "out.bias"]).copy_bytes == 4 * 140
+
+
+class Captured(nn.Module):
+    """A reference beside the attribute, which torch.func.functional_call does not see either."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.weights = [self.layer.weight]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ self.weights[0].T + self.layer.bias
+
+
+class Listed(nn.Module):
+    """Reads what parameters() lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ next(self.layer.parameters()).T
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Captured,
+        Listed,
+        pytest.param(
+            lambda: torch.jit.script(nn.Linear(4, 3)),
+            marks=pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated"),
+        ),
+    ],
+)
+def test_a_model_that_reads_otherwise_is_found_and_gets_a_copy(make: Callable[[], nn.Module]) -> None:
+    model, inputs = seeded(make), numbers(5, 4)
+    before = everything_about(model)
+    perturbation = Perturbation(model, names_of(model), how="read")
+    message = check_reading(perturbation, inputs)
+    assert "does not read its parameters as attributes" in message and "tuned parameters are copied" in message
+    assert perturbation.how == "copy" and everything_about(model) == before
+    parameters = {name: PROBE.perturbed(value, name, -1) for name, value in model.named_parameters()}
+    expected = inputs @ next(value for name, value in parameters.items() if name.endswith("weight")).T
+    expected += sum(value for name, value in parameters.items() if name.endswith("bias"))
+    assert torch.allclose(evaluated(perturbation, inputs, sign=-1), expected, atol=1e-6)
+    assert everything_about(model) == before
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_a_model_that_reads_attributes_passes_the_check(kind: str, dtype: torch.dtype, fast: bool) -> None:
+    make, inputs = NETWORKS[kind]
+    model = seeded(make).to(dtype)
+    perturbation = Perturbation(model, names_of(model), how="read")
+    with attention_path(fast):
+        assert (check_reading(perturbation, inputs), perturbation.how) == ("", "read")
+
+
+def test_a_model_that_is_no_number_cannot_be_compared() -> None:
+    model = seeded(lambda: nn.Linear(4, 3))
+    perturbation = Perturbation(model, names_of(model), how="read")
+    assert "differ by nan" in check_reading(perturbation, torch.full((1, 4), torch.nan)) and perturbation.how == "copy"
+
+
+def test_a_copy_needs_no_check() -> None:
+    perturbation = Perturbation(Captured(), ["layer.weight"], how="copy")
+    assert (check_reading(perturbation, numbers(5, 4)), perturbation.how) == ("", "copy")
+
+
+def test_real_networks_pass_the_check() -> None:
+    mobilenet = pytest.importorskip("torchvision").models.mobilenet_v2
+    model = seeded(lambda: mobilenet(num_classes=10))
+    perturbation = Perturbation(model, names_of(model))
+    assert (perturbation.how, check_reading(perturbation, numbers(2, 3, 64, 64)), perturbation.how) == (
+        "read",
+        "",
+        "read",
+    )
+    expected = literal(model, names_of(model), PROBE, 1, numbers(2, 3, 64, 64))
+    assert same_bits(evaluated(perturbation, numbers(2, 3, 64, 64)), expected)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_bert_passes_the_check(attention: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 50, "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
+    config = transformers.BertConfig(**sizes, intermediate_size=512, attn_implementation=attention)
+    bert = seeded(lambda: transformers.BertForMaskedLM(config))
+
+    class Logits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bert = bert
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.bert(input_ids=tokens).logits[:, 0]
+
+    model, tokens = Logits().eval(), torch.arange(24).view(4, 6)
+    perturbation = Perturbation(model, names_of(model))
+    assert (perturbation.how, check_reading(perturbation, tokens), perturbation.how) == ("read", "", "read")
+    assert same_bits(evaluated(perturbation, tokens), literal(model, names_of(model), PROBE, 1, tokens))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("names", "how", "message"),
+    [
+        ([], "auto", "at least one parameter must be perturbed, got no name"),
+        (["weight", "head.weight"], "auto", "the model has no parameter 'head.weight'; it has weight, bias"),
+        (["weight"], "hook", "how must be one of auto, read, copy, got 'hook'"),
+    ],
+)
+def test_bad_arguments_are_refused(names: list[str], how: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Perturbation(nn.Linear(4, 3), names, how=how)
+
+
+def test_a_parameter_that_cannot_be_tuned_is_named() -> None:
+    with pytest.raises(ValueError, match=r"0\.weight: a tuned parameter must be .* got torch\.float16"):
+        Perturbation(nn.Sequential(nn.Linear(4, 3).half()), ["0.weight"])
+
+
+def test_perturbing_has_a_beginning_and_an_end() -> None:
+    perturbation = Perturbation(nn.Linear(4, 3), ["weight"])
+    with pytest.raises(RuntimeError, match=r"call within at\(\)"):
+        perturbation(numbers(5, 4))
+    with pytest.raises(ValueError, match="sign must be -1 or 1, got 0"), perturbation.at(PROBE, 0):
+        pass
+    with pytest.raises(RuntimeError, match="perturbed already"), perturbation.at(PROBE, 1), perturbation.at(PROBE, -1):
+        pass
+    with pytest.raises(ValueError, match="at least one input"):
+        check_reading(perturbation, numbers(0, 4))

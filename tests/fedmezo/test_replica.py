@@ -1,0 +1,193 @@
+"""Replicas and their log: the golden run, bits, replays, pools, what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedstats_app.fedmezo.average import ScalarAverage, Weighting
+from fedstats_app.fedmezo.directions import Directions
+from fedstats_app.fedmezo.log import Update, UpdateLog, pack_updates, unpack_updates
+from fedstats_app.fedmezo.perturbation import Perturbation, projected_gradients
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.wire.mezo import MezoReply
+from tests.support.compare import absolute_difference
+from tests.support.fedmezo import Exact, Stored
+from tests.support.golden import load
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False, width=64)
+SEEDS = st.integers(0, 2**63 - 1)
+
+
+def network(dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 300), nn.ReLU(), nn.Linear(300, 3)).to(dtype)
+
+
+def replica(dtype: torch.dtype = torch.float32, **options: object) -> Replica:
+    model = network(dtype)
+    return Replica(model, [name for name, _ in model.named_parameters()], **options)  # type: ignore[arg-type]
+
+
+def updates(number: int, num_directions: int = 1, *, seeds: Sequence[int] | None = None) -> list[Update]:
+    draw = np.random.default_rng(1)
+    chosen = seeds or [int(seed) for seed in draw.integers(0, 2**63, number)]
+    return [
+        Update(chosen[index % len(chosen)], tuple(draw.normal(0, 1e-3, num_directions).tolist()))
+        for index in range(number)
+    ]
+
+
+# The golden run
+
+
+def trajectory(golden: dict[str, Tensor], weighting: Weighting, groups: list[Tensor]) -> list[Tensor]:
+    """Run the golden problem by this library's parts, with its samples split as given."""
+    directions, epsilon = Stored(golden["Z"]), float(golden["eps"])
+    model = nn.Linear(8, 3).double()
+    with torch.no_grad():
+        model.weight.copy_(golden["theta0"][:24].view(3, 8))
+        model.bias.copy_(golden["theta0"][24:])
+    tuned = Replica(model, ["weight", "bias"], num_directions=2, epsilon=epsilon, directions=directions)
+    average, thetas = ScalarAverage(weighting), []
+    for number in range(len(golden["Z"])):
+        answers = {}
+        for client, mine in enumerate(groups):
+            samples, probes = Exact(golden["X"][mine], golden["labels"][mine]), tuned.probes(number)
+            made = projected_gradients(Perturbation(model, ["weight", "bias"]), samples, 4, probes)
+            answers[client] = MezoReply(made, len(mine), b"")
+        means = average.take(answers).means
+        tuned.apply([Update(number, tuple(float(golden["lr"]) / 2 * mean for mean in means))])
+        thetas.append(torch.cat([model.weight.detach().reshape(-1), model.bias.detach()]).clone())
+    return thetas
+
+
+def test_golden_trajectories() -> None:
+    golden = {key: torch.from_numpy(value) for key, value in load("fedmezo").items()}
+    clients = [(golden["clients"] == client).nonzero().squeeze(1) for client in range(5)]
+    everything = [torch.arange(33)]
+    weighted = trajectory(golden, "examples", clients)
+    uniform = trajectory(golden, "uniform", clients)
+    central = trajectory(golden, "examples", everything)
+    for made, name in ((weighted, "theta_weighted"), (uniform, "theta_uniform"), (central, "theta_central")):
+        assert max(absolute_difference(one, golden[name][i + 1]) for i, one in enumerate(made)) < 1e-11
+    assert absolute_difference(weighted[-1], central[-1]) < 1e-11
+    assert absolute_difference(uniform[-1], central[-1]) > 0.1
+
+
+# Updates
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_directions", [1, 3])
+def test_updates_in_one_go_or_one_by_one_are_the_same_bits(dtype: torch.dtype, num_directions: int) -> None:
+    log = updates(6, num_directions)
+    one, other = (replica(dtype, num_directions=num_directions) for _ in range(2))
+    one.apply(log)
+    for update in log:
+        other.apply([update])
+    assert (one.round, one.digest()) == (6, other.digest())
+    assert one.digest() != replica(dtype).digest()
+
+
+@pytest.mark.parametrize("distribution", ["rademacher", "gaussian"])
+def test_an_update_is_theta_minus_steps_times_directions(distribution: str) -> None:
+    directions = Directions(distribution)  # type: ignore[arg-type]
+    tuned, before = replica(torch.float64, num_directions=2, directions=directions), network(torch.float64)
+    (update,) = updates(1, 2)
+    tuned.apply([update])
+    for name, theta in before.named_parameters():
+        drawn = [
+            torch.cat([values for _, values in directions.blocks(update.seed, index, name, theta.numel())])
+            for index in range(2)
+        ]
+        change = sum(step * z.double() for step, z in zip(update.steps, drawn, strict=True))
+        expected = theta.detach() - change.view(theta.shape)  # type: ignore[union-attr]
+        torch.testing.assert_close(tuned.parameters[name].detach(), expected, rtol=0, atol=1e-15)
+
+
+def test_the_order_of_updates_matters_to_the_bits() -> None:
+    """So that the test above could fail: floating point addition is not associative."""
+    one, other = replica(), replica()
+    one.apply(updates(6))
+    other.apply(updates(6)[::-1])
+    assert one.digest() != other.digest()
+
+
+def test_an_update_of_zeros_changes_nothing_but_the_round() -> None:
+    tuned = replica()
+    digest = tuned.digest()
+    tuned.apply([Update(3, (0.0,))])
+    assert (tuned.round, tuned.digest()) == (1, digest)
+
+
+def test_only_what_is_named_is_tuned() -> None:
+    model, before = network(), network().state_dict()
+    Replica(model, ["2.bias"]).apply(updates(3))
+    changed = [name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])]
+    assert changed == ["2.bias"]
+
+
+def test_a_state_is_taken_over() -> None:
+    one, other = replica(), replica()
+    one.apply(updates(4))
+    other.load({name: tensor.clone() for name, tensor in one.state().items()}, 4)
+    assert (other.round, other.digest()) == (4, one.digest())
+    digest = other.digest()
+    with pytest.raises(ValueError, match="the state must have"):
+        other.load({}, 1)
+    with pytest.raises(ValueError, match=r"0.bias must be .300,. torch.float32, got .300,. torch.float64"):
+        other.load({name: tensor.double() for name, tensor in one.state().items()}, 1)
+    assert (other.round, other.digest()) == (4, digest)
+
+
+def test_a_digest_sees_names_dtypes_and_every_bit() -> None:
+    tuned = replica()
+    digests = {tuned.digest(), replica(torch.float64).digest(), Replica(network(), ["0.weight"]).digest()}
+    with torch.no_grad():
+        tuned.parameters["2.bias"][2] = torch.nextafter(tuned.parameters["2.bias"][2], torch.tensor(1.0))
+    assert len({*digests, tuned.digest()}) == 4
+    assert tuned.is_finite
+    tuned.apply([Update(1, (1e300,))])
+    assert not tuned.is_finite
+
+
+# The log
+
+
+@given(st.lists(st.tuples(SEEDS, st.tuples(FINITE, FINITE))))
+def test_a_log_goes_through_bytes(entries: list[tuple[int, tuple[float, float]]]) -> None:
+    log = [Update(seed, steps) for seed, steps in entries]
+    data = pack_updates(log)
+    assert len(data) == 24 * len(log)
+    assert unpack_updates(data, 2) == log
+    kept = UpdateLog(2, log)
+    assert list(kept) == log
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: unpack_updates(b"12345678", 1), "updates of 1 direction.s. take 16 bytes each, got 8"),
+        (lambda: Update(-1, (1.0,)), "seed must lie in"),
+        (lambda: Update(1, (math.nan,)), "steps must be finite"),
+        (lambda: Update(1, ()), "at least one"),
+        (lambda: UpdateLog(2).append(Update(1, (1.0,))), "must have 2 step"),
+        (lambda: UpdateLog(0), "num_directions must be at least 1"),
+        (lambda: replica().apply([Update(1, (1.0, 2.0))]), "must have 1 step"),
+        (lambda: Replica(network(), ["3.weight"]), "the model has no parameter '3.weight'"),
+        (lambda: Replica(network(), []), "at least one tuned parameter"),
+        (lambda: replica(epsilon=0.0), "epsilon must be positive"),
+        (lambda: replica(torch.float16), "must be one of float64, float32, bfloat16, got torch.float16"),
+    ],
+)
+def test_what_cannot_be_is_refused(make: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()  # type: ignore[operator]

@@ -1,0 +1,46 @@
+"""A simple run loads little: FedNCM needs no training, no FedMeZO, no personal models, no plots, no text."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+# Modules of the package that an in-process FedNCM run may load: lower it when the number falls.
+MOST_MODULES = 250
+
+RUN = """
+import json, sys
+from fedstats_app import simulate
+
+folder = sys.argv[1]
+simulate({
+    "method": "fedncm", "backbone": "random:tiny", "input-size": 16, "num-clients": 3, "samples-per-class": 10,
+    "plots": False, "output-dir": folder, "cache-dir": folder + "/cache", "settle-seconds": 0.1,
+})
+print("LOADED", json.dumps(sorted(sys.modules)))
+"""
+
+NOT_FOR_FEDNCM = (
+    "fedstats_app.client.personal",
+    "fedstats_app.client.training",
+    "fedstats_app.grid.mezo_exchange",
+    "fedstats_app.personal.approaches",
+    "fedstats_app.server.fine_tuning",
+    "fedstats_app.server.personalisation",
+    "fedstats_app.strategies.fedmezo",
+    "fedstats_app.strategies.fine_tuning",
+    "matplotlib",
+    "tokenizers",
+    "transformers",
+)
+
+
+def test_a_fedncm_run_loads_what_it_needs(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", RUN, str(tmp_path)], capture_output=True, text=True, check=True)
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("LOADED "))
+    loaded = json.loads(line.removeprefix("LOADED "))
+
+    assert not set(NOT_FOR_FEDNCM) & set(loaded)
+    assert sum(name.split(".")[0] == "fedstats_app" for name in loaded) <= MOST_MODULES

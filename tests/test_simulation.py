@@ -1,0 +1,183 @@
+"""A run in one process: the same bytes as over a grid that pickles, the same folder, the same sentences."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Message
+from flwr.supercore.task_identity import TaskIdentity
+
+import fedstats_app
+from fedstats_app import client_app
+from fedstats_app.settings.option import ConfigError
+from fedstats_app.simulation import UnknownFlower, check_flower, task
+from fedstats_app.storage.json_digest import read_json_lines
+from fedstats_app.threads import num_threads
+from tests.support import simulation
+from tests.support.simulation import head_bytes, read_json
+
+TINY: dict[str, Any] = {"backbone": "random:tiny", "input-size": 16, "num-clients": 10, "plots": False}
+# Times, and what follows from them.
+OF_THE_CLOCK = {"seconds", "seconds_by_phase", "solve_seconds", "started", "ended", "compute_seconds"}
+
+
+def run(tmp_path: Path, *, supernodes: int | None = None, **settings: Any) -> Path:
+    keys = {name.replace("_", "-"): value for name, value in settings.items()}
+    places = {"output-dir": str(tmp_path / "here"), "cache-dir": str(tmp_path.parent / "cache")}
+    return fedstats_app.simulate({**TINY, **places, **keys}, supernodes=supernodes)
+
+
+def only_folder(tmp_path: Path) -> Path:
+    (folder,) = (tmp_path / "here").iterdir()
+    return folder
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: without_times(one) for key, one in value.items() if "seconds" not in key and key not in OF_THE_CLOCK
+        }
+    return [without_times(one) for one in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The folder of a run in this process, that of the same run with pickled messages, and what the former printed."""
+
+    here: Path
+    there: Path
+    printed: str
+
+
+def pair(tmp_path: Path, **settings: Any) -> Pair:
+    before = TaskIdentity._run_id
+    with redirect_stdout(io.StringIO()) as printed:
+        here = run(tmp_path, **settings)
+    assert TaskIdentity._run_id == before
+    return Pair(here, simulation.simulate(tmp_path, **settings), printed.getvalue())
+
+
+@pytest.fixture(scope="module")
+def closed_form(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return pair(tmp_path_factory.mktemp("closed"), plots=True, save_client_statistics=True, seed=3)
+
+
+def are_alike(runs: Pair) -> None:
+    assert head_bytes(runs.here) == head_bytes(runs.there)
+    assert files(runs.here) == files(runs.there)
+    one, other = (without_times(read_json(folder, "results.json")) for folder in (runs.here, runs.there))
+    assert one["methods"] == other["methods"] and one.get("fine_tuning") == other.get("fine_tuning")
+    mine, others = (without_times(read_json_lines(folder / "clients.jsonl")) for folder in (runs.here, runs.there))
+    assert mine == others
+    assert read_json(runs.here, "status.json")["state"] == "completed"
+
+
+TRAINED: list[Mapping[str, Any]] = [
+    {"method": "fedcof", "fine_tune": "probe", "num_server_rounds": 2, "holdout_fraction": 0.3, "keep": "best"},
+    {"method": "fed3r", "fine_tune": "fedmezo", "num_server_rounds": 3, "fedmezo_directions": "rademacher"},
+    {"method": "fed3r", "personalise": "one-shot,fedproto", "personal_epochs": 1, "personal_rounds": 1},
+]
+
+
+def test_heads_and_folder_are_those_of_a_run_with_pickled_messages(closed_form: Pair) -> None:
+    are_alike(closed_form)
+
+
+@pytest.mark.parametrize("settings", TRAINED, ids=["probe", "fedmezo", "personal"])
+def test_so_are_those_of_what_is_trained(tmp_path: Path, settings: Mapping[str, Any]) -> None:
+    are_alike(pair(tmp_path, **settings))
+
+
+def test_a_configuration_is_written_as_flwr_run_has_it(closed_form: Pair) -> None:
+    folders = (closed_form.here, closed_form.there)
+    mine, other = (json.loads((folder / "config.json").read_text())["run_config"] for folder in folders)
+    for key in ("output-dir", "settle-seconds", "wait-timeout"):
+        del mine[key], other[key]
+    assert mine == other and mine["seed"] == 3
+
+
+def test_processes_and_threads_are_printed(closed_form: Pair) -> None:
+    assert re.search(rf"on 2 SuperNodes after \S+ s, in 1 process of {num_threads()} threads?;", closed_form.printed)
+
+
+def test_the_number_of_supernodes_changes_no_byte(tmp_path: Path, closed_form: Pair) -> None:
+    assert head_bytes(run(tmp_path, supernodes=7, seed=3)) == head_bytes(closed_form.here)
+
+
+def test_mistakes_in_settings_are_named_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="num-client: no such key; did you mean num-clients"):
+        run(tmp_path, num_client=20)
+    with pytest.raises(ConfigError, match="num-clients: must be a whole number"):
+        run(tmp_path, num_clients="20")
+    with pytest.raises(ValueError, match="supernodes: must be a whole number of at least 1, got 0"):
+        run(tmp_path, supernodes=0)
+    assert not (tmp_path / "here").exists()
+
+
+def test_what_a_run_fails_with_is_raised_said_and_in_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match="nothing is at /nowhere"):
+        run(tmp_path, dataset="folder:/nowhere")
+    status = read_json(only_folder(tmp_path), "status.json")
+    assert status["state"] == "failed" and "nothing is at /nowhere" in status["reason"]
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[-1] == "[fedstats] FAILED: DatasetError: folder:/nowhere: nothing is at /nowhere"
+
+
+def test_ctrl_c_ends_a_run_and_resume_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_form: Pair
+) -> None:
+    asked, answer = 0, client_app.app
+
+    def interrupted(msg: Message, context: Context) -> Message:
+        nonlocal asked
+        asked += msg.metadata.message_type == "query.statistics"
+        if asked == 2:
+            raise KeyboardInterrupt
+        return answer(msg, context)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client_app, "app", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, checkpoint_seconds=0.0, seed=3)
+    folder = only_folder(tmp_path)
+    status = read_json(folder, "status.json")
+    assert (status["state"], status["reason"]) == ("failed", "stopped by Ctrl-C")
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"[fedstats] Ctrl-C stops this run, and the same settings with resume='{folder}' go on with it"
+    assert said[-1] == "[fedstats] FAILED: stopped by Ctrl-C"
+    assert run(tmp_path, resume=str(folder), seed=3) == folder
+    assert head_bytes(folder) == head_bytes(closed_form.there)
+
+
+def test_one_run_at_a_time_and_the_process_is_left_as_it_was(tmp_path: Path) -> None:
+    before = TaskIdentity._run_id
+    with task(5), pytest.raises(RuntimeError, match="another run is under way in this process: one at a time"):
+        run(tmp_path)
+    assert TaskIdentity._run_id == before
+
+
+@pytest.mark.parametrize(("version", "fits"), [("1.41.0", True), ("1.42.3", True), ("1.43.0", False), ("2.0.0", False)])
+def test_only_versions_of_flower_that_were_tried(version: str, fits: bool) -> None:
+    if fits:
+        check_flower(version)
+    else:
+        with pytest.raises(UnknownFlower, match=f"needs Flower 1.41 or 1.42, got {version}: use `flwr run .`"):
+            check_flower(version)
+
+
+def test_the_installed_flower_is_one_of_them() -> None:
+    check_flower()
