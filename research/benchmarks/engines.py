@@ -171,11 +171,7 @@ def heads(experiment: str, engines: Sequence[str]) -> Iterator[str]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m research.benchmarks.engines",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("forward", "client", "heads"))
     parser.add_argument("experiments", nargs="*", metavar="FILE.toml or 'key=value ...'")
     parser.add_argument("--networks", nargs="+", default=[*NETWORKS])

@@ -32,7 +32,6 @@ SETTINGS = (DOCS / "settings.md").read_text(encoding="utf-8")
 EXPERIMENTS = sorted((REPOSITORY / "conf").glob("*.toml"))
 DEFAULTS: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 # These pages' blocks are files of an app or of the package; tests beside this one run them as such.
-WITH_PYTHON = [*DOCUMENTS, REPOSITORY / "research" / "regulariser.md"]
 RUN_ELSEWHERE = ("own-client-app.md", "add-a-method.md", "export.md")
 
 
@@ -49,7 +48,7 @@ def run(code: str, where: str, namespace: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in WITH_PYTHON if blocks(path, "python") and path.name not in RUN_ELSEWHERE],
+    [path for path in DOCUMENTS if blocks(path, "python") and path.name not in RUN_ELSEWHERE],
     ids=name,
 )
 def test_python_blocks_run_and_print_what_they_say(path: Path, home: Path) -> None:
@@ -76,9 +75,10 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert not broken
 
 
-def test_every_page_is_reached_from_the_index() -> None:
-    targets = {(DOCS / target.partition("#")[0]).resolve() for target in links(DOCS / "index.md")}
-    assert set(DOCUMENTS) - targets == {DOCS / "index.md"}
+@pytest.mark.parametrize("index", [DOCS / "index.md", REPOSITORY / "research" / "README.md"], ids=name)
+def test_every_page_is_reached_from_the_index(index: Path) -> None:
+    targets = {(index.parent / target.partition("#")[0]).resolve() for target in links(index)}
+    assert {path for path in DOCUMENTS if path.is_relative_to(index.parent)} - targets == {index}
 
 
 def test_every_run_config_key_is_documented() -> None:

@@ -29,7 +29,7 @@ def test_every_page_is_in_the_menu_and_on_the_site(site: Path) -> None:
     own = {path.relative_to(DOCS).as_posix() for path in DOCUMENTS if path not in RESEARCH}
     assert set(listed) == own | {f"research/{path.name}" for path in RESEARCH} | {"about.md"}
     for name in listed:
-        page = site / name.removesuffix(".md").removesuffix("index") / "index.html"
+        page = site / re.sub(r"(index|README)?\.md$", "", name) / "index.html"
         assert "<article" in page.read_text(), name
 
 

@@ -1,0 +1,94 @@
+"""How many lines of code a site's owner approves with a bundle: those that the apps can import; and the command line's.
+
+    python -m research.bundle_weight
+
+Lines are counted without blanks, comments and docstrings.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fedstats_app.cli.arguments import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "fedstats_app").rglob("*.py"))
+}
+APPS = ("fedstats_app.client_app", "fedstats_app.server_app")
+# Commands are imported by their names.
+COMMAND_LINE = ("fedstats_app.cli.__main__", *(f"fedstats_app.cli.{name.replace(' ', '_')}" for name in COMMANDS))
+# What `fedstats_app.NAME` imports on first use; no app uses it.
+_LIBRARY = "fedstats_app"
+_SILENT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def reached(roots: Iterable[str], *, library: bool = False) -> set[str]:
+    """Follow every import from some modules: at the top, in functions, for types, and those by a table of names."""
+    found: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        module = waiting.pop()
+        if module in found:
+            continue
+        found.add(module)
+        waiting += _imports(module, by_name=library or module != _LIBRARY)
+        waiting += [package for package in [module.rpartition(".")[0]] if package]
+    return found
+
+
+def _imports(module: str, *, by_name: bool) -> Iterator[str]:
+    text = MODULES[module].read_text(encoding="utf-8")
+    # A module that imports by name has the names, which are below the package or below itself, in a table.
+    by_name = by_name and "import_module(" in text
+    for node in ast.walk(ast.parse(text)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif by_name and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name = node.value.strip(".")
+            names = [f"fedstats_app.{name}", f"{module}.{name}"] if name else []
+        yield from (name for name in names if name in MODULES)
+
+
+def code_lines(module: str) -> int:
+    """Count a module's lines of code."""
+    text = MODULES[module].read_text(encoding="utf-8")
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _SILENT:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            lines.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return len(lines)
+
+
+def weights() -> dict[str, tuple[int, int]]:
+    """Count modules and lines of code of the apps, and of the command line and the library beside them."""
+    apps = reached(APPS)
+    beside = reached([*COMMAND_LINE, _LIBRARY], library=True) - apps
+    return {
+        name: (len(modules), sum(map(code_lines, modules)))
+        for name, modules in (("apps", apps), ("command line", beside))
+    }
+
+
+if __name__ == "__main__":
+    for name, (modules, lines) in weights().items():
+        print(f"{name}: {lines:,} lines of code in {modules} modules")
