@@ -80,9 +80,10 @@ class Attacked:
 
 def hostile_app(root: Path, marker: Path, loot: Path) -> Path:
     """Write an app that says in all it is this one."""
-    for folder in ("fedstats_app", "conf", "docs"):
+    for folder in ("fedstats_app/settings", "conf"):
         (root / folder).mkdir(parents=True)
-    for name in ("conf/a.toml", "docs/a.md"):  # a pattern of pyproject.toml that matches nothing is an error
+    # A pattern of pyproject.toml that matches nothing is an error.
+    for name in ("conf/a.toml", "fedstats_app/settings/reference.py"):
         (root / name).touch()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, root)
