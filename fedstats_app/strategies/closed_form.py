@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, ClassVar, get_type_hints
 
-from fedstats_app.methods import FED3R, FEDCGS, FEDCOF, FEDNCM, FEDROOT, RECORDS, Method
+from fedstats_app.methods import RECORDS, Method
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.strategies.base import StatisticsStrategy
 
@@ -56,8 +56,8 @@ def strategy_class(record: Method[Any]) -> type[ClosedForm]:
     kinds, lines = get_type_hints(record.options), []
     options = []
     for key, one in record.options.keys().items():
-        kind = inspect.formatannotation(kinds[one.name]).replace("typing.", "")
         annotation = kinds[one.name]
+        kind = inspect.formatannotation(annotation).replace("typing.", "")
         options.append(
             inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
         )
@@ -81,13 +81,11 @@ def strategy_class(record: Method[Any]) -> type[ClosedForm]:
     return made
 
 
-FedNCM, Fed3R, FedCOF, FedCGS, FedRoot = (strategy_class(one) for one in (FEDNCM, FED3R, FEDCOF, FEDCGS, FEDROOT))
-_WRITTEN = {one.record.name: one for one in (FedNCM, Fed3R, FedCOF, FedCGS, FedRoot)}
 # Every method's, by the name of the class: a method that is added has its class here and in fedstats_app.strategies.
-CLASSES = {
-    made.__name__: made for made in (_WRITTEN.get(name) or strategy_class(record) for name, record in RECORDS.items())
-}
+CLASSES = {made.__name__: made for made in map(strategy_class, RECORDS.values())}
 globals().update(CLASSES)
+FedNCM, Fed3R, FedCOF = CLASSES["FedNCM"], CLASSES["Fed3R"], CLASSES["FedCOF"]
+FedCGS, FedRoot = CLASSES["FedCGS"], CLASSES["FedRoot"]
 
 
 class OnePass(StatisticsStrategy):

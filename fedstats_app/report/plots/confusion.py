@@ -38,7 +38,6 @@ def plot_confusion_matrix(matrix: ArrayLike, class_names: Sequence[str], path: P
 
     Beyond 50 classes the most confused pairs are listed beside it.
 
-
     Parameters
     ----------
     matrix : array_like of int
