@@ -11,6 +11,13 @@ from fedstats_app.backbones.inputs import Kind
 
 _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
+logger = logging.getLogger("fedstats_app")
+# On one thread four images were faster than 16 for small networks, whose layers' outputs then stay in a core's cache,
+# and a small client pads little (docs/backbones.md). Not by the number of threads: it decides the last bits.
+IMAGES, TEXTS = 4, 16
+# On a GPU more bring little, and reading waits for them.
+MOST = 256
+
 
 def resolve_device(device: str) -> torch.device:
     """Return the device that an option names.
@@ -57,15 +64,6 @@ def resolve_autocast(autocast: str, device: torch.device) -> torch.dtype | None:
     if device.type == "mps" or (device.type == "cpu" and autocast == "fp16"):
         raise ValueError(f"autocast {autocast!r} is not available on {device.type}: cpu takes bf16, cuda bf16 and fp16")
     return _AUTOCAST_DTYPES[autocast]
-
-
-logger = logging.getLogger("fedstats_app")
-
-# On one thread four images were faster than 16 for small networks, whose layers' outputs then stay in a core's cache,
-# and a small client pads little (docs/backbones.md). Not by the number of threads: it decides the last bits.
-IMAGES, TEXTS = 4, 16
-# On a GPU more bring little, and reading waits for them.
-MOST = 256
 
 
 def automatic_batch_size(device: str, kind: Kind, run: Callable[[int], object]) -> int:

@@ -27,6 +27,11 @@ T = TypeVar("T")
 # Samples that wait for the network, for each thread.
 _WAITING = 4
 
+logger = logging.getLogger("fedstats_app")
+# Features are handed on in blocks of this size whether they were computed or read from the cache: the order of
+# additions, and so the last bits of the statistics, are the same either way.
+BLOCK_SIZE = 1024
+
 
 def read_ahead(read: Callable[[int], T], indices: Iterable[int], threads: int) -> Iterator[Callable[[], T]]:
     """Call a function on every index, some of them ahead of whoever takes the results.
@@ -60,13 +65,6 @@ def read_ahead(read: Callable[[int], T], indices: Iterable[int], threads: int) -
         finally:  # whoever took the results has had enough
             for one in waiting:
                 one.cancel()
-
-
-logger = logging.getLogger("fedstats_app")
-
-# Features are handed on in blocks of this size whether they were computed or read from the cache: the order of
-# additions, and so the last bits of the statistics, are the same either way.
-BLOCK_SIZE = 1024
 
 
 @dataclass

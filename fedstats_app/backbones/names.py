@@ -15,6 +15,16 @@ RANDOM = "random:"
 # Which of an image network's outputs are the features.
 POOLINGS = ("auto", "pooled", "cls", "mean", "cls+mean")
 
+# The sentence encoder whose weights come with pip, and one of two small layers for tests.
+MINILM = "all-MiniLM-L6-v2"
+TINY_TEXT = "tiny-text"
+SENTENCE, TRANSFORMERS = "sentence:", "transformers:"
+Pooling = Literal["auto", "mean", "first"]
+TEXT_SLOT, MASK_SLOT = "{text}", "{mask}"
+# Of a text of two columns, which is a line each: its first line, and the rest.
+PAIR_SLOTS = "{first}", "{second}"
+_ALLOWED = f"{TEXT_SLOT} once, or {' and '.join(PAIR_SLOTS)} once each, and {MASK_SLOT} at most once"
+
 
 def is_folder_model(name: str) -> bool:
     """Return whether the image network of this name is described by a folder, here or on a hub."""
@@ -26,17 +36,6 @@ def in_folder(name: str, folder: Path) -> str:
     prefixes = {TIMM: f"{TIMM}{LOCAL}", VISION: VISION, TRANSFORMERS: TRANSFORMERS}
     found = next((local for prefix, local in prefixes.items() if name.startswith(prefix)), SENTENCE)
     return f"{found}{folder.expanduser().absolute()}"
-
-
-# The sentence encoder whose weights come with pip, and one of two small layers for tests.
-MINILM = "all-MiniLM-L6-v2"
-TINY_TEXT = "tiny-text"
-SENTENCE, TRANSFORMERS = "sentence:", "transformers:"
-Pooling = Literal["auto", "mean", "first"]
-TEXT_SLOT, MASK_SLOT = "{text}", "{mask}"
-# Of a text of two columns, which is a line each: its first line, and the rest.
-PAIR_SLOTS = "{first}", "{second}"
-_ALLOWED = f"{TEXT_SLOT} once, or {' and '.join(PAIR_SLOTS)} once each, and {MASK_SLOT} at most once"
 
 
 def is_text_backbone(name: str) -> bool:

@@ -40,6 +40,8 @@ from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.backbones.vision import vision_architecture
 from fedstats_app.backbones.weights import WeightsError, load_strictly
 
+logger = logging.getLogger("fedstats_app")
+
 
 def _tiny() -> Architecture:
     """Two convolutions, d = 32: for tests that need features at once and need not recognise anything."""
@@ -245,9 +247,6 @@ def _weights(architecture: Architecture, name: str, weights: str) -> tuple[Mappi
     if architecture.official_weights is None:
         raise WeightsError(f"backbone {name!r} has no official weights: use '{RANDOM}{name}', or name a file")
     return architecture.official_weights()
-
-
-logger = logging.getLogger("fedstats_app")
 
 
 @functools.lru_cache(maxsize=1)

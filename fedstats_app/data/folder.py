@@ -24,6 +24,8 @@ from fedstats_app.data.folder_layout import (
 )
 from fedstats_app.data.paths import existing_path
 
+_NAMED = 5
+
 
 def read_text(path: Path) -> str:
     """Return the text of a file in UTF-8.
@@ -50,9 +52,6 @@ def _image_format(path: Path) -> str:
             return image.format or ""
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return ""
-
-
-_NAMED = 5
 
 
 class FolderSource:

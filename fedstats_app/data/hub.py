@@ -21,6 +21,12 @@ _SPLITS = "dataset_dict.json"
 _PARTITION = re.compile(r"partition_([0-9]+)")
 PARTITION_COLUMN = "partition"
 
+_HUB_TIMEOUT_SECONDS = 20.0
+_OFFLINE_HELP = (
+    "If it was downloaded on this machine before, set HF_HUB_OFFLINE=1 in the environment; else download it where the "
+    "hub can be reached, copy its parquet files here and use parquet:<absolute path of their folder>"
+)
+
 
 def is_arrow(folder: Path) -> bool:
     """Return whether a folder is one that `datasets.save_to_disk` or `flwr-datasets create` has made."""
@@ -107,13 +113,6 @@ def _load(root: Path, spec: str) -> tuple[dict[str, datasets.Dataset], tuple[str
         raise DatasetError(f"{spec}: none of the splits {sorted(saved)} of {root} is for training")
     parts = {"train": train, "test": chosen.test}
     return {part: saved[name] for part, name in parts.items() if name is not None}, chosen.notes
-
-
-_HUB_TIMEOUT_SECONDS = 20.0
-_OFFLINE_HELP = (
-    "If it was downloaded on this machine before, set HF_HUB_OFFLINE=1 in the environment; else download it where the "
-    "hub can be reached, copy its parquet files here and use parquet:<absolute path of their folder>"
-)
 
 
 def load_hub(name: str, split: str, columns: ColumnChoice) -> Dataset | None:

@@ -17,6 +17,8 @@ FEDCGS_MIN_SAMPLES = 10
 _FEDCGS_CLASS_IDS = 100
 _FEDCGS_MAX_DRAWS = 1000
 
+NUM_SETS = 5
+
 
 def fedcof_partition(labels: Indices, num_clients: int, *, alpha: float, seed: int) -> list[Indices]:
     """Split samples as the FedCOF and FedNCM code does: clients of one size, each with its own mixture of classes.
@@ -160,9 +162,6 @@ def _draw_fedcgs(rng: np.random.RandomState, by_class: list[Indices], num_client
             pieces[client].append(piece)
             sizes[client] += len(piece)
     return [np.concatenate(of_client) for of_client in pieces]
-
-
-NUM_SETS = 5
 
 
 def dominant_classes(num_classes: int) -> list[list[int]]:

@@ -15,6 +15,10 @@ from fedstats_app.data.images import to_rgb
 
 _NAMED = 20
 
+Flips = Literal["none", "random", "both"]
+# Keeps this draw apart from the others that a run's seed decides.
+_STREAM = 0xF11B
+
 
 def only_classes(dataset: Dataset, wanted: str) -> Dataset:
     """Return the samples of some classes, which alone are the classes then, in the data set's order.
@@ -125,11 +129,6 @@ def at_most_per_class(labels: NDArray[np.int64], number: int, seed: int) -> NDAr
 def at_most(indices: NDArray[np.int64], number: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return at most so many of the indices, ascending; those of a smaller number are among those of a larger one."""
     return np.sort(rng.permutation(indices)[:number])
-
-
-Flips = Literal["none", "random", "both"]
-# Keeps this draw apart from the others that a run's seed decides.
-_STREAM = 0xF11B
 
 
 class _MirroredSource:

@@ -11,6 +11,10 @@ from flwr.serverapp import Grid
 
 from fedstats_app.grid.progress import Progress
 
+# Replies whose sizes are remembered, and the share of them that the estimate covers: the few largest do not count, so
+# that one node cannot make the window, and with it the run, as slow as it likes by sending large replies.
+SIZES_REMEMBERED, SHARE_COVERED = 128, 0.9
+
 
 class Silences:
     """Remembers from round to round who did not answer in time.
@@ -63,11 +67,6 @@ class Silences:
         """Note that a client answered."""
         self._times.pop(client, None)
         self._until.pop(client, None)
-
-
-# Replies whose sizes are remembered, and the share of them that the estimate covers: the few largest do not count, so
-# that one node cannot make the window, and with it the run, as slow as it likes by sending large replies.
-SIZES_REMEMBERED, SHARE_COVERED = 128, 0.9
 
 
 def push(grid: Grid, messages: Sequence[Message]) -> list[str | None]:

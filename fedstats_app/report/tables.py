@@ -25,6 +25,37 @@ _METHOD_HEADINGS = (
 )
 _LEFT_ALIGNED = {0, 9}
 
+_TRAINING_HEADINGS = ("training", "start", "final", "best", "rounds", "MB", "rounds", "MB", "passes", "seconds")
+# First column of a group, the one after its last, and what stands above them.
+_GROUPS: tuple[tuple[int, int, str], ...] = (
+    (1, 4, "accuracy (%)"),
+    (4, 6, "in all"),
+    (6, 9, "to the random head's final accuracy"),
+)
+_LONGEST_TRAINING = 28
+_NEVER = "never"
+_PERSONAL_HEADINGS = (
+    "personal models",
+    "mean (%)",
+    "deviation",
+    "pooled (%)",
+    "clients",
+    "failed",
+    "MB down",
+    "MB up",
+    "passes",
+    "seconds",
+)
+_NAMES = {
+    "local-only": "local training only",
+    "one-shot": "FedCGS one-shot",
+    "one-shot-sum": "FedCGS one-shot, eq. 12",
+    "fedavg": "FedAvg",
+    "fedavg-ft": "FedAvg, fine-tuned",
+    "fedproto": "FedProto",
+}
+_LONGEST_APPROACH = 26
+
 
 def results_table(rows: Sequence[MethodResult], num_sent: int | None = None) -> str:
     """Lay out one line per method: accuracy, what it costs to send, time to solve, regulariser.
@@ -74,17 +105,6 @@ def _method_lines(numbers: Sequence[str], texts: Sequence[str], widths: Sequence
     """Give a row, and further lines for the regulariser where it does not fit."""
     blank = [""] * len(numbers)
     return [aligned([*(blank if index else numbers), text], widths, _LEFT_ALIGNED) for index, text in enumerate(texts)]
-
-
-_TRAINING_HEADINGS = ("training", "start", "final", "best", "rounds", "MB", "rounds", "MB", "passes", "seconds")
-# First column of a group, the one after its last, and what stands above them.
-_GROUPS: tuple[tuple[int, int, str], ...] = (
-    (1, 4, "accuracy (%)"),
-    (4, 6, "in all"),
-    (6, 9, "to the random head's final accuracy"),
-)
-_LONGEST_TRAINING = 28
-_NEVER = "never"
 
 
 def training_table(results: Sequence[TrainingResult]) -> str:
@@ -177,29 +197,6 @@ def _group_line(widths: Sequence[int], groups: Sequence[tuple[int, int, str]]) -
     for first, after, name in groups:
         line = line.ljust(ends[first]) + f" {name} ".center(ends[after] - ends[first] - len(GAP), "-")
     return line
-
-
-_PERSONAL_HEADINGS = (
-    "personal models",
-    "mean (%)",
-    "deviation",
-    "pooled (%)",
-    "clients",
-    "failed",
-    "MB down",
-    "MB up",
-    "passes",
-    "seconds",
-)
-_NAMES = {
-    "local-only": "local training only",
-    "one-shot": "FedCGS one-shot",
-    "one-shot-sum": "FedCGS one-shot, eq. 12",
-    "fedavg": "FedAvg",
-    "fedavg-ft": "FedAvg, fine-tuned",
-    "fedproto": "FedProto",
-}
-_LONGEST_APPROACH = 26
 
 
 def approach_name(approach: str) -> str:

@@ -18,6 +18,13 @@ from fedstats_app.settings.app_config import RunOptions
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy
 
+_COLLECTION, _CURVE = "collection", "curve"
+# Rows of single clients, by which their influence is measured in the end, are written down up to so many bytes: above
+# that, it is measured of those that answer after an interruption only. No head depends on it.
+MAX_ROW_BYTES = 64 * 2**20
+# Writing down takes at most one part in so many of the time.
+SHARE_OF_TIME = 20
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -42,14 +49,6 @@ class Asked:
     label_counts: dict[int, np.ndarray] = field(default_factory=dict)
     rounds: list[dict[str, object]] = field(default_factory=list)
     curve: RankCurve | None = None
-
-
-_COLLECTION, _CURVE = "collection", "curve"
-# Rows of single clients, by which their influence is measured in the end, are written down up to so many bytes: above
-# that, it is measured of those that answer after an interruption only. No head depends on it.
-MAX_ROW_BYTES = 64 * 2**20
-# Writing down takes at most one part in so many of the time.
-SHARE_OF_TIME = 20
 
 
 class Accumulator:

@@ -16,6 +16,14 @@ from fedstats_app.data.clients import partitions
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 
+logger = logging.getLogger("fedstats_app")
+
+# Nothing is fetched, and no files of a user are read, for a run whose nodes may turn out to have data of their own.
+WARMED_UP = ("builtin",)
+# Forward and backward pass through the backbone.
+TRAINING_PASSES = 3
+_TIMED_SECONDS = 0.1
+
 
 def give_back_memory() -> None:
     """Return to the system what this process has freed, where the C library is GNU's; elsewhere do nothing.
@@ -36,11 +44,6 @@ def _trim() -> Callable[[int], int] | None:
         return None
     trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
     return trim
-
-
-# Forward and backward pass through the backbone.
-TRAINING_PASSES = 3
-_TIMED_SECONDS = 0.1
 
 
 def expected_seconds(backbone: Backbone, clients: Mapping[int, int], passes: float, *, simulated: bool) -> float:
@@ -65,12 +68,6 @@ def expected_seconds(backbone: Backbone, clients: Mapping[int, int], passes: flo
     number = sum(clients.values()) if simulated else max(clients.values())
     seconds = seconds_per_sample(backbone, backbone.transform.blank(), _TIMED_SECONDS)
     return seconds * passes * number
-
-
-logger = logging.getLogger("fedstats_app")
-
-# Nothing is fetched, and no files of a user are read, for a run whose nodes may turn out to have data of their own.
-WARMED_UP = ("builtin",)
 
 
 @contextmanager

@@ -27,6 +27,9 @@ CURVE = (*(ScatterSpec(RankRule("root", factor)) for factor in FACTORS), Scatter
 # Clients whose Gram matrices are held at most until they are added.
 MOST_WAITING = 2
 
+# A rank takes a d x d matrix and a solve: with more features than this, too much for a picture.
+MAX_FEATURE_DIM = 2048
+
 
 class RankCurve:
     """Sums of the factors of several ranks, made of the Gram matrices that clients sent: accuracy against bytes.
@@ -115,10 +118,6 @@ class RankCurve:
         """Return the bytes that all clients would have sent for one of the ranks."""
         self.finish()
         return self._bytes[spec]
-
-
-# A rank takes a d x d matrix and a solve: with more features than this, too much for a picture.
-MAX_FEATURE_DIM = 2048
 
 
 def rank_curve(strategy: StatisticsStrategy, feature_dim: int) -> RankCurve | None:

@@ -13,7 +13,7 @@ from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.head_file import HEAD_FORMAT
 from fedstats_app.report.model_card import model_card, write_model_card
 from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.training.trainers import FULL, TRAINERS
+from fedstats_app.training.trainers import TRAINERS
 from tests.support.trainings import make_training
 
 CLASSES = ["red", "green", "a|b`c\nd"]
@@ -141,7 +141,7 @@ def test_a_trained_head_says_what_its_training_sent_and_nothing_else() -> None:
         )
         (line,) = (line for line in section(card, "Privacy").splitlines() if line.startswith("- `"))
         assert line == f"- `{head}`: besides the statistics of its start, clients sent {trainer.sent}."
-        assert ("trained weights" in line) is (trainer.formula_bytes is FULL.formula_bytes)
+        assert ("trained weights" in line) is trainer.by_gradient
     unknown = model_card({"fedncm-x": metadata("fedncm-x")}, results(training={"fedncm-x": {"accuracy": 0.9}}))
     assert "clients sent what `disclosure.jsonl` lists." in section(unknown, "Privacy")
 
