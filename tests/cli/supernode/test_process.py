@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,7 @@ sys.stdout.buffer.write(build_fab_from_disk(Path(sys.argv[1])))
 """
 HOSTILE = """
 import os
+import re
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -56,14 +58,15 @@ def marker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bundle(marker: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     root = tmp_path_factory.mktemp("app")
-    for folder in ("fedstats_app", "conf", "docs"):
-        (root / folder).mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    (root / "fedstats_app").mkdir()
+    settings = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    settings = re.sub(r"(?m)^fab-include = .*$", 'fab-include = ["LICENSE", "fedstats_app/*.py"]', settings)
+    settings = re.sub(r"(?m)^fab-exclude = .*$", "", settings)
+    (root / "pyproject.toml").write_text(settings, encoding="utf-8")
+    for name in ("README.md", "LICENSE"):
         (root / name).write_bytes((REPOSITORY / name).read_bytes())
-    for name in ("__init__.py", "server_app.py", "a.json", "a.md"):
+    for name in ("__init__.py", "server_app.py"):
         (root / "fedstats_app" / name).touch()
-    for name in ("conf/a.toml", "docs/a.md"):
-        (root / name).touch()
     (root / "fedstats_app" / "client_app.py").write_text(HOSTILE.format(marker=str(marker)))
     return subprocess.run([sys.executable, "-c", BUILD, root], capture_output=True, check=True, timeout=120).stdout
 
