@@ -1,0 +1,27 @@
+"""Every promise of the pages that people trust names the tests that hold it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from tests.support.flower import REPOSITORY
+
+PROMISES: dict[str, dict[str, list[str]]] = tomllib.loads(
+    (REPOSITORY / "tests" / "docs" / "promises.toml").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("page", PROMISES)
+def test_a_promise_stands_in_its_page_and_its_tests_in_the_tree(page: str) -> None:
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    gone = [words for words in PROMISES[page] if words not in text]
+    missing = []
+    for test in (test for tests in PROMISES[page].values() for test in tests):
+        file, _, name = test.partition("::")
+        path = REPOSITORY / "tests" / file
+        if not path.is_file() or not re.search(rf"^def {name}\(", path.read_text(encoding="utf-8"), re.MULTILINE):
+            missing.append(test)
+    assert (gone, missing) == ([], [])
