@@ -13,6 +13,7 @@ from flwr.app import Context, Message
 
 from fedstats_app import client_app
 from fedstats_app.report.statistics_file import ACCUMULATOR_FILE
+from fedstats_app.wire.personal_heads import EVALUATE_PERSONAL
 from tests.support.killed_run import run_killed
 from tests.support.local_grid import clients_in
 from tests.support.simulation import Killed, clients, head_bytes, killed, read_json, simulate
@@ -69,6 +70,21 @@ def test_runs_killed_at_random_points_go_on_to_the_same_bytes(tmp_path: Path, ki
         simulate(tmp_path / str(point), resume=str(folder), **SETTINGS)
         assert left(folder) == expected, f"killed at event {point} of {events}"
         assert not (folder / ACCUMULATOR_FILE).exists()
+
+
+def test_a_kill_after_the_last_round_of_a_probe_counts_no_byte_twice(tmp_path: Path) -> None:
+    """The clients' loss decides whether the start is kept; it is asked again, and charged to the last round."""
+    settings = {**SETTINGS, "method": "fedncm,fed3r", "personalise": "global"}
+    whole = simulate(tmp_path / "whole", **settings)
+
+    def app(msg: Message, context: Context) -> Message:
+        if msg.metadata.message_type == EVALUATE_PERSONAL:
+            raise Killed
+        return client_app.app(msg, context)
+
+    folder = killed(tmp_path / "cut", app=app, **settings)
+    simulate(tmp_path / "cut", resume=str(folder), **settings)
+    assert head_bytes(folder) == head_bytes(whole)
 
 
 def test_a_stage_1_with_capped_shares_begins_anew(tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ class GradientTraining(Training):
             load_optimizer_state(self._inner, checkpoint.optimizer)
             self.stopped = str(checkpoint.metadata["stopped"])
             self.take_up(done)
+            # Whether to keep the start may have been asked before the kill, and is asked and charged again.
+            self.rounds[-1] = replace(self.rounds[-1], **checkpoint.metadata["costs"])
             self._strategy.first_round = done + 1
             best = latest_checkpoint(self._best_folder)
             self._best = -1.0 if best is None else float(best.metadata["accuracy"])
@@ -202,6 +204,7 @@ class GradientTraining(Training):
                     "stopped": self.stopped,
                     "temperature": self.start_temperature,
                     "start_loss": self._start_loss,
+                    "costs": {name: getattr(self.rounds[-1], name) for name in _COSTS},
                 },
             )
         return stop
