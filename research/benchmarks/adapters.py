@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from fedstats_app.data.clients import partitions
-from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.training.model import TunedModel
 from research.baselines.adapters import (
     AdaptedLinear,
@@ -33,9 +32,9 @@ from research.baselines.adapters import (
 )
 from research.baselines.mlp_head import Merge, average, federated_average
 from research.benchmarks.adapted_networks import Network, network_of
-from research.benchmarks.baselines import FRACTION, MB, ROUND_OPTIONS, ROUNDS, mean_and_half
-from research.benchmarks.features import Features, features_of
-from research.benchmarks.lines import parser_of, run
+from research.benchmarks.baselines import FRACTION, MB, ROUND_OPTIONS, ROUNDS
+from research.benchmarks.features import Features, config_of, features_of
+from research.benchmarks.lines import experiments_of, mean_and_half, run
 
 RANK, DENSITY, SPARSE_SHARE = 8, 0.1, 0.2
 # Keeps the draws of one layer apart from another's under the next seeds.
@@ -137,12 +136,12 @@ class _Federation:
         return 100 * float(torch.cat(right).double().mean())
 
 
-def measure(config: AppConfig, num_clients: Sequence[int], seeds: int, rate: float) -> Iterator[Adapted]:
+def measure(experiment: str, num_clients: Sequence[int], seeds: int, rate: float) -> Iterator[Adapted]:
     """Yield every number of clients and seed."""
-    data = features_of(config)
+    data = features_of(config_of(experiment))
     for clients in num_clients:
         for seed in range(seeds):
-            own = AppConfig.from_run_config({**config.to_run_config(), "num-clients": clients, "seed": seed})
+            own = config_of(experiment, num_clients=clients, seed=seed)
             parts = partitions(own.data, own.partition, seed)
             used = torch.from_numpy(np.sort(np.concatenate(parts)))
             federation = _Federation(network_of(own, data, used, seed), data, parts, seed, rate)
@@ -174,15 +173,11 @@ def table(lines: Sequence[Adapted]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = parser_of(__doc__)
+    parser = experiments_of(__doc__, clients=(5, 10, 100), seeds=5)
     parser.add_argument("--learning-rate", type=float, default=ROUND_OPTIONS.learning_rate)
     options = parser.parse_args(arguments)
-    run(
-        options,
-        Adapted,
-        lambda _, config: measure(config, options.clients, options.seeds, options.learning_rate),
-        table,
-    )
+    own = (options.clients, options.seeds, options.learning_rate)
+    run(options, Adapted, lambda experiment: measure(experiment, *own), table)
 
 
 if __name__ == "__main__":

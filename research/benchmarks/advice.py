@@ -11,12 +11,10 @@ Wilson's interval is, does not tell from the best.
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,13 +22,13 @@ from flwr.app import Context, Message
 
 from fedstats_app.data.clients import partitions
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.methods import display_name
 from fedstats_app.report.advice import Advice, Candidate, advise
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import per_client, read_statistics_request, statistics_reply
-from research.benchmarks.features import Features, features_of, settings_of
+from research.benchmarks.features import Features, config_of, features_of
+from research.benchmarks.lines import experiments_of, run
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
 # What the backbone's digest takes in a real reply.
@@ -106,11 +104,7 @@ def candidates_of(data: Features, parts: Sequence[np.ndarray], config: AppConfig
     clients = dict.fromkeys(range(len(parts)), FIRST_NODE_ID)
     strategy.start(ClientGrid(LocalGrid(answer, [{}]), clients, expected_reply_bytes=strategy.expected_reply_bytes))
     return [
-        Candidate(
-            name,
-            float((head.predict(feature_map(data.test)) == data.test_labels).double().mean()),
-            strategy.wire_bytes(name),
-        )
+        Candidate(name, data.accuracy(head, feature_map), strategy.wire_bytes(name))
         for name, (feature_map, head) in solved_heads(strategy).items()
     ]
 
@@ -145,11 +139,10 @@ def measure(experiment: str, num_clients: Sequence[int], seeds: int) -> Iterator
     ValueError
         If there are fewer than two methods, or the settings or data do not suit.
     """
-    settings = settings_of(experiment)
     data = None
-    for clients in num_clients or [AppConfig.from_run_config(settings).partition.num_clients]:
+    for clients in num_clients or [config_of(experiment).partition.num_clients]:
         for seed in range(seeds):
-            config = AppConfig.from_run_config({**settings, "num-clients": clients, "seed": seed})
+            config = config_of(experiment, num_clients=clients, seed=seed)
             data = data or features_of(config)
             parts = partitions(config.data, config.partition, seed)
             candidates = candidates_of(data, parts, config)
@@ -171,37 +164,18 @@ def measure(experiment: str, num_clients: Sequence[int], seeds: int) -> Iterator
             )
 
 
-def _line(one: Measurement) -> str:
-    named = " < ".join(map(display_name, one.steps))
-    return (
-        f"{one.experiment}, {one.num_clients} clients, seed {one.seed}: take {_priced(one.choice)}; best "
-        f"{_priced(one.best)}, {100 * one.low:.2f} to {100 * one.high:.2f} % on {one.num_test:,}; by budget {named}; "
-        f"{'the cheapest within' if one.cheapest_within else 'NOT THE CHEAPEST WITHIN'}"
-    )
-
-
-def _priced(one: Candidate) -> str:
-    return f"{display_name(one.method)} ({100 * one.accuracy:.2f} %, {one.wire_bytes / 1e6:,.2f} MB)"
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiments", nargs="*", default=[""], metavar="FILE.toml or 'key=value ...'")
-    parser.add_argument("--clients", type=int, nargs="+", default=[], help="by default the experiment's number")
-    parser.add_argument("--seeds", type=int, default=1, help="how many, from 0")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per run")
-    options = parser.parse_args(arguments)
-    if options.seeds < 1:
-        parser.error("--seeds must be at least 1")
+    options = experiments_of(__doc__, clients=(), seeds=1).parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    total = right = 0
-    for experiment in options.experiments:
-        for one in measure(experiment, options.clients, options.seeds):
-            print(json.dumps(asdict(one)) if options.json else _line(one), flush=True)
-            total, right = total + 1, right + one.cheapest_within
-    if right < total:
-        sys.exit(f"the advice was the cheapest within the interval in {right} of {total} runs only")
+    found = run(
+        options,
+        Measurement,
+        lambda experiment: measure(experiment, options.clients, options.seeds),
+        lambda lines: f"{sum(one.cheapest_within for one in lines)} of {len(lines)} choices are the cheapest within",
+    )
+    if not all(one.cheapest_within for one in found):
+        sys.exit("an advice was not the cheapest within the interval")
 
 
 if __name__ == "__main__":

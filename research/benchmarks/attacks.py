@@ -8,12 +8,10 @@ replies. An attack is a function of ATTACKS; a training's attacks can be added t
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -40,6 +38,7 @@ from fedstats_app.wire import (
     statistics_reply,
 )
 from research.benchmarks.features import Features, features_of, settings_of
+from research.benchmarks.lines import parser_of, printed
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
 # 6 sqrt(d), of EfficientNet-Lite0.
@@ -233,10 +232,7 @@ def run(
         tuple(sorted({client for one in measure(strategy, kept, largest, test) for client in one.named}))
         for test in (None, functools.partial(_some_test_samples, data))
     )
-    accuracy = {
-        name: float((head.predict(feature_map(data.test)) == data.test_labels).double().mean())
-        for name, (feature_map, head) in solved_heads(strategy).items()
-    }
+    accuracy = {name: data.accuracy(head, feature_map) for name, (feature_map, head) in solved_heads(strategy).items()}
     (outcome,) = (one for one in strategy.outcomes if one.client == HOSTILE)
     return accuracy, outcome, by_clients, by_test
 
@@ -280,28 +276,18 @@ def measurements(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("settings", nargs="?", default="", metavar="FILE.toml or 'key=value ...'")
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--partitioners", nargs="+", default=["dirichlet", "iid"])
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS), choices=list(ATTACKS))
     parser.add_argument("--protections", nargs="+", default=list(PROTECTIONS), choices=list(PROTECTIONS))
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each run")
     given = parser.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     logging.getLogger("fedstats_app").setLevel(logging.ERROR)
     settings = {**settings_of(given.settings), "num-clients": given.clients}
-    for one in measurements(settings, given.partitioners, given.attacks, given.protections, given.seeds):
-        print(json.dumps(asdict(one)) if given.json else _line(one), flush=True)
-
-
-def _line(one: Measurement) -> str:
-    scores = ", ".join(f"{name} {100 * accuracy:.1f}" for name, accuracy in one.accuracy.items())
-    by = {"clients": one.named, "test samples": one.named_by_test}
-    told = [f"{list(named)} named by {who}" for who, named in by.items() if named]
-    what = "refused" if one.outcome == "refused" else ", ".join(told) or "merged"
-    return f"{one.partitioner}, seed {one.seed}, protection {one.protection}; {one.attack}: {what}; {scores}"
+    printed(measurements(settings, given.partitioners, given.attacks, given.protections, given.seeds))
 
 
 if __name__ == "__main__":

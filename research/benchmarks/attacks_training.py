@@ -12,10 +12,8 @@ of JSON per row, and a table.
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,7 +29,8 @@ from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies.update_limits import times_usual
 from fedstats_app.training.proportion import capped
 from fedstats_app.wire.mezo import MezoReply
-from research.benchmarks.features import Features, features_of, settings_of
+from research.benchmarks.features import Features, config_of, features_of
+from research.benchmarks.lines import experiments_of, run
 from research.benchmarks.regularisers import balanced_subset, parts_of
 
 # Per training: update-clip or fedmezo-clip, and -outlier.
@@ -236,7 +235,7 @@ def measure(
                         yield training(one, times, limits, rounds, seed)
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """Return the rows of all limits beside each other, means over seeds."""
     lines = [
         "| training | clients | times | off | default | left out | robust | honest left out | largest honest |",
@@ -260,23 +259,13 @@ def table(rows: list[Row]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiments", nargs="*", metavar="FILE.toml or 'key=value ...'")
+    parser = experiments_of(__doc__, clients=(10, 20, 100), seeds=1)
     parser.add_argument("--trainings", nargs="+", choices=TRAININGS, default=list(TRAININGS))
-    parser.add_argument("--clients", type=int, nargs="+", default=[10, 20, 100])
     parser.add_argument("--per-class", type=int, default=50)
-    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--clean", action="store_true", help="only without a hostile client")
     options = parser.parse_args(arguments)
-    rows = []
-    for experiment in options.experiments or [""]:
-        config = AppConfig.from_run_config(settings_of(experiment))
-        for row in measure(
-            config, options.trainings, options.clients, options.per_class, options.seeds, clean=options.clean
-        ):
-            rows.append(row)
-            print(json.dumps(asdict(row)), flush=True)
-    print(table(rows))
+    own = (options.trainings, options.clients, options.per_class, options.seeds)
+    run(options, Row, lambda experiment: measure(config_of(experiment), *own, clean=options.clean), table)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,9 @@ from torch import Tensor
 
 from fedstats_app.data.clients import partitions
 from fedstats_app.data.paths import without_folders
-from fedstats_app.heads import LinearHead
 from fedstats_app.methods import display_name
 from fedstats_app.report.communication import Sizes, formula_bytes
 from fedstats_app.report.plots.accuracy import CostPoint
-from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.training.options import LocalOptions
 from research.baselines import (
     ClassMixtures,
@@ -40,8 +38,8 @@ from research.baselines import (
 from research.baselines.mixtures import Covariance
 from research.baselines.mlp_head import federated_average, mlp_head
 from research.benchmarks.advice import candidates_of
-from research.benchmarks.features import Features, features_of
-from research.benchmarks.lines import parser_of, run
+from research.benchmarks.features import Features, config_of, features_of
+from research.benchmarks.lines import experiments_of, mean_and_half, run
 
 # CCVR's paper draws some hundreds to two thousand of each class.
 PER_CLASS = 500
@@ -49,8 +47,6 @@ PER_CLASS = 500
 MIXTURES: dict[str, tuple[int, Covariance]] = {"FedPFT-10": (10, "diagonal"), "FedPFT-1": (1, "spherical")}
 HIDDEN, ROUNDS, FRACTION = 256, 20, 0.3
 ROUND_OPTIONS = LocalOptions(learning_rate=0.01)
-# The 97.5% points of Student's t for 1, 2, ... degrees of freedom.
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 MB = 1e6
 
 
@@ -138,8 +134,8 @@ class _Simulation:
         counts = [float(len(labels)) for _, labels in self.clients.values()]
         sent = formula_bytes("ensemble", self.sizes)  # heads have nothing but their numbers
         named: dict[str, Tensor] = {
-            "one-shot FedAvg": _logits(average_heads(heads, counts), self.data.test),
-            "ensemble, logits": _logits(average_heads(heads, [1.0] * len(heads)), self.data.test),
+            "one-shot FedAvg": average_heads(heads, counts).logits(self.data.test),
+            "ensemble, logits": average_heads(heads, [1.0] * len(heads)).logits(self.data.test),
             "ensemble, probabilities": ensemble_probabilities(heads, [1.0] * len(heads), self.data.test),
         }
         for name, scores in named.items():
@@ -154,20 +150,17 @@ class _Simulation:
             self._score("MLP head", model(self.data.test), 2 * sent * parameters, 4 * sent * parameters)  # half is up
 
 
-def _logits(head: LinearHead, features: Tensor) -> Tensor:
-    return head.logits(features)
-
-
 def _total(sent: dict[int, ClassMixtures], dtype: torch.dtype) -> int:
     return sum(one.bytes_as(dtype) for one in sent.values())
 
 
-def measure(experiment: str, config: AppConfig, num_clients: Sequence[int], seeds: int) -> Iterator[Compared]:
+def measure(experiment: str, num_clients: Sequence[int], seeds: int) -> Iterator[Compared]:
     """Yield every number of clients and seed of one experiment."""
+    config = config_of(experiment)
     data, name = features_of(config), f"{without_folders(config.data.dataset)}, {config.backbone.backbone}"
     for clients in num_clients:
         for seed in range(seeds):
-            own = AppConfig.from_run_config({**config.to_run_config(), "num-clients": clients, "seed": seed})
+            own = config_of(experiment, num_clients=clients, seed=seed)
             parts = partitions(own.data, own.partition, seed)
             simulation = _Simulation(data, parts, seed)
             simulation.run()
@@ -194,14 +187,6 @@ def _of(lines: Sequence[Compared]) -> dict[str, list[Compared]]:
     for line in lines:
         found.setdefault(f"{line.experiment}, {line.num_clients} clients", []).append(line)
     return found
-
-
-def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and half of its 95% interval by Student's t; NaN for one value."""
-    if len(values) < 2:
-        return values[0], float("nan")
-    point = STUDENT[len(values) - 2] if len(values) - 2 < len(STUDENT) else 1.96
-    return float(np.mean(values)), point * float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
 
 
 def _megabytes(values: Sequence[float]) -> str:
@@ -248,21 +233,12 @@ def draw(lines: Sequence[Compared], path: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    parser = parser_of(__doc__)
+    parser = experiments_of(__doc__, clients=(5, 10, 100), seeds=5)
     parser.add_argument("--picture", type=Path, help="PNG file to write")
     options = parser.parse_args(arguments)
-
-    def table_and_picture(lines: Sequence[Compared]) -> str:
-        if options.picture is not None:
-            draw(lines, options.picture)
-        return table(lines)
-
-    run(
-        options,
-        Compared,
-        lambda experiment, config: measure(experiment, config, options.clients, options.seeds),
-        table_and_picture,
-    )
+    found = run(options, Compared, lambda experiment: measure(experiment, options.clients, options.seeds), table)
+    if options.picture is not None:
+        draw(found, options.picture)
 
 
 if __name__ == "__main__":

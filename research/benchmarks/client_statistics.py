@@ -1,7 +1,7 @@
 """What forming the statistics adds to a client's time: backbone alone against backbone and statistics.
 
-    python -m research.benchmarks.client_statistics --json
-    python -m research.benchmarks.client_statistics --json --root
+    python -m research.benchmarks.client_statistics
+    python -m research.benchmarks.client_statistics --root
 
 The statistics have a Gram matrix (its factor where images are fewer than features), or with ``--root`` FedRoot's factor
 of the scatter instead.
@@ -12,7 +12,6 @@ resizing images, which would only make the share of the statistics smaller.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -25,6 +24,7 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.methods.fedroot import FEDROOT
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
+from research.benchmarks.lines import parser_of
 
 GRAM = StatisticsSpec(gram=True)
 
@@ -89,7 +89,7 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--backbone", default="mobilenet_v2")
     parser.add_argument("--input-size", type=int, default=224)
     parser.add_argument("--batch-size", type=int, default=32)
@@ -99,7 +99,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--root", action="store_true", help="FedRoot's factor instead of the Gram matrix")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     backbone = load_backbone(
         options.backbone,
@@ -116,13 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
         seed=options.seed,
         spec=FEDROOT.configured().specification if options.root else GRAM,
     )
-    if options.json:
-        print(json.dumps({"backbone": options.backbone, "input_size": options.input_size, **measured}))
-        return
-    print(f"{options.backbone}, {options.input_size} px, d = {backbone.feature_dim}, {measured['images']} images")
-    print(f"  backbone alone       {1000 * measured['backbone_seconds_per_image']:8.2f} ms per image")
-    print(f"  with the statistics  {1000 * measured['with_statistics_seconds_per_image']:8.2f} ms per image")
-    print(f"  overhead             {100 * measured['overhead']:8.1f}%")
+    print(json.dumps({"backbone": options.backbone, "input_size": options.input_size, **measured}))
 
 
 if __name__ == "__main__":

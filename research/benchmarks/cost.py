@@ -8,7 +8,6 @@ reads, checks, adds and solves. An exponent above its formula's by more than ``T
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from flwr.app import Message
 from fedstats_app.methods import METHODS
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import read_statistics_request, statistics_reply
+from research.benchmarks.lines import parser_of
 from tests.support.local_grid import instruction
 
 TOLERANCE = 0.15
@@ -146,7 +146,7 @@ def questions(scale: int) -> Iterator[Question]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line; the exit code is 1 where a cost grows faster than its formula."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--part", default="", help="only questions whose method, part or symbol is this")
     parser.add_argument("--scale", type=int, default=1, help="divide the numbers of clients by this")
     options = parser.parse_args(arguments)

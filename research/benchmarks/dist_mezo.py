@@ -8,7 +8,6 @@ the loss gives. Bytes are of all clients and rounds.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
 
@@ -20,12 +19,12 @@ from fedstats_app.fedmezo.directions import Directions, Probe
 from fedstats_app.fedmezo.measures import best_temperature, curvatures, losses_by_temperature
 from fedstats_app.fedmezo.perturbation import Perturbation
 from fedstats_app.heads import LinearHead, solve_ncm
-from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
 from research.baselines.dist_mezo import Sends, Travelled, federated_mezo
-from research.benchmarks.features import features_of, settings_of
+from research.benchmarks.features import config_of, features_of
+from research.benchmarks.lines import parser_of
 
 WAYS: tuple[Sends, ...] = ("seeds", "model")
 KB = 1e3
@@ -43,8 +42,7 @@ def start_of(features: Tensor, labels: Tensor, num_classes: int) -> LinearHead:
 
 def rows(experiment: str, num_clients: int, num_rounds: int) -> list[str]:
     """Return a line for each way, and one that says whether their models are the same bits."""
-    settings = {**settings_of(experiment), "num-clients": num_clients}
-    config = AppConfig.from_run_config(settings)
+    config = config_of(experiment, num_clients=num_clients)
     data, parts = features_of(config), partitions(config.data, config.partition, config.run.seed)
     indices = [torch.from_numpy(part) for part in parts]
     clients = [(data.train[index], data.train_labels[index]) for index in indices]
@@ -69,7 +67,7 @@ def rows(experiment: str, num_clients: int, num_rounds: int) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print a table of every experiment."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("experiments", nargs="+", metavar="FILE.toml or 'key=value ...'")
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=100)

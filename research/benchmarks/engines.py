@@ -42,6 +42,7 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.heads import LinearHead, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
+from research.benchmarks.lines import parser_of
 
 NETWORKS = ("efficientnet_lite0", "mobilenet_v2", "squeezenet1_1")
 # A photograph compresses to about as much; noise in every pixel would to several times that.
@@ -150,12 +151,11 @@ def work_of(
 
 def heads(experiment: str, engines: Sequence[str]) -> Iterator[str]:
     """Yield a line per head and engine."""
-    from fedstats_app.settings.app_config import AppConfig
-    from research.benchmarks.features import features_of, settings_of
+    from research.benchmarks.features import config_of, features_of
 
     torchs: dict[str, Tensor] = {}
     for engine in engines:
-        data = features_of(AppConfig.from_run_config({**settings_of(experiment), "engine": engine}))
+        data = features_of(config_of(experiment, engine=engine))
         sums = FeatureStatistics.from_features(data.train.double(), data.train_labels, data.num_classes)
         solved: dict[str, LinearHead] = {
             "FedNCM": solve_ncm(sums),
@@ -171,7 +171,7 @@ def heads(experiment: str, engines: Sequence[str]) -> Iterator[str]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("what", choices=("forward", "client", "heads"))
     parser.add_argument("experiments", nargs="*", metavar="FILE.toml or 'key=value ...'")
     parser.add_argument("--networks", nargs="+", default=[*NETWORKS])

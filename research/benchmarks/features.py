@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import test_split, training_set
+from fedstats_app.heads import LinearHead
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 
@@ -37,6 +39,17 @@ class Features:
     test: Tensor
     test_labels: Tensor
     num_classes: int
+
+    def accuracy(self, head: LinearHead, feature_map: Callable[[Tensor], Tensor] = lambda features: features) -> float:
+        """Return the share of the test samples that a head on mapped features predicts correctly."""
+        return float((head.predict(feature_map(self.test)) == self.test_labels).double().mean())
+
+
+def config_of(experiment: str, **changes: object) -> AppConfig:
+    """Return the configuration of an experiment, as :func:`settings_of` reads it, with some keys changed."""
+    return AppConfig.from_run_config(
+        {**settings_of(experiment), **{key.replace("_", "-"): value for key, value in changes.items()}}
+    )
 
 
 def features_of(config: AppConfig) -> Features:

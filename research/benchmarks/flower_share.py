@@ -13,7 +13,6 @@ afterwards, as `flwr run` leaves it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -23,6 +22,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from research.benchmarks.lines import parser_of
 
 PEER = Path(__file__).parent / "do_nothing"
 # What the table's first line begins with.
@@ -66,7 +67,7 @@ def size_of(output: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Time and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("-c", "--run-config", default="seed=0", help="of our run")
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args(argv)

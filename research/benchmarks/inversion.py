@@ -13,10 +13,8 @@ samples?
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +27,8 @@ from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import training_set
 from fedstats_app.settings.app_config import AppConfig
-from research.benchmarks.features import features_of, settings_of
+from research.benchmarks.features import config_of, features_of
+from research.benchmarks.lines import parser_of, printed
 
 SAMPLES = (1, 2, 5, 20)
 STEPS, RATE, SMOOTHNESS = 200, 0.1, 1.0
@@ -275,7 +274,7 @@ def draw(shown: dict[str, Tensor], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--settings", default="dataset=builtin", help="run-config keys of the network")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--classes", type=int, default=10)
@@ -283,11 +282,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.steps < 1 or not 1 <= options.classes <= 10:
         parser.error("--steps must be at least 1 and --classes between 1 and 10")
-    config = AppConfig.from_run_config(settings_of(options.settings))
-    lines, shown = measure(config, steps=options.steps, num_classes=options.classes)
-    for one in lines:
-        print(json.dumps(asdict(one)), flush=True)
-    print(table(lines))
+    lines, shown = measure(config_of(options.settings), steps=options.steps, num_classes=options.classes)
+    print(table(printed(lines)))
     if options.picture is not None:
         draw(shown, options.picture)
 

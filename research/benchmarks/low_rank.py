@@ -25,10 +25,9 @@ from fedstats_app.heads.gaussian import discriminant
 from fedstats_app.heads.regularisation import with_between_class
 from fedstats_app.heads.row_scatter import ClassTotals, row_scatter
 from fedstats_app.rank_rule import RankRule
-from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, ScatterFactor, ScatterSpec, StatisticsSpec
-from research.benchmarks.features import Features, features_of
-from research.benchmarks.lines import parser_of, run
+from research.benchmarks.features import Features, config_of, features_of
+from research.benchmarks.lines import experiments_of, run
 from research.benchmarks.regularisers import curves
 
 SPEC = StatisticsSpec(scatter=ScatterSpec(RankRule("full")))
@@ -149,8 +148,9 @@ def accuracies(statistics: FeatureStatistics, test: Tensor, data: Features) -> d
     return curves(statistics.gram - class_mean_products(statistics), statistics, heads, test, data, RIDGES)
 
 
-def measure(experiment: str, config: AppConfig, num_clients: Sequence[int], seeds: int) -> Iterator[Compared]:
+def measure(experiment: str, num_clients: Sequence[int], seeds: int) -> Iterator[Compared]:
     """Yield every split and number of clients of one data set."""
+    config = config_of(experiment)
     data, train = features_of(config), training_set(config.data)
     features, test = data.train.double(), data.test.double()
     for split, (partitioner, alpha) in SPLITS.items():
@@ -191,13 +191,8 @@ def table(lines: Sequence[Compared]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    options = parser_of(__doc__).parse_args(arguments)
-    run(
-        options,
-        Compared,
-        lambda experiment, config: measure(experiment, config, options.clients, options.seeds),
-        table,
-    )
+    options = experiments_of(__doc__, clients=(5, 10, 100), seeds=5).parse_args(arguments)
+    run(options, Compared, lambda experiment: measure(experiment, options.clients, options.seeds), table)
 
 
 if __name__ == "__main__":

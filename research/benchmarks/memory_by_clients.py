@@ -9,11 +9,9 @@ process of its own, whose largest resident memory above its start is read after 
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import multiprocessing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +26,7 @@ from fedstats_app.methods import METHODS
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics, per_client, read_statistics_request, statistics_reply
 from research.benchmarks.drawing import draw_curves
+from research.benchmarks.lines import parser_of, printed
 from research.benchmarks.memory import Rise
 from tests.support.local_grid import LocalGrid
 
@@ -98,7 +97,7 @@ def measure(method: str, labels: list[NDArray[np.int64]], num_classes: int, feat
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line: lines of JSON, and a plot of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--sizes", type=Path, required=True, help="CSV file: client,num_images")
     parser.add_argument("--method", nargs="+", choices=[*METHODS], default=["fed3r", "fedcof", "fedroot"])
     parser.add_argument("--classes", type=int, default=1203)
@@ -109,10 +108,7 @@ def main(arguments: list[str] | None = None) -> None:
     lines: list[Measurement] = []
     for method in options.method:
         with multiprocessing.get_context("spawn").Pool(1) as process:
-            found = process.apply(measure, (method, labels, options.classes, options.features))
-        lines += found
-        for line in found:
-            print(json.dumps(asdict(line)), flush=True)
+            lines += printed(process.apply(measure, (method, labels, options.classes, options.features)))
     if options.picture is not None:
         draw_curves(
             options.picture,

@@ -1,7 +1,7 @@
 """Memory and time of a FedMeZO step against those of the forward pass at the same batch size, all parameters tuned.
 
-    python -m research.benchmarks.mezo_memory --json --models all-MiniLM-L6-v2 --size 64 --dtypes float32 bfloat16
-    python -m research.benchmarks.mezo_memory --json --models mobilenet_v2 --weights random
+    python -m research.benchmarks.mezo_memory --models all-MiniLM-L6-v2 --size 64 --dtypes float32 bfloat16
+    python -m research.benchmarks.mezo_memory --models mobilenet_v2 --weights random
 
 A step is both sides of one direction. Beside it stands a step of SGD on the same batch. Memory is the peak of the bytes
 of living tensors, above the model's; beside it that of resident memory, each in a process of its own.
@@ -9,7 +9,6 @@ of living tensors, above the model's; beside it that of resident memory, each in
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from fedstats_app.fedmezo.perturbation import How, Perturbation, projected_gradi
 from fedstats_app.fedmezo.selection import tuned_names
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TunedModel
+from research.benchmarks.lines import parser_of
 from research.benchmarks.live_tensors import LiveTensors
 from research.benchmarks.memory import with_peak_memory
 
@@ -169,20 +169,6 @@ class Measurement:
         """Whether both are within their limits."""
         return self.modules <= LIMIT_MODULES and self.passes <= LIMIT_PASSES
 
-    def __str__(self) -> str:
-        case = self.case
-        lines = [
-            f"{case.model}, {case.dtype}, {case.batch_size} samples, {case.distribution}, perturbed by {self.how}:"
-        ]
-        for kind in KINDS:
-            live, resident = self.live_megabytes[kind], self.resident_megabytes[kind]
-            lines.append(f"  {kind:9}{live:8.1f} MB of tensors{resident:8.1f} MB resident{self.seconds[kind]:8.3f} s")
-        draw, step = self.seconds["draw"], self.seconds["step"]
-        lines.append(f"  of the step {draw:.3f} s ({draw / step:.0%}) are for drawing random numbers")
-        lines.append(f"  step - forward pass: {self.modules:.2f} of the largest module, {self.module_megabytes:.1f} MB")
-        lines.append(f"  (step - drawing) / forward pass: {self.passes:.2f}")
-        return "\n".join(lines)
-
 
 def live_megabytes(work: Work, kind: str) -> float:
     """Return the peak of living tensors' bytes, above what is there before, in MB."""
@@ -244,7 +230,7 @@ def in_a_process(case: Case, kind: str) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line; the exit code is 1 where a step takes more than it may."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--models", nargs="+", default=["all-MiniLM-L6-v2", "mobilenet_v2"])
     parser.add_argument("--weights", default="", help="file, or random; memory and time do not depend on the weights")
     parser.add_argument("--dtypes", nargs="+", default=["float32"], choices=["float64", "float32", "bfloat16"])
@@ -254,7 +240,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--distribution", default="rademacher", choices=get_args(Distribution))
     parser.add_argument("--repeats", type=int, default=7, help="of which the median counts")
     parser.add_argument("--threads", type=int, default=0, help="of torch, 0 for its own choice")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -264,13 +249,9 @@ def main(arguments: list[str] | None = None) -> int:
         for model in options.models
         for dtype in options.dtypes
     ]
-    if options.json:
-        measurements = [{**asdict(one), "modules": one.modules, "passes": one.passes} for one in results]
-        limits = {"limit_modules": LIMIT_MODULES, "limit_passes": LIMIT_PASSES}
-        print(json.dumps({"measurements": measurements, **limits}))
-    else:
-        print("\n".join(map(str, results)))
-        print(f"limits: {LIMIT_MODULES} of the largest module, {LIMIT_PASSES} forward passes")
+    measurements = [{**asdict(one), "modules": one.modules, "passes": one.passes} for one in results]
+    limits = {"limit_modules": LIMIT_MODULES, "limit_passes": LIMIT_PASSES}
+    print(json.dumps({"measurements": measurements, **limits}))
     return int(not all(one.holds for one in results))
 
 

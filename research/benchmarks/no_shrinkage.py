@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 from torch import Tensor
 
@@ -15,8 +13,9 @@ from fedstats_app.data.clients import partitions
 from fedstats_app.heads import solve_fedcof
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows
-from research.benchmarks.features import Features, features_of, settings_of
+from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.fedcof_rows import fedcof_as_published
+from research.benchmarks.lines import parser_of
 
 
 def sent_rows(data: Features, config: AppConfig) -> ClassMeanRows:
@@ -37,7 +36,7 @@ def sent_rows(data: Features, config: AppConfig) -> ClassMeanRows:
 
 def row(experiment: str, data: Features, num_clients: int) -> str:
     """Return a line of the table: clients, means, accuracy (%) of both."""
-    rows = sent_rows(data, AppConfig.from_run_config({**settings_of(experiment), "num-clients": num_clients}))
+    rows = sent_rows(data, config_of(experiment, num_clients=num_clients))
     heads = (
         solve_fedcof(rows, shrinkage=0.0).weight.float(),
         fedcof_as_published(rows.class_ids, rows.counts, rows.means.float(), data.num_classes, gamma=0.0),
@@ -48,11 +47,11 @@ def row(experiment: str, data: Features, num_clients: int) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("experiment", metavar="FILE.toml or 'key=value ...'")
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 20, 30, 50])
     given = parser.parse_args(arguments)
-    data = features_of(AppConfig.from_run_config(settings_of(given.experiment)))
+    data = features_of(config_of(given.experiment))
     print("| clients | means | exact (%) | as published (%) |\n| ---: | ---: | ---: | ---: |")
     for num_clients in given.clients:
         print(row(given.experiment, data, num_clients), flush=True)

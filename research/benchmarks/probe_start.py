@@ -11,11 +11,9 @@ of a round differ by seed. One line of JSON per data set, number of clients and 
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,20 +24,17 @@ from fedstats_app.data.clients import training_set
 from fedstats_app.data.loading import unlabelled_texts
 from fedstats_app.fedmezo.measures import best_temperature, losses_by_temperature
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_ncm, solve_ridge
-from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.probe_rate import probe_rate, probe_step, typical_steps
 from fedstats_app.training.samples import TensorSamples, batch_order
 from fedstats_app.training.start_heads import random_head
-from research.benchmarks.features import Features, features_of, settings_of
-from research.benchmarks.lines import parser_of
+from research.benchmarks.features import Features, config_of, features_of, settings_of
+from research.benchmarks.lines import experiments_of, mean_and_half, run
 
 # What there was before anything was found, at temperature 1.
 FIXED_RATE = 0.01
 _SHARE, _MOST_AT_ONCE, _BATCH = 0.3, 10, 16
-# 97.5% quantiles of Student's distribution with 1 to 9 degrees of freedom.
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 @dataclass(frozen=True)
@@ -132,7 +127,7 @@ def data_of(experiment: str) -> tuple[Features, Dataset]:
         texts = unlabelled_texts([""] * len(features.train_labels))
         names = tuple(map(str, range(features.num_classes)))
         return features, replace(texts, labels=features.train_labels.numpy().copy(), class_names=names)
-    config = AppConfig.from_run_config(settings)
+    config = config_of(experiment)
     return features_of(config), training_set(config.data)
 
 
@@ -177,7 +172,7 @@ def _of_seed(
         found, fixed = together[index], together[len(heads) + index]
         after = losses_by_temperature(TunedModel(found, tune="probe"), everything, 4096)
         kept = found if name == "random" or min(after) < min(losses[name]) else head
-        scores = (_percent_right(one, data) for one in (head, fixed, found, kept))
+        scores = (100.0 * data.accuracy(one) for one in (head, fixed, found, kept))
         yield name, (*scores, temperatures[name], rates[index])
 
 
@@ -197,10 +192,6 @@ def _heads(
     }
 
 
-def _percent_right(head: LinearHead, data: Features) -> float:
-    return 100.0 * float((head.predict(data.test) == data.test_labels).float().mean())
-
-
 def table(lines: Sequence[Probe]) -> str:
     """Return lines as Markdown: means over seeds, and what is gained over the start with its 95% interval."""
     rows = [
@@ -218,33 +209,17 @@ def table(lines: Sequence[Probe]) -> str:
 
 def _interval(one: Probe) -> str:
     """Return the mean gain of what is kept, and Student's interval of it over seeds."""
-    gains = np.subtract(one.kept, one.start)
-    if len(gains) < 2:
-        return f"{gains.mean():+.2f}"
-    half = _STUDENT[min(len(gains) - 1, len(_STUDENT)) - 1] * float(gains.std(ddof=1)) / math.sqrt(len(gains))
-    return f"{gains.mean():+.2f} ± {half:.2f}"
+    mean, half = mean_and_half(np.subtract(one.kept, one.start).tolist())
+    return f"{mean:+.2f}" if math.isnan(half) else f"{mean:+.2f} ± {half:.2f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the lines of every experiment, and their table."""
-    parser = parser_of(__doc__)
-    parser.set_defaults(clients=[10, 100], seeds=3)
+    parser = experiments_of(__doc__, clients=(10, 100), seeds=3)
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args(arguments)
-    if options.table is not None:
-        print(table([Probe(**json.loads(line)) for line in options.table.read_text(encoding="utf-8").splitlines()]))
-        return
-    found = []
-    for experiment in options.experiments or ["dataset=builtin"]:
-        data, dataset = data_of(experiment)
-        for one in measure(experiment, data, dataset, options.clients, options.seeds, options.rounds):
-            found.append(one)
-            line = json.dumps(asdict(one))
-            print(line, file=sys.stderr, flush=True)
-            if options.lines is not None:
-                with options.lines.open("a", encoding="utf-8") as file:
-                    file.write(f"{line}\n")
-    print(table(found))
+    own = (options.clients, options.seeds, options.rounds)
+    run(options, Probe, lambda experiment: measure(experiment, *data_of(experiment), *own), table)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ from fedstats_app.methods import FEDROOT, ConfiguredMethod
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics, StatisticsSum
 from fedstats_app.wire.statistics_records import with_scatter
-from research.benchmarks.features import Features, features_of
-from research.benchmarks.lines import parser_of, run
+from research.benchmarks.features import Features, config_of, features_of
+from research.benchmarks.lines import experiments_of, run
 
 # In units of the mean eigenvalue; the ends stand for the limits.
 GRID = (1e-9, *(1e-4 * 3.0**step for step in range(22)), 1e10)
@@ -83,10 +83,9 @@ class _Tried:
     notes: int = 0
 
 
-def measure(
-    experiment: str, config: AppConfig, sizes: Sequence[int], num_clients: Sequence[int], seeds: int
-) -> Iterator[Loss]:
+def measure(experiment: str, sizes: Sequence[int], num_clients: Sequence[int], seeds: int) -> Iterator[Loss]:
     """Yield the losses of one data set, method by method."""
+    config = config_of(experiment)
     data, train = features_of(config), training_set(config.data)
     features, test = data.train.double(), data.test.double()
     for per_class in sizes:
@@ -271,15 +270,11 @@ def table(losses: Sequence[Loss]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = parser_of(__doc__)
+    parser = experiments_of(__doc__, clients=(5, 10, 100), seeds=5)
     parser.add_argument("--per-class", type=int, nargs="+", default=[0, 5, 20, 50])
     options = parser.parse_args(arguments)
-    run(
-        options,
-        Loss,
-        lambda experiment, config: measure(experiment, config, options.per_class, options.clients, options.seeds),
-        table,
-    )
+    own = (options.per_class, options.clients, options.seeds)
+    run(options, Loss, lambda experiment: measure(experiment, *own), table)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ run in one process (`fedstats run`) tells what the two forward passes and all th
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import json
 import math
 import os
@@ -16,11 +16,12 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from research.benchmarks.drawing import draw_pairs
 from research.benchmarks.flower_runs import finished, start_superlink
+from research.benchmarks.lines import parser_of, printed, read
 from research.benchmarks.scale import PEER
 from tests.support.flower import REPOSITORY, simulation
 
@@ -110,7 +111,7 @@ def of_a_round(folder: Path) -> float:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line: a line of JSON for each training and number of clients."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 100])
     parser.add_argument("--training", nargs="+", default=["fedmezo", "probe"])
     parser.add_argument("--rounds", type=int, default=50)
@@ -119,14 +120,11 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.rounds <= WARM_UP:
         parser.error(f"--rounds must be more than {WARM_UP}, which are not counted, got {options.rounds}")
-    lines = []
     if options.lines is not None:
-        lines = [Measurement(**json.loads(line)) for line in options.lines.read_text().splitlines()]
+        lines = read(options.lines, Measurement)
     else:
-        for training in options.training:
-            for clients in options.clients:
-                lines.append(measure(training, clients, options.rounds))
-                print(json.dumps(asdict(lines[-1])), flush=True)
+        pairs = itertools.product(options.training, options.clients)
+        lines = printed(measure(training, clients, options.rounds) for training, clients in pairs)
     if options.picture is not None:
         draw(lines, options.picture)
 

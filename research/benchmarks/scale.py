@@ -11,7 +11,6 @@ one's replies had.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -20,11 +19,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from research.benchmarks.drawing import draw_pairs
 from research.benchmarks.flower_runs import finished, start_superlink
+from research.benchmarks.lines import parser_of, printed, read
 from tests.support.flower import REPOSITORY, Finished, Simulation, simulation
 
 PEER = REPOSITORY / "research" / "benchmarks" / "do_nothing"
@@ -217,7 +217,7 @@ def first_clients(sizes: Path, number: int, folder: Path) -> Path:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line: a line of JSON for each number of SuperNodes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--sizes", type=Path, required=True, help="CSV file: client,num_images")
     parser.add_argument("--classes", type=int, default=1203)
     parser.add_argument("--supernodes", type=int, nargs="+", default=[2, 100])
@@ -229,10 +229,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--picture", type=Path, help="PNG file to write")
     parser.add_argument("--lines", type=Path, help="only draw the lines of JSON in this file")
     options = parser.parse_args(arguments)
-    if options.lines is not None:
-        lines = [Measurement(**json.loads(line)) for line in options.lines.read_text().splitlines()]
-    else:
-        lines = list(_measured(options))
+    lines = printed(_measured(options)) if options.lines is None else read(options.lines, Measurement)
     if options.picture is not None:
         draw(lines, options.picture)
 
@@ -253,14 +250,14 @@ def draw(lines: Sequence[Measurement], path: Path) -> None:
 
 
 def _measured(options: argparse.Namespace) -> Iterator[Measurement]:
-    """Measure, print and yield a line for each number of clients and of SuperNodes."""
+    """Yield a line for each number of clients and of SuperNodes."""
     with tempfile.TemporaryDirectory() as folder:
         for clients in options.clients or [0]:
             sizes = options.sizes.absolute()
             if clients:
                 sizes = first_clients(sizes, clients, Path(folder))
             for supernodes in options.supernodes:
-                found = measure(
+                yield measure(
                     sizes,
                     options.classes,
                     supernodes,
@@ -269,8 +266,6 @@ def _measured(options: argparse.Namespace) -> Iterator[Measurement]:
                     options.settings,
                     options.cache and options.cache.absolute(),
                 )
-                print(json.dumps(asdict(found)), flush=True)
-                yield found
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Memory of the server while a thousand clients answer FedCGS: it must not grow with their number.
 
-    python -m research.benchmarks.server_memory --json --replies 1000 --megabytes 1
+    python -m research.benchmarks.server_memory --replies 1000 --megabytes 1
 
 Replies are made when they are pulled, as large as asked for, and come in a random order within the window. Everything
 else is the real thing: ClientGrid, wire checks, sums, solve.
@@ -8,8 +8,6 @@ else is the real thing: ClientGrid, wire checks, sums, solve.
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import math
 import time
@@ -22,6 +20,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
 from fedstats_app.strategies import FedCGS
 from fedstats_app.wire import per_client, statistics_reply
+from research.benchmarks.lines import parser_of, printed
 from research.benchmarks.memory import with_peak_memory
 from tests.support.local_grid import LocalGrid
 
@@ -100,24 +99,16 @@ def _warm_up(dim: int) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--replies", type=int, default=1000)
     parser.add_argument("--megabytes", type=float, default=1.0, help="size of one reply")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     if options.replies < 1 or not 0 < options.megabytes <= 100:
         parser.error("--replies must be at least 1 and --megabytes lie in (0, 100]")
     logging.getLogger("flwr").setLevel(logging.WARNING)
     # Matrices are small here: on a busy machine threads that wait for each other take most of the time.
     torch.set_num_threads(1)
-    result = measure(options.replies, options.megabytes)
-    if options.json:
-        print(json.dumps(vars(result)))
-        return
-    print(
-        f"{result.merged} of {result.replies} replies of {result.reply_megabytes:.2f} MB (d = {result.feature_dim}) "
-        f"in {result.seconds:.1f} s: {result.increase_megabytes:.0f} MB above the start, at most {result.limit:.0f}"
-    )
+    printed([measure(options.replies, options.megabytes)])
 
 
 if __name__ == "__main__":

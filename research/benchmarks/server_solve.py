@@ -1,6 +1,6 @@
 """FedCOF's head at the server: one symmetric product against the papers' way of one covariance matrix per class.
 
-    python -m research.benchmarks.server_solve --json --clients 9275 --classes 1203 --rows 54590 --dim 1280
+    python -m research.benchmarks.server_solve --clients 9275 --classes 1203 --rows 54590 --dim 1280
 
 These defaults are iNaturalist-Users-120K with MobileNetV2. Each side runs in its own process on the same rows, made
 from the seed; seconds and peak memory are those of the solve alone, above its input. The papers' side needs 8 to 16 GB.
@@ -23,6 +23,7 @@ from torch import Tensor
 from fedstats_app.heads import solve_fedcof
 from fedstats_app.statistics import ClassMeanRows
 from research.benchmarks.fedcof_rows import Size, fedcof_as_published, synthetic_rows
+from research.benchmarks.lines import parser_of
 from research.benchmarks.memory import with_peak_memory
 
 SIDES = ("ours", "papers")
@@ -90,14 +91,13 @@ def _solve(side: str, class_ids: Tensor, counts: Tensor, values: Tensor, num_cla
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--clients", type=int, default=9275)
     parser.add_argument("--classes", type=int, default=1203)
     parser.add_argument("--rows", type=int, default=54590)
     parser.add_argument("--dim", type=int, default=1280)
     parser.add_argument("--shrinkage", type=float, default=1.0, help="gamma, the papers' value by default")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -106,16 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps(_run_side(options.side, size, options.shrinkage, options.seed, options.folder)))
         return
     measured = measure(size, shrinkage=options.shrinkage, seed=options.seed)
-    if options.json:
-        print(json.dumps({**vars(size), "shrinkage": options.shrinkage, "seed": options.seed, **measured}))
-        return
-    print(
-        f"{size.clients} clients, {size.classes} classes, {size.rows} rows, d = {size.dim}, gamma {options.shrinkage:g}"
-    )
-    for side, name in (("ours", "one symmetric product"), ("papers", "a matrix per class   ")):
-        print(f"  {name}  {measured[f'{side}_seconds']:8.2f} s  {measured[f'{side}_peak_mb']:9,.0f} MB above the input")
-    print(f"  {measured['speedup']:.1f} times as fast, {100 * measured['memory_ratio']:.1f}% of the memory,")
-    print(f"  unit rows differ by {measured['max_weight_difference']:.1e} at most")
+    print(json.dumps({**vars(size), "shrinkage": options.shrinkage, "seed": options.seed, **measured}))
 
 
 if __name__ == "__main__":

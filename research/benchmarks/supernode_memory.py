@@ -1,6 +1,6 @@
 """Peak memory of the process in which a SuperNode runs the ClientApp, from few images to many: it must not grow.
 
-    python -m research.benchmarks.supernode_memory --json --backbone efficientnet_lite0 --images 100 1000 10000
+    python -m research.benchmarks.supernode_memory --backbone efficientnet_lite0 --images 100 1000 10000
 
 One process per number of images, as in deployment, which is asked for the statistics of all methods. The folder holds
 hard links to a few images: each is read, transformed and sent through the network like any other.
@@ -8,7 +8,6 @@ hard links to a few images: each is read, transformed and sent through the netwo
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -21,6 +20,8 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from research.benchmarks.lines import parser_of
 
 NUM_CLASSES, DIFFERENT_IMAGES, IMAGE_SIDE = 10, 50, 64
 # Largest over smallest peak. Labels and file names do take some memory.
@@ -110,25 +111,18 @@ def measure(backbone: str, images: list[int], *, weights: str = "", input_size: 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line; the exit code is 1 if memory grows with the number of images."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--backbone", default="efficientnet_lite0")
     parser.add_argument("--weights", default="", help="weight file, or random; memory does not depend on the weights")
     parser.add_argument("--input-size", type=int, default=0, help="side in pixels, 0 for the backbone's own")
     parser.add_argument("--images", type=int, nargs="+", default=[100, 1000, 10000])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     if min(options.images) < DIFFERENT_IMAGES:
         parser.error(f"--images must be at least {DIFFERENT_IMAGES} each")
     results = measure(options.backbone, options.images, weights=options.weights, input_size=options.input_size)
     peaks = [result.peak_megabytes for result in results]
     ratio = max(peaks) / min(peaks)
-    if options.json:
-        measurements = [vars(result) for result in results]
-        print(json.dumps({"measurements": measurements, "ratio": ratio, "limit": LIMIT_RATIO}))
-    else:
-        for result in results:
-            print(f"{result.images:7d} images  {result.peak_megabytes:6.0f} MB  {result.seconds:6.1f} s")
-        print(f"largest / smallest: {ratio:.3f}, at most {LIMIT_RATIO}")
+    print(json.dumps({"measurements": [vars(result) for result in results], "ratio": ratio, "limit": LIMIT_RATIO}))
     return int(ratio > LIMIT_RATIO)
 
 

@@ -1,5 +1,5 @@
 import dataclasses
-import json
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from fedstats_app.report.advice import Candidate, advise
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from research.benchmarks import advice as benchmark
+from research.benchmarks.advice import Measurement
 from research.benchmarks.features import Features, settings_of
 
 DIM = 6
@@ -32,8 +33,7 @@ def test_accuracy_and_bytes_are_those_of_replies(data: Features) -> None:
     found = {one.method: one for one in benchmark.candidates_of(data, parts, config)}
     assert set(found) == set(config.methods)
     head = solve_ncm(FeatureStatistics.from_features(data.train, data.train_labels, 10))
-    accuracy = float((head.predict(data.test) == data.test_labels).double().mean())
-    assert found["fedncm"].accuracy == pytest.approx(accuracy, abs=0.003)
+    assert found["fedncm"].accuracy == pytest.approx(data.accuracy(head), abs=0.003)
     rows = sum(len(torch.unique(data.train_labels[torch.from_numpy(part)])) for part in parts)
     # Of a row id, count and sums; of a client three arrays' headers, three numbers and the fingerprint.
     assert found["fedncm"].wire_bytes == rows * (8 + 8 + 4 * DIM) + 7 * (3 * 128 + 3 * 8 + 64)
@@ -51,16 +51,14 @@ def test_another_choice_is_noticed() -> None:
 
 
 def test_every_run_is_told_of(
-    data: Features, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: Features, measured: Callable[..., list[Measurement]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(benchmark, "features_of", lambda config: data)
-    benchmark.main(["method=fedncm,fedcof wire-dtype=float64", "--clients", "3", "5", "--seeds", "2", "--json"])
-    runs = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(one["num_clients"], one["seed"]) for one in runs] == [(3, 0), (3, 1), (5, 0), (5, 1)]
-    assert all(one["cheapest_within"] and one["num_test"] == 500 for one in runs)
-    assert {one["method"] for one in runs[0]["candidates"]} == {"fedncm", "fedcof"}
-    benchmark.main(["method=fedncm,fedcof"])
-    assert "100 clients, seed 0: take Fed" in capsys.readouterr().out
+    settings = "method=fedncm,fedcof wire-dtype=float64"
+    runs = measured(benchmark, Measurement, settings, "--clients", "3", "5", "--seeds", "2")
+    assert [(one.num_clients, one.seed) for one in runs] == [(3, 0), (3, 1), (5, 0), (5, 1)]
+    assert all(one.cheapest_within and one.num_test == 500 for one in runs)
+    assert {one["method"] for one in runs[0].candidates} == {"fedncm", "fedcof"}
     with pytest.raises(ValueError, match="must be at least two methods, got fedncm"):
         benchmark.main(["method=fedncm"])
 

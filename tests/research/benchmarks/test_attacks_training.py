@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from research.benchmarks import attacks_training
 from research.benchmarks.attacks_training import Federation, Row
 from research.benchmarks.features import Features
+from tests.research.benchmarks.conftest import FEW
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +49,10 @@ def test_the_table_has_a_line_for_each_attack_with_means_over_seeds() -> None:
     ]
     (line,) = attacks_training.table(rows).splitlines()[2:]
     assert line == "| fedavg | 10 | -10 | 10.5 | 60.5 | 25% | 65.5 | 0 | 1.5 |"
+
+
+def test_a_run_has_a_line_for_each_attack_and_its_limits(measured: Callable[..., list[Row]]) -> None:
+    found = measured(attacks_training, Row, FEW, "--clients", "4", "--per-class", "5", "--trainings", "fedavg")
+    assert [(one.times, one.limits) for one in found] == [
+        (times, limits) for times in (1.0, -10.0, -1e9) for limits in ("off", "default", "robust")
+    ]

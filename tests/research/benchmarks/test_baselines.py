@@ -1,22 +1,20 @@
 """Baselines and our methods are measured on the same split, and tables and picture follow from the lines."""
 
-import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from research.benchmarks import adapters, baselines
 from research.benchmarks.adapters import Adapted
-from research.benchmarks.baselines import Compared, mean_and_half
+from research.benchmarks.baselines import Compared
+from research.benchmarks.lines import mean_and_half
+from tests.research.benchmarks.conftest import FEW
 
-_SETTINGS = "dataset=builtin backbone=random:tiny feature-cache=off input-size=8 samples-per-class=12"
 
-
-def test_a_run_prints_a_line_the_table_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines, picture = tmp_path / "lines.jsonl", tmp_path / "picture.png"
-    baselines.main([_SETTINGS, "--clients", "5", "--seeds", "1", "--lines", str(lines), "--picture", str(picture)])
-    printed = capsys.readouterr().out
-    found = Compared(**json.loads(lines.read_text()))
+def test_a_run_compares_and_draws(measured: Callable[..., list[Any]], tmp_path: Path) -> None:
+    [found] = measured(baselines, Compared, FEW, "--clients", "5", "--seeds", "1")
     assert {"FedNCM", "FedRoot", "CCVR", "FedPFT-10", "one-shot FedAvg", "ensemble, probabilities"} <= set(
         found.accuracy
     )
@@ -26,9 +24,8 @@ def test_a_run_prints_a_line_the_table_and_draws(tmp_path: Path, capsys: pytest.
     # A covariance as its triangle is about half of the formula's; counts and headers are all that is above FedNCM's.
     assert 0.5 < found.megabytes["CCVR"] / found.formula["CCVR"] < 0.7
     assert found.formula["FedNCM"] == found.formula["FedCOF"] < found.megabytes["FedNCM"]
-    assert picture.stat().st_size > 10_000
-    baselines.main(["--table", str(lines)])
-    assert capsys.readouterr().out.strip() in printed
+    baselines.draw([found], tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
 def test_intervals_are_students() -> None:
@@ -37,12 +34,10 @@ def test_intervals_are_students() -> None:
     assert mean_and_half(values) == pytest.approx((3.0, 1.2415), abs=1e-3)
 
 
-def test_adapters_are_measured_on_the_same_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = tmp_path / "lines.jsonl"
-    adapters.main([_SETTINGS, "--clients", "5", "--seeds", "1", "--lines", str(lines)])
-    found = Adapted(**json.loads(lines.read_text()))
+def test_adapters_are_measured_on_the_same_clients(measured: Callable[..., list[Any]]) -> None:
+    [found] = measured(adapters, Adapted, FEW, "--clients", "5", "--seeds", "1")
     sent = found.megabytes
-    assert list(sent) == ["before", "whole", "LoRA", "FedEx-LoRA", "SLoRA"] and "| SLoRA |" in capsys.readouterr().out
+    assert list(sent) == ["before", "whole", "LoRA", "FedEx-LoRA", "SLoRA"]
     # 20 rounds of two clients each; a tiny feature of 16, 256 hidden units and ten classes.
     dim = round((sent["whole"] * 1e6 / (2 * 4 * 20 * 2) - 256 - 10 * 257) / 256)
     numbers = 8 * (dim + 256) + 256 + 10 * 257

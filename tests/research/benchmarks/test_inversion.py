@@ -9,6 +9,7 @@ import torch
 
 from research.benchmarks import inversion
 from research.benchmarks.inversion import Decoder, inverted, psnr, ssim
+from tests.research.benchmarks.conftest import SETTINGS
 
 
 def test_gradients_find_an_image_where_features_tell_all() -> None:
@@ -47,9 +48,8 @@ def test_likeness_is_as_defined() -> None:
 
 
 def test_a_run_prints_the_table_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = "dataset=builtin backbone=random:tiny feature-cache=off input-size=8"
     picture = tmp_path / "inversion.png"
-    inversion.main(["--settings", settings, "--steps", "2", "--classes", "2", "--picture", str(picture)])
+    inversion.main(["--settings", SETTINGS, "--steps", "2", "--classes", "2", "--picture", str(picture)])
     *lines, _, _, one, _, _, _ = capsys.readouterr().out.splitlines()
     found = [json.loads(line) for line in lines]
     assert [line["num_samples"] for line in found] == [1, 2, 5, 20]

@@ -1,7 +1,6 @@
 """Alternatives to FedRoot's choices are compared at the same bytes, and the default among them is FedRoot."""
 
-import json
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from fedstats_app.statistics import StatisticsSum
 from fedstats_app.wire.statistics_records import with_scatter
 from research.benchmarks import low_rank
 from research.benchmarks.low_rank import DEFAULT, RULE, Compared
+from tests.research.benchmarks.conftest import SETTINGS
 from tests.support.compare import relative_difference
 
 
@@ -53,15 +53,9 @@ def test_the_default_is_fedroot(clients: low_rank.Clients) -> None:
     assert traces == pytest.approx([float(expected.trace())] * len(found))
 
 
-def test_a_run_prints_lines_and_the_table_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = tmp_path / "lines.jsonl"
-    settings = "dataset=builtin backbone=random:tiny feature-cache=off input-size=8"
-    low_rank.main([settings, "--clients", "40", "--seeds", "1", "--lines", str(lines)])
-    printed = capsys.readouterr().out
-    found = [Compared(**json.loads(line)) for line in lines.read_text().splitlines()]
+def test_a_run_has_a_line_for_each_split(measured: Callable[..., list[Compared]]) -> None:
+    found = measured(low_rank, Compared, SETTINGS, "--clients", "40", "--seeds", "1")
     assert [one.split for one in found] == ["iid", "dirichlet 0.1"]
-    low_rank.main(["--table", str(lines)])
-    assert capsys.readouterr().out.strip() == printed[printed.index("| head") :].strip()
 
 
 def test_the_table_says_how_much_better_alternatives_are() -> None:

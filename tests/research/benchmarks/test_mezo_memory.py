@@ -50,7 +50,7 @@ def test_memory_of_a_step_is_seen(how: str) -> None:
 
 def test_a_run_prints_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--models", "tiny", "--weights", "random", "--size", "64", "--batch-size", "4", "--repeats", "1"]
-    code = mezo_memory.main([*arguments, "--json"])
+    code = mezo_memory.main(arguments)
     found = json.loads(capsys.readouterr().out)
     (one,) = found["measurements"]
     assert one["case"]["model"] == "tiny" and one["how"] in ("read", "copy")
@@ -75,7 +75,6 @@ def test_limits(megabytes: float, seconds: float, holds: bool) -> None:
     made = measurement(megabytes, seconds)
     assert made.modules == pytest.approx((megabytes - 10) / 4) and made.passes == pytest.approx(seconds - 0.5)
     assert made.holds == holds
-    assert f"{made.passes:.2f}" in str(made) and "4.0 MB" in str(made)
 
 
 def test_beyond_a_limit_the_program_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,11 @@ import re
 import pytest
 
 from research.benchmarks.no_shrinkage import main
+from tests.research.benchmarks.conftest import SETTINGS
 
 
 def test_a_line_for_every_number_of_clients(capsys: pytest.CaptureFixture[str]) -> None:
-    experiment = "dataset=builtin backbone=random:tiny feature-cache=off input-size=8 partitioner=iid"
-    main([experiment, "--clients", "4", "40"])
+    main([f"{SETTINGS} partitioner=iid", "--clients", "4", "40"])
     found = re.findall(r"^\| (\d+) \| (\d+) \| (\S+) \| (\S+) \|$", capsys.readouterr().out, re.MULTILINE)
     assert [line[:2] for line in found] == [("4", "40"), ("40", "400")]
     exact, published = float(found[1][2]), float(found[1][3])

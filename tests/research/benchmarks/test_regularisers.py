@@ -1,11 +1,11 @@
 """The grid is evaluated as the solvers would; the table says what its lines say."""
 
-import json
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
 
+from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.heads import solve_gaussian, solve_ridge
 from fedstats_app.heads.class_scatter import class_mean_products
 from fedstats_app.settings.app_config import AppConfig
@@ -13,6 +13,7 @@ from fedstats_app.statistics import FeatureStatistics
 from research.benchmarks import regularisers
 from research.benchmarks.features import Features
 from research.benchmarks.regularisers import GRID, Loss
+from tests.research.benchmarks.conftest import SETTINGS
 
 
 def _data() -> Features:
@@ -32,22 +33,21 @@ def test_the_grid_gives_the_accuracies_of_the_solvers() -> None:
     assert sums.gram is not None
     unit = float((sums.gram - class_mean_products(sums)).trace()) / 12
     found = regularisers._of_sums(sums, data.test.double(), data)
-    for name, between in (("fed3r", True), ("fed3r without between-class", False)):
-        for factor, accuracy in zip(GRID[1:-1], found[name][2][1:-1], strict=True):
-            head = solve_ridge(sums, ridge_lambda=factor * unit, between_class=between)
-            assert accuracy == pytest.approx(100 * float((head.predict(data.test) == data.test_labels).double().mean()))
-    for factor, accuracy in zip(GRID[1:-1], found["fedcgs within"][2][1:-1], strict=True):
-        head = solve_gaussian(sums, covariance="within", shrinkage=factor)
-        assert accuracy == pytest.approx(100 * float((head.predict(data.test) == data.test_labels).double().mean()))
+    solvers = {
+        "fed3r": lambda factor: solve_ridge(sums, ridge_lambda=factor * unit),
+        "fed3r without between-class": lambda factor: solve_ridge(
+            sums, ridge_lambda=factor * unit, between_class=False
+        ),
+        "fedcgs within": lambda factor: solve_gaussian(sums, covariance="within", shrinkage=factor),
+    }
+    for name, solve in solvers.items():
+        expected = [100 * data.accuracy(solve(factor)) for factor in GRID[1:-1]]
+        assert found[name][2][1:-1] == pytest.approx(expected), name
 
 
-def test_every_method_has_a_line_per_configuration(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = tmp_path / "lines.jsonl"
-    settings = "dataset=builtin backbone=random:tiny feature-cache=off input-size=8 fedroot-rank=2"
-    regularisers.main([settings, "--clients", "3", "--per-class", "4", "--seeds", "2", "--lines", str(lines)])
-    losses = [Loss(**json.loads(line)) for line in lines.read_text().splitlines()]
+def test_every_method_has_a_line_per_configuration(measured: Callable[..., list[Loss]]) -> None:
+    sizes = ("--clients", "3", "--per-class", "4", "--seeds", "2")
+    losses = measured(regularisers, Loss, f"{SETTINGS} fedroot-rank=2", *sizes)
     assert {one.method for one in losses} == {
         "fed3r",
         "fed3r without between-class",
@@ -58,9 +58,6 @@ def test_every_method_has_a_line_per_configuration(
     }
     assert all(one.seeds == 2 and 0 <= one.automatic <= 100 and 0 <= one.fedncm <= 100 for one in losses)
     assert all(one.num_clients == (3 if one.method in ("fedcof", "fedroot") else 0) for one in losses)
-    printed = capsys.readouterr().out
-    regularisers.main(["--table", str(lines)])
-    assert capsys.readouterr().out.strip() == printed[printed.index("| method") :].strip()
 
 
 def test_the_table_counts_losses_notes_and_what_lies_below_fedncm() -> None:
@@ -73,8 +70,6 @@ def test_the_table_counts_losses_notes_and_what_lies_below_fedncm() -> None:
 
 def test_parts_are_those_of_a_run() -> None:
     config = AppConfig.from_run_config({"dataset": "builtin"})
-    from fedstats_app.data.clients import partitions, training_set
-
     parts = regularisers.parts_of(training_set(config.data), config, config.partition.num_clients, config.run.seed)
     for one, other in zip(parts, partitions(config.data, config.partition, config.run.seed), strict=True):
         assert one.tolist() == other.tolist()

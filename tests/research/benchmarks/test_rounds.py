@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from research.benchmarks.rounds import WARM_UP, Measurement, main, of_a_round
+from research.benchmarks.rounds import WARM_UP, main, of_a_round
 
 
 def test_the_median_of_the_rounds_after_the_first(tmp_path: Path) -> None:
@@ -22,11 +21,3 @@ def test_too_few_rounds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--rounds", str(WARM_UP)])
     assert "--rounds must be more than 5" in capsys.readouterr().err
-
-
-def test_a_picture_is_drawn_of_earlier_lines(tmp_path: Path) -> None:
-    line = Measurement("fedmezo", 10, 0.2, 0.1, 0.02, 2.0, 72, 100, 2.0)
-    lines, picture = tmp_path / "lines.jsonl", tmp_path / "rounds.png"
-    lines.write_text(json.dumps(asdict(line)) + "\n")
-    main(["--lines", str(lines), "--picture", str(picture)])
-    assert picture.read_bytes().startswith(b"\x89PNG")

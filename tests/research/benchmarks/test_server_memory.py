@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_all_are_merged_and_the_result_says_what_it_took(capfd: pytest.CaptureFixture[str]) -> None:
-    main(["--json", "--replies", "40", "--megabytes", "0.05"])
+    main(["--replies", "40", "--megabytes", "0.05"])
 
     result = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert result["replies"] == result["merged"] == 40

@@ -37,7 +37,7 @@ def test_the_papers_side_computes_the_papers_formula() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
 def test_both_sides_run_in_their_own_process_and_agree(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--json", "--clients", "40", "--classes", "30", "--rows", "600", "--dim", "64"]
+    arguments = ["--clients", "40", "--classes", "30", "--rows", "600", "--dim", "64"]
     server_solve.main(arguments)
     measured = json.loads(capsys.readouterr().out)
     size = {"clients": 40, "classes": 30, "rows": 600, "dim": 64, "shrinkage": 1.0}
