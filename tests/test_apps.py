@@ -16,6 +16,7 @@ from PIL import Image
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, recall_score, roc_auc_score
 
 import fedstats_app
+from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.client import evaluation as client_evaluation
 from fedstats_app.client.site import Site
 from fedstats_app.data import load_dataset
@@ -100,7 +101,7 @@ def test_results_say_what_every_method_costs_alone(default: Path, tmp_path: Path
 def test_which_method_to_take_is_said_on_the_screen_in_the_results_and_in_the_card(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = simulate(tmp_path)
+    folder = simulate(tmp_path, method="fedncm,fed3r")
     results, printed = read_json(folder, "results.json"), capsys.readouterr().out
     expected = advise([SimpleNamespace(method=name, **one) for name, one in results["methods"].items()], 2000)
     assert expected is not None and expected.to_json().items() <= results["advice"].items()
@@ -295,28 +296,22 @@ def test_what_a_node_keeps_does_not_depend_on_the_id_that_flower_gives_it(tmp_pa
         assert accuracies[0] == accuracies[1]
 
 
-def test_a_node_with_another_backbone_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_node_with_another_backbone_and_one_without_its_folder_are_named_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     weights = tmp_path / "other.pth"
-    from fedstats_app.backbones.registry import load_backbone
-
     state = load_backbone("random:tiny").module.state_dict()
     torch.save({name: value + 0.01 for name, value in state.items()}, weights)
-    nodes = nodes_of(tmp_path, "abc", ("ant", "bee"))
+    nodes = [*nodes_of(tmp_path, "abc", ("ant", "bee")), {"data-path": str(tmp_path / "gone")}]
     nodes[1] = {**nodes[1], "backbone-weights": str(weights)}
     folder = simulate(tmp_path, node_configs=nodes, backbone="tiny", backbone_weights="random", method="fedncm")
     outcomes = clients(folder)
     assert [one["outcome"] for one in outcomes] == ["merged", "failed", "merged"]
     assert "is not the server's, fingerprint" in outcomes[1]["reason"]
-
-
-def test_a_node_whose_folder_is_not_there_takes_no_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    nodes = [*nodes_of(tmp_path, "ab", ("ant", "bee")), {"data-path": str(tmp_path / "gone")}]
-    folder = simulate(tmp_path, node_configs=nodes, method="fedncm")
     ((node, reason),) = read_json(folder, "results.json")["refused_nodes"].items()
-    assert node == str(FIRST_NODE_ID + 2)
+    assert node == str(FIRST_NODE_ID + 3)
     assert reason == "DatasetError: the reason is in the log of this node"
     assert f"nothing is at {tmp_path / 'gone'}" in caplog.text
-    assert [one["outcome"] for one in clients(folder)] == ["merged", "merged"]
 
 
 def test_absent_classes_are_masked_unless_asked_for(tmp_path: Path) -> None:

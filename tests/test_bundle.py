@@ -1,5 +1,6 @@
 """The app bundle that `flwr run` submits and `flwr app publish` uploads: what is in it, and how large."""
 
+import json
 import os
 import re
 import shlex
@@ -16,19 +17,7 @@ from tests.docs.markdown import blocks
 from tests.support.flower import simulation
 
 ROOT = Path(__file__).parents[1]
-RUN = """
-from flwr.app import Context, RecordDict
-from tests.support.local_grid import LocalGrid
-import fedstats_app
-from fedstats_app import client_app, server_app
-from fedstats_app.settings.app_config import AppConfig
-
-settings = AppConfig.of(backbone="random:tiny", input_size=16, num_clients=4, plots=False, method="fedncm")
-config = settings.to_run_config()
-nodes = [{"partition-id": 0, "num-partitions": 1}]
-server_app.app(LocalGrid(client_app.app, nodes, config), Context(7, 1, {}, RecordDict(), config))
-print(fedstats_app.__file__)
-"""
+SETTINGS = {"backbone": "random:tiny", "input-size": 16, "num-clients": 4, "plots": False, "method": "fedncm"}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +68,8 @@ def test_what_its_readme_runs_is_in_the_unpacked_bundle(unpacked: Path) -> None:
 
 
 def test_an_unpacked_bundle_runs(unpacked: Path, tmp_path: Path) -> None:
-    said = at(unpacked, tmp_path, "-c", RUN)
+    nodes = [{"partition-id": 0, "num-partitions": 1}]
+    said = at(unpacked, tmp_path, "-m", "tests.support.whole_app", json.dumps(SETTINGS), json.dumps(nodes))
     assert said.splitlines()[-1] == str(unpacked / "fedstats_app" / "__init__.py")
     assert "[fedstats] completed; results are in" in said
 

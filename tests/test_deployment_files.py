@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -147,20 +148,15 @@ class WithoutAbsent:
         self.finders = finders
 
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {absent!r}:
+        if name.partition(".")[0] in ABSENT:
             return None
         specs = (finder.find_spec(name, path, target) for finder in self.finders)
         return next((spec for spec in specs if spec is not None), None)
 
 sys.meta_path[:] = [WithoutAbsent(list(sys.meta_path))]
-from flwr.app import Context, RecordDict
-from tests.support.local_grid import LocalGrid
-from fedstats_app import client_app, server_app
-from fedstats_app.settings.app_config import AppConfig
+from tests.support.whole_app import main
 
-run_config = {{**AppConfig().to_run_config(), **{settings!r}}}
-grid = LocalGrid(client_app.app, {nodes!r}, run_config)
-server_app.app(grid, Context(7, 1, {{}}, RecordDict(), run_config))
+main()
 """
 
 
@@ -177,8 +173,8 @@ def test_a_node_works_without_ray_and_all_else_that_only_simulations_need(tmp_pa
         "num-server-rounds": 1,
     }
     done = subprocess.run(
-        [sys.executable, "-c", NODE.format(absent=ABSENT, settings=settings, nodes=nodes)],
-        env={"PYTHONPATH": f"{REPOSITORY / 'tests'}:{REPOSITORY}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        [sys.executable, "-c", f"ABSENT = {ABSENT!r}\n{NODE}", json.dumps(settings), json.dumps(nodes)],
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=300,

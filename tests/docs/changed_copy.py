@@ -11,17 +11,6 @@ from pathlib import Path
 
 from tests.docs.markdown import REPOSITORY, blocks
 
-RUN = """
-import json, sys
-from flwr.app import Context, RecordDict
-from fedstats_app import client_app, server_app
-from fedstats_app.settings.app_config import AppConfig
-from tests.support.local_grid import LocalGrid
-config, policies = {**AppConfig().to_run_config(), **json.loads(sys.argv[1])}, json.loads(sys.argv[2])
-nodes = [{"partition-id": node, "num-partitions": len(policies), **policy} for node, policy in enumerate(policies)]
-server_app.app(LocalGrid(client_app.app, nodes, config), Context(1, 1, {}, RecordDict(), config))
-"""
-
 
 def changed_copy(root: Path, page: Path, *, num_files: int, num_lines: int = 1) -> Path:
     """Copy the package and add the files and the lines of a page."""
@@ -68,4 +57,5 @@ def python(root: Path, *arguments: str) -> str:
 
 def run_app(root: Path, settings: Mapping[str, object], policies: Sequence[Mapping[str, object]]) -> str:
     """Run the whole app of a copy on as many nodes as there are policies, and return what it printed."""
-    return python(root, "-c", RUN, json.dumps(settings), json.dumps(policies))
+    nodes = [{"partition-id": node, "num-partitions": len(policies), **own} for node, own in enumerate(policies)]
+    return python(root, "-m", "tests.support.whole_app", json.dumps(settings), json.dumps(nodes))

@@ -20,7 +20,6 @@ from fedstats_app.backbones.registry import available_backbones
 from fedstats_app.data import PARTITIONERS
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.wire import StatisticsRequest
@@ -190,11 +189,6 @@ def test_experiments_are_valid_and_in_the_guide(path: Path) -> None:
     settings = tomllib.loads(path.read_text())
     assert AppConfig.from_run_config({**DEFAULTS, **settings}) != AppConfig.from_run_config(DEFAULTS)
     assert f"../conf/{path.name}" in links(DOCS / "guide.md")
-
-
-def test_a_wrong_key_would_be_seen() -> None:
-    with pytest.raises(ConfigError, match="fedcof-shrinkage"):
-        AppConfig.from_run_config({**DEFAULTS, "fedcof-shrinkge": 1.0})
 
 
 def test_run_folder_is_as_its_page_says(finished_run: Path, mezo_run: Path) -> None:

@@ -66,9 +66,3 @@ def predicts_the_same(program: Block, samples: list[str], expected: list[list[tu
     ]
     differences = [abs(float(made[2]) - one[0][1]) for made, one in zip(printed, expected, strict=True)]
     assert max(differences) < 1e-4
-
-
-def test_the_programs_are_as_short_as_promised() -> None:
-    for block in blocks(PAGE, "python"):
-        statements = [line for line in block.code.splitlines() if line and not line.startswith(("import", "from"))]
-        assert len(statements) <= 10
