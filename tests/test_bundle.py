@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -14,9 +13,9 @@ import pytest
 
 from research.bundle_weight import APPS, COMMAND_LINE, MODULES, reached, weights
 from tests.docs.markdown import blocks
+from tests.support.commands import REPOSITORY, output_of
 from tests.support.flower import simulation
 
-ROOT = Path(__file__).parents[1]
 SETTINGS = {"backbone": "random:tiny", "input-size": 16, "num-clients": 4, "plots": False, "method": "fedncm"}
 
 
@@ -26,7 +25,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
     (folder / "out").mkdir()
     with simulation(folder / "home") as flower:
-        built = flower.bash(f"flwr build --app {ROOT}", cwd=folder / "out")
+        built = flower.bash(f"flwr build --app {REPOSITORY}", cwd=folder / "out")
     assert built.returncode == 0, built.output
     (made,) = (folder / "out").glob("*.fab")
     return made
@@ -43,21 +42,13 @@ def unpacked(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def at(folder: Path, home: Path, *words: str) -> str:
     """Run Python with the unpacked package alone, and the tests' own grid."""
     (home / "tests").mkdir()
-    (home / "tests" / "support").symlink_to(ROOT / "tests" / "support")
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env={"PYTHONPATH": f"{folder}{os.pathsep}{home}", "PATH": os.environ["PATH"], "HOME": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    (home / "tests" / "support").symlink_to(REPOSITORY / "tests" / "support")
+    env = {"PYTHONPATH": f"{folder}{os.pathsep}{home}", "PATH": os.environ["PATH"], "HOME": str(home)}
+    return output_of([sys.executable, *words], cwd=folder, env=env)
 
 
 def test_what_its_readme_runs_is_in_the_unpacked_bundle(unpacked: Path) -> None:
-    assert (unpacked / "README.md").read_bytes() == (ROOT / "README.md").read_bytes()
+    assert (unpacked / "README.md").read_bytes() == (REPOSITORY / "README.md").read_bytes()
     words = [word for block in blocks(unpacked / "README.md", "bash") for word in shlex.split(block.code)]
     named = [word for word in words if re.fullmatch(r"(conf|deployment|research|docs)/\S+", word)]
     assert named and all((unpacked / name).is_file() for name in named)
@@ -95,13 +86,13 @@ def test_the_bundle_holds_what_apps_and_command_line_import_and_nothing_else(bun
         held = {name for name in archive.namelist() if not name.startswith(".info/")}
     modules = reached(APPS) | reached([*COMMAND_LINE, "fedstats_app"], library=True)
     sample = {name for name in held if name.startswith("fedstats_app/data/builtin/") and not name.endswith(".py")}
-    conf = {str(path.relative_to(ROOT)) for path in (ROOT / "conf").glob("*.toml")}
-    code = {str(MODULES[module].relative_to(ROOT)) for module in modules}
+    conf = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "conf").glob("*.toml")}
+    code = {str(MODULES[module].relative_to(REPOSITORY)) for module in modules}
     assert held == code | sample | conf | {"pyproject.toml", "LICENSE", "README.md"}
 
 
 def test_the_readme_says_how_many_lines_of_code_a_sites_owner_approves() -> None:
     """Rounded up: it is a size to know before one agrees, not a number to edit with every line."""
     lines = weights()["apps"][1]
-    said = re.search(r"approves ([\d,]+) lines of code", " ".join((ROOT / "README.md").read_text().split()))
+    said = re.search(r"approves ([\d,]+) lines of code", " ".join((REPOSITORY / "README.md").read_text().split()))
     assert said is not None and 0 <= int(said[1].replace(",", "")) - lines < 500, lines

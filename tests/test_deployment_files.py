@@ -21,7 +21,7 @@ from fedstats_app.cli.check.certificates import check_dates, check_pair, read_ce
 from fedstats_app.cli.demo import commands
 from fedstats_app.cli.demo.certificates import make_certificates, make_node_key
 from tests.docs.markdown import blocks
-from tests.support.flower import REPOSITORY
+from tests.support.commands import REPOSITORY, output_of
 from tests.support.simulation import nodes_of
 
 DEPLOYMENT = REPOSITORY / "deployment"
@@ -62,13 +62,8 @@ def block_with(text: str) -> str:
 
 
 def bash(code: str, folder: Path) -> str:
-    done = subprocess.run(
-        ["bash", "-euc", code],
-        env={"DIR": str(folder), "PORT": "8000", "site": "site-a", "PATH": os.environ["PATH"]},
-        cwd=folder, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    env = {"DIR": str(folder), "PORT": "8000", "site": "site-a", "PATH": os.environ["PATH"]}
+    return output_of(["bash", "-euc", code], env=env, cwd=folder)
 
 
 def test_the_document_shows_the_commands_of_the_demonstration() -> None:
@@ -172,16 +167,11 @@ def test_a_node_works_without_ray_and_all_else_that_only_simulations_need(tmp_pa
         "fine-tune": "full",
         "num-server-rounds": 1,
     }
-    done = subprocess.run(
-        [sys.executable, "-c", f"ABSENT = {ABSENT!r}\n{NODE}", json.dumps(settings), json.dumps(nodes)],
-        env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "[fedstats] completed; results are in" in done.stdout
-    assert not re.search(r"failed|did not evaluate|not in the average", done.stdout), done.stdout
+    program = f"ABSENT = {ABSENT!r}\n{NODE}"
+    env = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    said = output_of([sys.executable, "-c", program, json.dumps(settings), json.dumps(nodes)], env=env)
+    assert "[fedstats] completed; results are in" in said
+    assert not re.search(r"failed|did not evaluate|not in the average", said), said
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
@@ -197,9 +187,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 
 
 def test_unit_and_container_name_options_that_the_node_has() -> None:
-    usage = subprocess.run(
-        [Path(sys.executable).parent / "flower-supernode", "--help"], capture_output=True, text=True, check=True
-    ).stdout
+    usage = output_of([Path(sys.executable).parent / "flower-supernode", "--help"])
     for file in (DEPLOYMENT / "fedstats-supernode.service", DOCUMENT):
         commands = re.findall(
             r"(?:ExecStart=\S+ node|^fedstats node|fedstats-supernode \\)((?:.*\\\n)*.*)", file.read_text(), re.M

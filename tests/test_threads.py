@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ import torch
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import StatisticsSum
 from fedstats_app.threads import FEW_NUMBERS, beside_each_other, num_threads, threads_worth, usable_cores
+from tests.support.commands import output_of
 from tests.support.compare import same_bits
 
 NUMBER, CLASSES, DIM = 8, 6, 300
@@ -40,14 +40,10 @@ def test_threads_are_those_that_torch_will_have(
 def test_torch_itself_has_as_many_in_a_process_of_one_core(asked: str) -> None:
     code = "from fedstats_app.threads import num_threads; import torch; print(num_threads(), torch.get_num_threads())"
     core = min(os.sched_getaffinity(0))
-    told = subprocess.run(
-        [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}}); {code}"],
-        env={**{name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name}}
-        | ({"OMP_NUM_THREADS": asked} if asked else {}),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
+    env = {name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name}
+    env |= {"OMP_NUM_THREADS": asked} if asked else {}
+    program = f"import os; os.sched_setaffinity(0, {{{core}}}); {code}"
+    told = output_of([sys.executable, "-c", program], env=env).split()
     assert told[0] == told[1] == (asked[:1] or "1")
 
 

@@ -4,12 +4,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.docs.markdown import REPOSITORY, blocks
+from tests.support.commands import output_of
 
 
 def changed_copy(root: Path, page: Path, *, num_files: int, num_lines: int = 1) -> Path:
@@ -43,16 +43,8 @@ def apply(diff: str, root: Path) -> None:
 
 
 def python(root: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{REPOSITORY}"},
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{REPOSITORY}"}
+    return output_of([sys.executable, *arguments], cwd=root, env=env)
 
 
 def run_app(root: Path, settings: Mapping[str, object], policies: Sequence[Mapping[str, object]]) -> str:

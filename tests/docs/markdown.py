@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.support.commands import REPOSITORY as REPOSITORY
+
 DOCS = REPOSITORY / "docs"
 RESEARCH = sorted((REPOSITORY / "research").glob("*.md"))
 DOCUMENTS = [*sorted(DOCS.rglob("*.md")), *RESEARCH]

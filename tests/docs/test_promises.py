@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from tests.support.flower import REPOSITORY
+from tests.support.commands import REPOSITORY
 
 PROMISES: dict[str, dict[str, list[str]]] = tomllib.loads(
     (REPOSITORY / "tests" / "docs" / "promises.toml").read_text(encoding="utf-8")

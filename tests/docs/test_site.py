@@ -2,13 +2,13 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.markdown import DOCS, DOCUMENTS, REPOSITORY, RESEARCH
+from tests.support.commands import output_of
 
 pytest.importorskip("material", reason="the extra docs is not installed")
 
@@ -16,11 +16,8 @@ pytest.importorskip("material", reason="the extra docs is not installed")
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=300, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+    output_of(command, cwd=REPOSITORY, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     return folder
 
 

@@ -1,7 +1,5 @@
 """The page on baselines names exactly the published cells that are wrong, and every formula."""
 
-import re
-
 from fedstats_app.report.communication import FORMULAS
 from tests.docs.markdown import REPOSITORY, rows
 from tests.support.golden import published_costs
@@ -22,9 +20,3 @@ def test_every_formula_has_its_line() -> None:
     listed = " ".join(row[0] for row in rows(PAGE, "method")).lower().replace("fedcof's oracle", "fedcof-oracle")
     for method in FORMULAS:
         assert method in listed.replace("one-shot fedavg", "one-shot-fedavg"), method
-
-
-def test_the_package_knows_nothing_of_research() -> None:
-    modules = sorted((REPOSITORY / "fedstats_app").rglob("*.py"))
-    knows = re.compile(r"^\s*(import|from) research\b", re.MULTILINE)
-    assert modules and [path for path in modules if knows.search(path.read_text(encoding="utf-8"))] == []

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedstats_app.cli.demo import commands
 from fedstats_app.cli.demo.certificates import make_node_key
 from tests.support.flower import REPOSITORY, environment_at, processes_naming
 
@@ -54,16 +55,8 @@ class Deployment:
         (folder / "flwr").mkdir(parents=True)
         for name in ("ca.crt", "server.pem", "server.key"):
             shutil.copy(script.folder / name, folder)
-        (folder / "flwr" / "config.toml").write_text(
-            f'[superlink.demo]\naddress = "127.0.0.1:{made.port}"\nroot-certificates = "{folder}/ca.crt"\n'
-        )
-        words = [
-            "flower-superlink", "--host", "127.0.0.1", "--port", str(made.port),
-            "--database", f"{folder}/superlink.db", "--enable-supernode-auth", "--ssl-ca-certfile", f"{folder}/ca.crt",
-            "--ssl-certfile", f"{folder}/server.pem", "--ssl-keyfile", f"{folder}/server.key",
-            "--disable-runtime-dependency-installation",
-        ]  # fmt: skip
-        made._start("superlink", words, {})
+        (folder / "flwr" / "config.toml").write_text(commands.connection(folder, made.port))
+        made._start("superlink", commands.superlink(folder, made.port), {})
         made._wait_for_superlink()
         return made
 
@@ -96,8 +89,7 @@ class Deployment:
         running = []
         for name in names:
             self.make_key(name)
-            public = str(self.folder / f"{name}.key.pub")
-            running.append(self.command("flwr", "supernode", "register", public, "demo", "--name", name))
+            running.append(self.command(*commands.register(self.folder, name)))
         for process in running:
             if process.wait(PATIENCE):
                 raise AssertionError(f"registering failed; see {self.folder}/flwr-*.log")

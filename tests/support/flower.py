@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.support.commands import REPOSITORY as REPOSITORY
+
 # Marks of files with real runs.
 REAL_RUNS = [
     pytest.mark.end_to_end,

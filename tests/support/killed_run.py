@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.support.commands import REPOSITORY
 
 
 class Events:

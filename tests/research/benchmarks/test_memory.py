@@ -1,8 +1,8 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.commands import printed_by
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc"
@@ -27,7 +27,4 @@ print(peak_mb)
 
 
 def test_memory_given_back_before_the_end_counts_and_memory_from_before_does_not() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True
-    )
-    assert 75 < float(done.stdout) < 120
+    assert 75 < float(printed_by(PROGRAM)) < 120

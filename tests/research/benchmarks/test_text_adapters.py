@@ -48,10 +48,3 @@ def test_adapters_of_queries_and_values_begin_where_the_encoder_is(experiment: s
     after = adapted.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert not torch.equal(whole(network.test), adapted(network.test))
-
-
-def test_the_table_is_made(experiment: str, capsys: pytest.CaptureFixture[str]) -> None:
-    adapters.main([experiment, "--clients", "2", "--seeds", "1", "--learning-rate", "0.1"])
-    printed = capsys.readouterr().out
-    for name in ("before", "whole", "LoRA", "FedEx-LoRA", "SLoRA"):
-        assert f"| {name} | " in printed
