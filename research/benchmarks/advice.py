@@ -18,18 +18,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from flwr.app import Context, Message
+from flwr.app import Message
 
 from fedstats_app.data.clients import partitions
-from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.report.advice import Advice, Candidate, advise
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.wire import per_client, read_statistics_request, statistics_reply
+from fedstats_app.wire import read_statistics_request, statistics_reply
+from research.benchmarks.answers import ask
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, run
-from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
 # What the backbone's digest takes in a real reply.
 FINGERPRINT = "0" * 64
@@ -87,9 +86,8 @@ def candidates_of(data: Features, parts: Sequence[np.ndarray], config: AppConfig
         Methods, their options, seed and the wire's dtype.
     """
 
-    @per_client
-    def answer(msg: Message, context: Context, client_id: int | None) -> Message:
-        index = torch.from_numpy(parts[client_id or 0])
+    def answer(msg: Message, client: int) -> Message:
+        index = torch.from_numpy(parts[client])
         statistics = read_statistics_request(msg).statistics(data.train[index], data.train_labels[index])
         return statistics_reply(msg, statistics, backbone_fingerprint=FINGERPRINT)
 
@@ -101,8 +99,7 @@ def candidates_of(data: Features, parts: Sequence[np.ndarray], config: AppConfig
         wire_dtype=config.federation.wire_dtype,
         backbone_fingerprint=FINGERPRINT,
     )
-    clients = dict.fromkeys(range(len(parts)), FIRST_NODE_ID)
-    strategy.start(ClientGrid(LocalGrid(answer, [{}]), clients, expected_reply_bytes=strategy.expected_reply_bytes))
+    ask(strategy, answer, len(parts))
     return [
         Candidate(name, data.accuracy(head, feature_map), strategy.wire_bytes(name))
         for name, (feature_map, head) in solved_heads(strategy).items()

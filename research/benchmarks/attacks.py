@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from flwr.app import Context, Message
+from flwr.app import Message
 from torch import Tensor
 
 from fedstats_app.data.clients import partitions
-from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
 from fedstats_app.heads.influence import energy, evenly_spaced
@@ -33,13 +32,12 @@ from fedstats_app.wire import (
     Limits,
     ReceivedStatistics,
     StatisticsRequest,
-    per_client,
     read_statistics_request,
     statistics_reply,
 )
+from research.benchmarks.answers import ask
 from research.benchmarks.features import Features, features_of, settings_of
 from research.benchmarks.lines import parser_of, printed
-from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
 # 6 sqrt(d), of EfficientNet-Lite0.
 FEATURE_NORM = 6.0 * 1280**0.5
@@ -204,11 +202,10 @@ def run(
 ) -> tuple[dict[str, float], ClientOutcome, tuple[int, ...], tuple[int, ...]]:
     """Return every method's accuracy, what became of the hostile client, and whom clients and test samples name."""
 
-    @per_client
-    def answer(msg: Message, context: Context, client_id: int | None) -> Message:
-        request, index = read_statistics_request(msg), torch.from_numpy(parts[client_id or 0])
+    def answer(msg: Message, client: int) -> Message:
+        request, index = read_statistics_request(msg), torch.from_numpy(parts[client])
         victim = Victim(data.train[index], data.train_labels[index], data, request, limits)
-        return statistics_reply(msg, attack(victim) if client_id == HOSTILE else victim.honest())
+        return statistics_reply(msg, attack(victim) if client == HOSTILE else victim.honest())
 
     strategy = StatisticsStrategy(
         data.num_classes,
@@ -226,8 +223,7 @@ def run(
             largest.add(outcome.client, received.statistics[0])
 
     strategy.on_reply = keep
-    clients = dict.fromkeys(range(len(parts)), FIRST_NODE_ID)
-    strategy.start(ClientGrid(LocalGrid(answer, [{}]), clients, expected_reply_bytes=strategy.expected_reply_bytes))
+    ask(strategy, answer, len(parts))
     by_clients, by_test = (
         tuple(sorted({client for one in measure(strategy, kept, largest, test) for client in one.named}))
         for test in (None, functools.partial(_some_test_samples, data))

@@ -16,19 +16,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import Context, Message
+from flwr.app import Message
 from numpy.typing import NDArray
 
 from fedstats_app.data.synthetic import load_synthetic
-from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.methods import METHODS
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.wire import ReceivedStatistics, per_client, read_statistics_request, statistics_reply
+from fedstats_app.wire import ReceivedStatistics, read_statistics_request, statistics_reply
+from research.benchmarks.answers import ask
 from research.benchmarks.drawing import draw_curves
 from research.benchmarks.lines import parser_of, printed
 from research.benchmarks.memory import Rise
-from tests.support.local_grid import LocalGrid
 
 MARKS = (500, 1000, 2000, 4000)
 HOSTS = 2
@@ -71,18 +70,12 @@ def measure(method: str, labels: list[NDArray[np.int64]], num_classes: int, feat
     logging.getLogger("flwr").setLevel(logging.WARNING)
     found: list[Measurement] = []
 
-    @per_client
-    def answer(msg: Message, context: Context, client_id: int | None) -> Message:
-        own = torch.from_numpy(labels[int(client_id or 0)])
-        draw = torch.Generator().manual_seed(int(client_id or 0))
+    def answer(msg: Message, client: int) -> Message:
+        own, draw = torch.from_numpy(labels[client]), torch.Generator().manual_seed(client)
         features = torch.rand(len(own), feature_dim, generator=draw)
         return statistics_reply(msg, read_statistics_request(msg).statistics(features, own))
 
-    inner = LocalGrid(answer, [{}] * HOSTS)
-    nodes = sorted(inner.get_node_ids())
     strategy = StatisticsStrategy(num_classes, [METHODS[method].configured()], feature_dim=feature_dim)
-    hosts = {client: nodes[client % HOSTS] for client in range(len(labels))}
-    grid = ClientGrid(inner, hosts, expected_reply_bytes=strategy.expected_reply_bytes)
     rise = Rise()
 
     def on_reply(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
@@ -91,7 +84,7 @@ def measure(method: str, labels: list[NDArray[np.int64]], num_classes: int, feat
             found.append(Measurement(method, merged, False, round(rise.megabytes())))
 
     strategy.on_reply = on_reply
-    strategy.start(grid)
+    ask(strategy, answer, len(labels), hosts=HOSTS)
     return [*found, Measurement(method, len(labels), True, round(rise.megabytes()))]
 
 

@@ -14,15 +14,14 @@ import time
 from dataclasses import dataclass
 
 import torch
-from flwr.app import Context, Message
+from flwr.app import Message
 
-from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
 from fedstats_app.strategies import FedCGS
-from fedstats_app.wire import per_client, statistics_reply
+from fedstats_app.wire import statistics_reply
+from research.benchmarks.answers import ask
 from research.benchmarks.lines import parser_of, printed
 from research.benchmarks.memory import with_peak_memory
-from tests.support.local_grid import LocalGrid
 
 NUM_CLASSES, SAMPLES_PER_CLIENT, NUM_HOSTS = 10, 20, 4
 LIMIT_MEGABYTES = 250.0
@@ -64,26 +63,19 @@ def measure(replies: int, megabytes: float) -> Measurement:
     """Run FedCGS over ``replies`` clients of about ``megabytes`` each."""
     dim = feature_dim_for(megabytes)
 
-    @per_client
-    def answer(msg: Message, context: Context, client_id: int | None) -> Message:
-        random = torch.Generator().manual_seed(int(client_id or 0))
+    def answer(msg: Message, client: int) -> Message:
+        random = torch.Generator().manual_seed(client)
         features = torch.rand(SAMPLES_PER_CLIENT, dim, generator=random)
         labels = torch.randint(NUM_CLASSES, (SAMPLES_PER_CLIENT,), generator=random)
         # As the matrix itself, whose factor would be far smaller for so few samples.
         return statistics_reply(msg, FeatureStatistics.from_features(features, labels, NUM_CLASSES))
 
-    # Four replies are ready at a time, so that the buffer for those that come too early is in use.
-    inner = LocalGrid(answer, [{}] * NUM_HOSTS, shuffle_seed=0, per_pull=4)
-    nodes = sorted(inner.get_node_ids())
     strategy = FedCGS(NUM_CLASSES, feature_dim=dim, min_clients=replies, shrinkage=0.1)
-    grid = ClientGrid(
-        inner,
-        {client: nodes[client % NUM_HOSTS] for client in range(replies)},
-        expected_reply_bytes=strategy.expected_reply_bytes,
-    )
     _warm_up(dim)
     started = time.perf_counter()
-    _, increase = with_peak_memory(lambda: strategy.start(grid))
+    # Four replies are ready at a time, so that the buffer for those that come too early is in use.
+    how = {"hosts": NUM_HOSTS, "shuffle_seed": 0, "per_pull": 4}
+    _, increase = with_peak_memory(lambda: ask(strategy, answer, replies, **how))
     seconds = time.perf_counter() - started
     merged = strategy.collection.num_merged
     mean_size = strategy.collection.total_wire_bytes / max(merged, 1) / 1e6

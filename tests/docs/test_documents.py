@@ -92,16 +92,6 @@ def test_tables_of_keys_name_keys(path: Path) -> None:
     assert {key for key in listed if f"| `{key}` |" not in SETTINGS} - set(DEFAULTS) == set()
 
 
-def test_defaults_in_tables_of_keys_are_the_defaults() -> None:
-    checked = 0
-    for path in DOCUMENTS:
-        for row in rows(path, "key"):
-            if stated := re.search(r"Default ([\d.]+)", row[1]):
-                assert DEFAULTS[row[0].strip("`")] == float(stated[1])
-                checked += 1
-    assert checked
-
-
 def test_bounds_of_a_request_are_listed_with_their_defaults() -> None:
     listed = {}
     for row in rows(DOCS / "node-policy.md", "node-config"):
