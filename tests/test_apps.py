@@ -315,7 +315,7 @@ def test_a_node_with_another_backbone_and_one_without_its_folder_are_named_with_
 
 
 def test_absent_classes_are_masked_unless_asked_for(tmp_path: Path) -> None:
-    """With a class that nobody has, its zero logit wins wherever all others are negative."""
+    """Without any sample of a class, its zero logit wins wherever all others are negative."""
     nodes = nodes_of(tmp_path, "ab", ("ant", "bee"), min_class_count=0)
     (tmp_path / "a" / "zebra").mkdir()
     (tmp_path / "a" / "zebra" / "0.png").write_bytes(b"no image")

@@ -78,7 +78,7 @@ def simulated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def outsiders(script: Script, beside: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Deployment:
-    """Start two nodes that nobody lets in, and wait until both have given up."""
+    """Start two nodes that may not join, and wait until both have given up."""
     config, tmp_path = f'data-path="{script.folder}/images/site-a"', tmp_path_factory.mktemp("outsiders")
     make_certificates(tmp_path)
     for name in ("unregistered", "wrong-certificate"):
@@ -93,7 +93,7 @@ def outsiders(script: Script, beside: Deployment, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="module")
 def failed_script(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run the script where somebody else has the port; return its folder and what it says."""
+    """Run the script where another process has the port; return its folder and its errors."""
     folder = tmp_path_factory.mktemp("failed")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = subprocess.run(
@@ -135,7 +135,7 @@ def test_every_faulty_node_is_named_with_its_reason(faulty_run: FaultyRun) -> No
 
 def test_a_killed_node_and_a_clientapp_that_dies_are_named_and_both_come_back(faulty_run: FaultyRun) -> None:
     rounds = [one["num_clients"] for one in lines(faulty_run.folder, "rounds.jsonl")]
-    # The node with another network is not asked: it has no part in the heads. The run goes on with those that live.
+    # The node with another network is not asked: it has no part in the heads. The run continues with the others.
     assert rounds[1:3] == [3, 1] and min(rounds[3:]) >= 2, rounds
     assert len(rounds) == 1 + MEZO_ROUNDS
     said = [line for line in faulty_run.output.splitlines() if "[fedstats] round 2: client" in line]
@@ -173,7 +173,7 @@ def test_a_script_that_fails_says_why_and_ends_what_it_started(failed_script: tu
     wait_until(lambda: not processes_naming(str(folder)), "nothing is left")
 
 
-# The script's own runs, last: it goes on beside the tests above.
+# The script's own runs, last: it runs beside the tests above.
 
 
 def run_folders(federation: Deployment) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The way of somebody with images: README's two commands, from a folder per site to the class of a new image."""
+"""The way of a user with images: README's two commands, from a folder per site to the class of a new image."""
 
 from __future__ import annotations
 

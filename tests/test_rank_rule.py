@@ -91,5 +91,5 @@ def test_a_budget_that_the_rows_alone_exceed_is_refused() -> None:
 
 @pytest.mark.parametrize(("rule", "rank"), [("full", 40), ("64", 40), ("7", 7), ("0", 0), ("50%", 40)])
 def test_other_ranks(rule: str, rank: int) -> None:
-    """A share of energies that nobody knows is taken to need all."""
+    """A share of unknown energies needs all directions."""
     assert RankRule.parse(rule).rank(10, 40, reply_bytes) == rank

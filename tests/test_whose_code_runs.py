@@ -96,7 +96,7 @@ def hostile_app(root: Path, marker: Path, loot: Path) -> Path:
 
 
 def trusted_entities(folder: Path) -> Path:
-    """Write a file with one key, of somebody who has signed nothing."""
+    """Write a file with one key, which has signed nothing."""
     key = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     (folder / "trusted.yaml").write_text(f"fpk_somebody: '{key}'\n")
     return folder / "trusted.yaml"

@@ -117,7 +117,7 @@ def mean_adapter(adapters: Sequence[Adapter], shares: Sequence[float]) -> Adapte
 
 
 def residual(adapters: Sequence[Adapter], shares: Sequence[float]) -> Tensor:
-    """Return what FedEx-LoRA adds to the base: the mean of the products less the product of the means.
+    """Compute FedEx-LoRA's residual, added to the base: the mean of the products less the product of the means.
 
     Its rank is at most the number of clients times that of the adapters.
 

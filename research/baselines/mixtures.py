@@ -70,7 +70,7 @@ class ClassMixtures:
         return int(self.means.shape[2])
 
     def sent_as(self, dtype: torch.dtype) -> ClassMixtures:
-        """Return what the server has after weights, means and covariances travelled in a precision.
+        """Round weights, means and covariances to the precision in which they travel.
 
         Parameters
         ----------

@@ -72,7 +72,7 @@ def scaled_means(factor: float) -> Attack:
 
 
 def swapped(number: int) -> Attack:
-    """Claim so many samples of every class, which are the next class's."""
+    """Claim this many samples of every class, which are the next class's."""
 
     def attack(victim: Victim) -> ClientStatistics:
         (true,) = victim.request.statistics(victim.data.train, (victim.data.train_labels - 1) % victim.data.num_classes)

@@ -54,7 +54,7 @@ class Row:
     clients : int
         Those with samples.
     times : float
-        What the hostile client multiplies by; 1 for nobody.
+        What the hostile client multiplies by; 1 without one.
     start, accuracy : float
         On the test samples, in per cent, before and after.
     rounds, left_out : int
@@ -120,7 +120,7 @@ class Federation:
         return torch.softmax(self.inputs @ head.T, 1) - F.one_hot(self.labels, self.num_classes)
 
     def locally(self, head: Tensor, client: int, mu: float, generator: torch.Generator) -> Tensor:
-        """Return what a client's epoch of SGD changes."""
+        """Return the change of the head in a client's epoch of SGD."""
         inputs, labels, trained = self.inputs[self.parts[client]], self.labels[self.parts[client]], head.clone()
         order = torch.randperm(len(labels), generator=generator)
         for batch in torch.split(order, BATCH):
@@ -151,7 +151,7 @@ def fedmezo(one: Federation, times: float, limits: str, rounds: int, seed: int) 
 
 
 def by_gradients(optimizer: str) -> Callable[[Federation, float, str, int, int], Row]:
-    """Return what trains by SGD on the clients and an optimiser on the server."""
+    """Make a training by SGD on the clients and an optimiser on the server."""
 
     def train(one: Federation, times: float, limits: str, rounds: int, seed: int) -> Row:
         clip, outlier = LIMITS["gradients"][limits]

@@ -138,7 +138,7 @@ def samples(options: argparse.Namespace, folder: Path) -> Dataset:
 def work_of(
     found: dict[str, Backbone], dataset: Dataset | None, options: argparse.Namespace
 ) -> dict[str, Callable[[], int]]:
-    """Return what is measured of each engine: the network alone without a data set, else all that a client does."""
+    """Return the work of each engine: the network alone without a data set, else all that a client does."""
     if dataset is None:
         return {engine: functools.partial(forward, one, options.batches) for engine, one in found.items()}
     work: dict[str, Callable[[], int]] = {

@@ -7,7 +7,7 @@ In each turn `flwr run .`, `fedstats run` and `flwr run` of the app that does no
 first turn fills the feature cache and starts Flower's SuperLink, and does not count. Printed are the medians of the
 seconds of whole commands, and of ours until the table of results stands, and of the ratios of each turn to the whole
 command of the app that does nothing. Run it from a clone without an environment in it, on a machine with nothing else
-to do, with torch's files compiled (`pip` does so, `uv` with `--compile-bytecode`); the SuperLink goes on running
+to do, with torch's files compiled (`pip` does so, `uv` with `--compile-bytecode`); the SuperLink keeps running
 afterwards, as `flwr run` leaves it.
 """
 

@@ -34,7 +34,7 @@ SAMPLES = (1, 2, 5, 20)
 STEPS, RATE, SMOOTHNESS = 200, 0.1, 1.0
 # The decoder's ridge, over the mean of the eigenvalues.
 RIDGE = 0.1
-# Of every class so many images may be a client's; the attackers' are the rest.
+# Images of a class that may be a client's; the rest are the attackers'.
 CANDIDATES = 400
 _WINDOW = 7
 
@@ -182,7 +182,7 @@ def grey_images(dataset: Dataset) -> Tensor:
 
 
 def measure(config: AppConfig, *, steps: int, num_classes: int) -> tuple[list[Recovered], dict[str, Tensor]]:
-    """Return what was found, and images by what they show, (classes, h, w): for the picture."""
+    """Return the measurements, and for the picture images (classes, h, w) by what they show."""
     data, images = features_of(config), grey_images(training_set(config.data))
     of_class = [torch.nonzero(data.train_labels == class_id)[:, 0] for class_id in range(num_classes)]
     candidates = [positions[:CANDIDATES] for positions in of_class]

@@ -58,5 +58,5 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _key(tensor: Tensor) -> int:
-    """Return what is the same for all tensors that share memory, as long as it is there."""
+    """Return the address of a tensor's storage, which all tensors that share memory have in common."""
     return int(tensor.untyped_storage()._cdata)

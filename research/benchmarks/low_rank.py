@@ -49,7 +49,7 @@ class Compared:
     experiment, split : str
         Data set and split.
     num_clients, seeds : int
-        The means are over so many seeds.
+        The means are over this many seeds.
     best : dict
         From head and alternative to the best accuracy on the grid, in per cent.
     """

@@ -32,7 +32,7 @@ class Rise:
 
 
 def with_peak_memory(work: Callable[[], _T]) -> tuple[_T, float]:
-    """Return what ``work`` returns, and by how many MB resident memory rose above its start while it ran.
+    """Return the result of ``work``, and by how many MB resident memory rose above its start while it ran.
 
     Raises
     ------

@@ -4,7 +4,7 @@
 
 Features are drawn, labels are those of the made-up data set of these sizes (research/performance.md); replies are made
 when they are pulled. Everything else is the real thing: ClientGrid, wire checks, sums, rows, solve. Each method has a
-process of its own, whose largest resident memory above its start is read after so many clients.
+process of its own, whose largest resident memory above its start is read after each of these numbers of clients.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Probe:
 def averaged(
     heads: Sequence[LinearHead], parts: Sequence[TensorSamples], rates: Sequence[float], rounds: int, seed: int
 ) -> list[LinearHead]:
-    """Return what rounds of averaging make of heads, each at its own rate.
+    """Train heads by rounds of averaging, each at its own rate.
 
     A test compares it with :func:`fedstats_app.training.local.train_locally`, which takes one head at a time.
     """

@@ -179,7 +179,7 @@ def _of_clients(
 def _sent(
     features: Tensor, labels: Tensor, parts: Sequence[np.ndarray], num_classes: int, method: ConfiguredMethod
 ) -> StatisticsSum:
-    """Return what FedRoot's server holds, factors truncated as on the wire."""
+    """Return the sums of FedRoot's server, with factors truncated as on the wire."""
     spec = method.specification
     assert spec.scatter is not None
     total = StatisticsSum(num_classes, features.shape[1], gram=False, keep_rows=True, scatter=True)
@@ -242,7 +242,7 @@ def _accuracy(head: LinearHead, test: Tensor, data: Features) -> float:
 
 
 def balanced_subset(data: Features, per_class: int, seed: int) -> Tensor:
-    """Return so many samples of every class, in their order."""
+    """Return the indices of this many samples of every class, in their order; 0 for all."""
     if not per_class:
         return torch.arange(len(data.train_labels))
     shuffled = torch.randperm(len(data.train_labels), generator=torch.Generator().manual_seed(seed))

@@ -207,7 +207,7 @@ def measure(
 
 
 def first_clients(sizes: Path, number: int, folder: Path) -> Path:
-    """Return a file of the same columns with so many of the clients, and the line of the test split."""
+    """Write a file of the same columns with the first clients and the line of the test split."""
     head, *lines = sizes.read_text().splitlines()
     test = [line for line in lines if line.startswith("test,")]
     made = folder / "client_sizes.csv"
@@ -223,7 +223,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--supernodes", type=int, nargs="+", default=[2, 100])
     parser.add_argument("--method", default="fedncm,fedcof,fedroot")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--clients", type=int, nargs="+", help="only so many, the first of the file")
+    parser.add_argument("--clients", type=int, nargs="+", help="only the first ones of the file")
     parser.add_argument("--cache", type=Path, help="folder of features that stay; by default one that is deleted")
     parser.add_argument("--settings", default="", help="more run-config")
     parser.add_argument("--picture", type=Path, help="PNG file to write")

@@ -161,7 +161,7 @@ def _widened(settings: dict[str, Any], wanted: Mapping[str, Any], method: str) -
     """Return under which name a run also solves a method with the wanted options, and the run's settings then."""
     keys = RECORDS[method].options.keys()
     if method not in _methods(settings):
-        # What the run has for this method is for nobody yet.
+        # No cell uses the run's options of this method yet.
         others = {key: value for key, value in settings.items() if key not in keys}
         own = {key: value for key, value in wanted.items() if key in keys}
         return method, {**others, **own, "method": f"{settings['method']},{method}"}

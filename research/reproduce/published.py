@@ -25,7 +25,7 @@ Published = float | Range
 
 
 def written(published: Published | None) -> str:
-    """Return what a table says of a published number, with all of its digits."""
+    """Write a published number with all of its digits, as tables show it."""
     if published is None:
         return "not recorded"
     if isinstance(published, Range):

@@ -123,7 +123,7 @@ def reproduce(
 
 
 def _earlier(path: Path) -> list[CellResult]:
-    """Return what an earlier command found whose run is still there."""
+    """Return an earlier command's results whose run is still there."""
     found = [CellResult.from_json(entry) for entry in read_json_file(path)["cells"]] if path.is_file() else []
     return [one for one in found if Path(one.run).is_dir()]
 

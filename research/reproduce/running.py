@@ -78,7 +78,7 @@ def interrupted_run(folder: Path) -> Path | None:
 def make_runs(
     runs: Sequence[PlannedRun], folder: Path, simulate: Simulate, say: Callable[[str], None]
 ) -> dict[str, Path]:
-    """Make the runs that have not been made, and go on with the one that was interrupted.
+    """Make the runs that have not been made, and continue the one that was interrupted.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def _made(settings: Mapping[str, Any], place: Path, simulate: Simulate, say: Cal
     """Go on with an interrupted run, or begin."""
     settings, before = {**settings, "output-dir": str(place)}, interrupted_run(place)
     if before is not None:
-        say(f"  going on with {before.name}")
+        say(f"  continuing {before.name}")
         try:
             return simulate({**settings, "resume": str(before)})
         except AnotherRunError as error:  # data or defaults of this app have changed since

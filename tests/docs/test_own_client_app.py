@@ -1,4 +1,4 @@
-"""The page about somebody else's apps: both run, and give the head of all data together."""
+"""The page about apps of your own: both run, and give the head of all data together."""
 
 from pathlib import Path
 from typing import Any

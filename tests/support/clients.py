@@ -139,7 +139,7 @@ def run(strategy: StatisticsStrategy, grid: LocalGrid | ClientGrid) -> dict[str,
 
 
 def strategy_for(name: str, **options: object) -> StatisticsStrategy:
-    """Return a strategy that waits for nobody and sends float64."""
+    """Return a strategy that does not wait and sends float64."""
     return STRATEGIES[name](NUM_CLASSES, **{"wire_dtype": "float64", "settle_seconds": 0.0} | options)
 
 

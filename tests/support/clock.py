@@ -1,4 +1,4 @@
-"""A clock that only moves when somebody sleeps, and a heart that beats by it: no test waits, no thread is needed."""
+"""A clock that moves only during sleep, and a heart that beats by it: no test waits, no thread is needed."""
 
 from __future__ import annotations
 

@@ -205,12 +205,12 @@ def demo(home: Path) -> Iterator[Script]:
 
 
 def script_environment(home: Path) -> dict[str, str]:
-    """Return the environment of somebody who sits at a terminal, without a proxy."""
+    """Return the environment of a user's terminal, without a proxy."""
     return environment_at(home, "flwr_", "fedstats_", "http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 def free_range(number: int) -> int:
-    """Return the first of so many ports in a row that nobody listens on."""
+    """Return the first of this many free ports in a row."""
     for first in range(20000, 32000, number):
         sockets = [socket.socket() for _ in range(number)]
         try:

@@ -111,7 +111,7 @@ def as_flower_ends(error: BaseException | None) -> None:
 
 
 def environment_at(home: Path, *left_out: str) -> dict[str, str]:
-    """Return the environment of somebody at a terminal, with this Python's commands on the path, without some names."""
+    """Return the environment of a user's terminal, with this Python's commands on the path, without some names."""
     return {
         **{name: value for name, value in os.environ.items() if not name.lower().startswith(left_out)},
         "HOME": str(home),
@@ -142,7 +142,7 @@ def superlinks_of(home: Path) -> list[int]:
 
 
 def free_ports(number: int) -> list[int]:
-    """Return ports that nobody listens on."""
+    """Return free ports."""
     sockets = [socket.socket() for _ in range(number)]
     try:
         for one in sockets:

@@ -51,13 +51,13 @@ class Victim:
         return loaded_backbone(self.config.backbone_for(own_data=True))
 
     def ask(self, content: RecordDict, kind: str) -> Message:
-        """Return what the node answers to a message of a type."""
+        """Return the node's answer to a message of a type."""
         grid = LocalGrid(client_app.app, [self.node_config], self.config.to_run_config())
         [reply] = grid.send_and_receive([Message(content, dst_node_id=FIRST_NODE_ID, message_type=kind)])
         return reply
 
     def hold_out(self, ants: int, bees: int, class_names: tuple[str, ...] = CLASSES) -> ClientSplit:
-        """Return a split with so many samples of each class for evaluation: as if the seed had drawn it."""
+        """Return a split with these numbers of held-out samples, as if the seed had drawn it."""
         whole = self.site.split(class_names, holdout=0.0, seed=0)
         labels = whole.dataset.labels[whole.kept]
         held_out = np.concatenate([whole.kept[labels == c][:n] for c, n in enumerate((ants, bees))])
@@ -70,5 +70,5 @@ class Victim:
         return torch.cat([block for block, _ in blocks]), labels
 
     def samples(self, split: ClientSplit) -> TensorSamples:
-        """Return what is held out as training takes it."""
+        """Return the held-out samples as training takes them."""
         return TensorSamples(*self.features(split))

@@ -48,7 +48,7 @@ class Fault:
     refused : bool
         The grid does not take the message.
     late : int
-        How many times somebody has to ask for the reply before it is there.
+        How many times the reply is asked for in vain.
     copies : int
         How often the reply comes.
     tamper : callable, optional

@@ -1,4 +1,4 @@
-"""The table of attacks: what is refused or named, and that nobody honest is."""
+"""The table of attacks: what is refused or named, and that no honest client is."""
 
 from __future__ import annotations
 

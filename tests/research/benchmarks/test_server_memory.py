@@ -1,4 +1,4 @@
-"""The benchmark at a small size: everybody is merged, and the keys that CI reads are there."""
+"""The benchmark at a small size: all clients are merged, and the line has all numbers."""
 
 import json
 import sys

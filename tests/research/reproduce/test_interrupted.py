@@ -1,4 +1,4 @@
-"""A command that was interrupted in the middle of a training goes on in it."""
+"""A command that was interrupted in the middle of a training continues it."""
 
 import json
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ def test_a_training_goes_on_where_it_was(
     capsys.readouterr()
     assert make_runs([trained], tmp_path / "runs", simulate, print)[trained.name] == folder
     assert rounds(folder) == list(range(ROUNDS + 1))
-    assert f"going on with {folder.name}" in capsys.readouterr().out
+    assert f"continuing {folder.name}" in capsys.readouterr().out
     whole = make_runs([trained], tmp_path / "again", simulate, print)[trained.name]
     heads = [sorted(path.glob("heads/*.safetensors")) for path in (folder, whole)]
     assert len(heads[0]) == 2

@@ -27,7 +27,7 @@ def entries(runs: list[PlannedRun]) -> list[list[str]]:
 def test_methods_of_one_split_share_a_run_with_the_options_of_each() -> None:
     runs = planned(
         [
-            cell("a", method="fedncm", fedcof_shrinkage=7.0),  # nobody's option yet
+            cell("a", method="fedncm", fedcof_shrinkage=7.0),  # no cell's option yet
             cell("b", method="fedcof", fedcof_shrinkage=1.0),
             cell("c", method="fed3r", ridge_lambda=0.01),
             cell("d", method="fedncm"),
