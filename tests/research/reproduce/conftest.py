@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
+from tests.support.sentences import parquet_texts, tiny_bert
 
 DOMAINS = ("photo", "art_painting", "cartoon", "sketch", "Product", "Art", "Clipart", "Real World")
 CLASSES = [f"class {letter}" for letter in "abcdefghij"]
@@ -78,15 +78,9 @@ def small(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[s
 @pytest.fixture(scope="session")
 def small_texts(small: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """The same for texts: a language model of two layers under a prompt, and 20 texts of two classes."""
-    transformers = pytest.importorskip("transformers", reason="needs the extra `text`")
-    model, texts = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("texts")
-    tokenizer = tiny_tokenizer()
-    transformers.BertForMaskedLM(tiny_config(len(tokenizer))).save_pretrained(model)
-    tokenizer.save_pretrained(model)
-    columns = {"text": 10 * ["a good film", "a bad film"], "premise": 20 * ["a film"], "hypothesis": 20 * ["a movie"]}
-    table = datasets.Dataset.from_dict({**columns, "label": 10 * [1, 0]})
-    for split in ("train", "test"):
-        table.to_parquet(str(texts / f"{split}-0.parquet"))
+    model = tiny_bert(tmp_path_factory.mktemp("model"), head=True)
+    pairs = {"premise": 20 * ["a film"], "hypothesis": 20 * ["a movie"]}
+    texts = parquet_texts(tmp_path_factory.mktemp("texts"), **pairs)
     images = ("label-column", "input-size", "folder-levels")
     return {
         **{key: value for key, value in small.items() if key not in images},
