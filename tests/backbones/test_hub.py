@@ -1,7 +1,10 @@
 """A hub that is not there, that has no such model, or that asks for its terms to be accepted first."""
 
+import hashlib
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -9,8 +12,66 @@ import pytest
 from fedstats_app.backbones import hub
 from fedstats_app.backbones.hub import hub_folder
 from fedstats_app.backbones.weights import WeightsError
-from tests.support.fake_hub import fake_hub
-from tests.support.hub_cache import HubCache
+from tests.support.hub_cache import COMMIT, HubCache
+
+# From a request's method and path to status, headers and content.
+Answer = Callable[[str, str], tuple[int, dict[str, str], bytes]]
+
+
+@contextmanager
+def serving(answer: Answer) -> Iterator[str]:
+    """Serve on this machine, and give the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, headers, content = answer(self.command, self.path.partition("?")[0])
+            self.send_response(status)
+            for key, value in (headers | {"Content-Length": str(len(content))}).items():
+                self.send_header(key, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *args: object) -> None:
+            """Keep the test's output clean."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def fake_hub(repository: str, files: Mapping[str, bytes]) -> Iterator[tuple[str, list[str]]]:
+    """Serve a model by the hub's protocol; give the address and a list that grows by the names of downloaded files."""
+    downloaded: list[str] = []
+    siblings = [{"rfilename": name, "size": len(content)} for name, content in files.items()]
+    info = {"id": repository, "sha": COMMIT, "siblings": siblings, "private": False, "tags": [], "downloads": 0}
+    tree = [
+        {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+        for name, content in files.items()
+    ]
+
+    def answer(method: str, path: str) -> tuple[int, dict[str, str], bytes]:
+        if path.startswith(f"/api/models/{repository}"):
+            return 200, {}, json.dumps(tree if "/tree/" in path else info).encode()
+        if not path.startswith(f"/{repository}/resolve/"):
+            return 200, {}, b"{}"
+        name = path.rpartition("/")[2]
+        if method == "GET":
+            downloaded.append(name)
+        etag = f'"{hashlib.sha1(files[name]).hexdigest()}"'
+        return 200, {"X-Repo-Commit": COMMIT, "ETag": etag}, files[name]
+
+    with serving(answer) as address:
+        yield address, downloaded
 
 
 def at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,27 +86,10 @@ def refusing_hub(hub_cache: HubCache, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """A hub on this machine that answers every question with the error code in the list."""
     code = ["GatedRepo"]
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(401)
-            self.send_header("X-Error-Code", code[0])
-            self.send_header("X-Error-Message", code[0])
-            self.end_headers()
-
-        do_HEAD = do_GET
-
-        def log_message(self, *args: object) -> None:
-            """Keep the test's output clean."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    at(f"http://127.0.0.1:{server.server_port}", monkeypatch)
-    yield code
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(lambda *_: (401, {"X-Error-Code": code[0], "X-Error-Message": code[0]}, b"")) as address:
+        monkeypatch.delenv("HF_HUB_OFFLINE")
+        at(address, monkeypatch)
+        yield code
 
 
 def test_a_gate_is_one_message_with_what_to_do(refusing_hub: list[str]) -> None:

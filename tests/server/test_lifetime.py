@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,23 @@ from fedstats_app import client_app
 from fedstats_app.report.run_folder import STATUS_BYTES, RunFolder
 from fedstats_app.storage.lock import FolderInUseError, lock_folder
 from tests.support.flower import as_flower_ends
-from tests.support.full_disk import FullDisk
 from tests.support.simulation import read_json, simulate
+
+
+class FullDisk:
+    """Makes every write of a new file, and every forced write, fail with ENOSPC while it is full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        monkeypatch.setattr(os, "open", self._unless_full(os.open, lambda args: bool(args[1] & os.O_CREAT)))
+
+    def _unless_full(self, real: Callable[..., Any], applies: Callable[[tuple[Any, ...]], bool]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if self.full and applies(args):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(args[0]))
+            return real(*args, **options)
+
+        return call
 
 
 def only_folder(tmp_path: Path) -> Path:

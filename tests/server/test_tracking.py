@@ -16,7 +16,6 @@ from fedstats_app.report import trackers as module
 from fedstats_app.report.rounds import read_rounds
 from fedstats_app.report.trackers import TRACKERS, Trackers
 from tests.support.simulation import Killed, head_bytes, killed, read_json, simulate
-from tests.support.trackers import tensorboard_others, tensorboard_points
 
 SETTINGS: dict[str, Any] = {
     "temperature": 1.0,
@@ -32,6 +31,25 @@ NAMES = ("fedncm-probe", "fed3r-probe", "random-probe")
 @pytest.fixture(scope="module")
 def untracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return simulate(tmp_path_factory.mktemp("untracked"), **SETTINGS)
+
+
+def tensorboard(folder: Path) -> Any:
+    """Return the events of a run, read by TensorBoard itself."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(folder / "tensorboard")).Reload()
+
+
+def tensorboard_points(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return (step, value) of every scalar."""
+    events = tensorboard(folder)
+    return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def tensorboard_others(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the names of texts and of images."""
+    tags = tensorboard(folder).Tags()
+    return sorted(tag.removesuffix("/text_summary") for tag in tags["tensors"]), sorted(tags["images"])
 
 
 def expected_points(folder: Path) -> dict[str, list[tuple[int, float]]]:
