@@ -5,11 +5,9 @@ May import options, statistics, heads and training. scikit-learn is imported onl
 
 from research.baselines.ccvr import ccvr_samples, pooled_gaussians
 from research.baselines.drawing import drawn_samples, drawn_samples_of_all
-from research.baselines.gaussian_fits import class_gaussians
-from research.baselines.local_heads import average_heads, ensemble_probabilities
-from research.baselines.mixture_fits import fitted_mixtures
+from research.baselines.fits import class_gaussians, fitted_mixtures
 from research.baselines.mixtures import ClassMixtures
-from research.baselines.softmax_head import SOFTMAX_OPTIONS, softmax_head
+from research.baselines.softmax_heads import SOFTMAX_OPTIONS, average_heads, ensemble_probabilities, softmax_head
 
 __all__ = [
     "SOFTMAX_OPTIONS",

@@ -1,9 +1,11 @@
-"""The picture: in each row of it a cell of the table, ours with its spread and the published number on one line."""
+"""Pictures of a table: cells on a line each, ours beside published; a sweep over one key as curves; costs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+
+from matplotlib.axes import Axes
 
 from fedstats_app.report.plots.accuracy import CostPoint
 from fedstats_app.report.plots.style import (
@@ -19,12 +21,17 @@ from fedstats_app.report.plots.style import (
 )
 from research.reproduce.catalogue import MEASURES
 from research.reproduce.outcome import Comparison
+from research.reproduce.preset import Row
 from research.reproduce.published import Published, Range
 
 _WIDTH, _LINE, _AROUND = 7.5, 0.22, 1.6  # inches
 _OURS, _PUBLISHED = METHOD_COLOURS[0], METHOD_COLOURS[1]
 # Of the largest number over the smallest, from which on an axis is logarithmic.
 _WIDE = 30.0
+_PANEL_WIDTH, _PANEL_HEIGHT = 6.0, 3.6  # inches, of a sweep
+_MIN_POINTS = 2
+
+Panels = dict[str, list[tuple[Row, list[Comparison]]]]
 
 
 def draw(comparisons: Sequence[Comparison], path: Path, title: str) -> None:
@@ -118,3 +125,78 @@ def cost_points(comparisons: Sequence[Comparison]) -> dict[str, list[CostPoint]]
         if accuracy.ours is not None and sent.ours is not None and sent.ours[0] > 0:
             points.setdefault(row, []).append(CostPoint(column, sent.ours[0], accuracy.ours[0] / 100))
     return points
+
+
+def panels_of(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> Panels:
+    """Return the points of each row of the file, in their order, with what came out there.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        Of a preset. Those that no sweep or one over several keys has made are left out.
+    comparisons : sequence of Comparison
+        Of one measure.
+
+    Returns
+    -------
+    dict
+        From the row's name to its points; rows of which fewer than two points were run are left out.
+    """
+    of_row: dict[str, list[Comparison]] = {}
+    for one in comparisons:
+        of_row.setdefault(one.row, []).append(one)
+    panels: Panels = {}
+    for row in rows:
+        if len(row.point) == 1 and any(one.values for one in of_row.get(row.name, [])):
+            panels.setdefault(f"{row.title}, {next(iter(row.point))}", []).append((row, of_row[row.name]))
+    return {name: points for name, points in panels.items() if len(points) >= _MIN_POINTS}
+
+
+def draw_curves(panels: Panels, path: Path, title: str) -> None:
+    """Draw one measure against the values swept over, equally far apart whatever they are.
+
+    Parameters
+    ----------
+    panels : dict
+        At least one, as :func:`panels_of` gives.
+    path : Path
+        PNG file to write.
+    title : str
+        Of the picture.
+    """
+    with plot_style():
+        figure = new_figure(_PANEL_WIDTH, _PANEL_HEIGHT * len(panels))
+        for axes, (name, points) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels.items(), strict=True):
+            _draw_panel(axes, points)
+            set_title(axes, name, title, inches=_PANEL_WIDTH)
+        save_png(figure, path)
+
+
+def _draw_panel(axes: Axes, points: Sequence[tuple[Row, Sequence[Comparison]]]) -> None:
+    columns = list(dict.fromkeys(one.column for _, found in points for one in found if one.values))
+    measure = MEASURES[points[0][1][0].measure]
+    for index, column in enumerate(columns):
+        colour = METHOD_COLOURS[index % len(METHOD_COLOURS)]
+        cells = [next((one for one in found if one.column == column), None) for _, found in points]
+        ours = [(place, one.ours) for place, one in enumerate(cells) if one is not None and one.ours is not None]
+        axes.errorbar(
+            [place for place, _ in ours],
+            [mean for _, (mean, _) in ours],
+            yerr=[spread for _, (_, spread) in ours],
+            fmt="o-",
+            color=colour,
+            capsize=2,
+            label=column,
+        )
+        published = [(place, one.published) for place, one in enumerate(cells) if one and type(one.published) is float]
+        if published:
+            places, numbers = zip(*published, strict=True)
+            axes.plot(places, numbers, "D--", color=colour, mfc="white", label=f"{column}, published")
+    axes.set_xticks(range(len(points)), [_tick(value) for row, _ in points for value in row.point.values()])
+    axes.set_ylabel(measure.heading)
+    quiet_axes(axes, "y")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _tick(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -13,9 +13,8 @@ from fedstats_app.report.plots.fine_tuning import plot_training
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from research.reproduce.catalogue import Catalogue
-from research.reproduce.curves import draw_curves, panels_of
 from research.reproduce.outcome import CellResult, Comparison, cell_results, compare
-from research.reproduce.picture import cost_points, draw
+from research.reproduce.picture import cost_points, draw, draw_curves, panels_of
 from research.reproduce.plan import PlannedRun
 from research.reproduce.preset import Preset
 from research.reproduce.running import Simulate, check_data, make_runs

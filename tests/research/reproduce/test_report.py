@@ -11,8 +11,7 @@ import pytest
 
 from fedstats_app.report.run_folder import RunFolder
 from research.reproduce.catalogue import Catalogue, DataSet, Deviation
-from research.reproduce.curves import panels_of
-from research.reproduce.picture import cost_points
+from research.reproduce.picture import cost_points, panels_of
 from research.reproduce.plan import cells_of, planned
 from research.reproduce.preset import Column, Preset, Row, preset_of_run_config, with_sweep
 from research.reproduce.published import Range

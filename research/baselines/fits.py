@@ -1,4 +1,4 @@
-"""A mixture of Gaussians for every class of a client, by expectation maximisation: what FedPFT asks for."""
+"""Gaussians for every class of a client: one by its moments (CCVR), or a fitted mixture (FedPFT)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,40 @@ from research.baselines.mixtures import ClassMixtures, Covariance
 TOLERANCE = 1e-3
 MOST_STEPS = 100
 _SKLEARN_KIND: dict[Covariance, str] = {"full": "full", "diagonal": "diag", "spherical": "spherical"}
+
+
+def class_gaussians(features: Tensor, labels: Tensor) -> ClassMixtures:
+    """Return mean and full sample covariance (divisor n - 1) of every class; 0 where a class has one sample.
+
+    Parameters
+    ----------
+    features : Tensor
+        (n, d), any floating dtype; computed in float64.
+    labels : Tensor
+        (n,) int64 class ids.
+
+    Raises
+    ------
+    ValueError
+        If the shapes disagree.
+
+    Notes
+    -----
+    Luo et al., NeurIPS 2021, "No fear of heterogeneity: classifier calibration for federated learning with non-IID
+    data", which asks clients for exactly this.
+    """
+    _check_shapes(features, labels)
+    ids, counts = torch.unique(labels, return_counts=True)
+    dim = features.shape[1]
+    means = torch.zeros(len(ids), 1, dim, dtype=torch.float64)
+    covariances = torch.zeros(len(ids), 1, dim, dim, dtype=torch.float64)
+    for row, class_id in enumerate(ids):
+        own = features[labels == class_id].to(torch.float64)
+        means[row, 0] = own.mean(dim=0)
+        if len(own) > 1:
+            centred = own - means[row, 0]
+            covariances[row, 0] = centred.T @ centred / (len(own) - 1)
+    return ClassMixtures(ids, counts, torch.ones(len(ids), 1, dtype=torch.float64), means, covariances)
 
 
 def fitted_mixtures(
@@ -48,8 +82,7 @@ def fitted_mixtures(
     -----
     Beitollahi et al. 2024, "Parametric feature transfer: one-shot federated learning with foundation models".
     """
-    if features.ndim != 2 or labels.shape != features.shape[:1]:
-        raise ValueError(f"features must be (n, d) and labels (n,), got {features.shape} and {labels.shape}")
+    _check_shapes(features, labels)
     if components < 1:
         raise ValueError(f"components must be at least 1, got {components}")
     ids, counts = torch.unique(labels, return_counts=True)
@@ -74,6 +107,11 @@ def fitted_mixtures(
         means[row] = torch.from_numpy(mixture.means_)
         covariances[row] = torch.from_numpy(mixture.covariances_)
     return ClassMixtures(ids, counts, weights, means, covariances)
+
+
+def _check_shapes(features: Tensor, labels: Tensor) -> None:
+    if features.ndim != 2 or labels.shape != features.shape[:1]:
+        raise ValueError(f"features must be (n, d) and labels (n,), got {features.shape} and {labels.shape}")
 
 
 def _mixture(components: int, covariance: Covariance, seed: int) -> Any:
