@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from research.bundle_weight import MODULES
 from tests.support.commands import printed_by
 
 PACKAGE = Path(__file__).parents[1] / "fedstats_app"
@@ -40,6 +39,10 @@ KNOW_FLOWER |= {"cli.supernode", "simulation"}
 KNOW_FLOWERS_INSIDES = {"fedstats_app.cli.supernode.flower", "fedstats_app.simulation"}
 PUBLIC_FLOWER = {"flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy"}
 TORCH_ONLY = {"settings.option", "storage", "statistics", "heads", "training", "fedmezo"}
+MODULES = {
+    ".".join(("fedstats_app", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
 
 
 def room(module: str) -> str:

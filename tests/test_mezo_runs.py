@@ -23,8 +23,7 @@ def test_any_number_of_clients_gives_the_same_model(tmp_path: Path) -> None:
             min_clients=1,
             method="fedncm",
             wire_dtype="float64",
-            fine_tune="fedmezo",
-            fedmezo_dtype="float64",
+            fine_tune="fedmezo@dtype=float64",
             num_server_rounds=100,
             evaluate_every=50,
         )

@@ -103,8 +103,8 @@ def test_nodes_with_texts_of_their_own(tmp_path: Path, reviews: Path) -> None:
 
 
 def test_every_client_gets_a_model_of_its_own(tmp_path: Path, reviews: Path) -> None:
-    settings = {"personal_epochs": 1, "personal_rounds": 1, "personal_batch_size": 8}
-    folder = run(tmp_path, reviews, method="fed3r,fedcgs", personalise="all", holdout_fraction=0.3, **settings)
+    personalise = "all@epochs=1@rounds=1@batch-size=8"
+    folder = run(tmp_path, reviews, method="fed3r,fedcgs", personalise=personalise, holdout_fraction=0.3)
     personal = read_json(folder, "results.json")["personal"]
     assert set(personal) >= {"global-fed3r", "local-only", "one-shot", "fedavg-ft", "fedproto"}
     assert all(entry["num_clients"] == 4 for entry in personal.values())
@@ -156,7 +156,7 @@ def test_fedmezo_tunes_a_language_model_and_the_run_folder_predicts_with_it(
         pytest.importorskip("peft", reason="needs the extra `text`")
     replica_of.cache_clear()
     # Every solved head separates these texts and leaves nothing to learn.
-    settings = {"method": "fedncm", "fine_tune": "fedmezo", "fedmezo_tune": part, "start_head": "random"}
+    settings = {"method": "fedncm", "fine_tune": f"fedmezo@tune={part}", "start_head": "random"}
     folder = run(tmp_path, reviews, **settings, num_server_rounds=40, evaluate_every=40)
     scored = rounds(folder, "random-fedmezo")
     assert scored[-1]["loss"] < scored[0]["loss"]

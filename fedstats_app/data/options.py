@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from fedstats_app.data.folder_layout import FOLDER_LEVELS
 from fedstats_app.data.partition import PARTITIONERS
@@ -93,6 +93,8 @@ class DataOptions(Options):
 class PartitionOptions(Options):
     """How a simulation's samples are split over its clients."""
 
+    owner: ClassVar[str] = "partitioner"
+
     num_clients: int = option(
         100,
         whole(0, 1_000_000),
@@ -108,21 +110,31 @@ class PartitionOptions(Options):
         0.1, number(0.0, open_low=True), "small = each client has few classes (dirichlet, fedcof, fedcgs)"
     )
     partition_column: str = option("", text, "column of natural-id (a user) and domain")
-    classes_per_client: int = option(2, whole(1, 1_000_000), "for pathological")
+    classes_per_client: int = option(2, whole(1, 1_000_000), "for pathological", at="pathological@classes-per-client")
     partition_uniform_share: float = option(
-        0.2, number(0.0, 1.0), "fedpac: share of a client's samples from all classes, the rest from dominant ones"
+        0.2,
+        number(0.0, 1.0),
+        "fedpac: share of a client's samples from all classes, the rest from dominant ones",
+        at="fedpac@uniform-share",
     )
     samples_per_class: int = option(
-        0, whole(0, 1_000_000_000), "above 0: at most so many training samples of a class, drawn by the seed"
+        0,
+        whole(0, 1_000_000_000),
+        "above 0: at most so many training samples of a class, drawn by the seed",
+        at="@samples-per-class",
     )
     samples_per_client: int = option(
-        0, whole(0, 1_000_000_000), "above 0: at most so many samples of a client, drawn by the seed"
+        0,
+        whole(0, 1_000_000_000),
+        "above 0: at most so many samples of a client, drawn by the seed",
+        at="@samples-per-client",
     )
     training_flips: Literal["none", "random", "both"] = option(
         "none",
         one_of("none", "random", "both"),
         "random = each training image, or its mirror image, drawn by the seed (as in the code of "
         "FedNCM and FedCOF) | both: features of both",
+        at="@flips",
     )
 
     @property

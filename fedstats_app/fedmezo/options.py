@@ -25,49 +25,73 @@ class FedMeZOOptions(Options):
     """What is tuned without gradients, how it is probed, and how the clients' scalars are used."""
 
     prefix: ClassVar[str] = "fedmezo-"
+    owner: ClassVar[str] = "fine-tune"
 
-    tune: str = option("head", tuned_part, "head | full | bias | norm (those and the head) | lora | names:PATTERN,...")
+    tune: str = option(
+        "head",
+        tuned_part,
+        "head | full | bias | norm (those and the head) | lora | names:PATTERN,...",
+        at="fedmezo@tune",
+    )
     learning_rate: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
         "auto = from the loss's curvature, which clients measure once; or a number",
+        at="fedmezo@learning-rate",
     )
     temperature: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
         "a closed-form head's logits are divided by it first: auto = least loss of clients",
+        at="fedmezo@temperature",
     )
     epsilon: float | Literal["auto"] = option(
         "auto",
         number(0.0, 1.0, open_low=True, word="auto"),
         "distance of the two evaluations from the model; auto = 0.001, 0.01 in bfloat16",
+        at="fedmezo@epsilon",
     )
-    num_z: int = option(1, whole(1, 1024), "directions, and scalars, of a round")
+    num_z: int = option(1, whole(1, 1024), "directions, and scalars, of a round", at="fedmezo@num-z")
     directions: Literal["rademacher", "gaussian"] = option(
-        "rademacher", one_of("rademacher", "gaussian"), "rademacher (signs) | gaussian"
+        "rademacher", one_of("rademacher", "gaussian"), "rademacher (signs) | gaussian", at="fedmezo@directions"
     )
     dtype: Literal["float32", "float64", "bfloat16"] = option(
         "float32",
         one_of("float32", "float64", "bfloat16"),
         "float32 | float64 | bfloat16 (steps rounded at random), of the tuned model",
+        at="fedmezo@dtype",
     )
     weighting: Literal["examples", "uniform"] = option(
         "examples",
         one_of("examples", "uniform"),
         "examples (equal to centralised MeZO) | uniform (algorithm 2 of the thesis)",
+        at="fedmezo@weighting",
     )
     batch_size: int = option(
-        0, whole(0, 1_000_000), "0 = all of a client's samples; a number makes the result depend on the partition"
+        0,
+        whole(0, 1_000_000),
+        "0 = all of a client's samples; a number makes the result depend on the partition",
+        at="fedmezo@batch-size",
     )
     own_batches: bool = option(
-        False, flag, "true = each direction of a round draws its own batch (algorithm 3 of the thesis)"
+        False,
+        flag,
+        "true = each direction of a round draws its own batch (algorithm 3 of the thesis)",
+        at="fedmezo@own-batches",
     )
     clip: float = option(
-        100.0, number(0.0), "times the median size of the last scalars: larger ones are cut; 0 = never"
+        100.0,
+        number(0.0),
+        "times the median size of the last scalars: larger ones are cut; 0 = never",
+        at="fedmezo@clip",
     )
-    outlier: float = option(3.0, number(0.0), "a client with so many times the usual slopes is left out; 0 = never")
-    lora_rank: int = option(8, whole(1, 4096), 'of the adapters of fedmezo-tune = "lora" (extra: text)')
-    lora_alpha: float = option(16.0, number(0.0, open_low=True), "their scale is alpha / rank")
+    outlier: float = option(
+        3.0, number(0.0), "a client with so many times the usual slopes is left out; 0 = never", at="fedmezo@outlier"
+    )
+    lora_rank: int = option(
+        8, whole(1, 4096), "of the adapters of fedmezo@tune=lora (extra: text)", at="fedmezo@lora-rank"
+    )
+    lora_alpha: float = option(16.0, number(0.0, open_low=True), "their scale is alpha / rank", at="fedmezo@lora-alpha")
 
     @property
     def probe_distance(self) -> float:
@@ -79,5 +103,5 @@ class FedMeZOOptions(Options):
     def problems(self) -> list[str]:
         """Refuse batches for each direction where every batch is all samples."""
         if self.own_batches and not self.batch_size:
-            return ["fedmezo-own-batches: needs a fedmezo-batch-size above 0, got 0, all samples"]
+            return ["fedmezo@own-batches: needs fedmezo@batch-size above 0, got 0, all samples"]
         return []

@@ -25,6 +25,7 @@ class FedCOFOptions(Options):
     """As :func:`fedstats_app.heads.solve_fedcof`; means of a client per class, their middle, noise on their counts."""
 
     prefix: ClassVar[str] = "fedcof-"
+    owner: ClassVar[str] = "fedcof-count-noise"
 
     shrinkage: float | Literal["auto"] = option(
         "auto",
@@ -50,9 +51,9 @@ class FedCOFOptions(Options):
         "an experiment, not privacy: uniform | gaussian | laplace, drawn by the server",
     )
     count_noise_epsilon: float = option(
-        0.5, number(0.0, 0.999, open_low=True), "in (0, 1): the smaller, the more noise"
+        0.5, number(0.0, 0.999, open_low=True), "in (0, 1): the smaller, the more noise", at="@epsilon"
     )
-    count_noise_seed: int = option(0, whole(0, 2**31 - 1), "of that draw")
+    count_noise_seed: int = option(0, whole(0, 2**31 - 1), "of that draw", at="@seed")
 
     def problems(self) -> list[str]:
         """Refuse what does not go together."""

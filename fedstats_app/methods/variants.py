@@ -6,11 +6,10 @@ The variant ``fedcof@shrinkage=0.1`` is FedCOF with ``fedcof-shrinkage = 0.1``; 
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, TypeVar
 
-from fedstats_app.settings.option import ConfigError, Options
+from fedstats_app.settings.option import ConfigError, Options, from_text
 
 # Such names are those of files, and a training's name goes on after a hyphen: a value has one in an exponent only.
 _CHANGE = r"@[a-z][a-z0-9-]*=(?:[\w.()%]|(?<=[0-9.]e)-)+"
@@ -51,7 +50,7 @@ def varied(options: OptionsType, name: str) -> OptionsType:
             raise ValueError(f"{name}: no option {option}; there are {', '.join(keys) or 'none'}")
         if keys[option] in given:
             raise ValueError(f"{name}: {option} is given twice")
-        given[keys[option]] = _value(value)
+        given[keys[option]] = from_text(value)
     try:
         changed = type(options).read({**options.to_config(), **given})
     except ConfigError as error:
@@ -59,11 +58,3 @@ def varied(options: OptionsType, name: str) -> OptionsType:
     if problems := changed.problems():
         raise ValueError(f"{name}: {'; '.join(problems)}")
     return changed
-
-
-def _value(text: str) -> object:
-    """Return true, false and numbers as what they are, and words as text."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text

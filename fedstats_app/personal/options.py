@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedstats_app.settings.option import Options, number, option, some_of, whole
 from fedstats_app.training.options import LocalOptions
@@ -15,6 +16,8 @@ APPROACHES = ("global", "local-only", "one-shot", "one-shot-sum", "fedavg-ft", "
 class PersonalOptions(Options):
     """Which ways to personal models are compared, and how clients train in them."""
 
+    owner: ClassVar[str] = "personalise"
+
     personalise: str = option(
         "none",
         some_of(APPROACHES, "none", "all"),
@@ -22,17 +25,25 @@ class PersonalOptions(Options):
         "fedavg-ft, fedproto, closed-form",
     )
     personal_epochs: int = option(
-        20, whole(1, 100_000), "local epochs of local-only, one-shot and, after its rounds, fedavg-ft"
+        20, whole(1, 100_000), "local epochs of local-only, one-shot and, after its rounds, fedavg-ft", at="@epochs"
     )
-    personal_rounds: int = option(20, whole(1, 100_000), "rounds of one local epoch of fedavg-ft and fedproto")
+    personal_rounds: int = option(
+        20, whole(1, 100_000), "rounds of one local epoch of fedavg-ft and fedproto", at="@rounds"
+    )
     personal_batch_size: int = option(
-        128, whole(1, 1_000_000), "samples per step, of all of them (FedCGS's values, as are the next three)"
+        128,
+        whole(1, 1_000_000),
+        "samples per step, of all of them (FedCGS's values, as are the next three)",
+        at="@batch-size",
     )
-    personal_learning_rate: float = option(0.01, number(0.0, open_low=True), "of SGD")
-    personal_momentum: float = option(0.5, number(0.0, 1.0), "of SGD")
-    personal_weight_decay: float = option(5e-4, number(0.0), "of SGD")
+    personal_learning_rate: float = option(0.01, number(0.0, open_low=True), "of SGD", at="@learning-rate")
+    personal_momentum: float = option(0.5, number(0.0, 1.0), "of SGD", at="@momentum")
+    personal_weight_decay: float = option(5e-4, number(0.0), "of SGD", at="@weight-decay")
     alignment_weight: float = option(
-        1.0, number(0.0), "of the term that holds features near the class means (one-shot, fedproto)"
+        1.0,
+        number(0.0),
+        "of the term that holds features near the class means (one-shot, fedproto)",
+        at="@alignment-weight",
     )
 
     @property

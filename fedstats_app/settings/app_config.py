@@ -28,10 +28,12 @@ from fedstats_app.settings.option import (
     Options,
     absolute,
     flag,
+    folded,
     number,
     one_of,
     option,
     run_folder,
+    unfolded,
     whole,
 )
 from fedstats_app.training.options import FILE_HEAD, MADE_HEADS, ClientOptions, OptimizerOptions, TuningOptions
@@ -59,8 +61,7 @@ class RunOptions(Options):
     fine_tune: str = option(
         "none",
         one_of("none", *TRAINERS),
-        "none | full | probe (head on cached features) | features (under a fixed head) | fedmezo "
-        "(no weights travel: see below)",
+        "none | full | probe (head on cached features) | features (under a fixed head) | fedmezo (no weights travel)",
     )
     seed: int = option(0, whole(0, 2**31 - 1), "fixes partition, client order, random features: same seed, same bytes")
     mask_absent: bool = option(
@@ -180,7 +181,8 @@ class AppConfig:
 
     def to_run_config(self) -> dict[str, Any]:
         """Return the values under their run-config keys."""
-        return {key: group.to_config()[key] for group in self.groups for key in group.run_keys()}
+        values = {key: group.to_config()[key] for group in self.groups for key in group.run_keys()}
+        return folded(values, self.groups)
 
     @classmethod
     def of(cls, **values: object) -> Self:
@@ -204,14 +206,18 @@ class AppConfig:
         kinds: dict[str, type[Options]] = {one.name: one.default_factory for one in cls._own()}  # type: ignore[misc]
         kinds |= {name: method.options for name, method in RECORDS.items()}
         known = [key for kind in kinds.values() for key in kind.run_keys()]
-        problems, groups = [], {}
+        values, problems = unfolded(run_config, kinds.values())
+        groups = {}
         for name in [name for name in run_config if name not in known]:
             close = difflib.get_close_matches(name, known, n=1)
             instead = variant_for(name, run_config[name]) or (f"did you mean {close[0]}?" if close else "")
+            for kind in kinds.values():
+                if kind.owner and name in kind.keys():  # noqa: SIM118  # no mapping
+                    instead = f"an option of {kind.owner}: {kind.label(name)}"
             problems.append(f"{name}: no such key" + (f"; {instead}" if instead else ""))
         for name, kind in kinds.items():
             try:
-                groups[name] = kind.read(run_config)
+                groups[name] = kind.read(values)
             except ConfigError as error:
                 problems += str(error).split("\n")
         if not problems:
@@ -287,12 +293,12 @@ class AppConfig:
             problems.append(f"start-learning-rates: start-head must name {', '.join(needless)} too")
         if tuning.warm_up_rounds >= tuning.num_server_rounds:
             problems.append(
-                f"warm-up-rounds: must be fewer than num-server-rounds {tuning.num_server_rounds}, "
-                f"got {tuning.warm_up_rounds}"
+                f"{self.run.fine_tune}@warm-up-rounds: must be fewer than num-server-rounds "
+                f"{tuning.num_server_rounds}, got {tuning.warm_up_rounds}"
             )
         if self.backbone.takes_text and self.partition.training_flips != "none":
             flips, name = self.partition.training_flips, self.backbone.backbone
-            problems.append(f"training-flips: are for images, got {flips!r} with backbone {name!r}")
+            problems.append(f"partitioner@flips: are for images, got {flips!r} with backbone {name!r}")
         if self.backbone.takes_text and self.local.flip:
             problems.append(f"flip: is for images, got true with backbone {self.backbone.backbone!r}")
         if tuning.label_words and not self.backbone.text_template:

@@ -13,11 +13,12 @@ Only the standard library is imported here.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -35,7 +36,9 @@ class ConfigError(ValueError):
     for_server = True
 
 
-def option(default: object, check: Check, sentence: str = "", *, key: str = "", rare: bool = False) -> Any:
+def option(
+    default: object, check: Check, sentence: str = "", *, key: str = "", rare: bool = False, at: str = ""
+) -> Any:
     """Define an option as a dataclass field.
 
     Parameters
@@ -50,8 +53,11 @@ def option(default: object, check: Check, sentence: str = "", *, key: str = "", 
         Where it is not the usual one.
     rare : bool
         It has no run-config key, and is set in a variant's name only: ``method = "fed3r@solver=pinv32"``.
+    at : str
+        Such as "fedprox@proximal-mu": it has no run-config key, and is written after that word of the key that owns the
+        group, ``optimizer = "fedprox@proximal-mu=0.1"``. Without a word, "@NAME", it goes with every word but "none".
     """
-    return field(default=default, metadata={"check": check, "sentence": sentence, "key": key, "rare": rare})
+    return field(default=default, metadata={"check": check, "sentence": sentence, "key": key, "rare": rare, "at": at})
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class Options:
     """
 
     prefix: ClassVar[str] = ""
+    # The run-config key after whose word options without a key are written.
+    owner: ClassVar[str] = ""
 
     @classmethod
     def keys(cls) -> dict[str, Field[Any]]:
@@ -71,8 +79,14 @@ class Options:
 
     @classmethod
     def run_keys(cls) -> list[str]:
-        """List the keys of the run-config: all but those of rare options."""
-        return [key for key, one in cls.keys().items() if not one.metadata["rare"]]
+        """List the keys of the run-config: all but those of options that are written after an ``@``."""
+        return [key for key, one in cls.keys().items() if not one.metadata["rare"] and not one.metadata["at"]]
+
+    @classmethod
+    def label(cls, key: str) -> str:
+        """Name an option as its user writes it: ``fraction-tune``, ``fedprox@proximal-mu``, ``personalise@epochs``."""
+        word, at, name = cls.keys()[key].metadata["at"].partition("@")
+        return f"{word or cls.owner}@{name}" if at else key
 
     @classmethod
     def read(cls, values: Mapping[str, object]) -> Self:
@@ -83,7 +97,7 @@ class Options:
         ConfigError
             With all problems of single values, one per line; those of values together are :meth:`problems`.
         """
-        return cls._checked({key: (one, values[key]) for key, one in cls.keys().items() if key in values})
+        return cls._checked({cls.label(key): (one, values[key]) for key, one in cls.keys().items() if key in values})
 
     @classmethod
     def of(cls, **values: object) -> Self:
@@ -123,6 +137,73 @@ class Options:
     def to_config(self) -> dict[str, Any]:
         """Return the values by key, rare ones too, from which :meth:`read` makes the group again."""
         return {key: getattr(self, one.name) for key, one in self.keys().items()}
+
+
+def unfolded(values: Mapping[str, object], kinds: Collection[type[Options]]) -> tuple[dict[str, object], list[str]]:
+    """Put options that are written after a word, ``fine-tune = "fedmezo@clip=10"``, under keys of their own.
+
+    Parameters
+    ----------
+    values : mapping
+        A run-config.
+    kinds : collection of type
+        All groups of options.
+
+    Returns
+    -------
+    values : dict
+        Fit for :meth:`Options.read`; the owner's key keeps the word alone.
+    problems : list of str
+        Options that a word does not have, and those that are given twice.
+    """
+    made, problems = dict(values), []
+    for owner in sorted({kind.owner for kind in kinds if kind.owner}):
+        text = made.get(owner)
+        if not isinstance(text, str) or "@" not in text:
+            continue
+        made[owner], *changes = text.split("@")
+        known = {
+            one.metadata["at"].partition("@")[2]: key
+            for kind in kinds
+            if kind.owner == owner
+            for key, one in kind.keys().items()
+            if one.metadata["at"]
+            and one.metadata["at"].partition("@")[0] in ("", made[owner])
+            and made[owner] != "none"
+        }
+        for change in changes:
+            name, _, value = change.partition("=")
+            if name not in known:
+                problems.append(
+                    f"{owner}: {made[owner]} has no option {name!r}; there are {', '.join(known) or 'none'}"
+                )
+            elif known[name] in made:
+                problems.append(f"{owner}: {name} is given twice")
+            else:
+                made[known[name]] = from_text(value)
+    return made, problems
+
+
+def folded(values: dict[str, Any], groups: Collection[Options]) -> dict[str, Any]:
+    """Write options that differ from their default after the word of their owner: the opposite of :func:`unfolded`."""
+    for group in groups:
+        for one in group.keys().values():
+            value = getattr(group, one.name)
+            if one.metadata["at"] and value != one.default:
+                name = one.metadata["at"].partition("@")[2]
+                values[group.owner] += f"@{name}={value if isinstance(value, str) else json.dumps(value)}"
+    return values
+
+
+def from_text(text: str) -> object:
+    """Return true, false and numbers as what they are, and words as text."""
+    if text in ("true", "false"):
+        return text == "true"
+    if "_" not in text:  # Python reads 1_000 as a number
+        for kind in (int, float):
+            with contextlib.suppress(ValueError):
+                return kind(text)
+    return text
 
 
 def one_of(*allowed: str) -> Check:

@@ -25,9 +25,11 @@ _PAGE_HEAD = """# Settings
 
 Written by `python -m fedstats_app.settings.reference --write` from the options' records; a test compares them.
 
-A key is set by `--run-config "key=value"` or in a file of `conf/`. An option without a key, and any other option of a
-method, is set in a variant's name: `method = "fed3r@normalize=false,fed3r"` solves Fed3R both ways in one run. In a
-Strategy class the same options are arguments: `Fed3R(num_classes, normalize=False)`.
+A key is set by `--run-config "key=value"` or in a file of `conf/`. An option with an `@` has no key. It is written
+after a word of the key that it belongs to: `fine-tune = "fedmezo@num-z=2@clip=10"`. `optimizer@clip` goes with every
+optimizer. A method's options make a variant: `method = "fed3r@normalize=false,fed3r"` solves Fed3R both ways in one
+run. In a Strategy class the same options are arguments: `Fed3R(num_classes, normalize=False)`. Where nothing is said
+of what is allowed, the default or the meaning says it.
 """
 
 
@@ -55,6 +57,9 @@ def run_config_lines() -> str:
             texts = textwrap.wrap(keys[key].metadata["sentence"], _WIDTH - max(_COLUMN, len(start) + 1) - 2)
             lines.append(f"{start} # {texts[0]}")
             lines += [" " * _COLUMN + f"# {text}" for text in texts[1:]]
+        if labels := [type(group).label(key) for key, one in keys.items() if one.metadata["at"]]:
+            written = f"written after a word of {group.owner} (docs/settings.md): {', '.join(labels)}"
+            lines += textwrap.wrap(written, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
@@ -70,19 +75,28 @@ def page() -> str:
     parts = [_PAGE_HEAD]
     for title, group in _groups():
         rows = ["| Option | Default | Allowed | Meaning |", "|---|---|---|---|"]
-        own = type(group).run_keys()
         for key, one in type(group).keys().items():
             record = next((record for record in RECORDS.values() if record.options is type(group)), None)
-            name = key if key in own or record is None else f"{record.name}@{key.removeprefix(group.prefix)}"
+            name = type(group).label(key)
+            if one.metadata["rare"] and record:
+                name = f"{record.name}@{key.removeprefix(group.prefix)}"
             cells = (
                 f"`{name}`",
                 f"`{json.dumps(one.default)}`",
-                allowed(one.metadata["check"]),
+                _short(allowed(one.metadata["check"]), one.metadata["sentence"]),
                 one.metadata["sentence"],
             )
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         parts.append(f"## {title}\n\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
+
+
+def _short(allowed: str, sentence: str) -> str:
+    """Say what is allowed in a cell: nothing if a flag's default shows it or the sentence has all of its words."""
+    words = set(re.findall(r"[\w-]+", allowed.partition(" (did you mean")[0])) - {"one", "of", "or", "some"}
+    if allowed in ("true or false", "text") or words <= set(re.findall(r"[\w-]+", sentence)):
+        return ""
+    return re.sub("a whole number from |a number in ", "", allowed)
 
 
 def allowed(check: Check) -> str:

@@ -234,7 +234,7 @@ class FedMeZO(MezoQuestions):
         needed = self.needed(number_asked)
         averaged = self._average.take(self._weighed(usable)) if len(usable) >= needed else Averaged((), (), {}, {})
         for client, times in averaged.left_out.items():
-            asked.failures[client] = f"its scalars are {times:.3g} times as large as is usual (fedmezo-outlier)"
+            asked.failures[client] = f"its scalars are {times:.3g} times as large as is usual (fedmezo@outlier)"
             del usable[client]
         enough = len(usable) >= needed
         self._void.note(server_round, len(usable), number_asked, needed, asked)

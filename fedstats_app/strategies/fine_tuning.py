@@ -227,7 +227,7 @@ class FineTuning(SampledTraining):
         limited = self.limits.apply(taken, self._current)
         progress.left_out, progress.clipped = limited.left_out, limited.clipped
         for client, times in limited.left_out.items():
-            progress.failures[client] = f"its update is {times:.3g} times as long as is usual (update-outlier)"
+            progress.failures[client] = f"its update is {times:.3g} times as long as is usual (optimizer@outlier)"
             del progress.of[client]
         number = len(limited.replies)
         if number < self.needed(asked):

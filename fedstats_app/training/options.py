@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from fedstats_app.methods import method_list
 from fedstats_app.settings.option import Options, absolute, flag, number, one_of, option, whole, word_list
@@ -32,10 +32,18 @@ FILE_HEAD = "file"
 class _SgdOptions(Options):
     """What both say that have a learning rate: the configuration, and a request."""
 
+    owner: ClassVar[str] = "fine-tune"
+
     epochs: int = option(
         1, whole(1, 100_000), "passes over its samples that a client makes in a round", key="local-epochs"
     )
-    batch_size: int = option(16, whole(1, 1_000_000), "samples per step of the clients' SGD", key="train-batch-size")
+    batch_size: int = option(
+        16,
+        whole(1, 1_000_000),
+        "samples per step of the clients' SGD",
+        key="train-batch-size",
+        at="@train-batch-size",
+    )
     momentum: float = option(0.0, number(0.0, 1.0), "of the clients' SGD")
     weight_decay: float = option(0.0, number(0.0), "of the clients' SGD")
     flip: bool = option(False, flag, "random horizontal flips of images (full, features)")
@@ -106,6 +114,8 @@ class ClientOptions(_SgdOptions):
 class OptimizerOptions(Options):
     """What the server does with the clients' updates, one of :data:`OPTIMIZERS` and its settings."""
 
+    owner: ClassVar[str] = "optimizer"
+
     optimizer: str = option(
         "fedavg", one_of(*OPTIMIZERS), "fedavg | fedprox | fedavgm | fedadam | fedyogi | fedadam-torch (the papers')"
     )
@@ -113,14 +123,18 @@ class OptimizerOptions(Options):
         "auto",
         number(0.0, open_low=True, word="auto"),
         "auto = 1 (averaging), 0.01 (fedadam, fedyogi), 0.001 (fedadam-torch)",
+        at="@learning-rate",
     )
-    server_momentum: float = option(0.9, number(0.0, 1.0), "of fedavgm")
-    proximal_mu: float = option(0.01, number(0.0), "of fedprox")
+    server_momentum: float = option(0.9, number(0.0, 1.0), "of fedavgm", at="fedavgm@momentum")
+    proximal_mu: float = option(0.01, number(0.0), "of fedprox", at="fedprox@proximal-mu")
     update_clip: float = option(
-        0.0, number(0.0), "longer changes of weights, in usual ones, are shortened to this; 0 = never"
+        0.0, number(0.0), "longer changes of weights, in usual ones, are shortened to this; 0 = never", at="@clip"
     )
     update_outlier: float = option(
-        4.0, number(0.0), "a client with so many times the usual change of weights is left out; 0 = never"
+        4.0,
+        number(0.0),
+        "a client with so many times the usual change of weights is left out; 0 = never",
+        at="@outlier",
     )
 
     @property
@@ -135,7 +149,7 @@ class OptimizerOptions(Options):
         if self.optimizer not in ("fedavg", "fedprox") or self.server_rate == 1.0:
             return []
         return [
-            f"server-learning-rate: {self.optimizer} averages, which is rate 1 (fedavgm has one), "
+            f"optimizer@learning-rate: {self.optimizer} averages, which is rate 1 (fedavgm has one), "
             f"got {self.server_rate:g}"
         ]
 
@@ -180,6 +194,8 @@ def rates_by_start(value: object) -> object:
 class TuningOptions(Options):
     """Training from the head, whatever trains: from where, for how long, and how it is scored."""
 
+    owner: ClassVar[str] = "fine-tune"
+
     start_head: str = option(
         "best",
         method_list((*MADE_HEADS, FILE_HEAD), "best", "all"),
@@ -191,15 +207,23 @@ class TuningOptions(Options):
     label_words: str = option("", word_list, 'one word per class, separated by commas, for start-head "label-words"')
     start_learning_rates: str = option("", rates_by_start, 'of single heads in place of it, "fedncm=0.01,random=0.1"')
     learning_rate_schedule: Literal["constant", "linear", "cosine"] = option(
-        "constant", one_of(*SCHEDULES), "over the rounds: constant | linear | cosine, both down to next to nothing"
+        "constant",
+        one_of(*SCHEDULES),
+        "over the rounds: constant | linear | cosine, both down to next to nothing",
+        at="@learning-rate-schedule",
     )
-    warm_up_rounds: int = option(0, whole(0, 1_000_000), "rounds in which the rate rises to its whole")
+    warm_up_rounds: int = option(
+        0, whole(0, 1_000_000), "rounds in which the rate rises to its whole", at="@warm-up-rounds"
+    )
     num_server_rounds: int = option(20, whole(1, 1_000_000), "a round is one aggregation")
     fraction_tune: float = option(
         1.0, number(0.0, 1.0, open_low=True), "share of the clients that train in a round, drawn by (seed, round)"
     )
     max_tuning_share: float = option(
-        1.0, number(0.0, 1.0, open_low=True), "at most this share of a round's samples counts for one client"
+        1.0,
+        number(0.0, 1.0, open_low=True),
+        "at most this share of a round's samples counts for one client",
+        at="@max-tuning-share",
     )
     temperature: float | Literal["auto"] = option(
         "auto",
@@ -207,7 +231,9 @@ class TuningOptions(Options):
         "logits are divided by it: 1 as in FedCOF, 0.1 as in Fed3R; auto = 1, after a probe's "
         "solved head was divided once by that of the clients' least loss",
     )
-    tune_bias: bool = option(True, flag, "false = the head's bias stays as it is (the papers' heads have none)")
+    tune_bias: bool = option(
+        True, flag, "false = the head's bias stays as it is (the papers' heads have none)", at="@tune-bias"
+    )
     batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
         "frozen",
         one_of("frozen", "kept", "averaged", "groupnorm"),

@@ -2,7 +2,7 @@
 
     python -m research.benchmarks.adapters dataset=builtin --clients 100 --seeds 5
     python -m research.benchmarks.adapters "dataset=parquet:/data/sst2 backbone=all-MiniLM-L6-v2 \\
-      samples-per-class=100" --clients 10 --seeds 1 --learning-rate 0.1
+      partitioner=dirichlet@samples-per-class=100" --clients 10 --seeds 1 --learning-rate 0.1
 
 The hidden layer starts as random features; of a text encoder the queries and values are trained, under FedNCM's head.
 LoRA trains adapters, averaged as they are or exactly (FedEx-LoRA); SLoRA trains a tenth of the layers' weights for a

@@ -6,7 +6,7 @@
 An experiment is a TOML file of run-config keys, or ``key=value`` pairs in one word; without any, the built-in sample.
 The head is trained by FedMeZO, and by gradients under some of the server's optimisers, on features. The hostile client
 has about as many samples as the mean; in every round it multiplies what an honest one would send. ``off`` is without
-outlier limits, ``default`` the app's defaults, ``robust`` also ``fedmezo-clip = 10`` and ``update-clip = 1``. One line
+outlier limits, ``default`` the app's defaults, ``robust`` also ``fedmezo@clip=10`` and ``optimizer@clip=1``. One line
 of JSON per row, and a table.
 """
 
@@ -33,7 +33,7 @@ from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, run
 from research.benchmarks.regularisers import balanced_subset, parts_of
 
-# Per training: update-clip or fedmezo-clip, and -outlier.
+# Per training: optimizer@clip or fedmezo@clip, and their outlier.
 LIMITS = {
     "fedmezo": {"off": (100.0, 0.0), "default": (100.0, 3.0), "robust": (10.0, 3.0)},
     "gradients": {"off": (0.0, 0.0), "default": (0.0, 4.0), "robust": (1.0, 4.0)},

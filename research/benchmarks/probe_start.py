@@ -198,15 +198,12 @@ def table(lines: Sequence[Probe]) -> str:
         "| data, clients, rounds | head | start | fixed | found | kept | gain | temperature, rate |",
         "|---" * 8 + "|",
     ]
-    before = ""
     for one in lines:
-        name = f"{one.experiment}, {one.num_clients}, {one.rounds}"
         start, fixed, last, kept = (np.mean(scores) for scores in (one.start, one.fixed, one.last, one.kept))
         rows.append(
-            f"| {name if name != before else ''} | {one.head} | {start:.2f} | {fixed:.2f} | {last:.2f} | {kept:.2f} "
-            f"| {_interval(one)} | {one.temperature:.3g}, {one.rate:.3g} |"
+            f"| {one.experiment}, {one.num_clients}, {one.rounds} | {one.head} | {start:.2f} | {fixed:.2f} "
+            f"| {last:.2f} | {kept:.2f} | {_interval(one)} | {one.temperature:.3g}, {one.rate:.3g} |"
         )
-        before = name
     return "\n".join(rows)
 
 

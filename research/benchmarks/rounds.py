@@ -76,6 +76,7 @@ def measure(training: str, clients: int, rounds: int) -> Measurement:
     )
     flwr_run = f'--stream --federation-config "num-supernodes={SUPERNODES}" --run-config'
     with tempfile.TemporaryDirectory() as folder, simulation(Path(folder)) as flower:
+        flower.environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"
         start_superlink(flower)
         alone = finished(flower, f'{sys.executable} -m fedstats_app.cli run "{settings}"')
         ours = finished(flower, f'flwr run {REPOSITORY} {flwr_run} "{settings}"')

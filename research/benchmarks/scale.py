@@ -169,6 +169,7 @@ def measure(
         f"partition-column='client' num-clients=0 backbone='random:wide' plots=false {settings}"
     )
     with tempfile.TemporaryDirectory() as folder, simulation(Path(folder)) as flower:
+        flower.environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"
         flower.environment["FEDSTATS_CACHE"] = str(cache or Path(folder) / "cache")
         start_superlink(flower)
         command = f'{sys.executable} -m fedstats_app.cli run --supernodes {supernodes} "{own}"'

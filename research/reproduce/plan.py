@@ -10,13 +10,15 @@ from typing import Any
 
 from fedstats_app.methods import RECORDS
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
+from fedstats_app.settings.option import ConfigError, Options, unfolded
 from research.reproduce.catalogue import PresetError
 from research.reproduce.preset import Column, Preset, Row
 
 # The table has a picture of its own; and what extras are installed, and what is done to help, is to change no number.
 _DEFAULTS = {"plots": False, "engine": "torch", "keep": "last"}
 _STAGES = ("fine-tune", "personalise")
+# The words of run-config's defaults to which a preset may add an option.
+_OWNERS = {"partitioner": "dirichlet", "optimizer": "fedavg"}
 _OF_METHODS = {key: name for name, method in RECORDS.items() for key in method.options.keys()}  # noqa: SIM118
 
 
@@ -123,13 +125,27 @@ def cells_of(
     found = []
     for row in rows:
         for column in columns:
-            settings = {**_DEFAULTS, **preset.settings(row, column), **given}
+            settings = _folded({**_DEFAULTS, **preset.settings(row, column), **given})
             try:
                 AppConfig.from_run_config(settings)
             except ConfigError as error:
                 raise PresetError(f"{preset.name}: {row.name}, {column.name}: {error}") from error
             found += [Cell(row, column, seed, {**settings, "seed": seed}) for seed in seeds]
     return found
+
+
+def _folded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the keys "fine-tune@num-z" of a preset after the value of "fine-tune", unless that has them already.
+
+    A stage that a cell leaves out takes none.
+    """
+    made = {key: value for key, value in settings.items() if "@" not in key}
+    for key, value in settings.items():
+        owner, _, name = key.partition("@")
+        word = made.get(owner, _OWNERS.get(owner, "none"))
+        if name and word != "none" and f"@{name}=" not in word:
+            made[owner] = f"{word}@{name}={_text(value)}"
+    return made
 
 
 def planned(cells: Iterable[Cell]) -> list[PlannedRun]:
@@ -165,12 +181,16 @@ def _widened(settings: dict[str, Any], wanted: Mapping[str, Any], method: str) -
         others = {key: value for key, value in settings.items() if key not in keys}
         own = {key: value for key, value in wanted.items() if key in keys}
         return method, {**others, **own, "method": f"{settings['method']},{method}"}
-    has, wants = (RECORDS[method].options.read(values).to_config() for values in (settings, wanted))
+    has, wants = (_of(RECORDS[method].options, values) for values in (settings, wanted))
     prefix = RECORDS[method].options.prefix
     changes = [f"@{key.removeprefix(prefix)}={_text(wants[key])}" for key in keys if wants[key] != has[key]]
     name = "".join([method, *changes])
     named = str(settings["method"]).split(",")
     return name, {**settings, "method": ",".join(dict.fromkeys([*named, name]))}
+
+
+def _of(kind: type[Options], settings: Mapping[str, Any]) -> dict[str, Any]:
+    return kind.read(unfolded(settings, [kind])[0]).to_config()
 
 
 def _text(value: object) -> str:

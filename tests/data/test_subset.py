@@ -88,7 +88,7 @@ def domains(tmp_path: Path) -> str:
 def test_a_run_leaves_a_domain_out_and_tests_on_it(domains: str) -> None:
     config = AppConfig.of(
         dataset=domains, folder_levels="domain/class", left_out_domain="domain=sketch", classes="cat,owl",
-        partitioner="natural-id", partition_column="domain", num_clients=0, samples_per_class=6, samples_per_client=5,
+        partitioner="natural-id@samples-per-class=6@samples-per-client=5", partition_column="domain", num_clients=0,
     )  # fmt: skip
     train, test = training_set(config.data), client_data.test_split(config.data.dataset, config.data)
     assert test is not None and train.class_names == test.class_names == ("cat", "owl")
@@ -104,7 +104,7 @@ def test_a_run_leaves_a_domain_out_and_tests_on_it(domains: str) -> None:
 
 def test_without_these_keys_a_split_is_what_it_was() -> None:
     config = AppConfig.of(num_clients=7)
-    few = AppConfig.of(num_clients=7, samples_per_client=10**6, samples_per_class=10**6)
+    few = AppConfig.of(num_clients=7, partitioner="dirichlet@samples-per-class=1000000@samples-per-client=1000000")
     for part, same in zip(*(partitions(one.data, one.partition, 3) for one in (config, few)), strict=True):
         np.testing.assert_array_equal(part, same)
 
@@ -178,11 +178,17 @@ def test_a_cache_of_contents_does_not_take_a_mirror_image_for_the_image(tmp_path
 
 
 def test_runs_train_on_them_and_neither_test_nor_hold_out_any(tmp_path: Path) -> None:
-    settings = {"method": "fedncm", "fine_tune": "probe", "num_server_rounds": 1, "samples_per_class": 50}
+    settings = {"method": "fedncm", "fine_tune": "probe", "num_server_rounds": 1}
 
     def results(flips: str, keep: str) -> dict[str, Any]:
         folder = tmp_path / f"{flips}-{keep}"
-        run = simulate(folder, training_flips=flips, statistics_error=True, keep=keep, **settings)  # type: ignore[arg-type]
+        run = simulate(
+            folder,
+            partitioner=f"dirichlet@samples-per-class=50@flips={flips}",
+            statistics_error=True,
+            keep=keep,
+            **settings,
+        )  # type: ignore[arg-type]
         return read_json(run, "results.json")  # type: ignore[no-any-return]
 
     none, random, both = (results(flips, "last") for flips in ("none", "random", "both"))
@@ -197,8 +203,8 @@ def test_runs_train_on_them_and_neither_test_nor_hold_out_any(tmp_path: Path) ->
 
 
 def test_texts_and_nodes_with_data_of_their_own_have_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="training-flips: are for images, got 'both' with backbone 'tiny-text'"):
-        AppConfig.of(training_flips="both", backbone="tiny-text")
+    with pytest.raises(ConfigError, match="partitioner@flips: are for images, got 'both' with backbone 'tiny-text'"):
+        AppConfig.of(partitioner="dirichlet@flips=both", backbone="tiny-text")
     nodes = [{"data-path": site_folder(tmp_path / name, ("ant", "bee"), seed=1, images=12)} for name in "ab"]
     with pytest.raises(ValueError, match="training-flips: for simulations only"):
-        simulate(tmp_path / "run", node_configs=nodes, method="fedncm", training_flips="random")
+        simulate(tmp_path / "run", node_configs=nodes, method="fedncm", partitioner="dirichlet@flips=random")

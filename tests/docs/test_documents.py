@@ -30,6 +30,7 @@ README, RUN_FOLDER = REPOSITORY / "README.md", DOCS / "run-folder.md"
 SETTINGS = (DOCS / "settings.md").read_text(encoding="utf-8")
 EXPERIMENTS = sorted((REPOSITORY / "conf").glob("*.toml"))
 DEFAULTS: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+LABELS = {type(group).label(key) for group in AppConfig().groups for key in type(group).keys()}  # noqa: SIM118
 # These pages' blocks are files of an app or of the package; tests beside this one run them as such.
 RUN_ELSEWHERE = ("own-client-app.md", "add-a-method.md", "export.md")
 
@@ -104,7 +105,7 @@ def test_bounds_of_a_request_are_listed_with_their_defaults() -> None:
 def test_partitioners_described_are_all_there_are() -> None:
     described = rows(DOCS / "data.md", "`partitioner`")
     assert {row[0].strip("`") for row in described} == set(PARTITIONERS)
-    assert {key for row in described for key in re.findall(r"`([^`]+)`", row[2])} <= set(DEFAULTS)
+    assert {key for row in described for key in re.findall(r"`([^`]+)`", row[2])} <= set(DEFAULTS) | LABELS
 
 
 def test_backbones_in_the_table_are_all_there_are() -> None:

@@ -27,6 +27,7 @@ from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federati
 from tests.support.personal_federation import personal_app as app_with
 
 DIM = 32
+THREE = "@rounds=3@batch-size=16"
 
 
 def fresh_model(one: Federation) -> TunedModel:
@@ -48,7 +49,7 @@ def test_every_client_that_has_a_class_counts_alike() -> None:
 
 def test_fedproto_is_the_description_round_by_round(data: Path, tmp_path: Path) -> None:
     """Each client trains a model of its own, held near means that were averaged over the clients, for three rounds."""
-    one = federation(data, tmp_path, hosts=2, personalise="fedproto", personal_rounds=3, alignment_weight=2.0)
+    one = federation(data, tmp_path, hosts=2, personalise="fedproto", training=f"{THREE}@alignment-weight=2")
     result = one.run()["fedproto"]
 
     models = {client: fresh_model(one) for client in range(NUM_CLIENTS)}
@@ -103,7 +104,7 @@ def test_a_client_without_its_model_starts_again_and_says_so(data: Path, tmp_pat
         return client_personal.prototypes(msg, context, client_id)
 
     app = app_with(prototypes=forgetful)
-    result = federation(data, tmp_path, app=app, personalise="fedproto", personal_rounds=3).run()["fedproto"]
+    result = federation(data, tmp_path, app=app, personalise="fedproto", training=THREE).run()["fedproto"]
     assert result.notes == ("round 2: client 1 had lost its model and started again",)
     assert set(result.num_test) == set(range(NUM_CLIENTS)) and not result.failures
 
@@ -117,7 +118,9 @@ def test_a_class_under_the_owners_floor_has_no_prototype(data: Path, tmp_path: P
         return reply
 
     app = app_with(prototypes=watched)
-    one = federation(data, tmp_path, app=app, personalise="fedproto", personal_rounds=1, min_class_count=8)
+    one = federation(
+        data, tmp_path, app=app, personalise="fedproto", training="@rounds=1@batch-size=16", min_class_count=8
+    )
     one.run()
     for client in range(NUM_CLIENTS):
         counts = torch.bincount(one.samples(client)[0].labels, minlength=NUM_CLASSES)

@@ -84,8 +84,12 @@ def test_natural_clients_are_counted_by_the_run_whatever_the_supernodes(
     assert read_json(folder, "config.json")["client_names"] == ["art", "photo", "sketch", "video"]
     page = (folder / "report.html").read_text()
     assert "site sketch" in page and "site 2" not in page
-    left_out = {"left_out_domain": "domain=sketch", "folder_levels": "domain/class", "samples_per_client": 10}
-    folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", nodes=2, **natural, **left_out)
+    left_out = {
+        "left_out_domain": "domain=sketch",
+        "folder_levels": "domain/class",
+        "partitioner": "natural-id@samples-per-client=10",
+    }
+    folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", nodes=2, **natural | left_out)
     assert [client["num_examples"] for client in clients(folder)] == [10, 10, 10]
     assert "test split: 24 images" in lines_of(capsys)[0]
 
@@ -99,4 +103,9 @@ def test_a_node_of_others_uses_all_of_its_data_whatever_a_run_says(tmp_path: Pat
 
 def test_a_part_of_the_data_is_not_for_nodes_of_others(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="classes, samples-per-class: for simulations only"):
-        simulate(tmp_path, node_configs=nodes_of(tmp_path, "ab", CLASSES), classes="red,green", samples_per_class=2)
+        simulate(
+            tmp_path,
+            node_configs=nodes_of(tmp_path, "ab", CLASSES),
+            classes="red,green",
+            partitioner="dirichlet@samples-per-class=2",
+        )

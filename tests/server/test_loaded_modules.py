@@ -16,7 +16,8 @@ from fedstats_app import simulate
 
 folder = sys.argv[1]
 simulate({
-    "method": "fedncm", "backbone": "random:tiny", "input-size": 16, "num-clients": 3, "samples-per-class": 10,
+    "method": "fedncm", "backbone": "random:tiny", "input-size": 16, "num-clients": 3,
+    "partitioner": "dirichlet@samples-per-class=10",
     "plots": False, "output-dir": folder, "cache-dir": folder + "/cache", "settle-seconds": 0.1,
 })
 print("LOADED", json.dumps(sorted(sys.modules)))

@@ -84,7 +84,7 @@ def test_loss_falls_and_all_replicas_are_one(
     tmp_path: Path, fast: dict[str, Any], tune: str, dtype: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = {**fast, "num_server_rounds": 30, "num_clients": 4, "partitioner": "iid"}
-    folder = simulate(tmp_path, **settings, fedmezo_tune=tune, fedmezo_dtype=dtype)
+    folder = simulate(tmp_path, **settings | {"fine_tune": f"fedmezo@tune={tune}@dtype={dtype}"})
     losses = [line["loss"] for line in rounds(folder)]
     assert losses[-1] < losses[0]
     assert "4 of 4 replicas are bit-identical in the end" in capsys.readouterr().out
@@ -98,7 +98,9 @@ def test_the_partition_does_not_matter(tmp_path: Path, fast: dict[str, Any]) -> 
     heads = []
     for clients, partitioner in [(1, "iid"), (2, "dirichlet"), (10, "dirichlet"), (50, "iid")]:
         settings = {**fast, "num_clients": clients, "partitioner": partitioner, "min_clients": 1}
-        folder = simulate(tmp_path / str(clients), **settings, fedmezo_dtype="float64", nodes=min(clients, 3))
+        folder = simulate(
+            tmp_path / str(clients), **settings | {"fine_tune": "fedmezo@dtype=float64"}, nodes=min(clients, 3)
+        )
         heads.append(read_head(folder / "heads" / "fedncm-fedmezo.safetensors")[0].weight)
     for head in heads[1:]:
         torch.testing.assert_close(head, heads[0], rtol=0, atol=1e-6)  # the file is in float32
@@ -107,8 +109,8 @@ def test_the_partition_does_not_matter(tmp_path: Path, fast: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("changes", "clients"),
     [
-        ({"fedmezo_dtype": "float64", "fedmezo_weighting": "uniform"}, 10),
-        ({"fedmezo_batch_size": 8, "partitioner": "iid"}, 3),
+        ({"fine_tune": "fedmezo@dtype=float64@weighting=uniform"}, 10),
+        ({"fine_tune": "fedmezo@batch-size=8", "partitioner": "iid"}, 3),
     ],
     ids=["uniform weights", "mini-batches"],
 )
@@ -123,15 +125,18 @@ def test_some_options_make_the_result_depend_on_the_partition(
 
 
 def test_each_direction_may_draw_a_batch_of_its_own(tmp_path: Path, fast: dict[str, Any]) -> None:
-    settings = {**fast, "num_clients": 2, "partitioner": "iid", "fedmezo_num_z": 2, "fedmezo_batch_size": 5}
-    settings |= {"num_server_rounds": 1, "fedmezo_learning_rate": 0.1}
-    shared, own = (log(simulate(tmp_path / str(one), fedmezo_own_batches=one, **settings), 2) for one in (False, True))
+    settings = {**fast, "num_clients": 2, "partitioner": "iid", "num_server_rounds": 1}
+    trainer = "fedmezo@num-z=2@batch-size=5@learning-rate=0.1"
+    shared, own = (
+        log(simulate(tmp_path / one, **settings | {"fine_tune": f"{trainer}@own-batches={one}"}), 2)
+        for one in ("false", "true")
+    )
     assert shared[0].steps[0] == own[0].steps[0]
     assert shared[0].steps[1] != own[0].steps[1]
 
 
 def test_hosts_and_order_of_replies_do_not_matter(tmp_path: Path, fast: dict[str, Any]) -> None:
-    settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fedmezo_tune": "full"}
+    settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fine_tune": "fedmezo@tune=full"}
     folders = [simulate(tmp_path / str(nodes), nodes=nodes, shuffle_seed=nodes, **settings) for nodes in (1, 4)]
     assert log(folders[0]) == log(folders[1])
     for name in ("fedncm-fedmezo.safetensors", "fedncm-fedmezo.backbone.safetensors"):
@@ -139,7 +144,7 @@ def test_hosts_and_order_of_replies_do_not_matter(tmp_path: Path, fast: dict[str
 
 
 def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(tmp_path: Path, fast: dict[str, Any]) -> None:
-    settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fedmezo_num_z": 2}
+    settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fine_tune": "fedmezo@num-z=2"}
     whole = simulate(tmp_path / "whole", **settings)
     part = simulate(tmp_path / "part", **{**settings, "num_server_rounds": 3})
     # What a kill between two writes leaves: a round that is recorded and not in the log.
@@ -152,7 +157,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(tmp_path: Path, fa
 
 
 def test_the_log_and_the_start_give_the_model_again(tmp_path: Path, fast: dict[str, Any]) -> None:
-    folder = simulate(tmp_path, **fast, fedmezo_tune="names:backbone.0.*,head.*", num_clients=3)
+    folder = simulate(tmp_path, **fast | {"fine_tune": "fedmezo@tune=names:backbone.0.*,head.*"}, num_clients=3)
     backbone = load_backbone("random:tiny", input_size=16, batch_size=16, channels_last=True)
     replica = replay(folder / "mezo" / "fedncm-fedmezo", backbone)
     notes = read_json(folder, "results.json")["training"]["fedncm-fedmezo"]["notes"]
@@ -175,10 +180,10 @@ def test_clients_evaluate_where_the_server_has_no_data(tmp_path: Path) -> None:
 
 
 def test_settings_that_exclude_each_other_are_refused() -> None:
-    with pytest.raises(ConfigError, match="fedmezo-own-batches: needs a fedmezo-batch-size above 0, got 0"):
-        AppConfig.from_run_config({"fedmezo-own-batches": True})
-    with pytest.raises(ConfigError, match="fedmezo-tune: must be one of head, full, bias, norm, lora, or names:"):
-        AppConfig.from_run_config({"fedmezo-tune": "names:"})
+    with pytest.raises(ConfigError, match="fedmezo@own-batches: needs fedmezo@batch-size above 0, got 0"):
+        AppConfig.from_run_config({"fine-tune": "fedmezo@own-batches=true"})
+    with pytest.raises(ConfigError, match="fedmezo@tune: must be one of head, full, bias, norm, lora, or names:"):
+        AppConfig.from_run_config({"fine-tune": "fedmezo@tune=names:"})
     with pytest.raises(ConfigError, match="batch-norm: fedmezo needs frozen running statistics, got 'averaged'"):
         AppConfig.from_run_config({"fine-tune": "fedmezo", "batch-norm": "averaged"})
 
@@ -387,7 +392,7 @@ def test_a_forged_scalar_is_left_out_and_named(tmp_path: Path) -> None:
     liar = FIRST_NODE_ID + 2
     assert all(set(outcome.left_out) == {liar} and liar not in outcome.num_examples for outcome in outcomes)
     assert re.match(
-        r"its scalars are .* times as large as is usual \(fedmezo-outlier\)", outcomes[0].asked.failures[liar]
+        r"its scalars are .* times as large as is usual \(fedmezo@outlier\)", outcomes[0].asked.failures[liar]
     )
     federation.faults.clear()
     others = federation.strategy()

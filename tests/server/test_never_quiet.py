@@ -73,7 +73,7 @@ def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("stage", ["full", "fedmezo"])
 def test_training_says_about_how_long_it_will_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
-    settings = {"fine_tune": stage, "num_server_rounds": 3, "train_batch_size": 512}
+    settings = {"fine_tune": f"{stage}@train-batch-size=512", "num_server_rounds": 3}
     said = told(tmp_path, monkeypatch, [], method="fedncm", test_dataset="", **settings)
     assert said.longest_silence <= 10
     second = [line for _, line in said.lines if f"fedncm-{stage}: round 2 of 3: 0 of 6" in line]
@@ -88,10 +88,7 @@ def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypat
         [],
         method="fedncm,fed3r",
         partitioner="fedpac",
-        personalise="all",
-        personal_epochs=1,
-        personal_rounds=2,
-        personal_batch_size=512,
+        personalise="all@epochs=1@rounds=2@batch-size=512",
     )
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())

@@ -12,14 +12,12 @@ from fedstats_app.server import personalisation
 from tests.support.local_grid import Fault
 from tests.support.simulation import Killed, killed, read_json, simulate
 
+SHORT = "@epochs=1@rounds=2@batch-size=64"
 SETTINGS = {
     "partitioner": "fedpac",
     "num_clients": 6,
     "method": "fedncm,fed3r,fedcgs",
-    "personalise": "all",
-    "personal_epochs": 1,
-    "personal_rounds": 2,
-    "personal_batch_size": 64,
+    "personalise": f"all{SHORT}",
 }
 
 
@@ -48,7 +46,7 @@ def test_statistics_are_without_the_samples_that_clients_score_on(tmp_path: Path
 
 
 def test_a_client_that_fails_is_named_and_the_others_are_scored(tmp_path: Path) -> None:
-    settings = {**SETTINGS, "personalise": "one-shot", "num_clients": 4}
+    settings = {**SETTINGS, "personalise": f"one-shot{SHORT}", "num_clients": 4}
     configs = [{"partition-id": node, "num-partitions": 4, "train": node != 1} for node in range(4)]
     folder = simulate(tmp_path, node_configs=configs, faults={2: Fault(copies=2)}, **settings)
     personal = read_json(folder, "results.json")["personal"]
@@ -63,7 +61,7 @@ def test_a_comparison_that_was_interrupted_goes_on_after_the_last_finished_appro
     settings = {
         **SETTINGS,
         "num_clients": 4,
-        "personalise": "closed-form,fedproto,one-shot,global",
+        "personalise": f"closed-form,fedproto,one-shot,global{SHORT}",
         "fine_tune": "probe",
         "num_server_rounds": 1,
         "save_statistics": kept,

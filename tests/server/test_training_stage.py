@@ -83,8 +83,8 @@ def test_every_optimizer_lowers_the_loss(tmp_path: Path, optimizer: str) -> None
 
 
 def test_fedprox_with_mu_0_is_fedavg(tmp_path: Path, plain: Path) -> None:
-    prox = simulate(tmp_path / "b", optimizer="fedprox", proximal_mu=0.0, **FAST)
-    pulled = simulate(tmp_path / "c", optimizer="fedprox", proximal_mu=1.0, local_epochs=2, **FAST)
+    prox = simulate(tmp_path / "b", optimizer="fedprox@proximal-mu=0", **FAST)
+    pulled = simulate(tmp_path / "c", optimizer="fedprox@proximal-mu=1", local_epochs=2, **FAST)
     two = simulate(tmp_path / "d", optimizer="fedavg", local_epochs=2, **FAST)
     heads = [read_head(folder / "heads" / "fedncm-probe.safetensors")[0] for folder in (plain, prox, pulled, two)]
     assert torch.equal(heads[0].weight, heads[1].weight)
@@ -269,5 +269,5 @@ def test_training_ends_on_a_plateau(tmp_path: Path) -> None:
 def test_what_excludes_each_other_is_said() -> None:
     with pytest.raises(ConfigError, match="start-head: method must name fedcof too"):
         AppConfig.from_run_config({"method": "fedncm", "fine-tune": "probe", "start-head": "fedcof"})
-    with pytest.raises(ConfigError, match="server-learning-rate: fedavg averages"):
-        AppConfig.from_run_config({"optimizer": "fedavg", "server-learning-rate": 0.5})
+    with pytest.raises(ConfigError, match="optimizer@learning-rate: fedavg averages"):
+        AppConfig.from_run_config({"optimizer": "fedavg@learning-rate=0.5"})

@@ -15,6 +15,7 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.settings.reference import page, with_run_config
+from fedstats_app.training.trainers import TRAINERS
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -39,6 +40,44 @@ def test_pyproject_and_the_reference_page_are_made_from_the_records() -> None:
 def test_a_rare_option_that_is_written_as_a_key_is_told_where_it_goes() -> None:
     with pytest.raises(ConfigError, match=r'fed3r-normalize: no such key; .*method = "fed3r@normalize=false"'):
         AppConfig.from_run_config({"fed3r-normalize": False})
+
+
+def test_options_written_after_a_word_are_read_and_written_again() -> None:
+    given = {
+        "fine-tune": "fedmezo@num-z=2@tune=names:backbone.0.*,head.*@warm-up-rounds=2",
+        "optimizer": "fedprox@proximal-mu=1e-3",
+        "personalise": "global,fedproto@epochs=3",
+        "partitioner": "pathological@classes-per-client=3@flips=random",
+        "method": "fed3r,fedcof@count-noise=laplace@count-noise-seed=4",
+    }
+    config = AppConfig.from_run_config(given)
+    assert (config.trainer, config.fedmezo.num_z, config.tuning.warm_up_rounds) == (TRAINERS["fedmezo"], 2, 2)
+    assert config.fedmezo.tune == "names:backbone.0.*,head.*"
+    assert (config.optimizer.optimizer, config.optimizer.proximal_mu) == ("fedprox", 1e-3)
+    assert (config.personal.approaches, config.personal.personal_epochs) == (("global", "fedproto"), 3)
+    assert (config.partition.classes_per_client, config.partition.training_flips) == (3, "random")
+    assert AppConfig.from_run_config(config.to_run_config()) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"fine-tune": "probe@clip=3"}, "fine-tune: probe has no option 'clip'; there are .*warm-up-rounds"),
+        ({"fine-tune": "none@tune-bias=false"}, "fine-tune: none has no option 'tune-bias'; there are none"),
+        ({"fine-tune": "fedmezo@clip=x"}, r"fedmezo@clip: must be a number in \[0, inf\), got 'x'"),
+        ({"fine-tune": "fedmezo@num-z=1_0"}, "fedmezo@num-z: must be a whole number"),
+        ({"fine-tune": "fedmezo@clip"}, "fedmezo@clip: must be a number"),
+        ({"fine-tune": "fedmez@clip=1"}, "fine-tune: must be one of .*did you mean fedmezo"),
+        ({"partitioner": "iid@flips=both@flips=random"}, "partitioner: flips is given twice"),
+        ({"partitioner": "iid@classes-per-client=3"}, "partitioner: iid has no option 'classes-per-client'"),
+        ({"fedmezo-clip": 3}, "fedmezo-clip: no such key; an option of fine-tune: fedmezo@clip"),
+        ({"proximal-mu": 3}, "proximal-mu: no such key; an option of optimizer: fedprox@proximal-mu"),
+        ({"personalise": "all@" + "[" * 100_000}, "personalise: all has no option"),
+    ],
+)
+def test_options_that_a_word_does_not_have_are_refused(given: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        AppConfig.from_run_config(given)
 
 
 def test_all_problems_are_reported_together() -> None:

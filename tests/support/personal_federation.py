@@ -116,14 +116,22 @@ class Federation:
 
 
 def federation(
-    data: Path, state: Path, *, hosts: int = 1, app: ClientApp | None = None, **settings: object
+    data: Path,
+    state: Path,
+    *,
+    personalise: str = "none",
+    training: str = "@epochs=2@rounds=2@batch-size=16",
+    hosts: int = 1,
+    app: ClientApp | None = None,
+    **settings: object,
 ) -> Federation:
     """Run the first stage over the images of :func:`image_folder`, with clients on some hosts."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     paths = {"dataset": f"folder:{data}", "cache_dir": str(data / "cache")}
     split = {"num_clients": NUM_CLIENTS, "partitioner": "fedpac", "holdout_fraction": 0.25}
-    training = {"personal_epochs": 2, "personal_rounds": 2, "personal_batch_size": 16}
-    config = AppConfig.of(**{"backbone": "random:tiny", "input_size": 16, **paths, **split, **training, **settings})
+    personalise += training if personalise != "none" else ""
+    network = {"backbone": "random:tiny", "input_size": 16, "personalise": personalise}
+    config = AppConfig.of(**{**network, **paths, **split, **settings})
     nodes = [{"partition-id": host, "num-partitions": hosts, "state-dir": str(state)} for host in range(hosts)]
     local = LocalGrid(app or personal_app(), nodes, config.to_run_config(), shuffle_seed=hosts)
     clients = range(config.partition.num_clients)

@@ -40,8 +40,8 @@ def test_shapes() -> None:
 def test_every_start_has_its_rate(tmp_path: Path) -> None:
     def trained(folder: str, **settings: object) -> tuple[dict[str, float], list[float]]:
         """Return every training's learning rate, and the losses of FedNCM's after every round."""
-        run = simulate(tmp_path / folder, method="fedncm", fine_tune="probe", temperature=1.0,
-                       num_server_rounds=3, **settings)  # fmt: skip
+        fixed = {"method": "fedncm", "fine_tune": "probe", "temperature": 1.0, "num_server_rounds": 3}
+        run = simulate(tmp_path / folder, **fixed | settings)
         found = json.loads((run / "results.json").read_text())["training"]
         rounds = read_json_lines(run / "rounds.jsonl")
         losses = [one["loss"] for one in rounds if one["start"] == "fedncm"]
@@ -50,7 +50,9 @@ def test_every_start_has_its_rate(tmp_path: Path) -> None:
     both = trained("a", start_head="fedncm,random", start_learning_rates="fedncm=0.5", learning_rate=0.01)
     assert both[0] == {"fedncm-probe": 0.5, "random-probe": 0.01}
     alone = trained("b", start_head="fedncm", learning_rate=0.5)
-    falling = trained("c", start_head="fedncm", learning_rate=0.5, learning_rate_schedule="cosine", warm_up_rounds=1)
+    falling = trained(
+        "c", start_head="fedncm", learning_rate=0.5, fine_tune="probe@learning-rate-schedule=cosine@warm-up-rounds=1"
+    )
     half = trained("d", start_head="fedncm", learning_rate=0.25)
     assert both[1] == alone[1]
     # The warm-up's one round has half the rate.
@@ -64,8 +66,14 @@ def test_every_start_has_its_rate(tmp_path: Path) -> None:
         ({"start_learning_rates": "fedncm=0"}, "start-learning-rates: must be HEAD=RATE"),
         ({"start_learning_rates": "fedkov=0.1"}, "some of fedncm, fed3r"),
         ({"start_learning_rates": "random=0.1", "start_head": "fedncm"}, "start-head must name random too"),
-        ({"warm_up_rounds": 20}, "warm-up-rounds: must be fewer than num-server-rounds 20, got 20"),
-        ({"learning_rate_schedule": "step"}, "learning-rate-schedule: must be one of constant, linear, cosine"),
+        (
+            {"fine_tune": "probe@warm-up-rounds=20"},
+            "probe@warm-up-rounds: must be fewer than num-server-rounds 20, got 20",
+        ),
+        (
+            {"fine_tune": "probe@learning-rate-schedule=step"},
+            "fine-tune@learning-rate-schedule: must be one of constant, linear, cosine",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings: dict[str, object], said: str) -> None:

@@ -180,7 +180,7 @@ class GradientTraining(Training):
             line = (
                 f"round {number}: the update of client {client}, {times:.3g} times as long as is usual, was shortened"
             )
-            self.session.progress.say(f"{line} (update-clip)")
+            self.session.progress.say(f"{line} (optimizer@clip)")
         self.record(
             number,
             outcome.failures,

@@ -118,7 +118,7 @@ class MezoTraining(Training):
             self._take_start({key: tensor / temperature for key, tensor in self.start_tensors.items()})
         if self.strategy.learning_rate is None:
             asked.append((1 + 2 * CURVATURE_DIRECTIONS, self.strategy.measure_learning_rate(session.grid)))
-            say(f"{session.name}: fedmezo-learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
+            say(f"{session.name}: fedmezo@learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
         found = {_RATE: self.strategy.learning_rate, _TEMPERATURE: temperature}
         self.files.save_start({**to_values(self.setup), **found}, self.start_tensors)
         passes = sum(times * sum(one.num_examples for one in answers.of.values()) for times, answers in asked)
@@ -161,7 +161,7 @@ class MezoTraining(Training):
         for client, reason in outcome.asked.replayed.items():
             say(f"round {number}: client {client} was brought up to date by the log: {reason}")
         for client in outcome.clipped:
-            say(f"round {number}: scalars of client {client} were cut (fedmezo-clip)")
+            say(f"round {number}: scalars of client {client} were cut (fedmezo@clip)")
         if number in self.strategy.rates:
             rates = {str(changed): rate for changed, rate in self.strategy.rates.items()}
             self.files.write(RATES, to_json_with_digest(rates, indent=None).encode())

@@ -10,7 +10,7 @@ import pytest
 from research.benchmarks.lines import read
 
 SETTINGS = "dataset=builtin backbone=random:tiny feature-cache=off input-size=8"
-FEW = f"{SETTINGS} samples-per-class=12"
+FEW = f"{SETTINGS} partitioner=dirichlet@samples-per-class=12"
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def test_images_are_jpegs_of_that_size(tmp_path: Path) -> None:
 
 
 def test_heads_of_one_engine_do_not_differ_from_themselves() -> None:
-    experiment = "backbone='random:tiny' input-size=16 samples-per-class=5"
+    experiment = "backbone='random:tiny' input-size=16 partitioner=dirichlet@samples-per-class=5"
     lines = list(engines.heads(experiment, ["torch", "openvino"]))
     assert len(lines) == 6 and all("0.00 of 1,000" in line for line in lines[:3])
 

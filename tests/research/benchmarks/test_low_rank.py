@@ -15,14 +15,14 @@ from research.benchmarks.low_rank import DEFAULT, RULE, Compared
 from tests.research.benchmarks.conftest import SETTINGS
 from tests.support.compare import relative_difference
 
-LABELS, PARTS = torch.arange(400) % 5, np.split(np.arange(400), [3, 10, 50, 170])
-FEATURES = torch.randn(400, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-FEATURES *= torch.logspace(0, -1, 24)
-
 
 @pytest.fixture
 def clients() -> low_rank.Clients:
-    return low_rank.client_factors(FEATURES, LABELS, [*PARTS, np.array([], dtype=np.int64)], 5)
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(400, 24, generator=generator, dtype=torch.float64) * torch.logspace(0, -1, 24)
+    labels = torch.arange(400) % 5
+    parts = np.split(np.arange(400), [3, 10, 50, 170])
+    return low_rank.client_factors(features, labels, [*parts, np.array([], dtype=np.int64)], 5)
 
 
 def test_all_rules_send_nearly_as_many_directions(clients: low_rank.Clients) -> None:
@@ -40,8 +40,10 @@ def test_the_default_is_fedroot(clients: low_rank.Clients) -> None:
     spec = method.specification
     assert spec.scatter is not None
     total = StatisticsSum(5, 24, gram=False, keep_rows=True, scatter=True)
-    for part in PARTS:
-        client = spec.from_features(FEATURES[part], LABELS[part], 5)
+    features = torch.randn(400, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    features = features * torch.logspace(0, -1, 24)
+    for part in np.split(np.arange(400), [3, 10, 50, 170]):
+        client = spec.from_features(features[part], torch.arange(400)[part] % 5, 5)
         total.add(with_scatter(client, spec.scatter, bytes_without=0))
     expected = method.sums(total).gram
     found = low_rank.completions(clients, 5)

@@ -2,19 +2,27 @@
 
 from pathlib import Path
 
+import datasets
 import pytest
 import torch
 
+from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
 from fedstats_app.settings.app_config import AppConfig
 from research.benchmarks import adapters
 from research.benchmarks.adapted_networks import network_of
 from research.benchmarks.features import features_of, settings_of
-from tests.support.sentences import parquet_texts, tiny_bert
 
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> str:
-    model, texts = tiny_bert(tmp_path / "model"), parquet_texts(tmp_path / "texts")
+    transformers = pytest.importorskip("transformers", reason="needs the extra `text`")
+    model, texts, tokenizer = tmp_path / "model", tmp_path / "texts", tiny_tokenizer()
+    transformers.BertModel(tiny_config(len(tokenizer))).save_pretrained(model)
+    tokenizer.save_pretrained(model)
+    texts.mkdir()
+    table = datasets.Dataset.from_dict({"text": 10 * ["a good film", "a bad film"], "label": 10 * [1, 0]})
+    for split in ("train", "test"):
+        table.to_parquet(str(texts / f"{split}-0.parquet"))
     return f"dataset=parquet:{texts} backbone=transformers:{model} feature-cache=off partitioner=iid"
 
 

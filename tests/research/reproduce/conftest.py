@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support.sentences import parquet_texts, tiny_bert
+from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
 
 DOMAINS = ("photo", "art_painting", "cartoon", "sketch", "Product", "Art", "Clipart", "Real World")
 CLASSES = [f"class {letter}" for letter in "abcdefghij"]
@@ -64,9 +64,9 @@ def small(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[s
         "min-clients": 1,
         "num-server-rounds": 1,
         "local-epochs": 1,
-        "personal-epochs": 1,
-        "personal-rounds": 1,
-        "personal-batch-size": 16,
+        "personalise@epochs": 1,
+        "personalise@rounds": 1,
+        "personalise@batch-size": 16,
         "checkpoint-every": 0,
         "plots": False,
         "cache-dir": str(tmp_path_factory.mktemp("cache")),
@@ -78,9 +78,15 @@ def small(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[s
 @pytest.fixture(scope="session")
 def small_texts(small: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """The same for texts: a language model of two layers under a prompt, and 20 texts of two classes."""
-    model = tiny_bert(tmp_path_factory.mktemp("model"), head=True)
-    pairs = {"premise": 20 * ["a film"], "hypothesis": 20 * ["a movie"]}
-    texts = parquet_texts(tmp_path_factory.mktemp("texts"), **pairs)
+    transformers = pytest.importorskip("transformers", reason="needs the extra `text`")
+    model, texts = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("texts")
+    tokenizer = tiny_tokenizer()
+    transformers.BertForMaskedLM(tiny_config(len(tokenizer))).save_pretrained(model)
+    tokenizer.save_pretrained(model)
+    columns = {"text": 10 * ["a good film", "a bad film"], "premise": 20 * ["a film"], "hypothesis": 20 * ["a movie"]}
+    table = datasets.Dataset.from_dict({**columns, "label": 10 * [1, 0]})
+    for split in ("train", "test"):
+        table.to_parquet(str(texts / f"{split}-0.parquet"))
     images = ("label-column", "input-size", "folder-levels")
     return {
         **{key: value for key, value in small.items() if key not in images},
