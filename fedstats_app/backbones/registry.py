@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedstats_app.backbones.architecture import Architecture, random_initialisation
 from fedstats_app.backbones.arguments import parse_arguments
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.backbone_options import BackboneOptions, per_channel
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
 from fedstats_app.backbones.fingerprint import InputSizeError
 from fedstats_app.backbones.layers import group_norm
@@ -32,7 +33,6 @@ from fedstats_app.backbones.names import (
     is_folder_model,
     is_text_backbone,
 )
-from fedstats_app.backbones.options import BackboneOptions, per_channel
 from fedstats_app.backbones.state_files import read_state_file
 from fedstats_app.backbones.timm_models import timm_architecture
 from fedstats_app.backbones.torchvision_models import TORCHVISION_NAMES, torchvision_architecture

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedstats_app.data.clients import data_spec, own_dataset
 from fedstats_app.data.contents import draw_cells, sample_identities
-from fedstats_app.data.options import is_table
+from fedstats_app.data.data_options import is_table
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.storage.ledger import (

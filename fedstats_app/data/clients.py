@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstats_app.data.data_options import DataOptions, PartitionOptions
 from fedstats_app.data.dataset import Dataset
 from fedstats_app.data.loading import is_undivided, load_dataset, resolved
-from fedstats_app.data.options import DataOptions, PartitionOptions
 from fedstats_app.data.partition import partition
 from fedstats_app.data.subset import at_most, at_most_per_class, of_classes, only_classes, without_domain
 

@@ -13,7 +13,7 @@ from fedstats_app.grid.asking import Answers
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.progress import Progress
 from fedstats_app.methods import PERSONAL_METHODS, ConfiguredMethod, record_of
-from fedstats_app.personal.options import PersonalOptions
+from fedstats_app.personal.personal_options import PersonalOptions
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.state import SolvedHead
 from fedstats_app.statistics import CollectedStatistics, FeatureStatistics

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.backbone_options import per_channel
 from fedstats_app.backbones.engine import BFLOAT16
 from fedstats_app.backbones.names import TextOptions, in_folder
-from fedstats_app.backbones.options import per_channel
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead

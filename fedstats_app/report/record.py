@@ -14,8 +14,8 @@ import torch
 
 from fedstats_app import __version__
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.backbone_options import BackboneOptions
 from fedstats_app.backbones.engine import BFLOAT16
-from fedstats_app.backbones.options import BackboneOptions
 from fedstats_app.heads import Calibration
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.training_record import TrainingResult

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedstats_app.grid.class_lists import ClassList, align_class_lists
-from fedstats_app.grid.options import FederationOptions
+from fedstats_app.grid.federation_options import FederationOptions
 from fedstats_app.report.client_statistics_file import take_over
 from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.statistics import CollectedStatistics

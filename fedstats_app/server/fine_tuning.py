@@ -19,10 +19,10 @@ from fedstats_app.server.start_heads import head_of_file, label_word_head
 from fedstats_app.server.training.session import Session
 from fedstats_app.statistics import FeatureMap, IdentityMap
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.options import FILE_HEAD, MADE_HEADS
 from fedstats_app.training.samples import Samples
 from fedstats_app.training.start_heads import random_head, zero_head
 from fedstats_app.training.trainers import Trainer
+from fedstats_app.training.training_options import FILE_HEAD, MADE_HEADS
 
 
 @dataclass(frozen=True)

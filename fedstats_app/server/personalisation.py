@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedstats_app.grid.progress import in_words
 from fedstats_app.personal.approaches import run_approach
-from fedstats_app.personal.options import PersonalOptions
+from fedstats_app.personal.personal_options import PersonalOptions
 from fedstats_app.personal.session import PersonalSession
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.run_folder import RunFolder

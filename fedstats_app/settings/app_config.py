@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from fedstats_app.backbones.options import BackboneOptions
-from fedstats_app.data.options import CacheOptions, DataOptions, PartitionOptions
-from fedstats_app.fedmezo.options import FedMeZOOptions
-from fedstats_app.grid.options import FederationOptions
+from fedstats_app.backbones.backbone_options import BackboneOptions
+from fedstats_app.data.data_options import CacheOptions, DataOptions, PartitionOptions
+from fedstats_app.fedmezo.mezo_options import FedMeZOOptions
+from fedstats_app.grid.federation_options import FederationOptions
 from fedstats_app.methods import (
     METHODS,
     PERSONAL_METHODS,
@@ -21,7 +21,7 @@ from fedstats_app.methods import (
     variant_for,
     varied,
 )
-from fedstats_app.personal.options import PersonalOptions
+from fedstats_app.personal.personal_options import PersonalOptions
 from fedstats_app.report.trackers import TrackerOptions
 from fedstats_app.settings.option import (
     ConfigError,
@@ -36,8 +36,8 @@ from fedstats_app.settings.option import (
     unfolded,
     whole,
 )
-from fedstats_app.training.options import FILE_HEAD, MADE_HEADS, ClientOptions, OptimizerOptions, TuningOptions
 from fedstats_app.training.trainers import TRAINERS, Trainer
+from fedstats_app.training.training_options import FILE_HEAD, MADE_HEADS, ClientOptions, OptimizerOptions, TuningOptions
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fedstats_app.backbones.engine import BFLOAT16
 from fedstats_app.data.clients import data_spec
-from fedstats_app.data.options import is_table
+from fedstats_app.data.data_options import is_table
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 

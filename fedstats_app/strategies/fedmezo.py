@@ -9,9 +9,10 @@ replica. With weights n_k and a client's whole data as one batch this is MeZO on
 from __future__ import annotations
 
 import logging
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -21,24 +22,61 @@ from torch import Tensor
 
 from fedstats_app.fedmezo.average import Averaged, ScalarAverage, TrainingDiverged, Weighting
 from fedstats_app.fedmezo.log import Update, UpdateLog
+from fedstats_app.fedmezo.measures import TEMPERATURES, best_temperature
 from fedstats_app.fedmezo.rate_guard import LearningRate
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import Asked, MezoExchange
-from fedstats_app.strategies.mezo_questions import MezoQuestions
-from fedstats_app.strategies.mezo_round import MezoRound, VoidRounds
-from fedstats_app.training.proportion import capped
+from fedstats_app.strategies.rounds import SampledTraining
+from fedstats_app.training.proportion import DECIDES, capped, deciding
 from fedstats_app.wire.arrays import to_record
-from fedstats_app.wire.mezo import MezoReply
+from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, MezoReply, Wanted
 
 logger = logging.getLogger("fedstats_app")
 
 # Rounds, one after another, in which every scalar is 0 (a network without active units, a loss of 0): it ends there.
 STALLED_ROUNDS = 5
+# Rounds without enough usable scalars, one after another, after which training ends.
+MAX_VOID_ROUNDS = 10
+# Of 1 / (trace of the Hessian): a quadratic loss falls for steps up to 2 / (tr H + 2 lambda_max), which is less than
+# that wherever one direction bends much more than the others.
+CURVATURE_SAFETY = 0.5
 
 
-class FedMeZO(MezoQuestions):
+@dataclass(frozen=True)
+class MezoRound:
+    """What happened in one round.
+
+    Attributes
+    ----------
+    server_round : int
+        From 1.
+    update : Update
+        What every replica does; all zero if too few clients answered.
+    num_examples : dict
+        From every client whose scalars were averaged to its number of samples.
+    clipped : tuple of int
+        Clients of which some were cut.
+    left_out : dict
+        From every client that is out of proportion to how many times the usual size its scalars are.
+    asked : Asked
+        Failures, replays and bytes.
+    seconds : float
+        Wall-clock time.
+    """
+
+    server_round: int
+    update: Update
+    num_examples: Mapping[int, int]
+    clipped: tuple[int, ...]
+    left_out: Mapping[int, float]
+    asked: Asked
+    seconds: float
+
+
+class FedMeZO(SampledTraining):
     """Zeroth-order tuning in which no weights travel after the start.
 
     Parameters
@@ -113,21 +151,16 @@ class FedMeZO(MezoQuestions):
         training: int = 0,
     ) -> None:
         self.log = UpdateLog(setup.num_directions) if log is None else log
-        super().__init__(
-            clients,
-            fraction,
-            min_clients,
-            setup.request.seed,
-            exchange=MezoExchange(setup, start, clients, self.log, replica, training),
-            average=ScalarAverage(weighting, clip, outlier),
-        )
+        super().__init__(clients, fraction, min_clients, setup.request.seed)
+        self._exchange = MezoExchange(setup, start, clients, self.log, replica, training)
+        self._average = ScalarAverage(weighting, clip, outlier)
         self.setup, self.replica, self.max_share = setup, replica, max_share
         self.on_round: Callable[[MezoRound], bool | None] | None = None
         if replica is not None and replica.round != len(self.log):
             replica.apply(self.log[replica.round :])
         guarded = learning_rate is None if guarded is None else guarded
         self._rate = LearningRate(learning_rate, guarded=guarded, rates=rates or {}, log=self.log)
-        self._asked, self._void = Asked(), VoidRounds()
+        self._asked, self._void_rounds = Asked(), 0
         self._grid: Grid | None = None
         self.stalled_rounds = 0
         self._last: MezoRound | None = None
@@ -136,10 +169,6 @@ class FedMeZO(MezoQuestions):
     def learning_rate(self) -> float | None:
         """As it is now, None where it is not known: a measured one is halved where steps are too long, for a while."""
         return self._rate.value
-
-    @learning_rate.setter
-    def learning_rate(self, value: float) -> None:
-        self._rate.value = value
 
     @property
     def rates(self) -> dict[int, float]:
@@ -237,7 +266,12 @@ class FedMeZO(MezoQuestions):
             asked.failures[client] = f"its scalars are {times:.3g} times as large as is usual (fedmezo@outlier)"
             del usable[client]
         enough = len(usable) >= needed
-        self._void.note(server_round, len(usable), number_asked, needed, asked)
+        self._void_rounds = 0 if enough else self._void_rounds + 1
+        if self._void_rounds >= MAX_VOID_ROUNDS:
+            raise TooFewClients(
+                f"round {server_round}: {len(usable)} of {number_asked} clients sent usable scalars, {needed} are "
+                f"needed (min-clients), and so for {MAX_VOID_ROUNDS} rounds; {asked.reasons()}"
+            )
         if enough:
             self.stalled_rounds = 0 if any(averaged.means) else self.stalled_rounds + 1
         steps = self._rate.steps(server_round, averaged.means) if enough else (0.0,) * self.setup.num_directions
@@ -267,3 +301,86 @@ class FedMeZO(MezoQuestions):
             return ArrayRecord()
         tensors = {name: parameter.detach() for name, parameter in self.replica.parameters.items()}
         return to_record({name: one.float() if one.dtype == torch.bfloat16 else one for name, one in tensors.items()})
+
+    # Questions to all clients that are no rounds
+
+    def measure_learning_rate(self, grid: Grid, timeout: float | None = None) -> Asked:
+        """Ask every client for the loss's curvature along a few directions, and set the learning rate.
+
+        It is half of 1 / (mean curvature): directions of independent signs or standard normal numbers see the trace of
+        the Hessian.
+
+        Raises
+        ------
+        TooFewClients
+            If too few answer.
+        TrainingDiverged
+            If the loss is flat, or falls away, along all of them.
+        """
+        asked = self._ask(grid, "curvature", CURVATURE_DIRECTIONS, timeout)
+        self._require_enough(asked, "the loss's curvature")
+        curvature = self._agreed(asked, lambda answers: statistics.fmean(self._average.mean(answers)))
+        if not curvature > 0.0:
+            raise TrainingDiverged(
+                f"the loss's curvature along {CURVATURE_DIRECTIONS} directions is {curvature:g}, from which no "
+                "learning rate follows: give one (fedmezo@learning-rate), or a start that is less sure "
+                "(fedmezo@temperature)"
+            )
+        self._rate.value = CURVATURE_SAFETY / curvature
+        return asked
+
+    def measure_temperature(self, grid: Grid, timeout: float | None = None) -> tuple[float, Asked]:
+        """Ask every client for its loss with the start's logits divided by some temperatures, and return the best.
+
+        Raises
+        ------
+        TooFewClients
+            If too few answer.
+        """
+        losses, asked = self.measure_losses(grid, timeout)
+        return best_temperature(losses), asked
+
+    def measure_losses(self, grid: Grid, timeout: float | None = None) -> tuple[list[float], Asked]:
+        """Ask as :meth:`measure_temperature`; return the mean loss in nats at each of ``TEMPERATURES``.
+
+        Raises
+        ------
+        TooFewClients
+            If too few answer.
+        """
+        asked = self._ask(grid, "temperature", len(TEMPERATURES), timeout)
+        self._require_enough(asked, "losses by temperature")
+        self._agreed(asked, lambda answers: best_temperature(self._average.mean(answers)))
+        counted = {client: answer for client, answer in asked.with_samples.items() if client not in asked.failures}
+        return self._average.mean(counted), asked
+
+    def _agreed(self, asked: Asked, estimate: Callable[[Mapping[int, MezoReply]], float]) -> float:
+        """Return an estimate from all answers but those of clients that alone decide it, which become failures."""
+        answers = asked.with_samples
+        for client in deciding(answers, estimate) if self._average.outlier else ():
+            asked.failures[client] = f"without it the others agree on over {DECIDES:g} times more or less"
+            del answers[client]
+        return estimate(answers)
+
+    def synchronise(self, grid: Grid, timeout: float | None = None) -> Asked:
+        """Bring the replica of every client to the end of the log; those in ``answers`` have the right digest."""
+        return self._ask(grid, "sync", 0, timeout)
+
+    def evaluation_messages(self, message_type: str) -> tuple[list[Message], Asked]:
+        """Return a message of a type to every client, which brings it to the end of the log, and what that costs."""
+        asked = Asked()
+        messages = self._exchange.messages(asked, sorted(self.clients), message_type=message_type)
+        self._exchange.note_following(self.clients)
+        return messages, asked
+
+    def _ask(self, grid: Grid, wanted: Wanted, num_scalars: int, timeout: float | None) -> Asked:
+        grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)
+        return self._exchange.ask(grid, sorted(self.clients), wanted, num_scalars, timeout)
+
+    def _require_enough(self, asked: Asked, what: str) -> None:
+        needed = self.needed(len(self.clients))
+        if len(asked.with_samples) < needed:
+            raise TooFewClients(
+                f"{len(asked.with_samples)} of {len(self.clients)} clients measured {what}, {needed} are needed "
+                f"(min-clients); {asked.reasons()}"
+            )

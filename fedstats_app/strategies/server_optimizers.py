@@ -11,8 +11,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 from torch import Tensor
 
-from fedstats_app.training.options import OptimizerOptions
 from fedstats_app.training.server_adam import ServerAdam
+from fedstats_app.training.training_options import OptimizerOptions
 from fedstats_app.wire.arrays import to_record, to_tensors
 
 # All clients that FineTuning shows; it never asks these strategies to evaluate.

@@ -4,6 +4,6 @@ Everything random is drawn from a key of integers (seed, client, round): the sam
 the same bits. It may import statistics, heads and storage; importing the room itself does not import torch.
 """
 
-from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.training_options import LocalOptions
 
 __all__ = ["LocalOptions"]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fedstats_app.settings.option import Options, number, option, whole
-from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.training_options import LocalOptions
 
 # A step multiplies the parameters by one less the learning rate times what pulls them to zero or to the start. Where
 # that is 0 a client sends the gradient of its last batch, and where it is small that of its last few.

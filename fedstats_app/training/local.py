@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.optim.sgd import sgd
 
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.samples import Samples, batch_order, check_labels, generator, reproducible_kernels
+from fedstats_app.training.training_options import LocalOptions
 
 # Keeps the draw of flips apart from that of the batches. Not 0: numpy pads short keys with zeros.
 _FLIP_STREAM = 0xF11B

@@ -14,8 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.statistics import FeatureMap, IdentityMap
-from fedstats_app.training.options import BatchNorm
 from fedstats_app.training.request import TrainingRequest, Tune
+from fedstats_app.training.training_options import BatchNorm
 
 
 class _Head(nn.Module):

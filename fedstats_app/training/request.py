@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from fedstats_app.settings.option import as_text
 from fedstats_app.statistics import FeatureMap, IdentityMap, feature_map_from_dict
 from fedstats_app.statistics.sample_request import SampleRequest
-from fedstats_app.training.options import BatchNorm, LocalOptions
+from fedstats_app.training.training_options import BatchNorm, LocalOptions
 
 Tune = Literal["full", "probe", "features"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedstats_app.training.options import TuningOptions
+from fedstats_app.training.training_options import TuningOptions
 
 if TYPE_CHECKING:
     from fedstats_app.training.request import TrainingRequest

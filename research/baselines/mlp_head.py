@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.samples import TensorSamples, generator
+from fedstats_app.training.training_options import LocalOptions
 
 # Keeps the draws of the start and of the rounds' clients apart from those of batches.
 _START, _CLIENTS = 0x1117, 0xC11E

@@ -10,8 +10,8 @@ from torch import Tensor
 from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.samples import TensorSamples
+from fedstats_app.training.training_options import LocalOptions
 
 # FedCGS's settings for FedPFT, one-shot FedAvg and the ensemble alike.
 SOFTMAX_OPTIONS = LocalOptions(epochs=50, batch_size=128, momentum=0.9, learning_rate=0.01)

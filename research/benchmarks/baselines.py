@@ -24,7 +24,7 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
 from fedstats_app.report.communication import Sizes, formula_bytes
 from fedstats_app.report.plots.accuracy import CostPoint
-from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.training_options import LocalOptions
 from research.baselines import (
     ClassMixtures,
     average_heads,

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from fedstats_app.backbones import load_backbone
-from fedstats_app.backbones.options import BackboneOptions
+from fedstats_app.backbones.backbone_options import BackboneOptions
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.report.classifier import load
 from fedstats_app.settings.app_config import AppConfig

@@ -19,9 +19,9 @@ from fedstats_app.methods import METHODS
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics, RandomProjection
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.start_heads import random_head
+from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.personal import PERSONALISE, PersonalMetrics, Prototypes, personal_content, read_personal_reply
 from fedstats_app.wire.personal_heads import PERSONAL_HEADS, personal_heads_content, read_personal_heads_reply

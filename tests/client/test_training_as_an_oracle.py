@@ -17,9 +17,9 @@ from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.samples import TensorSamples, batch_order
+from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.mezo import MezoRequest
 from fedstats_app.wire.training import training_content

@@ -11,7 +11,7 @@ from PIL import Image
 
 from fedstats_app.data import DatasetError, load_dataset
 from fedstats_app.data.clients import data_spec, own_dataset
-from fedstats_app.data.options import DataOptions
+from fedstats_app.data.data_options import DataOptions
 
 NAMES = ["cat", "ant", "dog"]
 

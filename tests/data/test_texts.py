@@ -7,7 +7,7 @@ import pytest
 
 from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
 from fedstats_app.data.clients import own_dataset
-from fedstats_app.data.options import DataOptions
+from fedstats_app.data.data_options import DataOptions
 from tests.data.conftest import write_table
 from tests.support.sentences import text_folder
 

@@ -95,7 +95,7 @@ def test_a_key_of_its_own_takes_an_option_and_a_line_of_pyproject(copy: Path) ->
 
 
 def test_a_key_of_any_group_takes_two_edits(copy: Path, settings: dict[str, object], tmp_path: Path) -> None:
-    options, declared = copy / "fedstats_app" / "data" / "options.py", copy / "pyproject.toml"
+    options, declared = copy / "fedstats_app" / "data" / "data_options.py", copy / "pyproject.toml"
     place = "    holdout_fraction: float = option("
     options.write_text(options.read_text().replace(place, f"    lucky_number: int = option(7, whole(1, 9))\n{place}"))
     line = "lucky-number = 7                    # of nothing\n"

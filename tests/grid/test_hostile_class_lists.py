@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedstats_app.grid.class_lists import ClassList, align_class_lists
-from fedstats_app.grid.options import bytes_for_classes, classes_that_fit
+from fedstats_app.grid.federation_options import bytes_for_classes, classes_that_fit
 
 TEN = {node: ClassList((f"class {node}", f"class {node % 10 + 1}")) for node in range(1, 11)}
 ALONE = {node: ClassList((f"class {node}",)) for node in range(1, 11)}

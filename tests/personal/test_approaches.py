@@ -17,8 +17,8 @@ from fedstats_app.data.clients import training_set
 from fedstats_app.heads import LinearHead, solve_gaussian, solve_ridge
 from fedstats_app.heads.personal import choose_mixing, personal_head
 from fedstats_app.personal import approaches as personal
-from fedstats_app.personal.options import APPROACHES as APPROACH_NAMES
-from fedstats_app.personal.options import PersonalOptions
+from fedstats_app.personal.personal_options import APPROACHES as APPROACH_NAMES
+from fedstats_app.personal.personal_options import PersonalOptions
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.alignment import alignment_loss

@@ -28,8 +28,7 @@ from fedstats_app.grid.mezo_exchange import ReplicasDiffer
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
-from fedstats_app.strategies.fedmezo import FedMeZO
-from fedstats_app.strategies.mezo_round import MezoRound
+from fedstats_app.strategies.fedmezo import FedMeZO, MezoRound
 from fedstats_app.training.request import TrainingRequest
 from fedstats_app.training.start_heads import random_head
 from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid

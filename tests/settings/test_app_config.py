@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.backbones.backbone_options import BACKBONES
 from fedstats_app.backbones.names import is_text_backbone
-from fedstats_app.backbones.options import BACKBONES
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.option import ConfigError

@@ -16,8 +16,8 @@ from fedstats_app.training.alignment import alignment_loss
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import Diverged, flip_images, train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.samples import Samples, TensorSamples, batch_order
+from fedstats_app.training.training_options import LocalOptions
 from tests.support.compare import relative_difference, same_bits
 from tests.support.networks import HEAD, make_features, make_images
 
@@ -296,7 +296,7 @@ import sys, torch
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.training.samples import TensorSamples
 model = TunedModel(LinearHead(torch.zeros(2, 3), torch.zeros(2)), tune="probe")
 samples = TensorSamples(torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))

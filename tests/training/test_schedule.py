@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.storage.json_digest import read_json_lines
-from fedstats_app.training.options import SCHEDULES, Schedule, rate_factor
+from fedstats_app.training.training_options import SCHEDULES, Schedule, rate_factor
 from tests.support.simulation import simulate
 
 

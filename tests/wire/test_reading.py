@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Message
 
 from fedstats_app.settings.option import as_text
-from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire.reading import Malformed, check_keys, from_values, to_values
 from fedstats_app.wire.training import read_training_task
 from tests.support.local_grid import instruction

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.statistics import RandomFourierFeatures
-from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire import RejectedReply
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.reading import to_values

@@ -19,7 +19,7 @@ from fedstats_app.cli.check.samples import some_of
 from fedstats_app.cli.sample_files import readable
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import partitions
-from fedstats_app.grid.options import machine_bytes
+from fedstats_app.grid.federation_options import machine_bytes
 from fedstats_app.grid.progress import in_words
 from fedstats_app.methods import METHODS, ConfiguredMethod
 from fedstats_app.report.run_folder import DEFAULT_OUTPUT_DIR

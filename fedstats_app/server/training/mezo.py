@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedstats_app.fedmezo.log import TrainingFiles, UpdateLog
 from fedstats_app.fedmezo.lora import merge_lora
-from fedstats_app.fedmezo.options import FedMeZOOptions
+from fedstats_app.fedmezo.mezo_options import FedMeZOOptions
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.evaluation import sum_evaluations
@@ -19,11 +19,10 @@ from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.server.training.session import Session
 from fedstats_app.server.training.training import Training
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
-from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO
-from fedstats_app.strategies.mezo_round import MezoRound
+from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO, MezoRound
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.options import LocalOptions
 from fedstats_app.training.request import TrainingRequest, Tune
+from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
 from fedstats_app.wire.reading import to_values
 from fedstats_app.wire.training import EvaluationCounts

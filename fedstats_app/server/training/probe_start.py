@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.training.options import ClientOptions, LocalOptions
 from fedstats_app.training.probe_rate import probe_rate, typical_steps
+from fedstats_app.training.training_options import ClientOptions, LocalOptions
 
 if TYPE_CHECKING:
     from fedstats_app.grid.mezo_exchange import Asked

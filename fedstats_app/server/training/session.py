@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from fedstats_app.settings.option import Options
-from fedstats_app.training.options import TuningOptions
 from fedstats_app.training.trainers import Trainer
+from fedstats_app.training.training_options import TuningOptions
 
 if TYPE_CHECKING:
     from fedstats_app.backbones.backbone import Backbone

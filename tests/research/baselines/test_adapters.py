@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.training_options import LocalOptions
 from research.baselines.adapters import (
     AdaptedLinear,
     Adapter,

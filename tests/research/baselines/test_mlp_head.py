@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.training_options import LocalOptions
 from research.baselines.mlp_head import federated_average, mlp_head
 from tests.research.baselines.conftest import Clients
 

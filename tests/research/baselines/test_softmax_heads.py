@@ -3,7 +3,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.training_options import LocalOptions
 from research.baselines import average_heads, ensemble_probabilities, softmax_head
 from tests.research.baselines.conftest import Clients
 

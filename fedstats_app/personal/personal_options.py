@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedstats_app.settings.option import Options, number, option, some_of, whole
-from fedstats_app.training.options import LocalOptions
+from fedstats_app.training.training_options import LocalOptions
 
 # Ways to a model of one's own for every client, and what they are compared with.
 APPROACHES = ("global", "local-only", "one-shot", "one-shot-sum", "fedavg-ft", "fedproto", "closed-form")
