@@ -128,6 +128,15 @@ def train(msg: Message, context: Context, client_id: int | None) -> Message:
     return train(msg, context, client_id)
 
 
+@app.train("losses")
+@per_client
+def losses(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Say how large a head's loss is on the client's training samples, at each of some temperatures."""
+    from fedstats_app.client.training import losses
+
+    return losses(msg, context, client_id)
+
+
 @app.evaluate("model")
 @per_client
 def evaluate_model(msg: Message, context: Context, client_id: int | None) -> Message:

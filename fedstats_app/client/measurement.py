@@ -10,11 +10,10 @@ import torch
 from fedstats_app.client.site import Site
 from fedstats_app.fedmezo.directions import Probe
 from fedstats_app.fedmezo.log import NodeFiles
-from fedstats_app.fedmezo.measures import check_reading, curvatures, losses_by_temperature
+from fedstats_app.fedmezo.measures import check_reading, curvatures
 from fedstats_app.fedmezo.perturbation import Perturbation, projected_gradients
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup
-from fedstats_app.privacy import LARGEST_LOSS, mean_loss_above_floor
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, SelectedSamples, batch_order
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, MezoRequest
@@ -68,15 +67,13 @@ class Measurement:
         Samples per forward pass.
     files : NodeFiles
         Of the training, in which is kept how this model can be perturbed.
-    floor : int
-        Of the node's classes: above 1 single losses are capped.
     """
 
     def __init__(
-        self, setup: MezoSetup, model: TunedModel, replica: Replica, batch_size: int, files: NodeFiles, floor: int
+        self, setup: MezoSetup, model: TunedModel, replica: Replica, batch_size: int, files: NodeFiles
     ) -> None:
         self._setup, self._model, self._replica, self._batch_size = setup, model, replica, batch_size
-        self._files, self._floor = files, floor
+        self._files = files
         self._perturbation = Perturbation(model, tuple(replica.parameters))
         how = files.folder / _HOW
         self._checked = how.is_file()
@@ -88,8 +85,6 @@ class Measurement:
         if not self._checked:
             self._check(samples)
         perturbation, batch = self._perturbation, self._batch_size
-        if request.wanted == "temperature":
-            return self._losses_by_temperature(samples)
         if request.wanted == "curvature":
             directions = self._replica.directions
             seeds = [(request.seed, index) for index in range(CURVATURE_DIRECTIONS)]
@@ -119,9 +114,3 @@ class Measurement:
         # For the messages to come: in deployment each of them is a new process.
         self._files.write(_HOW, self._perturbation.how.encode())
         self._checked = True
-
-    def _losses_by_temperature(self, samples: Samples) -> tuple[float, ...]:
-        if self._floor <= 1:
-            return losses_by_temperature(self._model, samples, self._batch_size)
-        losses = losses_by_temperature(self._model, samples, self._batch_size, largest=LARGEST_LOSS)
-        return tuple(mean_loss_above_floor(loss, len(samples.labels)) for loss in losses)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedstats_app.client.measurement import ClientSamples, Measurement
 from fedstats_app.client.site import Site
-from fedstats_app.client.training import scored
+from fedstats_app.client.training import FEATURE_BATCH, scored
 from fedstats_app.fedmezo.log import NodeFiles
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
@@ -39,8 +39,6 @@ from fedstats_app.wire.training import model_evaluation_reply
 
 logger = logging.getLogger("fedstats_app")
 
-# Features per forward pass of a head; images and texts go through the backbone in its own batches.
-FEATURE_BATCH = 1024
 # Rounds between snapshots of a replica that simulated clients share: from the newest a new worker process goes on.
 SNAPSHOT_EVERY = 20
 # What simulated clients share stays behind when a run ends (no client knows which of them is the last), for so long.
@@ -200,7 +198,7 @@ class NodeReplica:
             raise RejectedRequest(f"the model does not fit: {error}") from error
         self.setup, self.model, self.replica, self._digest = setup, model, replica, (-1, b"")
         self.batch_size = FEATURE_BATCH if setup.tuned == "head" else backbone.batch_size
-        self._measure = Measurement(setup, model, replica, self.batch_size, self.files, self._site.floor)
+        self._measure = Measurement(setup, model, replica, self.batch_size, self.files)
 
     # The log
 

@@ -1,4 +1,4 @@
-"""What a client does with ``train`` and ``evaluate.model``: its samples, the model as sent, local SGD."""
+"""What a client does with ``train``, ``train.losses`` and ``evaluate.model``: its samples, the model as sent, SGD."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, SelectedSamples
+from fedstats_app.training.temperature import losses_by_temperature
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.training import (
     EvaluationCounts,
     TrainingTask,
+    losses_reply,
     model_evaluation_reply,
     nothing_to_train_reply,
     read_training_task,
     training_reply,
 )
+
+# Features per forward pass of a head; images and texts go through the backbone in its own batches.
+FEATURE_BATCH = 1024
 
 
 def train(msg: Message, context: Context, client_id: int | None) -> Message:
@@ -57,6 +62,24 @@ def evaluate_model(msg: Message, context: Context, client_id: int | None) -> Mes
     reader, samples = site.samples(task.request, held_out=True)
     model = received_model(task, reader)
     return model_evaluation_reply(msg, scored(model, samples, floor=site.floor))
+
+
+def losses(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Say how large a head's loss on the training samples is at each of some temperatures.
+
+    With a floor they say no more than :func:`fedstats_app.privacy.mean_loss_above_floor` lets a mean say.
+    """
+    task = read_training_task(msg)
+    site = Site.of(context, client_id)
+    reader, samples = site.samples(task.request, held_out=False)
+    site.policy.check_batch(len(samples.labels))
+    model, number = received_model(task, reader), len(samples.labels)
+    if not number:
+        return nothing_to_train_reply(msg)
+    if site.floor <= 1:
+        return losses_reply(msg, losses_by_temperature(model, samples, FEATURE_BATCH), number)
+    bounded = losses_by_temperature(model, samples, FEATURE_BATCH, largest=LARGEST_LOSS)
+    return losses_reply(msg, [mean_loss_above_floor(loss, number) for loss in bounded], number)
 
 
 def scored(model: TunedModel, samples: Samples, *, floor: int, batch_size: int = 64) -> EvaluationCounts:

@@ -109,9 +109,10 @@ def ask(
     read : callable
         From a reply to an answer; raises :class:`RejectedReply`.
     """
-    messages = to_all(content, message_type, clients)
+    asked = set(clients)
+    messages = to_all(content, message_type, asked)
     answers: Answers[Answer] = Answers(bytes_down=len(messages) * num_bytes(content))
-    for client, reply, answer in usable(grid.send_and_receive(messages), read, answers.failures):
+    for client, reply, answer in usable(grid.send_and_receive(messages), read, answers.failures, asked):
         answers.of[client] = answer
         answers.bytes_up += num_bytes(reply.content)
     for client, reason in answers.failures.items():

@@ -6,13 +6,17 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import torch
 from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
-from fedstats_app.grid.asking import to_all, usable
+from fedstats_app.grid.asking import Answers, ask, to_all, usable
 from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import HeadScores, LinearHead
+from fedstats_app.training.proportion import DECIDES, deciding
 from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.temperature import best_temperature
 from fedstats_app.wire import (
     EVALUATE_HEADS,
     RejectedReply,
@@ -22,7 +26,15 @@ from fedstats_app.wire import (
 )
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.reading import LARGEST_WHOLE
-from fedstats_app.wire.training import EVALUATE_MODEL, EvaluationCounts, read_model_evaluation_reply, training_content
+from fedstats_app.wire.training import (
+    EVALUATE_MODEL,
+    TRAINING_LOSSES,
+    EvaluationCounts,
+    TrainingLosses,
+    read_losses_reply,
+    read_model_evaluation_reply,
+    training_content,
+)
 
 
 @dataclass(frozen=True)
@@ -159,3 +171,64 @@ def sum_evaluations(
     failures: dict[int, str] = {}
     counted = usable(grid.send_and_receive(messages), read, failures)
     return sum((counts for _, _, counts in counted), EvaluationCounts()), failures
+
+
+def training_losses(
+    grid: ClientGrid, request: TrainingRequest, head: LinearHead, clients: Mapping[int, int], min_clients: int = 1
+) -> tuple[list[float], Answers[TrainingLosses]]:
+    """Ask clients for a head's loss on their training samples, and average over all samples.
+
+    A client that alone would decide the best temperature is left out
+    (:func:`fedstats_app.training.proportion.deciding`).
+
+    Parameters
+    ----------
+    grid : ClientGrid
+        The clients.
+    request : TrainingRequest
+        Of a probe.
+    head : LinearHead
+        (C, D), rounded to float32 for the wire; absent classes get a bias of 0.
+    clients : mapping
+        From those to ask to their number of samples.
+    min_clients : int
+        That must answer, or all that are asked, if these are fewer.
+
+    Returns
+    -------
+    losses : list of float
+        In nats, at ``TEMPERATURES``.
+    answers : Answers
+        By client.
+
+    Raises
+    ------
+    TooFewClients
+        If fewer answer.
+    """
+    bias = torch.nan_to_num(head.bias.float(), neginf=0.0)
+    arrays = to_record({"head.weight": head.weight.float(), "head.bias": bias})
+
+    def read(reply: Message) -> TrainingLosses:
+        return read_losses_reply(reply, clients[int(reply.metadata.src_node_id)])
+
+    answers = ask(grid, training_content(request, arrays, ArrayRecord()), TRAINING_LOSSES, clients, read)
+    counted = {client: answer for client, answer in answers.of.items() if answer.num_examples}
+    needed = max(1, min(min_clients, len(clients)))
+    if len(counted) < needed:
+        raise TooFewClients(
+            f"{len(counted)} of {len(clients)} clients measured losses by temperature, {needed} are needed "
+            f"(min-clients); {answers.reasons()}"
+        )
+    for client in deciding(counted, lambda some: best_temperature(_mean_losses(some))):
+        answers.failures[client] = f"without it the others agree on over {DECIDES:g} times more or less"
+        del counted[client]
+    return _mean_losses(counted), answers
+
+
+def _mean_losses(answers: Mapping[int, TrainingLosses]) -> list[float]:
+    """Return the mean over all samples, summed exactly: the order of the clients does not matter."""
+    total = math.fsum(answer.num_examples for answer in answers.values())
+    columns = zip(*(answer.losses for answer in answers.values()), strict=True)
+    counts = [answer.num_examples for answer in answers.values()]
+    return [math.fsum(n * loss for n, loss in zip(counts, column, strict=True)) / total for column in columns]

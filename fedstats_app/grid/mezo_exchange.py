@@ -49,16 +49,6 @@ class Asked(Answers[MezoReply]):
         return {client: answer for client, answer in self.of.items() if answer.num_examples}
 
 
-def together(asked: Iterable[Asked]) -> Asked:
-    """Return several questions as one, with all their bytes and failures, but no answers."""
-    total = Asked()
-    for one in asked:
-        total.add_bytes(one)
-        total.bytes_catch_up += one.bytes_catch_up
-        total.failures.update(one.failures)
-    return total
-
-
 class MezoExchange:
     """Asks clients, keeping track of the round that each one's replica is known to have reached.
 

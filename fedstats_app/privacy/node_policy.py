@@ -142,6 +142,17 @@ class NodePolicy:
         if self.limits and (reason := self.limits.refusal_of_training(options, num_examples)):
             raise RefusedByPolicy(reason)
 
+    def check_batch(self, num_examples: int) -> None:
+        """Refuse losses of so few samples that the owner trains on no batch of them.
+
+        Raises
+        ------
+        RefusedByPolicy
+            Saying what was asked for, and the owner's bound.
+        """
+        if self.limits and (reason := self.limits.refusal_of_batch("losses", self.limits.min_batch_size, num_examples)):
+            raise RefusedByPolicy(reason)
+
     def check_mezo(self, num_directions: int, batch_size: int, num_examples: int = 0) -> None:
         """Refuse FedMeZO along too many directions, or measured on too few samples.
 

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from fedstats_app.fedmezo.average import Averaged, ScalarAverage, TrainingDiverged, Weighting
 from fedstats_app.fedmezo.log import Update, UpdateLog
-from fedstats_app.fedmezo.measures import TEMPERATURES, best_temperature
 from fedstats_app.fedmezo.rate_guard import LearningRate
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup
@@ -328,31 +327,6 @@ class FedMeZO(SampledTraining):
             )
         self._rate.value = CURVATURE_SAFETY / curvature
         return asked
-
-    def measure_temperature(self, grid: Grid, timeout: float | None = None) -> tuple[float, Asked]:
-        """Ask every client for its loss with the start's logits divided by some temperatures, and return the best.
-
-        Raises
-        ------
-        TooFewClients
-            If too few answer.
-        """
-        losses, asked = self.measure_losses(grid, timeout)
-        return best_temperature(losses), asked
-
-    def measure_losses(self, grid: Grid, timeout: float | None = None) -> tuple[list[float], Asked]:
-        """Ask as :meth:`measure_temperature`; return the mean loss in nats at each of ``TEMPERATURES``.
-
-        Raises
-        ------
-        TooFewClients
-            If too few answer.
-        """
-        asked = self._ask(grid, "temperature", len(TEMPERATURES), timeout)
-        self._require_enough(asked, "losses by temperature")
-        self._agreed(asked, lambda answers: best_temperature(self._average.mean(answers)))
-        counted = {client: answer for client, answer in asked.with_samples.items() if client not in asked.failures}
-        return self._average.mean(counted), asked
 
     def _agreed(self, asked: Asked, estimate: Callable[[Mapping[int, MezoReply]], float]) -> float:
         """Return an estimate from all answers but those of clients that alone decide it, which become failures."""

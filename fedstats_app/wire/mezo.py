@@ -44,8 +44,8 @@ CURVATURE_DIRECTIONS = 8
 # What is larger is no slope, and its square or sum could overflow.
 MAX_SCALAR = 1e30
 
-# Difference quotients; losses by temperature; second differences; the digest alone, once all is done.
-Wanted = Literal["", "temperature", "curvature", "sync"]
+# Difference quotients; second differences; the digest alone, once all is done.
+Wanted = Literal["", "curvature", "sync"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class MezoRequest:
         Of its directions.
     updates : tuple of Update
         Of the rounds just before it; as many as the node is thought to lack.
-    wanted : {"", "temperature", "curvature", "sync"}
+    wanted : {"", "curvature", "sync"}
         The round's difference quotients by default.
     restart : bool
         The replica is wrong: begin again from the start.
@@ -157,7 +157,7 @@ class MezoReply:
     Attributes
     ----------
     scalars : tuple of float
-        Difference quotients, one per direction, or losses, or second differences; empty without samples and for "sync".
+        Difference quotients, one per direction, or second differences; empty without samples and for "sync".
     num_examples : int
         Samples that they are means over.
     digest : bytes

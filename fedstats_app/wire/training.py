@@ -3,13 +3,13 @@
 A request is what Flower's FedAvg family sends, an ArrayRecord ``arrays`` (what is trained) and a ConfigRecord
 ``config`` (everything else that a client must know: it keeps nothing between messages), and an ArrayRecord ``fixed``
 with what the model has besides and is not trained. A reply to ``train`` is an ArrayRecord ``arrays`` and a MetricRecord
-``metrics``, one to ``evaluate.model`` the latter alone.
+``metrics``, one to ``evaluate.model`` the latter alone. One to ``train.losses`` has an ArrayRecord ``losses`` instead.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,9 +17,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from torch import Tensor
 
 from fedstats_app.training.request import TrainingRequest
-from fedstats_app.wire.arrays import read_array, read_tensors, to_record
+from fedstats_app.training.temperature import TEMPERATURES
+from fedstats_app.wire.arrays import read_array, read_tensors, to_array, to_record
 from fedstats_app.wire.reading import (
     MAX_COUNT,
+    Malformed,
     check_keys,
     from_values,
     number,
@@ -32,6 +34,10 @@ from fedstats_app.wire.reading import (
 
 TRAIN = "train"
 EVALUATE_MODEL = "evaluate.model"
+TRAINING_LOSSES = "train.losses"
+
+# A larger mean loss is no loss, and a sum of such could overflow.
+MAX_MEAN_LOSS = 1e30
 
 # Flower's FedProx puts this one into the config itself.
 PROXIMAL_MU = "proximal-mu"
@@ -69,7 +75,7 @@ def training_content(
 
 @reads_requests("to train")
 def read_training_task(msg: Message) -> TrainingTask:
-    """Return what a message of type ``train`` or ``evaluate.model`` asks for.
+    """Return what a message of type ``train``, ``train.losses`` or ``evaluate.model`` asks for.
 
     Raises
     ------
@@ -104,6 +110,13 @@ def training_reply(
     """Return the reply of a client that trained."""
     metrics = MetricRecord({"num-examples": num_examples, "loss": float(loss), "seconds": float(seconds)})
     return Message(RecordDict({"arrays": to_record(trained), "metrics": metrics}), reply_to=msg)
+
+
+def losses_reply(msg: Message, losses: Sequence[float], num_examples: int) -> Message:
+    """Return the reply to ``train.losses``: mean losses at ``TEMPERATURES``, over at least one sample."""
+    record = ArrayRecord({"by-temperature": to_array(torch.tensor(losses, dtype=torch.float64))})
+    metrics = MetricRecord({"num-examples": num_examples})
+    return Message(RecordDict({"losses": record, "metrics": metrics}), reply_to=msg)
 
 
 def nothing_to_train_reply(msg: Message) -> Message:
@@ -157,6 +170,50 @@ def check_training_reply(
     for name, shape in shapes.items():
         read_array(arrays, name, torch.float32, shape)
     return TrainingMetrics(count, number(metrics, "loss"), number(metrics, "seconds"))
+
+
+@dataclass(frozen=True)
+class TrainingLosses:
+    """What a client says of a head: its mean losses on the training samples, in nats, and how many these are.
+
+    Attributes
+    ----------
+    losses : tuple of float
+        At ``TEMPERATURES``; empty without samples.
+    num_examples : int
+        Samples that they are means over.
+    """
+
+    losses: tuple[float, ...]
+    num_examples: int
+
+
+@reads_replies
+def read_losses_reply(reply: Message, num_examples: int) -> TrainingLosses:
+    """Return what a client answered to ``train.losses``.
+
+    Parameters
+    ----------
+    reply : Message
+        From anybody.
+    num_examples : int
+        How many samples the client had when it sent its statistics: it must have as many now.
+
+    Raises
+    ------
+    RejectedReply
+        If it failed, or says something that cannot be.
+    """
+    check_keys("reply", reply.content, {"metrics", "losses"} if num_examples else {"metrics"})
+    metrics = record_of(reply.content, "metrics", MetricRecord, {"num-examples"})
+    whole(metrics, "num-examples", num_examples, num_examples)
+    if not num_examples:
+        return TrainingLosses((), 0)
+    record = record_of(reply.content, "losses", ArrayRecord, {"by-temperature"})
+    losses = read_array(record, "by-temperature", torch.float64, (len(TEMPERATURES),)).tolist()
+    if not all(0.0 <= loss <= MAX_MEAN_LOSS for loss in losses):
+        raise Malformed(f"by-temperature: must lie in [0, {MAX_MEAN_LOSS:g}], got {min(losses):g} to {max(losses):g}")
+    return TrainingLosses(tuple(losses), num_examples)
 
 
 @dataclass(frozen=True)

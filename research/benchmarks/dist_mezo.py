@@ -16,12 +16,13 @@ from torch import Tensor
 
 from fedstats_app.data.clients import partitions
 from fedstats_app.fedmezo.directions import Directions, Probe
-from fedstats_app.fedmezo.measures import best_temperature, curvatures, losses_by_temperature
+from fedstats_app.fedmezo.measures import curvatures
 from fedstats_app.fedmezo.perturbation import Perturbation
 from fedstats_app.heads import LinearHead, solve_ncm
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
+from fedstats_app.training.temperature import best_temperature, losses_by_temperature
 from research.baselines.dist_mezo import Sends, Travelled, federated_mezo
 from research.benchmarks.features import config_of, features_of
 from research.benchmarks.lines import parser_of

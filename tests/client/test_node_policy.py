@@ -175,7 +175,9 @@ def test_a_gram_matrix_of_few_samples_is_refused_or_warned_of(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("allowed", "refused"), [("fedncm", True), ("fedncm,training", False), ("all", False)])
-@pytest.mark.parametrize("kind", ["train", "train.mezo", "evaluate.model", "evaluate.mezo", "evaluate.personal"])
+@pytest.mark.parametrize(
+    "kind", ["train", "train.losses", "train.mezo", "evaluate.model", "evaluate.mezo", "evaluate.personal"]
+)
 def test_nothing_is_trained_where_training_is_not_allowed(
     tmp_path: Path, allowed: str, refused: bool, kind: str
 ) -> None:
@@ -187,7 +189,14 @@ def test_nothing_is_trained_where_training_is_not_allowed(
 
 
 @pytest.mark.parametrize(
-    ("kind", "refused"), [("train", True), ("train.mezo", True), ("train.personalise", True), ("evaluate.model", False)]
+    ("kind", "refused"),
+    [
+        ("train", True),
+        ("train.losses", True),
+        ("train.mezo", True),
+        ("train.personalise", True),
+        ("evaluate.model", False),
+    ],
 )
 def test_nothing_is_trained_on_a_node_that_does_not_train(tmp_path: Path, kind: str, refused: bool) -> None:
     reply = answer(site(tmp_path, "b", train=False), kind)

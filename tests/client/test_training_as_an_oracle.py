@@ -28,7 +28,8 @@ from tests.support.hostile_server import CLASSES, Victim
 
 DIM = 32
 PRESETS = sorted((Path(__file__).parents[2] / "conf").glob("*.toml"))
-START = {"head.weight": torch.zeros(2, DIM), "head.bias": torch.zeros(2)}
+START_BIAS = {"head.bias": torch.zeros(2)}
+START = {"head.weight": torch.zeros(2, DIM), **START_BIAS}
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +136,18 @@ def mezo(victim: Victim, **settings: object) -> Message:
     request = TrainingRequest(2, class_names=CLASSES)
     setup = MezoSetup(request, **settings)  # type: ignore[arg-type]
     return victim.ask(MezoRequest(0, 1, 7, setup=setup, start=START).to_content(), "train.mezo")
+
+
+def test_a_head_that_singles_a_sample_out_learns_no_more_of_its_loss_than_a_count(victim: Victim) -> None:
+    """Losses by temperature are rounded to a sixteenth of what one sample can add, and bounded."""
+    request = TrainingRequest(2, class_names=CLASSES)
+    head = {"head.weight": 1e4 * torch.randn(2, DIM, generator=torch.Generator().manual_seed(3)), **START_BIAS}
+    reply = victim.ask(training_content(request, to_record(head), ArrayRecord()), "train.losses")
+    number = reply.content["metrics"]["num-examples"]
+    assert isinstance(number, int)
+    sums = number * to_tensors(reply.content["losses"])["by-temperature"]  # type: ignore[arg-type]
+    torch.testing.assert_close(sums, sums.round(), rtol=0, atol=1e-9)
+    assert 0.0 <= float(sums.min()) <= float(sums.max()) <= 16.0 * number
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,17 @@ from flwr.clientapp import ClientApp
 
 from fedstats_app.data.clients import split_holdout
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.grid.evaluation import ScoresOfClients, evaluate_on_clients, most_held_out
+from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.grid.evaluation import ScoresOfClients, evaluate_on_clients, most_held_out, training_losses
 from fedstats_app.heads import HeadScores
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.strategies.base import StatisticsStrategy
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.samples import TensorSamples
+from fedstats_app.training.temperature import best_temperature, losses_by_temperature
 from fedstats_app.wire import evaluation_reply, guard, per_client, read_evaluation_request
+from fedstats_app.wire.training import losses_reply, nothing_to_train_reply, read_training_task
 from tests.support.clients import Clients, strategy_for
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
@@ -135,3 +141,41 @@ def test_no_honest_client_keeps_more_than_is_allowed(holdout: float, number: int
     assert len(held_out) <= most_held_out(len(kept), holdout)
     # Also where every tenth sample in the statistics cannot be read, or is of a class under a floor.
     assert len(held_out) <= most_held_out(len(kept) - len(kept) // 10, holdout)
+
+
+def losing_app(liar: int | None = None) -> ClientApp:
+    app = CLIENTS.app()
+
+    @app.train("losses")
+    @per_client
+    def losses(msg: Message, context: Context, client_id: int | None) -> Message:
+        tensors = read_training_task(msg).trained
+        features, labels = CLIENTS.part(int(client_id or 0))
+        if not len(labels):
+            return nothing_to_train_reply(msg)
+        model = TunedModel((tensors["head.weight"], tensors["head.bias"]), tune="probe")
+        said = losses_by_temperature(model, TensorSamples(features.float(), labels), 64)
+        return losses_reply(msg, [1e9 * loss for loss in reversed(said)] if client_id == liar else said, len(labels))
+
+    return app
+
+
+def test_losses_of_the_clients_are_those_of_all_samples_and_one_client_does_not_choose_the_temperature() -> None:
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    strategy = strategy_for("fed3r")
+    strategy.start(grid(CLIENTS.app()))
+    head = strategy.heads["fed3r"]
+    clients = {outcome.client: outcome.num_examples for outcome in strategy.outcomes}
+    request = TrainingRequest(strategy.num_classes, tune="probe")
+    everything = TensorSamples(CLIENTS.features.float(), CLIENTS.labels)
+    central = losses_by_temperature(TunedModel(head, tune="probe"), everything, 4096)
+
+    losses, answers = training_losses(grid(losing_app()), request, head, clients)
+
+    assert losses == pytest.approx(list(central), rel=1e-6) and not answers.failures
+    assert 8 * 33 * 8 < answers.bytes_up < 9 * (33 * 8 + 200)
+    losses, answers = training_losses(grid(losing_app(liar=5)), request, head, clients)
+    assert list(answers.failures) == [5] and "the others agree" in answers.failures[5]
+    assert best_temperature(losses) == pytest.approx(best_temperature(central), rel=0.5)
+    with pytest.raises(TooFewClients, match="0 of 9 clients measured losses by temperature, 2 are needed"):
+        training_losses(grid(CLIENTS.app()), request, head, clients, min_clients=2)

@@ -11,12 +11,12 @@ import torch
 from flwr.app import Context, Message
 
 from fedstats_app import client_app
-from fedstats_app.fedmezo.measures import best_temperature, losses_by_temperature
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.probe_rate import probe_rate, probe_step, typical_steps
 from fedstats_app.training.samples import TensorSamples
+from fedstats_app.training.temperature import best_temperature, losses_by_temperature
 from tests.server.test_training_stage import client_features, interrupted
 from tests.support.simulation import central, read_json, rounds, simulate, site_folder
 
@@ -65,12 +65,11 @@ def test_nodes_forget_the_question_and_nobody_is_asked_about_what_is_given(tmp_p
     sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20) for seed, name in enumerate("ab")]
     configs = [{"data-path": site, "state-dir": str(tmp_path / f"s{n}")} for n, site in enumerate(sites)]
     folder = simulate(tmp_path, node_configs=configs, app=app, **{**FOUND, "method": "fedncm"})
-    assert asked.count("train.mezo") == 8  # about the start and about the end, and each is forgotten
-    assert not list(tmp_path.glob("s?/mezo-*"))
+    assert asked.count("train.losses") == 4  # about the start and about the end
     assert rounds(folder, "fedncm-probe")[0]["num_failed"] == 0
     asked.clear()
     simulate(tmp_path / "given", node_configs=configs, app=app, **{**FIXED, "method": "fedncm"})
-    assert "train.mezo" not in asked
+    assert "train.losses" not in asked
 
 
 def test_the_start_is_kept_where_the_clients_loss_did_not_fall(tmp_path: Path) -> None:
@@ -82,11 +81,8 @@ def test_the_start_is_kept_where_the_clients_loss_did_not_fall(tmp_path: Path) -
     (start, _), (kept, _) = (read_head(folder / "heads" / f"{name}.safetensors") for name in ("fed3r", "fed3r-probe"))
     torch.testing.assert_close(kept.weight * entry["start_temperature"], start.weight)
     lines = rounds(folder, "fed3r-probe")
-    assert (
-        lines[-1]["bytes_catch_up"] > 0
-        and sum(line["bytes_up"] + line["bytes_down"] + line["bytes_catch_up"] for line in lines)
-        == entry["bytes"] - entry["start_bytes"]
-    )
+    assert lines[-1]["bytes_down"] > lines[-2]["bytes_down"]  # the question about the end goes down too
+    assert sum(line["bytes_up"] + line["bytes_down"] for line in lines) == entry["bytes"] - entry["start_bytes"]
     last = simulate(tmp_path / "last", **{**FOUND, "learning_rate": 1.0, "num_server_rounds": 3, "keep": "last"})
     entry = read_json(last, "results.json")["training"]["fed3r-probe"]
     assert entry["kept_round"] is None and entry["accuracy"] != entry["start_accuracy"]

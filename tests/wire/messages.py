@@ -82,6 +82,10 @@ KINDS: dict[str, Kind] = {
         "head.x",
     ),
     "train": _request(training_content, training.read_training_task, "proximal-mu", *ARRAYS),
+    "losses reply": _reply(
+        lambda: training.losses_reply(ASKED, [0.5 + n for n in range(33)], 7),
+        lambda reply: training.read_losses_reply(reply, 7),
+    ),
     "personalise": _request(
         lambda: personal.personal_content(REQUEST, ARRAYS, SHARED, EVERY),
         personal.read_personal_task,

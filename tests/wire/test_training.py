@@ -18,8 +18,10 @@ from fedstats_app.wire.training import (
     EvaluationCounts,
     TrainingMetrics,
     check_training_reply,
+    losses_reply,
     model_evaluation_reply,
     nothing_to_train_reply,
+    read_losses_reply,
     read_model_evaluation_reply,
     read_training_task,
     training_reply,
@@ -108,3 +110,39 @@ def test_evaluation_counts_add_up_and_travel() -> None:
     message.content["metrics"]["num-correct"] = 6
     with pytest.raises(RejectedReply, match="num-correct: must be a whole number from 0 to 5, got 6"):
         read_model_evaluation_reply(message)
+
+
+def losses(**changes: object) -> Message:
+    made = losses_reply(instruction(RecordDict(), "train.losses"), [0.5 + n for n in range(33)], 7)
+    if "by_temperature" in changes:
+        made.content["losses"] = to_record({"by-temperature": torch.tensor(changes["by_temperature"]).double()})
+    if "num_examples" in changes:
+        made.content["metrics"]["num-examples"] = changes["num_examples"]
+    return made
+
+
+def test_losses_survive_the_journey() -> None:
+    assert read_losses_reply(losses(), 7).losses == tuple(0.5 + n for n in range(33))
+    nothing = nothing_to_train_reply(instruction(RecordDict(), "train.losses"))
+    assert read_losses_reply(nothing, 0).losses == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        ({"num_examples": 6}, 7),
+        ({}, 8),
+        ({}, 0),
+        ({"by_temperature": [0.5] * 32}, 7),
+        ({"by_temperature": [0.5] * 34}, 7),
+        ({"by_temperature": [0.5] * 32 + [-1e-9]}, 7),
+        ({"by_temperature": [0.5] * 32 + [math.nan]}, 7),
+        ({"by_temperature": [0.5] * 32 + [math.inf]}, 7),
+        ({"by_temperature": [0.5] * 32 + [1.1e30]}, 7),
+    ],
+)
+def test_losses_that_cannot_be_are_rejected(changes: dict[str, object], known: int) -> None:
+    with pytest.raises(RejectedReply):
+        read_losses_reply(losses(**changes), known)
+    with pytest.raises(RejectedReply):
+        read_losses_reply(nothing_to_train_reply(instruction(RecordDict(), "train.losses")), 7)

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord
 
-from fedstats_app.fedmezo.measures import best_temperature
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.server.training.probe_start import asked_losses, divided, found_options
+from fedstats_app.server.training.probe_start import divided, found_options
 from fedstats_app.server.training.session import Session
 from fedstats_app.server.training.training import Training
 from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
@@ -22,11 +21,12 @@ from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.strategies.update_limits import UpdateLimits
 from fedstats_app.training.model import TunedModel
+from fedstats_app.training.temperature import best_temperature
 from fedstats_app.training.training_options import OptimizerOptions
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import EvaluationCounts
 
-_COSTS = ("bytes_up", "bytes_down", "bytes_catch_up")
+_COSTS = ("bytes_up", "bytes_down")
 
 
 class GradientTraining(Training):
@@ -58,7 +58,7 @@ class GradientTraining(Training):
         if checkpoint is not None:
             temperature, self._start_loss = (checkpoint.metadata[key] for key in ("temperature", "start_loss"))
         elif self.on_features and not session.made and session.tuning.temperature == "auto":
-            losses, asked = asked_losses(session, session.head.head)
+            losses, asked = self.losses_of(session.head.head)
             temperature, self._start_loss = best_temperature(losses), min(losses)
             session.progress.say(
                 f"{session.name}: the head's logits are divided by {temperature:.4g}, where the clients' loss is least"
@@ -95,7 +95,7 @@ class GradientTraining(Training):
         """
         session, last = self.session, self.rounds[-1]
         try:
-            losses, asked = asked_losses(session, self.model.to_head(session.head.head.present))
+            losses, asked = self.losses_of(self.model.to_head(session.head.head.present))
         except TooFewClients as error:
             self.notes.append(f"whether the clients' loss fell is not known: {error}")
             return

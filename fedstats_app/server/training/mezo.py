@@ -14,7 +14,7 @@ from fedstats_app.fedmezo.mezo_options import FedMeZOOptions
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.evaluation import sum_evaluations
-from fedstats_app.grid.mezo_exchange import Asked, together
+from fedstats_app.grid.mezo_exchange import Asked
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.server.training.session import Session
 from fedstats_app.server.training.training import Training
@@ -22,6 +22,7 @@ from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO, MezoRound
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.request import TrainingRequest, Tune
+from fedstats_app.training.temperature import best_temperature
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
 from fedstats_app.wire.reading import to_values
@@ -106,22 +107,27 @@ class MezoTraining(Training):
 
     def _begin(self) -> None:
         """Find temperature and learning rate if they are to be found, keep the start, record it as round 0."""
-        session, say, asked = self.session, self.session.progress.say, []
+        session, say, asked, passes = self.session, self.session.progress.say, Asked(), 0
+        answers = None
         temperature = 1.0 if session.made else self.options.temperature
         if temperature == "auto":
-            temperature, answers = self.strategy.measure_temperature(session.grid)
-            asked.append((1, answers))
+            losses, answers = self.losses_of(session.head.head)
+            temperature = best_temperature(losses)
+            passes = sum(one.num_examples for one in answers.of.values())
             say(f"{session.name}: the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
         self.start_temperature = temperature
         if temperature != 1.0:
             self._take_start({key: tensor / temperature for key, tensor in self.start_tensors.items()})
         if self.strategy.learning_rate is None:
-            asked.append((1 + 2 * CURVATURE_DIRECTIONS, self.strategy.measure_learning_rate(session.grid)))
+            asked = self.strategy.measure_learning_rate(session.grid)
+            passes += (1 + 2 * CURVATURE_DIRECTIONS) * sum(one.num_examples for one in asked.of.values())
             say(f"{session.name}: fedmezo@learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
         found = {_RATE: self.strategy.learning_rate, _TEMPERATURE: temperature}
         self.files.save_start({**to_values(self.setup), **found}, self.start_tensors)
-        passes = sum(times * sum(one.num_examples for one in answers.of.values()) for times, answers in asked)
-        self._record(0, together([answers for _, answers in asked]), passes)
+        if answers is not None:
+            asked.add_bytes(answers)
+            asked.failures = {**answers.failures, **asked.failures}
+        self._record(0, asked, passes)
 
     def _resumed(self) -> bool:
         """Take the training that was interrupted up as its log has it; return whether it had begun."""

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedstats_app.grid.evaluation import evaluate_on_clients
-from fedstats_app.heads import Calibration, HeadScores
+from fedstats_app.grid.asking import Answers
+from fedstats_app.grid.evaluation import evaluate_on_clients, training_losses
+from fedstats_app.heads import Calibration, HeadScores, LinearHead
 from fedstats_app.report.communication import forward_passes, mezo_bytes, training_bytes
 from fedstats_app.report.method_result import QUALITY, ClientAccuracy, quality
 from fedstats_app.report.rounds import RoundRecord
@@ -17,8 +18,9 @@ from fedstats_app.server.training.session import Session
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.training.evaluation import evaluate, head_logits, score_head
 from fedstats_app.training.model import TunedModel
+from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire import StatisticsRequest
-from fedstats_app.wire.training import EvaluationCounts
+from fedstats_app.wire.training import EvaluationCounts, TrainingLosses
 
 # A plateau is left by a better accuracy than this; less is what single test samples do.
 MIN_IMPROVEMENT = 1e-4
@@ -83,6 +85,18 @@ class Training(ABC):
     @abstractmethod
     def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
         """Return how the model of a round does on what clients hold out, and why some did not say."""
+
+    def losses_of(self, head: LinearHead) -> tuple[list[float], Answers[TrainingLosses]]:
+        """Return the clients' mean loss on their training samples, by temperature, and what asking cost.
+
+        Raises
+        ------
+        TooFewClients
+            If too few clients answer.
+        """
+        session = self.session
+        request = replace(session.request, tune="probe", options=LocalOptions())
+        return training_losses(session.grid, request, head, session.clients, session.min_clients)
 
     def announce(self, num_parameters: int) -> None:
         """Say what is trained, for how long and on what."""
