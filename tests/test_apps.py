@@ -114,9 +114,9 @@ def test_which_method_to_take_is_said_on_the_screen_in_the_results_and_in_the_ca
 
 
 def test_the_folder_has_what_a_method_scores_at_other_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    curves = {"fedncm": [CurvePoint("0", 1000, 0.25), CurvePoint("1", 9000, 0.5)]}
-    monkeypatch.setattr(closed_form, "_curves", lambda *_: curves)
-    folder = simulate(tmp_path, method="fedncm")
+    curves = {"fedroot": [CurvePoint("0", 1000, 0.25), CurvePoint("1", 9000, 0.5)]}
+    monkeypatch.setattr(closed_form, "curve_points", lambda *_, **__: curves["fedroot"])
+    folder = simulate(tmp_path, method="fedroot,fed3r")
     found = {
         name: [CurvePoint.from_json(one) for one in curve]
         for name, curve in read_json(folder, "results.json")["curve"].items()

@@ -11,11 +11,10 @@ from flwr.app import Context, Message
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.site import Site, head_dim
 from fedstats_app.privacy import LARGEST_LOSS, loss_above_floor, mean_loss_above_floor, named_samples
-from fedstats_app.training.evaluation import evaluate
+from fedstats_app.training.evaluation import evaluate, losses_by_temperature
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, SelectedSamples
-from fedstats_app.training.temperature import losses_by_temperature
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.training import (
     EvaluationCounts,

@@ -221,17 +221,14 @@ class ConfiguredMethod:
 
         With few features it has the same bits whatever the number of torch's threads.
         """
-        with one_thread() if statistics.feature_dim <= FEW_FEATURES else contextlib.nullcontext():
-            return self._solve(statistics)
-
-    def _solve(self, statistics: StatisticsSum) -> LinearHead:
-        if not self.keeps_rows or self.method.complete is not None:
-            return self.method.solve(self.sums(statistics), self.options)
-        if not self.method.needs.gram:
-            return self.method.solve(statistics.rows(), self.options)
         from fedstats_app.statistics import ClientStatistics
 
-        return self.method.solve(ClientStatistics(statistics.rows(), statistics.summed().gram), self.options)
+        with one_thread() if statistics.feature_dim <= FEW_FEATURES else contextlib.nullcontext():
+            if not self.keeps_rows or self.method.complete is not None:
+                return self.method.solve(self.sums(statistics), self.options)
+            if not self.method.needs.gram:
+                return self.method.solve(statistics.rows(), self.options)
+            return self.method.solve(ClientStatistics(statistics.rows(), statistics.summed().gram), self.options)
 
     def sums(self, statistics: StatisticsSum) -> FeatureStatistics:
         """Return the sums of statistics that cover the specification, completed where the method does that."""

@@ -23,8 +23,8 @@ from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import Phases, State, read_state
 from fedstats_app.report.statistics_file import STATISTICS_FILE, forget_accumulated, load_statistics, save_statistics
 from fedstats_app.report.tables import results_table
-from fedstats_app.server.accumulator import Asked
-from fedstats_app.server.asking import ask, solved_heads, statistics_strategy
+from fedstats_app.server.accumulator import Accumulator, Asked
+from fedstats_app.server.asking import evaluate_fn, noted, on_reply, seconds_of_pass, solved_heads
 from fedstats_app.server.influence import measured_clients
 from fedstats_app.server.machine import give_back_memory
 from fedstats_app.server.pictures import drawing, save_examples
@@ -47,9 +47,39 @@ class ClosedForm:
         if config.run.resume and folder.read_results():
             forget_accumulated(folder.path)
             return read_state(folder.path, _kept_statistics(folder.path) if needed else None)
-        strategy, phases = statistics_strategy(run), Phases(lambda: progress.seconds)
+        strategy, phases = run.statistics_strategy(), Phases(lambda: progress.seconds)
         phases.end("preparation")
-        asked = ask(run, strategy)
+        clients, options, simulated = run.federation.hosts, config.run, run.federation.simulated
+        has_curve = run.test_set is not None and not config.federation.extend
+        asked = noted(strategy, len(run.class_names), run.backbone.feature_dim, curve=has_curve)
+        run.extension.apply(strategy, run.class_names)
+        folder.forget_clients()
+        if options.save_client_statistics:
+            run.extension.take_over_clients(folder.path, progress.say)
+        accumulator = Accumulator(folder.path, strategy, asked, options)
+        if options.resume and accumulator.take_up(clients):
+            for outcome in strategy.outcomes:
+                folder.append_client(outcome.to_json())
+            progress.say(f"going on after {len(strategy.outcomes)} of {len(clients)} clients")
+        progress.say(f"asking {len(clients.keys() - strategy.answered)} clients for the statistics of their features")
+        run.grid.reply_bytes = strategy.expected_reply_bytes
+        expected = seconds_of_pass(config, run.backbone) if simulated else 0.0
+        with progress.doing("statistics", strategy.num_rounds, expected=expected) as step:
+            strategy.on_reply = on_reply(
+                strategy,
+                asked,
+                folder,
+                class_names=run.class_names,
+                total=len(clients),
+                keep_labels=simulated,
+                keep_each=options.save_client_statistics,
+                keep=accumulator.keep,
+                progress=progress,
+                step=step,
+            )
+            masked = options.mask_absent
+            evaluate = evaluate_fn(strategy, asked, run.test_set, mask_absent=masked, progress=progress, step=step)
+            strategy.start(run.grid, evaluate_fn=evaluate)
         give_back_memory()
         collected = strategy.collection.collected(run.class_names, folder.run_id)
         if config.run.save_statistics:
@@ -60,7 +90,7 @@ class ClosedForm:
         _save_heads(folder, run.metadata, strategy, NO_SCORES)
         give_back_memory()
         with progress.doing("evaluating"):
-            scores = score(run, strategy)
+            scores = score(strategy, run.grid, run.test_set, run.holdout, progress, mask_absent=masked)
             results = [method_result(strategy, name, scores) for name in strategy.heads]
         to_take = [one for one in results if not is_experiment(strategy.methods()[one.method])]
         advice = advise(to_take, scores.num_examples, chance=scores.chance)
@@ -78,7 +108,12 @@ class ClosedForm:
             )
             matrices = {name: matrix.matrix.numpy() for name, matrix in scores.confusion.items()}
             draw((), label_counts=_label_counts(asked), confusion_matrices=matrices, curves={})
-            curves = _curves(run, strategy, asked, scores)
+            curves: dict[str, list[CurvePoint]] = {}
+            ranked = first_of(FEDROOT, strategy.methods())
+            if asked.curve is not None and run.test_set is not None and ranked in scores.heads:
+                own, curve = scores.heads[ranked], asked.curve
+                points = curve_points(strategy, ranked, curve, run.test_set, own, mask_absent=masked, progress=progress)
+                curves = {ranked: points} if points else {}
             draw(results, label_counts=None, confusion_matrices={}, curves=curves)
             give_back_memory()
             with progress.doing("measuring what each client changes"):
@@ -115,19 +150,9 @@ class ClosedForm:
         progress.say(f"done after {progress.elapsed}")
         if config.run.plots and run.test_set is not None:
             shown = _head_to_take(results, advice)
-            save_examples(folder.path, run.test_set, shown, solved_heads(strategy), config.run.mask_absent)
+            save_examples(folder.path, run.test_set, shown, solved_heads(strategy), masked)
         # Later stages build on what the folder says, whether the run was interrupted or not.
         return read_state(folder.path, collected if needed else None)
-
-
-def _curves(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores) -> dict[str, list[CurvePoint]]:
-    """FedRoot's accuracy at other ranks, by method; empty if it cannot be computed."""
-    name = first_of(FEDROOT, strategy.methods())
-    if asked.curve is None or run.test_set is None or name not in scores.heads:
-        return {}
-    mask, own = run.config.run.mask_absent, scores.heads[name]
-    points = curve_points(strategy, name, asked.curve, run.test_set, own, mask_absent=mask, progress=run.progress)
-    return {name: points} if points else {}
 
 
 def _of_clients(strategy: StatisticsStrategy, federation: Federation) -> dict[str, object]:

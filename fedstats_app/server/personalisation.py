@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.grid.progress import in_words
 from fedstats_app.personal.approaches import run_approach
 from fedstats_app.personal.personal_options import PersonalOptions
@@ -12,7 +13,6 @@ from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
 from fedstats_app.report.tables import approach_name, personal_table
-from fedstats_app.server.asking import statistics_strategy
 from fedstats_app.server.machine import TRAINING_PASSES, expected_seconds
 from fedstats_app.server.run import Run
 
@@ -26,12 +26,26 @@ class Personalisation:
     def run(self, run: Run, state: State) -> State:
         """Run the approaches that the run folder does not have yet, and show all of them beside each other."""
         options, progress = run.config.personal, run.progress
-        session = _session(run, state)
+        if state.statistics is None:
+            raise ValueError("personal models need the statistics of the first stage")
+        session = PersonalSession(
+            options=options,
+            grid=run.grid,
+            clients=run.trainable(state),
+            asked=run.statistics_strategy().request,
+            heads=state.heads,
+            statistics=state.statistics,
+            methods=run.config.configured_methods,
+            training=run.training_request(),
+            backbone=run.backbone.module,
+            progress=progress,
+        )
         progress.say(f"personalise {options.personalise} on {len(session.clients)} clients, after {progress.elapsed}")
         finished = {approach: _finished(run.folder, approach) for approach in options.approaches}
         left = [approach for approach, made in finished.items() if not made]
         results: dict[str, PersonalResult] = {}
-        with progress.doing("personal models", _work(options, left), expected=_announced(run, session, left)) as step:
+        expected = _announced(session, left, run.backbone, simulated=run.federation.simulated)
+        with progress.doing("personal models", _work(options, left), expected=expected) as step:
             for number, (approach, made) in enumerate(finished.items(), start=1):
                 text = f"personal models, {approach} ({number} of {len(finished)})"
                 step.at(step.done, text, within=_work(options, [approach]))
@@ -67,37 +81,18 @@ def _work(options: PersonalOptions, approaches: Sequence[str]) -> int:
     return sum(TRAINING_PASSES * options.epochs(approach) + 1 for approach in approaches)
 
 
-def _announced(run: Run, session: PersonalSession, approaches: Sequence[str]) -> float:
+def _announced(session: PersonalSession, approaches: Sequence[str], backbone: Backbone, *, simulated: bool) -> float:
     """Say what clients will train, how often and about how long; return that in seconds, 0 where nobody can say."""
-    epochs = {one: run.config.personal.epochs(one) for one in approaches if run.config.personal.epochs(one)}
+    epochs = {one: session.options.epochs(one) for one in approaches if session.options.epochs(one)}
     if not epochs:
         return 0.0
     head = session.start.head.weight
     size = sum(parameter.numel() for parameter in session.backbone.parameters()) + head.numel() + len(head)
-    seconds = expected_seconds(
-        run.backbone, session.clients, _work(run.config.personal, approaches), simulated=run.federation.simulated
-    )
+    seconds = expected_seconds(backbone, session.clients, _work(session.options, approaches), simulated=simulated)
     trained = ", ".join(f"{one} {number}" for one, number in epochs.items())
     guess = f"; about {in_words(seconds)} at the speed of the server's machine" if seconds else ""
-    run.progress.say(
+    session.progress.say(
         f"{len(session.clients)} clients train the whole network, {size:,} parameters, on "
         f"{sum(session.clients.values()):,} samples in all; epochs: {trained}{guess}"
     )
     return seconds
-
-
-def _session(run: Run, state: State) -> PersonalSession:
-    if state.statistics is None:
-        raise ValueError("personal models need the statistics of the first stage")
-    return PersonalSession(
-        options=run.config.personal,
-        grid=run.grid,
-        clients=run.trainable(state),
-        asked=statistics_strategy(run).request,
-        heads=state.heads,
-        statistics=state.statistics,
-        methods=run.config.configured_methods,
-        training=run.training_request(),
-        backbone=run.backbone.module,
-        progress=run.progress,
-    )

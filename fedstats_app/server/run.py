@@ -28,10 +28,12 @@ from fedstats_app.report.state import State
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
 from fedstats_app.server.machine import warmed_up
-from fedstats_app.server.start_heads import head_of_file, label_word_head
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.statistics.share_caps import ShareCaps
+from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.request import TrainingRequest
+from fedstats_app.wire import Limits
 
 OWN_DATA = "each node's own data"
 # With which it is judged how many classes nodes may bring, before the backbone is loaded.
@@ -115,6 +117,24 @@ class Run:
             if number and client in federation.hosts and client not in federation.statistics_only
         }
 
+    def statistics_strategy(self) -> StatisticsStrategy:
+        """Return the strategy that serves all methods of the run."""
+        config = self.config
+        return StatisticsStrategy(
+            len(self.class_names),
+            tuple(config.configured_methods.values()),
+            feature_dim=self.backbone.feature_dim,
+            min_clients=min(config.federation.min_clients, len(self.federation.hosts)),
+            fraction_train=config.federation.fraction_train,
+            seed=config.run.seed,
+            wire_dtype=config.federation.wire_dtype,
+            backbone_fingerprint=self.backbone.fingerprint,
+            class_names=self.sent_names,
+            holdout=self.holdout,
+            limits=Limits(self.feature_norm.bound, config.federation.max_client_samples),
+            caps=ShareCaps(config.federation.max_class_share, config.federation.max_client_share),
+        )
+
     def training_request(self) -> TrainingRequest:
         """Return what every client that trains is told, whatever trains what."""
         tuning = self.config.tuning
@@ -189,10 +209,13 @@ def prepare(
     own_names = training_set(config.data).class_names if simulated else federation.class_names
     class_names = extension.with_earlier_classes(own_names)
     _check_classes(config, len(class_names), backbone.feature_dim)
-    if config.trainer and "label-words" in config.start_heads:
-        label_word_head(config.tuning.words, backbone, class_names)  # words that do not suit are an error now
-    if config.trainer and config.tuning.start_head_file:
-        head_of_file(Path(config.tuning.start_head_file).expanduser(), backbone, class_names)  # likewise
+    if config.trainer:
+        from fedstats_app.server.start_heads import head_of_file, label_word_head
+
+        if "label-words" in config.start_heads:
+            label_word_head(config.tuning.words, backbone, class_names)  # words that do not suit are an error now
+        if config.tuning.start_head_file:
+            head_of_file(Path(config.tuning.start_head_file).expanduser(), backbone, class_names)  # likewise
     reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache), read_threads=options.read_threads)
     test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader, progress)
     clients = ClientGrid(
@@ -217,7 +240,20 @@ def prepare(
         test_set=test_set,
         progress=progress,
     )
-    _write_config(run)
+    record = run_record(
+        run.config.to_run_config(),
+        data_name,
+        backbone,
+        class_names,
+        clients=len(federation.hosts),
+        supernodes=supernodes,
+    )
+    if simulated and config.partition.by_column:
+        record["client_names"] = client_names(config.data, config.partition, config.run.seed)
+    if config.run.resume:
+        for difference in check_same_run(folder.path, record):
+            progress.say(f"results may differ in rounding from those of an uninterrupted run: {difference}")
+    folder.write_config(record)
     return run
 
 
@@ -290,22 +326,3 @@ def _say_data(config: AppConfig, federation: Federation, test: Dataset | None, p
     values = train.columns.get(config.partition.partition_column, ()) if config.partition.by_column else ()
     of = f" of {listed(sorted({str(value) for value in values}))}" if len(values) else ""
     progress.say(f"data: {config.partition.partitioner}{of} makes {clients_in_words(parts, train.kind)}")
-
-
-def _write_config(run: Run) -> None:
-    """Write down everything that is used; of a run that goes on it must be what it was."""
-    hosts = run.federation.hosts
-    record = run_record(
-        run.config.to_run_config(),
-        run.data_name,
-        run.backbone,
-        run.class_names,
-        clients=len(hosts),
-        supernodes=len(set(hosts.values())),
-    )
-    if run.federation.simulated and run.config.partition.by_column:
-        record["client_names"] = client_names(run.config.data, run.config.partition, run.config.run.seed)
-    if run.config.run.resume:
-        for difference in check_same_run(run.folder.path, record):
-            run.progress.say(f"results may differ in rounding from those of an uninterrupted run: {difference}")
-    run.folder.write_config(record)

@@ -12,12 +12,14 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.data.subset import flipped, with_mirror_images
+from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.evaluation import evaluate_on_clients
+from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores
 from fedstats_app.report.communication import Sizes, uplink_formula
 from fedstats_app.report.method_result import ClientAccuracy, MethodResult, quality
 from fedstats_app.server.asking import solved_heads
-from fedstats_app.server.run import Run
+from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import FeatureStatistics
@@ -83,14 +85,21 @@ class Scores:
         }
 
 
-def score(run: Run, strategy: StatisticsStrategy) -> Scores:
-    """Evaluate the heads of a finished strategy."""
-    test_set, progress = run.test_set, run.progress
+def score(
+    strategy: StatisticsStrategy,
+    grid: ClientGrid,
+    test_set: ServerTestSet | None,
+    holdout: float,
+    progress: Progress,
+    *,
+    mask_absent: bool,
+) -> Scores:
+    """Evaluate the heads of a finished strategy, without a test set on what clients hold out."""
     if test_set is None:
-        share = f"{100 * run.holdout:.0f}%"
+        share = f"{100 * holdout:.0f}%"
         progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
         merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
-        found = evaluate_on_clients(run.grid, strategy.request, strategy.indexed_heads, merged)
+        found = evaluate_on_clients(grid, strategy.request, strategy.indexed_heads, merged)
         fitted = {name: one.calibration.fit() for name, one in found.heads.items()}
         scores = Scores("clients", found.heads, found.accuracies, found.examples, found.failures, fitted)
         if not scores.num_examples:
@@ -98,7 +107,7 @@ def score(run: Run, strategy: StatisticsStrategy) -> Scores:
         return scores
     progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
     heads = solved_heads(strategy)
-    scored, fitted = test_set.score(heads, mask_absent=run.config.run.mask_absent)
+    scored, fitted = test_set.score(heads, mask_absent=mask_absent)
     return Scores("server", scored, calibrations=fitted, num_unreadable=test_set.num_unreadable)
 
 

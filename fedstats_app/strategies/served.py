@@ -151,15 +151,15 @@ class ServedMethods:
         for total in totals.values():
             if total.keeps_rows:
                 total.rows()  # stacked once, before several look at them
-        jobs = [functools.partial(self._solved, *one) for one in totals.items()]
-        few = all(total.feature_dim <= FEW_FEATURES for total in totals.values())
-        for name, head, seconds in beside_each_other(jobs) if few else [job() for job in jobs]:
-            self.heads[name], self.solve_seconds[name] = head, seconds
-
-    def _solved(self, name: str, total: StatisticsSum) -> tuple[str, LinearHead, float]:
-        started = time.perf_counter()
-        head = self._methods[name].solve(total)
-        return name, head, time.perf_counter() - started
+        jobs = {name: functools.partial(self._methods[name].solve, total) for name, total in totals.items()}
+        if len(jobs) > 1 and all(total.feature_dim <= FEW_FEATURES for total in totals.values()):
+            timed = beside_each_other([functools.partial(_timed, job) for job in jobs.values()])
+            for name, (head, seconds) in zip(jobs, timed, strict=True):
+                self.heads[name], self.solve_seconds[name] = head, seconds
+            return
+        for name, job in jobs.items():
+            started = time.perf_counter()
+            self.heads[name], self.solve_seconds[name] = job(), time.perf_counter() - started
 
     def _arrays(self) -> ArrayRecord:
         """Return the head as ``weight`` and ``bias``, with the method's name in front if there are several."""
@@ -169,3 +169,8 @@ class ServedMethods:
             arrays[f"{prefix}weight"] = to_array(head.weight)
             arrays[f"{prefix}bias"] = to_array(head.bias)
         return ArrayRecord(arrays)
+
+
+def _timed(solve: Callable[[], LinearHead]) -> tuple[LinearHead, float]:
+    started = time.perf_counter()
+    return solve(), time.perf_counter() - started

@@ -20,9 +20,10 @@ from fedstats_app.fedmezo.measures import curvatures
 from fedstats_app.fedmezo.perturbation import Perturbation
 from fedstats_app.heads import LinearHead, solve_ncm
 from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.training.evaluation import losses_by_temperature
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.temperature import best_temperature, losses_by_temperature
+from fedstats_app.training.temperature import best_temperature
 from research.baselines.dist_mezo import Sends, Travelled, federated_mezo
 from research.benchmarks.features import config_of, features_of
 from research.benchmarks.lines import parser_of

@@ -24,11 +24,12 @@ from fedstats_app.data.clients import training_set
 from fedstats_app.data.loading import unlabelled_texts
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_ncm, solve_ridge
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
+from fedstats_app.training.evaluation import losses_by_temperature
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.probe_rate import probe_rate, probe_step, typical_steps
 from fedstats_app.training.samples import TensorSamples, batch_order
 from fedstats_app.training.start_heads import random_head
-from fedstats_app.training.temperature import best_temperature, losses_by_temperature
+from fedstats_app.training.temperature import best_temperature
 from research.benchmarks.features import Features, config_of, features_of, settings_of
 from research.benchmarks.lines import experiments_of, mean_and_half, run
 

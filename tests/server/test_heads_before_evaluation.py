@@ -13,7 +13,7 @@ from tests.support.simulation import Killed, killed
 
 
 def test_heads_are_on_disk_before_anybody_evaluates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(*_: Any) -> None:
+    def die(*_: Any, **__: Any) -> None:
         raise Killed
 
     monkeypatch.setattr(closed_form, "score", die)

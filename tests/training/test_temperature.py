@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedstats_app.training.evaluation import losses_by_temperature
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.temperature import TEMPERATURES, best_temperature, losses_by_temperature
+from fedstats_app.training.temperature import TEMPERATURES, best_temperature
 from tests.fedmezo.test_measures import problem
 
 
