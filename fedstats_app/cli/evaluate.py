@@ -14,13 +14,14 @@ from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.progress import counted, told
 from fedstats_app.cli.sample_files import readable, tell_unreadable
-from fedstats_app.cli.text import WIDTH, percent, printable, table
+from fedstats_app.cli.text import WIDTH, printable, table
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.clients import data_spec
 from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, MarginHistograms, margin_bins
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.method_result import wilson_interval
+from fedstats_app.report.text_columns import percent
 from fedstats_app.storage.files import to_json
 
 # Scores of so many images are in memory at a time.

@@ -12,11 +12,12 @@ from fedstats_app.cli.classifier import calibration_note, head_note, load_classi
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.progress import counted, told
 from fedstats_app.cli.sample_files import find_samples, readable, refuse_absent, tell_unreadable
-from fedstats_app.cli.text import WIDTH, percent, printable
+from fedstats_app.cli.text import WIDTH, printable
 from fedstats_app.data import Dataset
 from fedstats_app.data.loading import unlabelled_texts
 from fedstats_app.grid.progress import Progress
 from fedstats_app.report.classifier import Classifier
+from fedstats_app.report.text_columns import percent
 from fedstats_app.storage.files import to_json
 
 # So many samples at a time, so that results appear early; in memory there is one image and a batch of small ones.

@@ -30,8 +30,3 @@ def paragraph(text: str, *, first: str = "", rest: str = "") -> str:
     return textwrap.fill(
         text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )
-
-
-def percent(share: float) -> str:
-    """Write a share as a percentage; "-" for none (NaN)."""
-    return "-" if share != share else f"{100 * share:.2f} %"

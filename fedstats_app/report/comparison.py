@@ -11,7 +11,7 @@ from typing import Any
 
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name, method_order
-from fedstats_app.report import sections
+from fedstats_app.report import view
 from fedstats_app.report.page import render
 from fedstats_app.report.plots.accuracy import CostPoint, accuracy_figure
 from fedstats_app.report.plots.style import plot_style, png_bytes
@@ -210,7 +210,7 @@ def _table(runs: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
 
 def _differences(runs: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
     """Return every setting that is not the same in all runs, with its value in each."""
-    found: list[Mapping[str, str]] = [dict(sections.settings(run)) for run in runs]
+    found: list[Mapping[str, str]] = [dict(view.settings(run)) for run in runs]
     keys = dict.fromkeys(key for one in found for key in one)
     rows = [(key, [one.get(key, "-") for one in found]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]

@@ -6,16 +6,19 @@ Markdown behind a block of YAML, as the Hugging Face hub reads it, so that the f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedstats_app.backbones.licences import Licence
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import Needs, display_name, head_parts, is_method, record_of
 from fedstats_app.report.head_file import SUFFIX, read_head
-from fedstats_app.report.text_columns import bytes_with_unit, percent
+from fedstats_app.report.templates import TEMPLATES
+from fedstats_app.report.text_columns import area, bytes_with_unit, percent
+from fedstats_app.report.view import MethodView
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file
 
@@ -69,303 +72,134 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
     str
         The card's text.
     """
-    card = _Card(heads, results)
-    parts = [
-        card.front_matter(),
-        card.introduction(),
-        card.how_to_use(),
-        card.data(),
-        card.training(),
-        card.evaluation(),
-        card.choice(),
-        card.calibration(),
-        card.privacy(),
-        card.licence(),
-        card.limits(),
-    ]
-    return "\n".join(part for part in parts if part)
-
-
-@dataclass(frozen=True)
-class _Card:
-    """The parts of a card, and what several of them tell."""
-
-    heads: Mapping[str, Mapping[str, str]]
-    results: Mapping[str, Any]
-
-    @property
-    def first(self) -> Mapping[str, str]:
-        """The metadata of one head, for what is the same in all."""
-        return next(iter(self.heads.values()))
-
-    @property
-    def kind(self) -> str:
-        """What is classified, "image" or "text"."""
-        return self.first.get("sample-kind", "image")
-
-    @property
-    def classes(self) -> list[str]:
-        """Names of all classes."""
-        names: list[str] = json.loads(self.first.get("class-names", "[]"))
-        return names
-
-    @property
-    def scores(self) -> dict[str, Mapping[str, Any]]:
-        """What the results say of every head; nothing of one that they do not name."""
-        found = {**self.results.get("methods", {}), **self.results.get("training", {})}
-        return {name: found.get(name, {}) for name in self.heads}
-
-    @property
-    def best(self) -> str:
-        """The most accurate head."""
-        return max(self.heads, key=lambda name: self.scores[name].get("accuracy") or -1.0)
-
-    @property
-    def evaluated_on(self) -> str:
-        """On which samples the scores are, in words."""
-        number = self.results.get("num_test_examples", 0)
-        if not number:
-            return "nothing: no test data were there"
-        if self.results.get("evaluated_on") == "clients":
-            return f"{number} {self.kind}s that clients kept for it"
-        return f"{number} test {self.kind}s of the server"
-
-    def front_matter(self) -> str:
-        """Return the YAML that the hub reads."""
-        data, task = without_folders(self.first.get("dataset", "")), f"{self.kind}-classification"
-        lines = [
-            "library_name: fedstats-app",
-            f"pipeline_tag: {task}",
-            "tags:",
-            *(f"- {tag}" for tag in ("federated-learning", "flower", task, "training-free")),
-        ]
-        if data.startswith("hub:"):
-            lines += ["datasets:", f"- {json.dumps(data.removeprefix('hub:'))}"]
-        entries: list[str] = []
-        for name, score in self.scores.items():
-            if (accuracy := score.get("accuracy")) is not None:
-                # JSON is YAML, and quotes whatever a name may hold.
-                entry = {
-                    "task": {"type": task},
-                    "dataset": {"name": f"{data}: {self.evaluated_on}", "type": data.removeprefix("hub:")},
-                    "metrics": [{"type": "accuracy", "value": round(accuracy, 6)}],
-                }
-                entries += [f"- name: {json.dumps(name)}", f"  results: {json.dumps([entry])}"]
-        return "\n".join(["---", *lines, *(["model-index:"] if entries else []), *entries, "---", ""])
-
-    def introduction(self) -> str:
-        """Return what the heads are, and their classes."""
-        listed = ", ".join(_text(name) for name in self.classes[:_CLASSES_LISTED])
-        more = f" and {len(self.classes) - _CLASSES_LISTED} more" if len(self.classes) > _CLASSES_LISTED else ""
-        kind, size, clients = self.kind, self.first.get("input-size", "?"), self.first.get("num-clients", "?")
-        network = _text(without_folders(self.first.get("backbone", "?")))
-        seen = f"at {size} x {size} pixels" if kind == "image" else f"which reads up to {size} tokens of a text"
-        features = self.first.get("backbone-features", "")
-        taken = f" The features are {_text(features)}." if features else ""
-        if arguments := self.first.get("backbone-arguments", ""):
-            taken += f" The network was built with `{_text(arguments)}`."
-        return f"""# {kind.capitalize()} classifier of {len(self.classes)} classes, from federated statistics
-
-Linear heads on the features of a pre-trained network, `{network}`, {seen}.{taken}
-{clients} clients sent statistics of the features of their {kind}s, and no {kind}; the server solved for the heads in
-closed form.
-
-Classes: {listed}{more}.
-"""
-
-    def how_to_use(self) -> str:
-        """Return an example with the most accurate head."""
-        given, argument = {
-            "image": ('"picture.png"', "picture.png"),
-            "text": ('"a text"', '--text "a text"'),
-        }[self.kind]
-        return f"""## How to use it
-
-```python
-import fedstats_app
-classifier = fedstats_app.load("/path/to/the/run/folder", {self.best!r})
-print(classifier.top({given}, k=3))
-```
-
-Or in a shell: `fedstats predict /path/to/the/run/folder {argument}`. The run folder is the one that holds `heads`. The
-network's weights are not in it; their fingerprint is, and other weights are refused.
-"""
-
-    def data(self) -> str:
-        """Return what it was made from."""
-        unreadable = self.results.get("num_unreadable", 0)
-        left_out = f" {unreadable} more could not be read and were left out." if unreadable else ""
-        merged = self.results.get("num_clients_merged", self.first.get("num-clients", "?"))
-        asked = self.results.get("num_clients_asked", "?")
-        data, samples = _text(without_folders(self.first.get("dataset", "?"))), self.first.get("num-examples", "?")
-        removed = f" Then {_text(self.results['removed'])} was removed." if "removed" in self.results else ""
-        return f"""## Data
-
-`{data}`: {samples} labelled {self.kind}s for training, of {merged} clients; {asked} were asked.{left_out}{removed}
-"""
-
-    def training(self) -> str:
-        """Return how each head was made, by whose paper, and with which versions."""
-        # Of a training, results.json has the bytes up and down, its start's included.
-        sent = {name: score.get("wire_bytes", score.get("bytes")) for name, score in self.scores.items()}
-        rows = [
-            (
-                f"`{name}`",
-                _text(_title(name)),
-                _text(metadata.get("regulariser", "")) or "none",
-                metadata.get("num-clients", "?"),
-                _bytes(sent[name]),
-            )
-            for name, metadata in self.heads.items()
-        ]
-        table = _table(("head", "method", "regulariser", "clients", "sent by all clients"), rows)
-        counted = "Bytes are as sent, as in the run's table; 1 MB is 10^6 bytes."
-        if self.results.get("training"):
-            counted += " Those of a trained head are up and down, with its start's."
-        versions = json.loads(self.first.get("versions", "{}"))
-        made = ", ".join(f"{library} {version}" for library, version in versions.items() if version != "not installed")
-        seed = f"Seed {self.first.get('seed', '?')}. {made or 'Versions were not recorded'}."
-        trained = self.results.get("training", {})
-        notes = [
-            f"- `{name}`: {_text(note)}.\n" for name in self.heads for note in trained.get(name, {}).get("notes", [])
-        ]
-        listed = f"\n{''.join(notes)}" if notes else ""
-        return f"## Training\n\n{table}\n{counted}\n\n{_papers(self.heads)}{seed}\n{listed}"
-
-    def evaluation(self) -> str:
-        """Return how good the predictions are: of every head, and by class of the most accurate one."""
-        rows = [
-            (
-                f"`{name}`",
-                percent(score.get("accuracy"), 2),
-                _interval(score.get("accuracy_interval")),
-                percent(score.get("macro_accuracy"), 2),
-                percent(score.get("macro_f1"), 2),
-                _area(score.get("macro_auroc")),
-            )
-            for name, score in self.scores.items()
-        ]
-        headings = ("head", "accuracy", "95% interval", "balanced accuracy", "macro F1", "macro AUROC")
-        return (
-            f"## Evaluation\n\nOn {self.evaluated_on}.\n\n{_table(headings, rows)}{self._by_class()}{self._by_client()}"
+    first = next(iter(heads.values()))
+    found = {**results.get("methods", {}), **results.get("training", {})}
+    # Nothing is known of a head that the results do not name.
+    scores: dict[str, Mapping[str, Any]] = {name: found.get(name, {}) for name in heads}
+    best = max(heads, key=lambda name: scores[name].get("accuracy") or -1.0)
+    kind, data = first.get("sample-kind", "image"), without_folders(first.get("dataset", "?"))
+    classes: list[str] = json.loads(first.get("class-names", "[]"))
+    evaluated_on, trained = _evaluated_on(results, kind), results.get("training", {})
+    versions = json.loads(first.get("versions", "{}")).items()
+    fitted = {name: score.get("calibration") for name, score in scores.items()}
+    return (
+        _environment()
+        .get_template("card.md")
+        .render(
+            kind=kind,
+            data=data,
+            index=[(name, _index_entry(score, kind, data, evaluated_on)) for name, score in _evaluated(scores)],
+            classes=classes,
+            listed=_CLASSES_LISTED,
+            network=_plain(without_folders(first.get("backbone", "?"))),
+            input_size=first.get("input-size", "?"),
+            features=first.get("backbone-features", ""),
+            arguments=first.get("backbone-arguments", ""),
+            clients=first.get("num-clients", "?"),
+            heads=[MethodView.of(name, score) for name, score in scores.items()],
+            best=MethodView.of(best, scores[best]),
+            samples=first.get("num-examples", "?"),
+            merged=results.get("num_clients_merged", first.get("num-clients", "?")),
+            asked=results.get("num_clients_asked", "?"),
+            unreadable=results.get("num_unreadable", 0),
+            removed=results.get("removed", ""),
+            regularisers={name: metadata.get("regulariser", "") for name, metadata in heads.items()},
+            numbers={name: metadata.get("num-clients", "?") for name, metadata in heads.items()},
+            trained=trained,
+            papers=_papers(heads),
+            seed=first.get("seed", "?"),
+            versions=", ".join(f"{library} {version}" for library, version in versions if version != "not installed"),
+            notes=[(name, note) for name in heads for note in trained.get(name, {}).get("notes", [])],
+            evaluated_on=evaluated_on,
+            by_class=_by_class(scores[best], classes),
+            by_client=scores[best].get("client_accuracy"),
+            advice=(results.get("advice") or {}).get("text", []),
+            curves=[(display_name(name), curve) for name, curve in results.get("curve", {}).items()],
+            calibrations=list(fitted.items()),
+            interpolated=not all(one.get("exact") for one in fitted.values() if one),
+            disclosed=[(name, _disclosed(name, metadata, trained)) for name, metadata in heads.items()],
+            on_clients=results.get("evaluated_on") == "clients",
+            licence=_licence(first),
         )
-
-    def _by_class(self) -> str:
-        """Return the numbers of each class with the most accurate head, if it has them and classes are not too many."""
-        score = self.scores[self.best]
-        columns = [score.get(f"per_class_{name}") or [] for name in ("accuracy", "specificity", "f1", "auroc")]
-        if not all(columns) or len(self.classes) > _CLASSES_LISTED:
-            return ""
-        *shares, areas = columns
-        texts = [[percent(share, 2) for share in column] for column in shares]
-        rows = list(zip(map(_text, self.classes), *texts, map(_area, areas), strict=True))
-        table = _table(("class", "sensitivity", "specificity", "F1", "AUROC"), rows)
-        return f"\nThe classes, with `{self.best}`:\n\n{table}"
-
-    def _by_client(self) -> str:
-        """Return how the most accurate head's accuracy differs between clients, where they evaluated."""
-        spread = self.scores[self.best].get("client_accuracy")
-        if not spread:
-            return ""
-        low, mean, high = (percent(spread[name], 2) for name in ("minimum", "mean", "maximum"))
-        return f"\nBy client, accuracies of `{self.best}` go from {low} to {high}; their mean is {mean}.\n"
-
-    def choice(self) -> str:
-        """Return which method to take, and what methods score at other ranks; nothing where the run says neither."""
-        advice: Sequence[str] = (self.results.get("advice") or {}).get("text", [])
-        parts = ["".join(f"- {line}\n" for line in advice)] if advice else []
-        for name, curve in self.results.get("curve", {}).items():
-            rows = [(one["rank"], _bytes(one["wire_bytes"]), percent(one["accuracy"], 2)) for one in curve]
-            parts.append(
-                f"{display_name(name)} at other ranks:\n\n{_table(('rank', 'sent by all clients', 'accuracy'), rows)}"
-            )
-        return "\n".join(["## Which method\n\nBytes are those that all clients sent.\n", *parts]) if parts else ""
-
-    def calibration(self) -> str:
-        """Return what the temperatures do."""
-        kind = self.kind
-        rows = [(f"`{name}`", *_calibrated(score.get("calibration"))) for name, score in self.scores.items()]
-        table = _table(("head", "temperature", "negative log-likelihood", "expected calibration error"), rows)
-        fitted = [score["calibration"] for score in self.scores.values() if score.get("calibration")]
-        near = ""
-        if not all(one.get("exact") for one in fitted):
-            near = (
-                "Where clients evaluated, or the network was tuned, the calibration error after it is interpolated,\n"
-                "to about 0.004; `fedstats evaluate` counts it exactly.\n"
-            )
-        return f"""## Calibration
-
-Scores divided by the temperature, then a softmax, give the probabilities. The temperature was chosen on the {kind}s of
-the evaluation themselves: one number, which changes no prediction, but the errors after it are a little too good.
-{near}
-{table}"""
-
-    def privacy(self) -> str:
-        """Return what left each site."""
-        kind, lines = self.kind, []
-        for name, metadata in self.heads.items():
-            method = metadata.get("method", name)
-            if is_method(method):
-                lines.append(f"- `{name}`: every client sent {_sent(record_of(method).needs)}.")
-                continue
-            # Runs of versions that did not write it down lack it.
-            sent = self.results.get("training", {}).get(name, {}).get("sent") or "what `disclosure.jsonl` lists"
-            lines.append(f"- `{name}`: besides the statistics of its start, clients sent {sent}.")
-        if self.results.get("evaluated_on") == "clients":
-            lines.append(
-                "- Evaluation: every client sent how often it saw which class taken for which, histograms of the "
-                f"scores' margins by class, and sums over its {kind}s of how sure the heads were."
-            )
-        listed = "\n".join(lines)
-        return f"""## Privacy
-
-{kind.capitalize()}s stayed where they were. What left each site:
-
-{listed}
-
-These are exact statistics, without noise: no differential privacy is claimed. The mean of a single {kind} is that
-{kind}'s features, so they say most about classes with few {kind}s at a site. How many bytes each client sent stands in
-`clients.jsonl` of the run folder.
-"""
-
-    def licence(self) -> str:
-        """Return the licence of the backbone's weights, and what to heed; nothing where the head does not say."""
-        if "backbone-licence" not in self.first:
-            return ""
-        said = json.loads(self.first["backbone-licence"])
-        licence = Licence(said["name"], said["source"], tuple(said["terms"]))
-        source = f" (according to {_text(licence.source)})" if licence.source else ""
-        warnings = "".join(f"- **{_text(warning)}**\n" for warning in licence.warnings)
-        weights = f"The weights of `{_text(without_folders(self.first.get('backbone', '?')))}`"
-        return f"""## Licence of the backbone
-
-{weights}, without which a head is of no use: {_text(licence.name)}{source}.
-{warnings}"""
-
-    def limits(self) -> str:
-        """Return what it cannot do."""
-        kind = self.kind
-        return f"""## Limits
-
-- Every {kind} gets one of the {len(self.classes)} classes, also one of none of them; a low probability is no alarm.
-- {kind.capitalize()}s unlike those it was made from and evaluated on can score worse, with probabilities that are off.
-- The licences of the network's weights and of the data apply to what is made from them.
-"""
+    )
 
 
-def _calibrated(fitted: Mapping[str, float] | None) -> tuple[str, ...]:
-    if fitted is None:
-        return "not calibrated", "-", "-"
-    changes = (f"{fitted[f'{what}_before']:.3f} -> {fitted[f'{what}_after']:.3f}" for what in ("nll", "ece"))
-    return f"{fitted['temperature']:.4g}", *changes
+def _environment() -> Environment:
+    made = Environment(
+        loader=DictLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # Markdown; names that people chose go through `plain`
+    )
+    made.filters["plain"] = _plain
+    made.globals.update(percent=percent, area=area, bytes_with_unit=bytes_with_unit, row=_row)
+    return made
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _plain(value: str) -> str:
+    """Keep names that people chose from ending a table's cell, a line or a code span."""
+    return "".join(" " if character in "|`\n\r" else character for character in value)
+
+
+def _evaluated(scores: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    return ((name, score) for name, score in scores.items() if score.get("accuracy") is not None)
+
+
+def _evaluated_on(results: Mapping[str, Any], kind: str) -> str:
+    """Return on which samples the scores are, in words."""
+    number = results.get("num_test_examples", 0)
+    if not number:
+        return "nothing: no test data were there"
+    if results.get("evaluated_on") == "clients":
+        return f"{number} {kind}s that clients kept for it"
+    return f"{number} test {kind}s of the server"
+
+
+def _index_entry(score: Mapping[str, Any], kind: str, data: str, evaluated_on: str) -> dict[str, Any]:
+    """Return what the hub's model index says of a head; JSON is YAML, and quotes whatever a name may hold."""
+    return {
+        "task": {"type": f"{kind}-classification"},
+        "dataset": {"name": f"{data}: {evaluated_on}", "type": data.removeprefix("hub:")},
+        "metrics": [{"type": "accuracy", "value": round(score["accuracy"], 6)}],
+    }
+
+
+def _by_class(score: Mapping[str, Any], classes: Sequence[str]) -> list[tuple[str, tuple[float | None, ...], float]]:
+    """Return the numbers of each class, where the results have them and classes are not too many."""
+    columns = [score.get(f"per_class_{name}") or [] for name in ("accuracy", "specificity", "f1", "auroc")]
+    if not all(columns) or len(classes) > _CLASSES_LISTED:
+        return []
+    return [(name, shares, auroc) for name, *shares, auroc in zip(classes, *columns, strict=True)]  # type: ignore[misc]
+
+
+def _disclosed(name: str, metadata: Mapping[str, str], trained: Mapping[str, Any]) -> str:
+    """Return what every client sent for a head."""
+    method = metadata.get("method", name)
+    if is_method(method):
+        return f"every client sent {_sent(record_of(method).needs)}"
+    # Runs of versions that did not write it down lack it.
+    sent = trained.get(name, {}).get("sent") or "what `disclosure.jsonl` lists"
+    return f"besides the statistics of its start, clients sent {sent}"
+
+
+def _licence(metadata: Mapping[str, str]) -> Licence | None:
+    if "backbone-licence" not in metadata:
+        return None
+    said = json.loads(metadata["backbone-licence"])
+    return Licence(said["name"], said["source"], tuple(said["terms"]))
 
 
 def _papers(heads: Iterable[str]) -> str:
-    """Return the paper of every method that is one of ours, as a sentence."""
+    """Return the paper of every method that is one of ours, separated by semicolons."""
     methods = (head_parts(name)[0] for name in heads)
     records = {record.name: record for record in (record_of(name) for name in methods if is_method(name))}
-    papers = "; ".join(f"{record.display_name}, {record.paper}" for record in records.values())
-    return f"Papers: {papers}. " if papers else ""
+    return "; ".join(f"{record.display_name}, {record.paper}" for record in records.values())
 
 
 def _sent(needs: Needs) -> str:
@@ -375,31 +209,3 @@ def _sent(needs: Needs) -> str:
     if needs.scatter:
         more = ", and the largest directions of the scatter within its classes"
     return f"for each of its classes the number of samples and {sums}{more}"
-
-
-def _title(name: str) -> str:
-    """Spell out a head's name: the method's, and what was trained behind it."""
-    method, stage = head_parts(name)
-    return display_name(method) + (f", then {stage}" if stage else "")
-
-
-def _bytes(number: int | None) -> str:
-    return "-" if number is None else bytes_with_unit(number)
-
-
-def _interval(bounds: Sequence[float] | None) -> str:
-    return "-" if bounds is None else " to ".join(percent(bound, 2) for bound in bounds)
-
-
-def _area(area: float | None) -> str:
-    return "-" if area is None else f"{area:.4f}"
-
-
-def _text(value: str) -> str:
-    """Keep names that people chose from ending a table's cell, a line or a code span."""
-    return "".join(" " if character in "|`\n\r" else character for character in value)
-
-
-def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

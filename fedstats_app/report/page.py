@@ -11,11 +11,11 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedstats_app import __version__
 from fedstats_app.methods import display_name
-from fedstats_app.report import sections
+from fedstats_app.report import view
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.report.sections import SHOWN_AT_ONCE, Share
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import bytes_with_unit, duration, interval_text, percent
+from fedstats_app.report.view import SHOWN_AT_ONCE, Share
 from fedstats_app.report.wording import facts, summary, warnings
 from fedstats_app.storage.files import write_atomically
 
@@ -52,17 +52,17 @@ def write_report(folder: Path, page: Path | None = None) -> Path:
 def report(run: RunRecord) -> str:
     """Return a run's page as HTML that needs no other file and no network."""
     shown = {
-        "methods": sections.method_rows(run),
-        "classes": sections.class_shares(run),
-        "confused": sections.confused(run),
-        "outcomes": sections.outcome_rows(run),
-        "left_out": sections.left_out(run),
-        "sites": sections.site_shares(run),
-        "trainings": sections.training_rows(run),
-        "personal": sections.personal_rows(run),
-        "phases": sections.phases(run),
-        "disclosed": sections.disclosed(run),
-        "settings": sections.settings(run),
+        "methods": view.method_views(run),
+        "classes": view.class_shares(run),
+        "confused": view.confused(run),
+        "outcomes": view.outcome_rows(run),
+        "left_out": view.left_out(run),
+        "sites": view.site_shares(run),
+        "trainings": view.training_rows(run),
+        "personal": view.personal_rows(run),
+        "phases": view.phases(run),
+        "disclosed": view.disclosed(run),
+        "settings": view.settings(run),
     }
     return render(
         "run.html",
@@ -75,9 +75,9 @@ def report(run: RunRecord) -> str:
         sections=[(place, name) for place, name, content in _NAVIGATION if shown[content]],
         advised=run.title_of(run.advised),
         advice=(run.results.get("advice") or {}).get("text", []),
-        figures=sections.figures(run),
+        figures=view.figures(run),
         pictures=any(one.pictures for one in run.examples),
-        environment=sections.environment(run),
+        environment=view.environment(run),
         **shown,
     )
 

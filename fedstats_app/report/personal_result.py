@@ -7,6 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from fedstats_app.methods import display_name
+
+_NAMES = {
+    "local-only": "local training only",
+    "one-shot": "FedCGS one-shot",
+    "one-shot-sum": "FedCGS one-shot, eq. 12",
+    "fedavg": "FedAvg",
+    "fedavg-ft": "FedAvg, fine-tuned",
+    "fedproto": "FedProto",
+}
+
 
 @dataclass(frozen=True)
 class PersonalResult:
@@ -107,3 +118,11 @@ class PersonalResult:
         costs = {name: entry[name] for name in ("bytes_down", "bytes_up", "forward_passes", "seconds")}
         notes = tuple(entry["notes"])
         return cls(approach, correct, num_test, by_client("failures"), **costs, mixing=by_client("mixing"), notes=notes)
+
+
+def approach_name(approach: str) -> str:
+    """Spell an approach for people: "closed form, Fed3R" for `closed-form-fed3r`; an unknown name stays as it is."""
+    for prefix, words in (("global-", "global head, "), ("closed-form-", "closed form, ")):
+        if approach.startswith(prefix):
+            return words + display_name(approach.removeprefix(prefix))
+    return _NAMES.get(approach, approach)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from fedstats_app.methods import display_name
 from fedstats_app.report.method_result import MethodResult
-from fedstats_app.report.personal_result import PersonalResult
-from fedstats_app.report.text_columns import GAP, WIDTH, aligned, bytes_with_unit, cut, ruled, three_figures, widths_of
+from fedstats_app.report.personal_result import PersonalResult, approach_name
+from fedstats_app.report.text_columns import GAP, WIDTH, aligned, cut, ruled, three_figures, widths_of
 from fedstats_app.report.training_record import TrainingResult, decline, random_head_training
+from fedstats_app.report.view import MethodView
 
 _METHOD_HEADINGS = (
     "method",
@@ -46,14 +46,6 @@ _PERSONAL_HEADINGS = (
     "passes",
     "seconds",
 )
-_NAMES = {
-    "local-only": "local training only",
-    "one-shot": "FedCGS one-shot",
-    "one-shot-sum": "FedCGS one-shot, eq. 12",
-    "fedavg": "FedAvg",
-    "fedavg-ft": "FedAvg, fine-tuned",
-    "fedproto": "FedProto",
-}
 _LONGEST_APPROACH = 26
 
 
@@ -89,16 +81,9 @@ def results_table(rows: Sequence[MethodResult], num_sent: int | None = None) -> 
 
 
 def _method_cells(row: MethodResult, num_sent: int) -> tuple[str, ...]:
-    return (
-        display_name(row.method),
-        *("-" if share is None else f"{100 * share:.2f}" for share in (row.accuracy, row.macro_accuracy, row.macro_f1)),
-        "-" if num_sent == 0 else bytes_with_unit(row.wire_bytes / num_sent),
-        three_figures(row.wire_bytes / 1e6),
-        f"{row.solve_seconds:.2f}",
-        "-" if row.ridge_effective is None else f"{row.ridge_effective:.3g}",
-        "-" if row.condition_number is None else f"{row.condition_number:.1e}",
-        row.regulariser or "-",
-    )
+    one = MethodView.of(row.method, row.to_json(), num_sent)
+    shares = (share.removesuffix(" %") for share in (one.accuracy, one.balanced, one.f1))
+    return (one.title, *shares, one.each, one.megabytes, one.solve, one.ridge, one.condition, one.regulariser)
 
 
 def _method_lines(numbers: Sequence[str], texts: Sequence[str], widths: Sequence[int]) -> list[str]:
@@ -197,14 +182,6 @@ def _group_line(widths: Sequence[int], groups: Sequence[tuple[int, int, str]]) -
     for first, after, name in groups:
         line = line.ljust(ends[first]) + f" {name} ".center(ends[after] - ends[first] - len(GAP), "-")
     return line
-
-
-def approach_name(approach: str) -> str:
-    """Spell an approach for people: "closed form, Fed3R" for `closed-form-fed3r`; an unknown name stays as it is."""
-    for prefix, words in (("global-", "global head, "), ("closed-form-", "closed form, ")):
-        if approach.startswith(prefix):
-            return words + display_name(approach.removeprefix(prefix))
-    return _NAMES.get(approach, approach)
 
 
 def personal_table(results: Sequence[PersonalResult]) -> str:

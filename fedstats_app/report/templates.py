@@ -1,4 +1,4 @@
-"""The pages as Jinja templates, in Python strings since a bundle carries no `.html`. They import nothing."""
+"""Pages and card as Jinja templates, in Python strings since a bundle carries no `.html`. They import nothing."""
 
 # The look: light and dark, desk and phone, screen and paper. Colours are those of the figures.
 STYLE = """
@@ -158,7 +158,7 @@ PARTS = """
 <span class="track" aria-hidden="true">
 <i class="range" style="left:{{ place(one.low, low) }}%;width:{{ place(one.high, low) - place(one.low, low) }}%"></i>
 <i class="point" style="left:{{ place(one.share, low) }}%"></i></span>
-<span class="value">{{ percent(one.share) }}<small>
+<span class="value">{{ percent(one.share, 1) }}<small>
 {%- if one.number %}{{ interval_text((one.low, one.high)) }}{% endif %}</small></span>
 </div>
 {% endfor %}
@@ -225,12 +225,12 @@ bytes.</p>
 <th class="left minor">regulariser</th></tr></thead>
 <tbody>{% for row in methods %}
 <tr{% if row.advised %} class="advised"{% endif %}>
-<td class="left nowrap"><i class="dot" style="background:{{ parts.ink(row.colour) }}"></i>{{ row.name }}
+<td class="left nowrap"><i class="dot" style="background:{{ parts.ink(row.colour) }}"></i>{{ row.title }}
 {%- if row.advised %} <span class="badge good">take this</span>{% endif %}</td>
-<td class="nowrap">{{ row.accuracy }}{% if row.interval %}<br><small>{{ row.interval }}</small>{% endif %}</td>
+<td class="nowrap">{{ row.accuracy }}{% if row.interval != "-" %}<br><small>{{ row.interval }}</small>{% endif %}</td>
 <td class="minor nowrap">{{ row.balanced }}</td><td class="minor nowrap">{{ row.f1 }}</td>
 <td class="minor">{{ row.auroc }}</td><td class="minor nowrap">{{ row.each }}</td><td class="nowrap">{{ row.all }}</td>
-<td class="minor nowrap">{{ row.solve }}</td><td class="left minor"><small>{{ row.regulariser }}</small></td></tr>
+<td class="minor nowrap">{{ row.solve }} s</td><td class="left minor"><small>{{ row.regulariser }}</small></td></tr>
 {% endfor %}</tbody></table></div>
 {% for line in advice %}<p>{{ line }}</p>{% endfor %}
 {{ parts.figure(figures.methods, "accuracy against megabytes", "") }}
@@ -342,7 +342,7 @@ the mean of one {{ run.kind }} is that {{ run.kind }}'s features, and counts tel
 <pre>fedstats predict {{ run.name }}{% if run.advised %} --method {{ run.advised }}{% endif %}
  {{ "picture.png" if run.kind == "image" else '--text "a text"' }}</pre>
 <pre>import fedstats_app
-classifier = fedstats_app.load("{{ run.name }}", "{{ run.advised or methods[0].name|lower }}")
+classifier = fedstats_app.load("{{ run.name }}", "{{ run.advised or methods[0].name }}")
 print(classifier.predict({{ '"picture.png"' if run.kind == "image" else '"a text"' }}))</pre>
 {% if run.exports_to_onnx %}<p>As one ONNX file, which predicts without torch:</p>
 <pre>fedstats export {{ run.name }} --onnx{% if run.advised %} --method {{ run.advised }}{% endif %}</pre>
@@ -414,4 +414,188 @@ COMPARISON = """
 </html>
 """
 
-TEMPLATES = {"style.css": STYLE, "parts.html": PARTS, "run.html": RUN, "comparison.html": COMPARISON}
+CARD = """
+---
+library_name: fedstats-app
+pipeline_tag: {{ kind }}-classification
+tags:
+- federated-learning
+- flower
+- {{ kind }}-classification
+- training-free
+{% if data.startswith("hub:") %}
+datasets:
+- {{ data.removeprefix("hub:")|tojson }}
+{% endif %}
+{% if index %}
+model-index:
+{% for name, entry in index %}
+- name: {{ name|tojson }}
+  results: {{ [entry]|tojson }}
+{% endfor %}
+{% endif %}
+---
+
+# {{ kind|capitalize }} classifier of {{ classes|length }} classes, from federated statistics
+
+Linear heads on the features of a pre-trained network, `{{ network }}`,
+{{ "at %s x %s pixels" % (input_size, input_size) if kind == "image"
+   else "which reads up to %s tokens of a text" % input_size }}.
+{%- if features %} The features are {{ features|plain }}.{% endif %}
+{%- if arguments %} The network was built with `{{ arguments|plain }}`.{% endif %}
+
+{{ clients }} clients sent statistics of the features of their {{ kind }}s, and no {{ kind }}; the server solved for the
+heads in closed form.
+
+Classes: {{ classes[:listed]|map("plain")|join(", ") }}
+{%- if classes|length > listed %} and {{ classes|length - listed }} more{% endif %}.
+
+## How to use it
+
+```python
+import fedstats_app
+classifier = fedstats_app.load("/path/to/the/run/folder", {{ best.name.__repr__() }})
+print(classifier.top({{ '"picture.png"' if kind == "image" else '"a text"' }}, k=3))
+```
+
+Or in a shell: `fedstats predict /path/to/the/run/folder {{ "picture.png" if kind == "image" else '--text "a text"' }}`.
+The run folder is the one that holds `heads`. The network's weights are not in it; their fingerprint is, and other
+weights are refused.
+
+## Data
+
+`{{ data|plain }}`: {{ samples }} labelled {{ kind }}s for training, of {{ merged }} clients; {{ asked }} were asked.
+{%- if unreadable %} {{ unreadable }} more could not be read and were left out.{% endif %}
+{%- if removed %} Then {{ removed|plain }} was removed.{% endif %}
+
+
+## Training
+
+| head | method | regulariser | clients | sent by all clients |
+| --- | --- | --- | --- | --- |
+{% for head in heads %}
+{{ row("`%s`" % head.name, head.title|plain, regularisers[head.name]|plain or "none", numbers[head.name], head.all) }}
+{% endfor %}
+
+Bytes are as sent, as in the run's table; 1 MB is 10^6 bytes.
+{%- if trained %} Those of a trained head are up and down, with its start's.{% endif %}
+
+
+{% if papers %}Papers: {{ papers }}. {% endif %}Seed {{ seed }}. {{ versions or "Versions were not recorded" }}.
+{% for name, note in notes %}
+{% if loop.first %}
+
+{% endif %}
+- `{{ name }}`: {{ note|plain }}.
+{% endfor %}
+
+## Evaluation
+
+On {{ evaluated_on }}.
+
+| head | accuracy | 95% interval | balanced accuracy | macro F1 | macro AUROC |
+| --- | --- | --- | --- | --- | --- |
+{% for head in heads %}
+{{ row("`%s`" % head.name, head.accuracy, head.interval, head.balanced, head.f1, head.auroc) }}
+{% endfor %}
+{% if by_class %}
+
+The classes, with `{{ best.name }}`:
+
+| class | sensitivity | specificity | F1 | AUROC |
+| --- | --- | --- | --- | --- |
+{% for name, shares, auroc in by_class %}
+| {{ name|plain }} |{% for share in shares %} {{ percent(share, 1) }} |{% endfor %} {{ area(auroc) }} |
+{% endfor %}
+{% endif %}
+{% if by_client %}
+
+By client, accuracies of `{{ best.name }}` go from {{ percent(by_client.minimum) }} to {{ percent(by_client.maximum) }};
+their mean is {{ percent(by_client.mean) }}.
+{% endif %}
+{% if advice or curves %}
+
+## Which method
+
+Bytes are those that all clients sent.
+{% for line in advice %}
+{% if loop.first %}
+
+{% endif %}
+- {{ line }}
+{% endfor %}
+{% for title, points in curves %}
+
+{{ title }} at other ranks:
+
+| rank | sent by all clients | accuracy |
+| --- | --- | --- |
+{% for one in points %}
+| {{ one.rank }} | {{ bytes_with_unit(one.wire_bytes) }} | {{ percent(one.accuracy) }} |
+{% endfor %}
+{% endfor %}
+{% endif %}
+
+## Calibration
+
+Scores divided by the temperature, then a softmax, give the probabilities. The temperature was chosen on the {{ kind }}s
+of the evaluation themselves: one number, which changes no prediction, but the errors after it are a little too good.
+{% if interpolated %}
+Where clients evaluated, or the network was tuned, the calibration error after it is interpolated, to about 0.004;
+`fedstats evaluate` counts it exactly.
+{% endif %}
+
+| head | temperature | negative log-likelihood | expected calibration error |
+| --- | --- | --- | --- |
+{% for name, fitted in calibrations %}
+{% if fitted %}
+{% set likelihood = "%.3f -> %.3f" % (fitted.nll_before, fitted.nll_after) %}
+{% set error = "%.3f -> %.3f" % (fitted.ece_before, fitted.ece_after) %}
+{{ row("`%s`" % name, "%.4g" % fitted.temperature, likelihood, error) }}
+{% else %}
+| `{{ name }}` | not calibrated | - | - |
+{% endif %}
+{% endfor %}
+
+## Privacy
+
+{{ kind|capitalize }}s stayed where they were. What left each site:
+
+{% for name, sent in disclosed %}
+- `{{ name }}`: {{ sent }}.
+{% endfor %}
+{% if on_clients %}
+- Evaluation: every client sent how often it saw which class taken for which, histograms of the scores' margins by
+  class, and sums over its {{ kind }}s of how sure the heads were.
+{% endif %}
+
+These are exact statistics, without noise: no differential privacy is claimed. The mean of a single {{ kind }} is that
+{{ kind }}'s features, so they say most about classes with few {{ kind }}s at a site. How many bytes each client sent
+stands in `clients.jsonl` of the run folder.
+{% if licence %}
+
+## Licence of the backbone
+
+The weights of `{{ network }}`, without which a head is of no use: {{ licence.name|plain }}
+{%- if licence.source %} (according to {{ licence.source|plain }}){% endif %}.
+{% for warning in licence.warnings %}
+- **{{ warning|plain }}**
+{% endfor %}
+{% endif %}
+
+## Limits
+
+- Every {{ kind }} gets one of the {{ classes|length }} classes, also one of none of them; a low probability is no
+  alarm.
+- {{ kind|capitalize }}s unlike those it was made from and evaluated on can score worse, with probabilities that are
+  off.
+- The licences of the network's weights and of the data apply to what is made from them.
+"""
+
+TEMPLATES = {
+    "style.css": STYLE,
+    "parts.html": PARTS,
+    "run.html": RUN,
+    "comparison.html": COMPARISON,
+    "card.md": CARD.removeprefix("\n"),
+}

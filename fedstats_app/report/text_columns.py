@@ -51,14 +51,19 @@ def bytes_with_unit(number: float) -> str:
     return f"{three_figures(number / 1e3)} KB"
 
 
-def percent(share: float | None, digits: int = 1) -> str:
-    """Write a share, 0 to 1, as a percentage; "-" for none."""
-    return "-" if share is None else f"{100 * share:.{digits}f} %"
+def percent(share: float | None, digits: int = 2) -> str:
+    """Write a share, 0 to 1, as a percentage, of few samples with fewer digits; "-" for none and for NaN."""
+    return "-" if share is None or share != share else f"{100 * share:.{digits}f} %"
 
 
 def interval_text(bounds: Sequence[float] | None) -> str:
     """Write an interval of shares as per cent, without the sign: 83.8 to 86.9; "" for none."""
     return "" if bounds is None else f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
+
+
+def area(value: float | None) -> str:
+    """Write an area under a curve, 0 to 1; "-" for none."""
+    return "-" if value is None else f"{value:.4f}"
 
 
 def size(number: float) -> str:

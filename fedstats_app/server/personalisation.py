@@ -9,10 +9,10 @@ from fedstats_app.grid.progress import in_words
 from fedstats_app.personal.approaches import run_approach
 from fedstats_app.personal.personal_options import PersonalOptions
 from fedstats_app.personal.session import PersonalSession
-from fedstats_app.report.personal_result import PersonalResult
+from fedstats_app.report.personal_result import PersonalResult, approach_name
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
-from fedstats_app.report.tables import approach_name, personal_table
+from fedstats_app.report.tables import personal_table
 from fedstats_app.server.machine import TRAINING_PASSES, expected_seconds
 from fedstats_app.server.run import Run
 

@@ -22,7 +22,6 @@ from torch import Tensor
 from fedstats_app.data.clients import partitions
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
-from fedstats_app.report.communication import Sizes, formula_bytes
 from fedstats_app.report.plots.accuracy import CostPoint
 from fedstats_app.training.training_options import LocalOptions
 from research.baselines import (
@@ -40,6 +39,7 @@ from research.baselines.mlp_head import federated_average, mlp_head
 from research.benchmarks.advice import candidates_of
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, mean_and_half, run
+from research.formulas import TableSizes, formula_bytes
 
 # CCVR's paper draws some hundreds to two thousand of each class.
 PER_CLASS = 500
@@ -87,7 +87,7 @@ class _Simulation:
             if len(part)
         }
         rows = sum(len(torch.unique(labels)) for _, labels in self.clients.values())
-        self.sizes = Sizes(
+        self.sizes = TableSizes(
             rows=rows, clients=len(self.clients), classes=data.num_classes, feature_dim=data.train.shape[1]
         )
         self.accuracy: dict[str, float] = {}

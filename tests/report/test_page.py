@@ -13,7 +13,7 @@ import pytest
 from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.report.page import report, write_report
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.report.sections import class_shares, site_shares
+from fedstats_app.report.view import class_shares, site_shares
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines, to_json_with_digest
 from tests.report.conftest import PRIVATE
 
@@ -60,7 +60,7 @@ def test_every_run_has_one_with_all_its_parts(server_run: Path) -> None:
     for name in ("FedNCM", "Fed3R", "FedCOF", "FedCGS", "FedRoot"):
         assert name in page.words
     for entry in results["methods"].values():
-        assert f"{100 * entry['accuracy']:.1f} %" in page.words
+        assert f"{100 * entry['accuracy']:.2f} %" in page.words
         assert "{:.1f} to {:.1f}".format(*(100 * bound for bound in entry["accuracy_interval"])) in page.words
     for heading in ("Classes", "Most confused", "Sites", "Training from the heads", "Time", "What left the sites"):
         assert heading in page.words
@@ -196,7 +196,7 @@ def test_a_training_that_made_a_head_worse_is_a_warning(copied: Path) -> None:
             line["accuracy"] = start if line["round"] == 0 else end
         (copied / "rounds.jsonl").write_text("".join(to_json_with_digest(one, indent=None) + "\n" for one in lines))
         page = Tags(write_report(copied).read_text(encoding="utf-8"))
-        assert ("Training made Fed3R, probe worse: from 90.0 % to 40.0 %" in page.words) == is_worse
+        assert ("Training made Fed3R, probe worse: from 90.00 % to 40.00 %" in page.words) == is_worse
 
 
 def test_runs_of_earlier_versions_have_a_page(copied: Path) -> None:

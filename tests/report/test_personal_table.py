@@ -2,8 +2,8 @@
 
 import re
 
-from fedstats_app.report.personal_result import PersonalResult
-from fedstats_app.report.tables import approach_name, personal_table
+from fedstats_app.report.personal_result import PersonalResult, approach_name
+from fedstats_app.report.tables import personal_table
 
 
 def _cells(line: str) -> str:

@@ -1,6 +1,6 @@
 """The page on baselines names exactly the published cells that are wrong, and every formula."""
 
-from fedstats_app.report.communication import FORMULAS
+from research.formulas import FORMULAS
 from tests.docs.markdown import REPOSITORY, rows
 from tests.support.golden import published_costs
 

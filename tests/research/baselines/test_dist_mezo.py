@@ -9,10 +9,10 @@ from torch import Tensor
 from fedstats_app.fedmezo.directions import Probe
 from fedstats_app.fedmezo.perturbation import Perturbation, mean_loss, projected_gradients
 from fedstats_app.heads import LinearHead
-from fedstats_app.report.communication import Sizes, formula_bytes
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
 from research.baselines.dist_mezo import federated_mezo
+from research.formulas import TableSizes, formula_bytes
 from tests.research.baselines.conftest import Clients
 
 NAMES = ("head.weight", "head.bias")
@@ -42,7 +42,7 @@ def test_the_same_bits_come_of_both_and_only_the_model_is_heavy(clients: Clients
     assert models.down == ROUNDS * len(owned) * (4 * parameters + 8)
     # A seed, and the update of the round before, of which the first has none.
     assert seeds.down == len(owned) * (8 * ROUNDS + (ROUNDS - 1) * (8 + 8 * directions))
-    sizes = Sizes(rounds=ROUNDS, clients=len(owned), parameters=parameters, directions=directions)
+    sizes = TableSizes(rounds=ROUNDS, clients=len(owned), parameters=parameters, directions=directions)
     formula = formula_bytes("distmezo", sizes)  # a byte a scalar, and no seed
     assert models.down + models.up - formula == ROUNDS * len(owned) * (8 + 7 * directions)
 

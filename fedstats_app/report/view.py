@@ -1,4 +1,4 @@
-"""What each section of a report shows, as plain values for its template."""
+"""What a run says to people: numbers in words, with units and intervals, which terminal, page and card all print."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedstats_app.data.paths import without_folders
-from fedstats_app.methods import display_name, method_order
+from fedstats_app.methods import display_name, head_parts, method_order
 from fedstats_app.report.method_result import wilson_interval
-from fedstats_app.report.personal_result import PersonalResult
+from fedstats_app.report.personal_result import PersonalResult, approach_name
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.report.tables import approach_name
-from fedstats_app.report.text_columns import bytes_with_unit, counted, duration, interval_text, percent, size
+from fedstats_app.report.text_columns import (
+    area,
+    bytes_with_unit,
+    counted,
+    duration,
+    interval_text,
+    percent,
+    size,
+    three_figures,
+)
 
 SHOWN_AT_ONCE = 20  # rows; the others are one click away
 _PAIRS = 10
@@ -50,26 +58,78 @@ def colour_of(method: str) -> int:
     return method_order(method)
 
 
-def method_rows(run: RunRecord) -> list[dict[str, Any]]:
-    """Return the table of the methods."""
+@dataclass(frozen=True)
+class MethodView:
+    """A closed-form or trained head in words; "-" for what nobody knows.
+
+    Attributes
+    ----------
+    name, title : str
+        As in results.json, and for people.
+    accuracy, interval, balanced, f1 : str
+        With per cent signs, but the interval.
+    auroc : str
+        0 to 1.
+    each, all : str
+        Bytes that one site sent, a mean, and all of them, with their unit.
+    megabytes : str
+        All of them in units of 10^6 bytes.
+    solve, ridge, condition, regulariser : str
+        Seconds; what was added to the diagonal in all; the condition number of what was solved; in words.
+    advised : bool
+        Whether it is the one to take.
+    """
+
+    name: str
+    title: str
+    accuracy: str
+    interval: str
+    balanced: str
+    f1: str
+    auroc: str
+    each: str
+    all: str
+    megabytes: str
+    solve: str
+    ridge: str
+    condition: str
+    regulariser: str
+    advised: bool = False
+
+    @classmethod
+    def of(cls, name: str, entry: Mapping[str, Any], num_sent: int = 0, *, advised: bool = False) -> MethodView:
+        """Return what an entry of results.json says, with the number of sites that sent the bytes."""
+        method, stage = head_parts(name)
+        # Of a training, results.json has the bytes up and down, its start's included.
+        sent, solve = entry.get("wire_bytes", entry.get("bytes")), entry.get("solve_seconds")
+        return cls(
+            name=name,
+            title=display_name(method) + (f", then {stage}" if stage else ""),
+            accuracy=percent(entry.get("accuracy")),
+            interval=interval_text(entry.get("accuracy_interval")) or "-",
+            balanced=percent(entry.get("macro_accuracy")),
+            f1=percent(entry.get("macro_f1")),
+            auroc=area(entry.get("macro_auroc")),
+            each="-" if sent is None or not num_sent else bytes_with_unit(sent / num_sent),
+            all="-" if sent is None else bytes_with_unit(sent),
+            megabytes="-" if sent is None else three_figures(sent / 1e6),
+            solve="-" if solve is None else f"{solve:.2f}",
+            ridge="-" if entry.get("ridge_effective") is None else f"{entry['ridge_effective']:.3g}",
+            condition="-" if entry.get("condition_number") is None else f"{entry['condition_number']:.1e}",
+            regulariser=entry.get("regulariser") or "-",
+            advised=advised,
+        )
+
+    @property
+    def colour(self) -> int:
+        """Which of the page's colours it has, everywhere."""
+        return colour_of(self.name)
+
+
+def method_views(run: RunRecord) -> list[MethodView]:
+    """Return a run's closed-form methods, in the order of the tables."""
     sent = int(run.results.get("num_clients_merged", 0))
-    return [
-        {
-            "name": display_name(name),
-            "colour": colour_of(name),
-            "advised": name == run.advised,
-            "accuracy": percent(entry.get("accuracy")),
-            "interval": interval_text(entry.get("accuracy_interval")),
-            "balanced": percent(entry.get("macro_accuracy")),
-            "f1": percent(entry.get("macro_f1")),
-            "auroc": "-" if entry.get("macro_auroc") is None else f"{entry['macro_auroc']:.3f}",
-            "each": bytes_with_unit(entry["wire_bytes"] / sent) if sent else "-",
-            "all": bytes_with_unit(entry["wire_bytes"]),
-            "solve": duration(entry["solve_seconds"]),
-            "regulariser": entry.get("regulariser") or "-",
-        }
-        for name, entry in run.methods.items()
-    ]
+    return [MethodView.of(name, entry, sent, advised=name == run.advised) for name, entry in run.methods.items()]
 
 
 def class_shares(run: RunRecord) -> list[Share]:

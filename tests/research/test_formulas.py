@@ -1,7 +1,7 @@
 import pytest
 
 from fedstats_app.methods import METHODS
-from fedstats_app.report.communication import FORMULAS, Sizes, formula_bytes, verdict
+from research.formulas import FORMULAS, TableSizes, formula_bytes, verdict
 from tests.support.golden import published_costs
 
 _DIM = {"SqueezeNet": 512, "MobileNetV2": 1280, "ViT-B/16": 768}
@@ -34,7 +34,7 @@ def test_formulas_give_every_number_of_the_papers_tables() -> None:
         for method in _METHODS[row["what"]]:
             computed = formula_bytes(
                 method,
-                Sizes(
+                TableSizes(
                     rows=num_rows * _MEANS_PER_CLASS.get(row["what"], 1),
                     clients=num_clients,
                     classes=100,  # in none of these formulas
@@ -54,7 +54,7 @@ def test_the_verdict_on_every_printed_cell_is_the_golden_one() -> None:
 
 def test_fedcgs_counts_the_parameters_of_four_methods() -> None:
     # Of a client, with 10 classes and ResNet-18, whose head has a bias.
-    sizes = Sizes(rows=17, clients=3, classes=10, feature_dim=512, components=10, parameters=11_176_512 + 10 * 513)
+    sizes = TableSizes(rows=17, clients=3, classes=10, feature_dim=512, components=10, parameters=11_176_512 + 10 * 513)
     assert formula_bytes("fedcgs", sizes) == 4 * 3 * 267_274
     assert formula_bytes("fedpft", sizes) == 4 * 3 * 102_500
     assert formula_bytes("fedavg", sizes) == 2 * 4 * 3 * 11_181_642  # there and back
@@ -63,31 +63,31 @@ def test_fedcgs_counts_the_parameters_of_four_methods() -> None:
 
 def test_adapters_with_exact_aggregation_cost_the_residual_down() -> None:
     # Two layers of 64 x 32 with adapters of rank 2: 2 (64 + 32) numbers each.
-    sizes = Sizes(clients=3, rounds=5, parameters=2 * 64 * 32, adapter_parameters=2 * 2 * (64 + 32))
+    sizes = TableSizes(clients=3, rounds=5, parameters=2 * 64 * 32, adapter_parameters=2 * 2 * (64 + 32))
     naive, exact = formula_bytes("lora", sizes), formula_bytes("fedex-lora", sizes)
     assert naive == 2 * 4 * 5 * 3 * 384
     assert exact - naive == 4 * 5 * 3 * 3 * 384  # three clients' factors are less than the matrices
-    many = Sizes(clients=50, rounds=5, parameters=4096, adapter_parameters=384)
+    many = TableSizes(clients=50, rounds=5, parameters=4096, adapter_parameters=384)
     assert formula_bytes("fedex-lora", many) - formula_bytes("lora", many) == 4 * 5 * 50 * 4096
 
 
 def test_slora_and_the_two_without_gradients() -> None:
-    sizes = Sizes(clients=10, rounds=50, parameters=1000, adapter_parameters=30, directions=2)
+    sizes = TableSizes(clients=10, rounds=50, parameters=1000, adapter_parameters=30, directions=2)
     assert formula_bytes("slora", sizes) == 2 * 4 * 10 * (10 * 100 + 40 * 30)
     assert formula_bytes("fedmezo", sizes) == 50 * (10 + 2 * 10 * 2)
     assert formula_bytes("distmezo", sizes) == 50 * 10 * (4 * 1000 + 2)
     # The thesis's table 4.1: SST-2 in 2,621 rounds with one direction.
-    assert formula_bytes("fedmezo", Sizes(clients=10, rounds=2621)) == 78_630
+    assert formula_bytes("fedmezo", TableSizes(clients=10, rounds=2621)) == 78_630
 
 
 def test_no_client_costs_nothing() -> None:
     assert METHODS.keys() - FORMULAS.keys() == {"fedroot"}  # which no paper has a formula for
     for method in FORMULAS:
-        assert formula_bytes(method, Sizes(classes=10, feature_dim=8, parameters=7, adapter_parameters=3)) == 0
+        assert formula_bytes(method, TableSizes(classes=10, feature_dim=8, parameters=7, adapter_parameters=3)) == 0
 
 
 def test_unknown_methods_and_negative_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"no formula of bytes for 'fedsgd'.*fedncm, fed3r, fedcof, fedcgs"):
-        formula_bytes("fedsgd", Sizes())
+        formula_bytes("fedsgd", TableSizes())
     with pytest.raises(ValueError, match="clients must be at least 0, got -1"):
-        Sizes(clients=-1)
+        TableSizes(clients=-1)
