@@ -116,7 +116,7 @@ _JSON = _flag("--json", "print one JSON document instead of text")
 _RUN_FOLDER = _arg("run_folder", metavar="RUN_FOLDER", help="the folder whose path the run printed last")
 _HEAD = (
     _RUN_FOLDER,
-    _arg("--method", metavar="NAME", help="whose head, such as fed3r (default: the most accurate one's)"),
+    _arg("--method", metavar="NAME", help="whose head, such as fed3r (default: the one that the run advises)"),
     _arg(
         "--weights",
         metavar="PATH",

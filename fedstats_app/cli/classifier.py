@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.report.classifier import Classifier, load
-from fedstats_app.storage.json_digest import read_json_file
 
 
 def load_classifier(arguments: argparse.Namespace) -> Classifier:
@@ -32,19 +30,6 @@ def load_classifier(arguments: argparse.Namespace) -> Classifier:
         )
     except (WeightsError, ModuleNotFoundError) as error:
         raise CommandError(str(error)) from error
-
-
-def head_note(arguments: argparse.Namespace, classifier: Classifier) -> str:
-    """Say whose head is used, and which one the run advises where that is another and none was named."""
-    results = Path(arguments.run_folder).expanduser() / "results.json"
-    advice = read_json_file(results).get("advice") if results.is_file() and not arguments.method else None
-    advised = (advice or {}).get("method", classifier.method)
-    if advised == classifier.method:
-        return f"head {classifier.method}"
-    return (
-        f"head {classifier.method}, the most accurate; for another run {advised} is advised, which sends less or needs "
-        f"no training (--method {advised})"
-    )
 
 
 def calibration_note(classifier: Classifier) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.cli.classifier import calibration_note, head_note, load_classifier
+from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.progress import counted, told
 from fedstats_app.cli.sample_files import find_samples, readable, refuse_absent, tell_unreadable
@@ -136,7 +136,7 @@ def _refuse_disagreement(agreement: Agreement, unreadable: dict[str, str]) -> No
 
 
 def _lines(document: Mapping[str, Any], arguments: argparse.Namespace, classifier: Classifier) -> Iterator[str]:
-    yield f"{head_note(arguments, classifier)}; {calibration_note(classifier)}"
+    yield f"head {classifier.method}; {calibration_note(classifier)}"
     yield from document.get("hub", [])
     if "onnx" in document:
         yield f"feed {document['feed']}"

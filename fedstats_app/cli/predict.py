@@ -8,7 +8,7 @@ import itertools
 import sys
 from collections.abc import Iterator
 
-from fedstats_app.cli.classifier import calibration_note, head_note, load_classifier
+from fedstats_app.cli.classifier import calibration_note, load_classifier
 from fedstats_app.cli.errors import CommandError
 from fedstats_app.cli.progress import counted, told
 from fedstats_app.cli.sample_files import find_samples, readable, refuse_absent, tell_unreadable
@@ -66,7 +66,7 @@ def _predict(arguments: argparse.Namespace, progress: Progress) -> int:
     elif arguments.json:
         print(_document(arguments, classifier, list(predictions), unreadable))
     else:
-        print(f"{head_note(arguments, classifier)}; {calibration_note(classifier)}")
+        print(f"head {classifier.method}; {calibration_note(classifier)}")
         for path, ranking in predictions:
             print(_lines(path, ranking))
     return tell_unreadable("predict", unreadable)

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import SUFFIX, SUPERSEDED, load_backbone_of, read_head
+from fedstats_app.report.method_result import head_to_take
 from fedstats_app.report.sample_inputs import SampleLike, is_one, read_samples
 from fedstats_app.statistics import FeatureMap, feature_map_from_dict
 from fedstats_app.storage.json_digest import read_json_file
@@ -222,8 +223,8 @@ def load(
     run_folder : path
         The folder whose path the run printed last.
     method : str, optional
-        Whose head to take, such as `fed3r`, or which training's, such as `fed3r-full`; by default the most accurate
-        one's in results.json.
+        Whose head to take, such as `fed3r`, or which training's, such as `fed3r-full`; by default that
+        which the run advises, or a trained one where that is more accurate.
     weights : path, optional
         The backbone's weight file, or a language model's folder, where it is not (any more) where the run had it.
     device : str
@@ -248,7 +249,7 @@ def load(
         fingerprints differ).
     """
     folder = Path(run_folder).expanduser()
-    name = method if method is not None else _most_accurate(folder)
+    name = method if method is not None else _head_to_take(folder)
     path = _head_path(folder, name)
     head, metadata = read_head(path)
     if SUPERSEDED in metadata:
@@ -288,19 +289,17 @@ def _temperature(metadata: dict[str, str], method: str) -> float:
         raise ValueError(f"head {method!r}: temperature must be a number, got {given!r}") from error
 
 
-def _most_accurate(folder: Path) -> str:
+def _head_to_take(folder: Path) -> str:
     path = folder / "results.json"
     heads = _heads(folder)
     if not path.is_file() and len(heads) == 1:
         return heads[0]  # a folder made by `fedstats export --hub`
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist, so there is no most accurate method; {_available(folder)}")
+        raise FileNotFoundError(f"{path} does not exist, so name the method; {_available(folder)}")
     results = read_json_file(path)
-    entries: dict[str, dict[str, float | None]] = {**results.get("methods", {}), **results.get("training", {})}
-    accuracies = {name: accuracy for name, entry in entries.items() if (accuracy := entry["accuracy"]) is not None}
-    if not accuracies:
+    if not (taken := head_to_take(results)):
         raise ValueError(f"{path} has no method with an accuracy: name the method to load; {_available(folder)}")
-    return max(accuracies, key=accuracies.__getitem__)
+    return taken
 
 
 def _head_path(folder: Path, method: str) -> Path:

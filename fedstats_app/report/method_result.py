@@ -244,3 +244,23 @@ def _numbers(values: Tensor) -> list[float | None]:
 
 def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+def head_to_take(results: Mapping[str, Any]) -> str:
+    """Return the head that every page, card and command takes where none is named; "" where none was evaluated.
+
+    It is the method that the run advises, else the most accurate one, or a trained head that is more accurate.
+
+    Parameters
+    ----------
+    results : mapping
+        The content of results.json.
+    """
+    methods, trained = (
+        {name: entry["accuracy"] for name, entry in results.get(kind, {}).items() if entry.get("accuracy") is not None}
+        for kind in ("methods", "training")
+    )
+    advised = (results.get("advice") or {}).get("method", "")
+    first = advised if advised in methods else max(methods, key=methods.__getitem__, default="")
+    candidates = {**({first: methods[first]} if first else {}), **trained}
+    return max(candidates, key=candidates.__getitem__, default="")

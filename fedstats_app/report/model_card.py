@@ -16,6 +16,7 @@ from fedstats_app.backbones.licences import Licence
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import Needs, display_name, head_parts, is_method, record_of
 from fedstats_app.report.head_file import SUFFIX, read_head
+from fedstats_app.report.method_result import head_to_take
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import area, bytes_with_unit, percent
 from fedstats_app.report.view import MethodView
@@ -76,7 +77,8 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
     found = {**results.get("methods", {}), **results.get("training", {})}
     # Nothing is known of a head that the results do not name.
     scores: dict[str, Mapping[str, Any]] = {name: found.get(name, {}) for name in heads}
-    best = max(heads, key=lambda name: scores[name].get("accuracy") or -1.0)
+    taken = head_to_take(results)
+    best = taken if taken in heads else next(iter(heads))
     kind, data = first.get("sample-kind", "image"), without_folders(first.get("dataset", "?"))
     classes: list[str] = json.loads(first.get("class-names", "[]"))
     evaluated_on, trained = _evaluated_on(results, kind), results.get("training", {})

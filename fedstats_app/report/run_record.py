@@ -13,6 +13,7 @@ from fedstats_app.methods import display_name, head_parts, method_order
 from fedstats_app.report.disclosure import DISCLOSURE_FILE
 from fedstats_app.report.examples_file import Example, read_examples
 from fedstats_app.report.head_file import SUFFIX, read_head
+from fedstats_app.report.method_result import head_to_take
 from fedstats_app.report.rounds import read_rounds
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
@@ -116,6 +117,11 @@ class RunRecord:
         """The method to take: the run's advice, else the most accurate one."""
         advised = (self.results.get("advice") or {}).get("method", "")
         return advised if advised in self.scored else self.best
+
+    @property
+    def taken(self) -> str:
+        """The head that `load` takes: a trained one where that is more accurate."""
+        return head_to_take(self.results)
 
     @property
     def num_test(self) -> int:

@@ -339,13 +339,13 @@ the mean of one {{ run.kind }} is that {{ run.kind }}'s features, and counts tel
 {% if methods %}
 <section id="use"><h2>How to use it</h2>
 <p>In the folder that holds <code>{{ run.name }}</code>, without a server and without network:</p>
-<pre>fedstats predict {{ run.name }}{% if run.advised %} --method {{ run.advised }}{% endif %}
+<pre>fedstats predict {{ run.name }}{% if run.taken %} --method {{ run.taken }}{% endif %}
  {{ "picture.png" if run.kind == "image" else '--text "a text"' }}</pre>
 <pre>import fedstats_app
-classifier = fedstats_app.load("{{ run.name }}", "{{ run.advised or methods[0].name }}")
+classifier = fedstats_app.load("{{ run.name }}", "{{ run.taken or methods[0].name }}")
 print(classifier.predict({{ '"picture.png"' if run.kind == "image" else '"a text"' }}))</pre>
 {% if run.exports_to_onnx %}<p>As one ONNX file, which predicts without torch:</p>
-<pre>fedstats export {{ run.name }} --onnx{% if run.advised %} --method {{ run.advised }}{% endif %}</pre>
+<pre>fedstats export {{ run.name }} --onnx{% if run.taken %} --method {{ run.taken }}{% endif %}</pre>
 {% endif %}
 <p>Score it on other labelled {{ run.kind }}s, and make this page again:</p>
 <pre>fedstats evaluate {{ run.name }} FOLDER

@@ -114,8 +114,8 @@ class MethodView:
             all="-" if sent is None else bytes_with_unit(sent),
             megabytes="-" if sent is None else three_figures(sent / 1e6),
             solve="-" if solve is None else f"{solve:.2f}",
-            ridge="-" if entry.get("ridge_effective") is None else f"{entry['ridge_effective']:.3g}",
-            condition="-" if entry.get("condition_number") is None else f"{entry['condition_number']:.1e}",
+            ridge="-" if entry.get("ridge_effective") is None else f"{float(entry['ridge_effective']):.3g}",
+            condition="-" if entry.get("condition_number") is None else f"{float(entry['condition_number']):.1e}",
             regulariser=entry.get("regulariser") or "-",
             advised=advised,
         )

@@ -248,13 +248,9 @@ def test_an_image_given_to_a_head_for_texts_is_called_one(text_run: Path, pictur
         classifier.predict(odd)
 
 
-def test_the_head_that_is_taken_and_the_one_that_is_advised_are_both_named(
-    run_folder: Path, pictures: Path, capsys: Capture
-) -> None:
+def test_the_head_that_is_taken_is_named(run_folder: Path, pictures: Path, capsys: Capture) -> None:
     one = str(pictures / "red" / "0.png")
-    results = {"methods": {"fedncm": {"accuracy": 1.0}}, "advice": {"method": "fedroot"}}
+    results = {"methods": {"fedncm": {"accuracy": 1.0}}, "advice": {"method": "fedncm"}}
     (run_folder / "results.json").write_text(to_json_with_digest(results))
     assert main(["predict", str(run_folder), one]) == 0
-    assert capsys.readouterr().out.startswith("head fedncm, the most accurate; for another run fedroot is advised")
-    assert main(["predict", str(run_folder), one, "--method", "fedncm"]) == 0
     assert capsys.readouterr().out.startswith("head fedncm; ")

@@ -1,10 +1,11 @@
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from fedstats_app.heads import Calibration
-from fedstats_app.report.method_result import ClientAccuracy, MethodResult, wilson_interval
+from fedstats_app.report.method_result import ClientAccuracy, MethodResult, head_to_take, wilson_interval
 from fedstats_app.storage.files import to_json
 
 Make = Callable[..., MethodResult]
@@ -85,3 +86,22 @@ def test_one_client_has_no_spread_and_none_has_no_accuracy() -> None:
 def test_impossible_values_are_refused(make_result: Make, changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_result("fed3r", **changes)
+
+
+@pytest.mark.parametrize(
+    ("results", "taken"),
+    [
+        ({}, ""),
+        ({"methods": {"fedncm": {"accuracy": None}}}, ""),
+        ({"methods": {"fedncm": {"accuracy": 0.5}, "fed3r": {"accuracy": 0.8}}}, "fed3r"),
+        (
+            {"methods": {"fedncm": {"accuracy": 0.5}, "fed3r": {"accuracy": 0.8}}, "advice": {"method": "fedncm"}},
+            "fedncm",
+        ),
+        ({"methods": {"fed3r": {"accuracy": 0.8}}, "advice": {"method": "fedroot"}}, "fed3r"),
+        ({"methods": {"fed3r": {"accuracy": 0.8}}, "training": {"fed3r-probe": {"accuracy": 0.9}}}, "fed3r-probe"),
+        ({"methods": {"fed3r": {"accuracy": 0.8}}, "training": {"fed3r-probe": {"accuracy": 0.7}}}, "fed3r"),
+    ],
+)
+def test_one_head_is_taken_everywhere(results: dict[str, Any], taken: str) -> None:
+    assert head_to_take(results) == taken
