@@ -104,7 +104,7 @@ class PartitionOptions(Options):
     partitioner: str = option(
         "dirichlet",
         one_of(*PARTITIONERS),
-        "iid | dirichlet | pathological | natural-id | domain | fedcof | fedcgs | fedpac",
+        "iid | dirichlet | dirichlet-blocks | pathological | natural-id | domain | fedcof | fedcgs | fedpac",
     )
     dirichlet_alpha: float = option(
         0.1, number(0.0, open_low=True), "small = each client has few classes (dirichlet, fedcof, fedcgs)"

@@ -7,7 +7,10 @@ import numpy as np
 from fedstats_app.data.dataset import Dataset, DatasetError
 from fedstats_app.data.paper_partitions import Indices, fedcgs_partition, fedcof_partition, fedpac_partition
 
-PARTITIONERS = ("iid", "dirichlet", "natural-id", "domain", "pathological", "fedcof", "fedcgs", "fedpac")
+PARTITIONERS = (
+    *("iid", "dirichlet", "dirichlet-blocks", "natural-id", "domain"),
+    *("pathological", "fedcof", "fedcgs", "fedpac"),
+)
 
 
 def partition(
@@ -29,9 +32,11 @@ def partition(
         Only its labels and columns are read.
     partitioner : str
         ``iid``: shuffled, then equal parts.
-        ``dirichlet``: each class is divided over the clients by a draw of Dirichlet(alpha): the shares of
+        ``dirichlet``: each class is shuffled and divided over the clients by a draw of Dirichlet(alpha): the shares of
         flwr-datasets' `DirichletPartitioner` without a minimum size, rounded up or down by chance; clients may be
         empty.
+        ``dirichlet-blocks``: the same shares of classes that are not shuffled, so that neighbours in the data set's
+        order, such as slices of one patient, come to one client.
         ``natural-id``: one client per value of `column`, in sorted order.
         ``domain``: one group of clients per value of `column`, in sorted order, all groups of the same number of
         clients; a domain's samples are shuffled and divided equally within its group.
@@ -46,7 +51,7 @@ def partition(
     num_clients : int
         Number of clients K; for ``natural-id`` and ``domain`` 0 stands for one for each value of `column`.
     alpha : float
-        Concentration for ``dirichlet``, ``fedcof`` and ``fedcgs``, above 0.
+        Concentration for ``dirichlet``, ``dirichlet-blocks``, ``fedcof`` and ``fedcgs``, above 0.
     column : str
         For ``natural-id`` and ``domain``.
     classes_per_client : int
@@ -82,8 +87,8 @@ def partition(
         parts = fedcgs_partition(dataset.labels, num_clients, alpha=alpha, seed=seed)
     elif partitioner == "fedpac":
         parts = fedpac_partition(dataset.labels, num_clients, uniform_share=uniform_share, seed=seed)
-    elif partitioner == "dirichlet":
-        parts = _dirichlet(dataset.labels, num_clients, alpha, seed)
+    elif partitioner in ("dirichlet", "dirichlet-blocks"):
+        parts = _dirichlet(dataset.labels, num_clients, alpha, seed, shuffled=partitioner == "dirichlet")
     else:
         parts = _with_flwr_datasets(dataset, partitioner, num_clients, classes_per_client, seed)
     return [np.sort(part) for part in parts]
@@ -147,14 +152,15 @@ def _domains(groups: list[Indices], num_clients: int, seed: int, dataset: Datase
     return [part for group in groups for part in np.array_split(rng.permutation(group), each)]
 
 
-def _dirichlet(labels: Indices, num_clients: int, alpha: float, seed: int) -> list[Indices]:
+def _dirichlet(labels: Indices, num_clients: int, alpha: float, seed: int, *, shuffled: bool) -> list[Indices]:
     """Divide each class over the clients by a draw of Dirichlet(alpha).
 
     The shares are those of flwr-datasets' DirichletPartitioner with this seed (a test compares them). It cuts a class
     of n samples at floor(n c_k), c_k the cumulated shares, so the last sample of every class goes to the last client,
     and a client's chances of a class grow with its place: with 196 classes of 20 samples and 100 clients the first has
     11 classes on average, the last 192. Cut at floor(n c_k + u) with u uniform in [0, 1), one for each class, every
-    client gets its share n p_k rounded up or down, and n p_k in expectation (systematic sampling).
+    client gets its share n p_k rounded up or down, and n p_k in expectation (systematic sampling). Unshuffled,
+    copies of one image that lie beside each other come to one client, whose means then look surer than they are.
     """
     rng = np.random.default_rng(seed)
     classes = [np.flatnonzero(labels == class_id) for class_id in np.unique(labels)]
@@ -162,6 +168,8 @@ def _dirichlet(labels: Indices, num_clients: int, alpha: float, seed: int) -> li
     offsets = rng.random(len(classes))
     pieces: list[list[Indices]] = [[] for _ in range(num_clients)]
     for samples, of_class, offset in zip(classes, shares, offsets, strict=True):
+        if shuffled:
+            samples = rng.permutation(samples)
         cuts = np.floor(len(samples) * np.cumsum(of_class)[:-1] + offset).astype(np.int64)
         for client, piece in zip(pieces, np.split(samples, cuts), strict=True):
             client.append(piece)

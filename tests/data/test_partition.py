@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from fedstats_app.data import PARTITIONERS, Dataset, DatasetError, partition
 from tests.data.conftest import make_dataset
 
-COVERING = ("iid", "dirichlet", "natural-id", "domain", "fedcgs")
+COVERING = ("iid", "dirichlet", "dirichlet-blocks", "natural-id", "domain", "fedcgs")
 SEEDED = tuple(name for name in PARTITIONERS if name != "natural-id")
 quick = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -89,6 +89,21 @@ def test_dirichlet_deals_every_sample_of_every_class_once(counts: list[int], see
         return
     parts = partition(make_dataset(labels), partitioner="dirichlet", num_clients=num_clients, seed=seed)
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
+
+
+def test_dirichlet_shuffles_each_class_and_blocks_keep_neighbours_together() -> None:
+    """Copies of one image beside each other came to one client: FedCOF scored 64.5, and 50.3 on a shuffled split."""
+    dataset = make_dataset(np.repeat(np.arange(3), 400))
+    splits = {
+        name: partition(dataset, partitioner=name, num_clients=5, alpha=10.0, seed=1)
+        for name in ("dirichlet", "dirichlet-blocks")
+    }
+    together = {
+        name: sum(int((np.diff(part) == 1).sum()) for part in parts) / len(dataset) for name, parts in splits.items()
+    }
+    assert together["dirichlet-blocks"] > 0.95
+    assert together["dirichlet"] < 0.4
+    assert [len(part) for part in splits["dirichlet"]] == [len(part) for part in splits["dirichlet-blocks"]]
 
 
 def test_dirichlet_favours_no_client() -> None:
