@@ -53,7 +53,9 @@ class FederationOptions(Options):
     """Who is asked, how long is waited, how much is in flight; what may leave a client; what clients are added to."""
 
     wire_dtype: str = option(
-        "float32", one_of("float32", "float64"), "float32 | float64, of sums and Gram matrices on the wire"
+        "float16",
+        one_of("float64", "float32", "float16", "int8"),
+        "float64 | float32 | float16 | int8, of sums and Gram matrices on the wire",
     )
     fraction_train: float = option(
         1.0,

@@ -32,8 +32,11 @@ class FedRootOptions(Options):
         'directions of its n samples\' scatter that a client sends: sqrt(n), "0.5 sqrt(n)", "90%" '
         'of the energy, "64", full, or as many as fit into "200KB" or "1.5MB" a client',
     )
-    factor_dtype: Literal["float16", "float32"] = option(
-        "float16", one_of("float16", "float32"), "float16 | float32, of the directions", rare=True
+    factor_dtype: Literal["float32", "float16", "int8", "int4"] = option(
+        "int8",
+        one_of("float32", "float16", "int8", "int4"),
+        "float32 | float16 | int8 | int4, of the directions",
+        rare=True,
     )
     means_per_class: int = option(1, whole(1, 10_000), "several disjoint means per class and client")
     head: Literal["ridge", "within"] = option(

@@ -122,7 +122,7 @@ def closed_form(session: PersonalSession) -> dict[str, PersonalResult]:
             session.statistics_of(method),
             session.methods[method].fixed(solved.head.report.parameters),
             MIXING_GRID,
-            wire_dtype=session.asked.wire_dtype,
+            wire_dtype="float64" if session.asked.wire_dtype == "float64" else "float32",
         )
         answers = ask(session.grid, content, PERSONAL_HEADS, session.clients, read_personal_heads_reply)
         metrics = Answers(

@@ -11,6 +11,9 @@ from torch import Tensor
 from fedstats_app.statistics.accumulation import mirror_upper
 from fedstats_app.threads import one_thread
 
+# Of the trace: what keeps a singular matrix's factor real, a thousandth of what half precision rounds.
+_LIFT = 1e-9
+
 
 def num_factor_numbers(rank: int, dim: int) -> int:
     """Return how many numbers an upper trapezoid (rank, dim) has; below rank = dim fewer than the triangle of G."""
@@ -19,7 +22,7 @@ def num_factor_numbers(rank: int, dim: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class GramFactor:
-    """R with R^T R = G, for the Gram matrix G of fewer samples than features.
+    """R with R^T R = G, for the Gram matrix G of fewer samples than features, or of any where few bits are sent.
 
     R is a function of G alone, to rounding, where no feature depends linearly on those before it, but for features
     that are zero in every sample, which are stepped over. (A QR of the features would not be: with a first feature of
@@ -28,15 +31,15 @@ class GramFactor:
     Attributes
     ----------
     trapezoid : Tensor
-        (r, d) float64, r < d: zero left of the diagonal, and the first entry of a row that is not zero is positive.
+        (r, d) float64, r <= d: zero left of the diagonal, and the first entry of a row that is not zero is positive.
     """
 
     trapezoid: Tensor
 
     def __post_init__(self) -> None:
         shape = tuple(self.trapezoid.shape)
-        if len(shape) != 2 or shape[0] >= shape[1] or self.trapezoid.dtype != torch.float64:
-            raise ValueError(f"trapezoid must be (r, d) float64 with r < d, got {shape} {self.trapezoid.dtype}")
+        if len(shape) != 2 or shape[0] > shape[1] or self.trapezoid.dtype != torch.float64:
+            raise ValueError(f"trapezoid must be (r, d) float64 with r <= d, got {shape} {self.trapezoid.dtype}")
 
     @classmethod
     def of(cls, features: Tensor) -> GramFactor:
@@ -61,6 +64,17 @@ class GramFactor:
                 trapezoid = scale * _triangular(_rotated(features / scale))
         return cls(trapezoid)
 
+    @classmethod
+    def of_gram(cls, gram: Tensor) -> GramFactor:
+        """Return the factor of a (d, d) float64 Gram matrix, or of one that is larger by no more than rounding."""
+        trace = float(gram.trace())
+        if trace <= 0.0:
+            return cls(gram.new_zeros(0, len(gram)))
+        lifted = gram.clone()
+        lifted.diagonal().add_(_LIFT * trace)
+        with one_thread():
+            return cls(torch.linalg.cholesky(lifted, upper=True))
+
     def gram(self) -> Tensor:
         """Return G = R^T R, (d, d) float64, symmetric to the bit."""
         return mirror_upper(self.trapezoid.T @ self.trapezoid)
@@ -77,11 +91,11 @@ class GramFactor:
         Raises
         ------
         ValueError
-            If no rank below ``dim`` has that length, or the diagonal has negative entries.
+            If no rank up to ``dim`` has that length, or the diagonal has negative entries.
         """
         half = dim + 0.5
         rank = round(half - math.sqrt(max(half**2 - 2.0 * len(packed), 0.0)))
-        if not 0 <= rank < dim or num_factor_numbers(rank, dim) != len(packed):
+        if not 0 <= rank <= dim or num_factor_numbers(rank, dim) != len(packed):
             raise ValueError(f"a factor for {dim} features has no {len(packed)} numbers")
         trapezoid = torch.zeros(rank, dim, dtype=torch.float64)
         row, column = torch.triu_indices(rank, dim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +11,13 @@ from torch import Tensor
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows
 from fedstats_app.statistics.gram_factor import GramFactor
+from fedstats_app.statistics.quantisation import direction_codes, unit_rows
 from fedstats_app.threads import one_thread
 
 # What an array of few axes has on the wire before its values.
 HEADER_BYTES = 128
+# From the type of directions on the wire to the bytes of a number.
+FACTOR_BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "int4": 0.5}
 FACTOR_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
@@ -25,20 +29,21 @@ class ScatterSpec:
     ----------
     rank : RankRule
         How many directions.
-    dtype : {"float16", "float32"}
-        Of the directions, which have length 1; their singular values are float32.
+    dtype : {"float32", "float16", "int8", "int4"}
+        Of the directions, which have length 1 (integers are given it again when they are read); their singular values
+        are float32.
     """
 
     rank: RankRule
     dtype: str = "float16"
 
     def __post_init__(self) -> None:
-        if self.dtype not in FACTOR_DTYPES:
-            raise ValueError(f"the dtype of a factor must be one of {', '.join(FACTOR_DTYPES)}, got {self.dtype!r}")
+        if self.dtype not in FACTOR_BYTES:
+            raise ValueError(f"the dtype of a factor must be one of {', '.join(FACTOR_BYTES)}, got {self.dtype!r}")
 
     def num_bytes(self, rank: int, dim: int) -> int:
         """Return the bytes of a factor of this rank in ``dim`` dimensions: values, directions and what is left out."""
-        return rank * (4 + FACTOR_DTYPES[self.dtype].itemsize * dim) + 8 + 3 * HEADER_BYTES
+        return rank * (4 + math.ceil(FACTOR_BYTES[self.dtype] * dim)) + 8 + 3 * HEADER_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,12 +132,19 @@ class ScatterFactor:
         squares: list[float] = self.values.to(torch.float64).square().tolist()
         return squares
 
-    def truncated(self, rank: int, dtype: torch.dtype) -> ScatterFactor:
+    def truncated(self, rank: int, dtype: torch.dtype | str) -> ScatterFactor:
         """Return the factor of the ``rank`` largest values as it is sent: values in float32, directions in ``dtype``.
+
+        Directions of integers are those that the server reads, in float32.
 
         All that is kept no more is left out, the rounding included, so that the trace stays; nothing where all is kept.
         """
-        kept = ScatterFactor(self.values[:rank].to(torch.float32), self.directions[:rank].to(dtype))
+        directions = self.directions[:rank]
+        if isinstance(dtype, torch.dtype):
+            directions = directions.to(dtype)
+        else:
+            directions = unit_rows(direction_codes(directions, dtype))
+        kept = ScatterFactor(self.values[:rank].to(torch.float32), directions)
         if rank >= len(self) and not self.left_out:
             return kept
         energy = sum(self.energies) + self.left_out

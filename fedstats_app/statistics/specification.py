@@ -122,16 +122,18 @@ class StatisticsSpec:
         feature_dim : int
             d of the backbone.
         number_bytes : int
-            Of a number in the run's wire-dtype; class ids and counts take 8 each.
+            Of a number in the run's wire-dtype, below 4 with a scale per row; class ids and counts take 8 each.
         """
         dim = self.feature_map.output_dim(feature_dim)
         return sum(self._client_bytes(client, dim, number_bytes) for client in clients)
 
     def _client_bytes(self, client: ClientSize, dim: int, number_bytes: int) -> int:
         num_rows = client.num_classes * self.means_per_class
-        rows = num_rows * (16 + number_bytes * dim) + 3 * HEADER_BYTES
+        scale, header = (4, HEADER_BYTES) if number_bytes < 4 else (0, 0)
+        rows = num_rows * (16 + number_bytes * dim + scale) + 3 * HEADER_BYTES + header
         if self.gram:
-            return rows + number_bytes * num_factor_numbers(min(client.num_samples, dim), dim) + HEADER_BYTES
+            rank = min(client.num_samples, dim)
+            return rows + number_bytes * num_factor_numbers(rank, dim) + HEADER_BYTES + rank * scale + header
         if self.scatter is None:
             return rows
         full_rank, of_rank = min(max(client.num_samples - num_rows, 0), dim), self.scatter.num_bytes

@@ -6,7 +6,6 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
 from flwr.app import ArrayRecord
 
 from fedstats_app.grid.client_outcome import ClientOutcome
@@ -19,7 +18,7 @@ from fedstats_app.statistics import ClientSize, CollectedStatistics, StatisticsS
 from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.threads import beside_each_other
 from fedstats_app.wire import Limits, ReceivedStatistics, StatisticsRequest
-from fedstats_app.wire.arrays import WIRE_DTYPES, to_array
+from fedstats_app.wire.arrays import NUMBER_BYTES, to_array
 from fedstats_app.wire.reading import MAX_COUNT
 
 
@@ -123,7 +122,7 @@ class ServedMethods:
         """Upper bound of a reply's size, for a :class:`ClientGrid` that has seen none; 1 MiB where d is not known."""
         if self.feature_dim is None:
             return 2**20
-        size = torch.finfo(WIRE_DTYPES[self.request.wire_dtype]).bits // 8
+        size = NUMBER_BYTES[self.request.wire_dtype]
         largest = [ClientSize(MAX_COUNT, self.num_classes)]
         return sum(spec.num_bytes(largest, self.feature_dim, size) for spec in self.request.specs)
 

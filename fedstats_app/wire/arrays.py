@@ -27,6 +27,8 @@ MAX_HEADER_BYTES = 1024
 MAX_KNOWN_HEADERS = 1024
 
 WIRE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+# Of statistics, with a scale per row where it is one of the last two, and the bytes of a number.
+NUMBER_BYTES = {"float64": 8, "float32": 4, "float16": 2, "int8": 1}
 # No network's features have more dimensions.
 MAX_FEATURE_DIM = 100_000
 

@@ -135,11 +135,14 @@ def check_gram(gram: Tensor, rows: ClassMeanRows, eps: float, norm: float = math
     _check_remainder(gram - scaled.T @ scaled, trace, eps)
 
 
-def check_gram_factor(factor: GramFactor, rows: ClassMeanRows, eps: float, norm: float = math.inf) -> None:
+def check_gram_factor(
+    factor: GramFactor, rows: ClassMeanRows, eps: float, norm: float = math.inf, slack: float = 0.0
+) -> None:
     """Refuse a factor whose Gram matrix :func:`check_gram` would refuse, without forming it.
 
     The remainder lies in the span of the factor's r rows and the m class sums: with the triangle T of their QR
-    factorisation, (d, r + m) = Q T, its eigenvalues there are those of a matrix of r + m, and elsewhere 0.
+    factorisation, (d, r + m) = Q T, its eigenvalues there are those of a matrix of r + m, and elsewhere 0. ``slack`` is
+    by how much few bits can have moved them.
     """
     trapezoid = factor.trapezoid
     trace = _checked_trace(bool(trapezoid.any()), float(trapezoid.square().sum()), rows, norm)
@@ -148,7 +151,9 @@ def check_gram_factor(factor: GramFactor, rows: ClassMeanRows, eps: float, norm:
     spanning = torch.cat([trapezoid, _scaled_sums(rows)]).T
     triangle = torch.linalg.qr(spanning, mode="r").R
     of_factor, of_sums = triangle.split([len(trapezoid), len(rows)], dim=1)
-    _check_remainder(of_factor @ of_factor.T - of_sums @ of_sums.T, trace, eps)
+    remainder = of_factor @ of_factor.T - of_sums @ of_sums.T
+    remainder.diagonal().add_(slack)
+    _check_remainder(remainder, trace, eps)
 
 
 def _checked_trace(has_values: bool, trace: float, rows: ClassMeanRows, norm: float) -> float:
@@ -176,7 +181,7 @@ def _check_remainder(remainder: Tensor, trace: float, eps: float) -> None:
         raise Malformed("gram: must be positive semi-definite and not smaller than the class sums force")
 
 
-def check_scatter(factor: ScatterFactor, rows: ClassMeanRows, norm: float = math.inf) -> None:
+def check_scatter(factor: ScatterFactor, rows: ClassMeanRows, norm: float = math.inf, levels: int = 0) -> None:
     """Refuse what cannot be the largest directions of the scatter of features about the means of these rows.
 
     Each value left out is at most the smallest sent, so the energy left out is at most its square for each of them;
@@ -190,6 +195,8 @@ def check_scatter(factor: ScatterFactor, rows: ClassMeanRows, norm: float = math
         Of the same samples, checked already.
     norm : float
         No feature is longer.
+    levels : int
+        Of the integers that the directions came as; 0 where they came as they are.
 
     Raises
     ------
@@ -201,18 +208,20 @@ def check_scatter(factor: ScatterFactor, rows: ClassMeanRows, norm: float = math
     # Most clients of few samples have no scatter: nothing of theirs but what is left out can be wrong.
     most = _most_scatter(rows, norm) if len(factor) or unsent else 0.0
     if len(factor):
-        most = _most_left_out(factor, most, unsent)
+        most = _most_left_out(factor, most, unsent, levels)
     if not 0.0 <= left_out <= most:
         raise Malformed(f"scatter-left-out: must lie in [0, {most:.3g}], got {left_out:.3g}")
 
 
-def _most_left_out(factor: ScatterFactor, most: float, unsent: int) -> float:
+def _most_left_out(factor: ScatterFactor, most: float, unsent: int, levels: int) -> float:
     """Return the most energy that so many directions can have beside those sent, which have ``most`` together."""
     values, directions = factor.values.to(torch.float64), factor.directions.to(torch.float64)
     numbers = values.tolist()
+    # Two rows of n integers are off by about 0.4 of a step in their product.
+    step = float(directions.abs().max()) / levels if levels else 0.0
     if numbers[-1] < 0 or numbers != sorted(numbers, reverse=True):
         raise Malformed("scatter-values: must be at least 0 and not rise, got others")
-    tolerance = max(4.0 * torch.finfo(factor.directions.dtype).eps, MIN_ORTHONORMAL_TOLERANCE)
+    tolerance = max(4.0 * torch.finfo(factor.directions.dtype).eps, MIN_ORTHONORMAL_TOLERANCE, 3.0 * step)
     excess = float((directions @ directions.T - torch.eye(len(values), dtype=torch.float64)).abs().max())
     if excess > tolerance:
         raise Malformed(f"scatter-directions: must be orthonormal within {tolerance:.2g}, got {excess:.3g}")

@@ -1,13 +1,16 @@
 """One specification's statistics as an ArrayRecord, and back.
 
 ``class-ids`` (m,) int64, ``counts`` (m,) int64, ``class-sums`` (m, d), and with a Gram matrix either ``gram``
-(d (d + 1) / 2,), its upper triangle row by row, or, from a client with fewer samples than features, ``gram-factor``
-(r d - r (r - 1) / 2,), the upper trapezoid (r, d) of its triangular factor row by row; the length says r. With a factor
-of the scatter about the rows' means ``scatter-values`` (k,) float32, ``scatter-directions`` (k, d) float16 or float32,
-and ``scatter-left-out`` () float64, the energy that is not in them.
+(d (d + 1) / 2,), its upper triangle row by row, or, from a client with fewer samples than features or in few bits,
+``gram-factor`` (r d - r (r - 1) / 2,), the upper trapezoid (r, d) of its triangular factor row by row; the length says
+r. In few bits each row of both has a scale, ``class-sum-scales`` (m,) and ``gram-scales`` (r,) float32. With a factor
+of the scatter about the rows' means ``scatter-values`` (k,) float32, ``scatter-directions`` (k, d) float32, float16 or
+int8, or for int4 (k, ceil(d / 2)) uint8, and ``scatter-left-out`` () float64, the energy that is not in them.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from flwr.app import ArrayRecord
@@ -23,8 +26,18 @@ from fedstats_app.statistics import (
 )
 from fedstats_app.statistics.accumulation import all_finite, pack_upper, unpack_upper
 from fedstats_app.statistics.gram_factor import num_factor_numbers
+from fedstats_app.statistics.quantisation import (
+    LEVELS,
+    decoded,
+    direction_codes,
+    encoded,
+    largest_errors,
+    packed_nibbles,
+    unit_rows,
+    unpacked_nibbles,
+)
 from fedstats_app.statistics.scatter_factor import FACTOR_DTYPES, full_rank
-from fedstats_app.wire.arrays import MAX_FEATURE_DIM, WIRE_DTYPES, read_array, to_array
+from fedstats_app.wire.arrays import MAX_FEATURE_DIM, NUMBER_BYTES, WIRE_DTYPES, read_array, to_array
 from fedstats_app.wire.reading import Malformed, check_keys
 from fedstats_app.wire.statistics_checks import (
     Limits,
@@ -36,21 +49,21 @@ from fedstats_app.wire.statistics_checks import (
 )
 from fedstats_app.wire.statistics_request import StatisticsRequest
 
-ROW_KEYS = ("class-ids", "counts", "class-sums")
-GRAM_KEYS = ("gram", "gram-factor")
+ROW_KEYS = ("class-ids", "counts", "class-sums", "class-sum-scales")
+GRAM_KEYS = ("gram", "gram-factor", "gram-scales")
+# Of the codes of rows in few bits.
+CODE_DTYPES = {"float16": torch.float16, "int8": torch.int8}
 SCATTER_KEYS = ("scatter-values", "scatter-directions", "scatter-left-out")
 
 
-def bytes_per_row(rows: ClassMeanRows) -> int:
+def bytes_per_row(rows: ClassMeanRows, wire_dtype: str) -> int:
     """Return the bytes of one row, without headers of arrays."""
-    sums = rows.class_sums
-    return rows.class_ids.element_size() + rows.counts.element_size() + rows.feature_dim * sums.element_size()
+    scale = 0 if wire_dtype in WIRE_DTYPES else 4
+    return 16 + rows.feature_dim * NUMBER_BYTES[wire_dtype] + scale
 
 
-def statistics_record(
-    client: ClientStatistics, spec: StatisticsSpec, dtype: torch.dtype, other_bytes: int
-) -> ArrayRecord:
-    """Return what a specification asks for, sums and Gram matrix in ``dtype``.
+def statistics_record(client: ClientStatistics, spec: StatisticsSpec, wire_dtype: str, other_bytes: int) -> ArrayRecord:
+    """Return what a specification asks for, sums and Gram matrix in ``wire_dtype``.
 
     Parameters
     ----------
@@ -59,8 +72,8 @@ def statistics_record(
         matrix.
     spec : StatisticsSpec
         What is asked for.
-    dtype : torch.dtype
-        Of the wire.
+    wire_dtype : str
+        One of ``NUMBER_BYTES``.
     other_bytes : int
         Of the reply's other records, which count where the reply may take so many bytes.
 
@@ -73,18 +86,22 @@ def statistics_record(
     record = ArrayRecord()  # of a dictionary it would copy every Array
     record["class-ids"] = to_array(client.rows.class_ids)
     record["counts"] = to_array(client.rows.counts)
-    record["class-sums"] = to_array(_cast(client.rows.class_sums, dtype))
-    if spec.gram and client.gram_factor is not None:
-        record["gram-factor"] = to_array(_cast(client.gram_factor.packed(), dtype))
-    elif spec.gram:
-        if client.gram is None:
-            raise ValueError("the request asks for a Gram matrix, got statistics without one")
-        record["gram"] = to_array(_cast(pack_upper(client.gram), dtype))
-    elif spec.scatter is not None:
+    sums, dtype = client.rows.class_sums, WIRE_DTYPES.get(wire_dtype)
+    if spec.gram and not client.has_gram:
+        raise ValueError("the request asks for a Gram matrix, got statistics without one")
+    if dtype is None:
+        _put_encoded(record, client, wire_dtype, gram=spec.gram)
+    else:
+        record["class-sums"] = to_array(_cast(sums, dtype))
+        if spec.gram and client.gram_factor is not None:
+            record["gram-factor"] = to_array(_cast(client.gram_factor.packed(), dtype))
+        elif spec.gram and client.gram is not None:
+            record["gram"] = to_array(_cast(pack_upper(client.gram), dtype))
+    if spec.sends_scatter and spec.scatter is not None:
         sent = with_scatter(client, spec.scatter, num_bytes(record, ROW_KEYS) + other_bytes).scatter
         if sent is not None:
             record["scatter-values"] = to_array(_cast(sent.values, torch.float32))
-            record["scatter-directions"] = to_array(sent.directions)
+            record["scatter-directions"] = to_array(_direction_array(sent.directions, spec.scatter.dtype))
             record["scatter-left-out"] = to_array(torch.tensor(sent.left_out, dtype=torch.float64))
     return record
 
@@ -121,7 +138,8 @@ def with_scatter(client: ClientStatistics, spec: ScatterSpec, bytes_without: int
         lambda rank: bytes_without + spec.num_bytes(rank, dim),
         complete.energies,
     )
-    return client.with_scatter(complete.truncated(rank, FACTOR_DTYPES[spec.dtype]))
+    kind = FACTOR_DTYPES.get(spec.dtype, spec.dtype)
+    return client.with_scatter(complete.truncated(rank, kind))
 
 
 def scatter_bytes_of(spec: ScatterSpec, client: ClientStatistics) -> int:
@@ -156,16 +174,25 @@ def read_statistics_record(
     Malformed
         Saying what was wrong, what is allowed and what came.
     """
-    dtype = WIRE_DTYPES[request.wire_dtype]
-    gram_key = "gram-factor" if "gram-factor" in record else "gram"
+    kind = request.wire_dtype
+    dtype, few_bits = WIRE_DTYPES.get(kind, torch.float32), kind not in WIRE_DTYPES
+    gram_key = "gram-factor" if few_bits or "gram-factor" in record else "gram"
     more = {gram_key} if spec.gram else {*SCATTER_KEYS} if spec.sends_scatter else set()
-    check_keys("statistics", record, {*ROW_KEYS, *more})
+    scales = ({"class-sum-scales"} | ({"gram-scales"} if spec.gram else set())) if few_bits else set()
+    check_keys("statistics", record, {*ROW_KEYS[:3], *more, *scales})
     ids = read_array(record, "class-ids", torch.int64, (range(request.num_classes * spec.means_per_class + 1),))
     counts = read_array(record, "counts", torch.int64, (len(ids),))
     check_rows(ids, counts, request.num_classes, spec.means_per_class)
     dims = range(1, MAX_FEATURE_DIM + 1) if feature_dim is None else spec.feature_map.output_dim(feature_dim)
     norm = limits.mapped_norm(spec, feature_dim)
-    sums = read_array(record, "class-sums", dtype, (len(ids), dims))
+    slack = 0.0
+    if few_bits:
+        codes = read_array(record, "class-sums", CODE_DTYPES[kind], (len(ids), dims))
+        steps = _read_scales(record, "class-sum-scales", len(ids))
+        sums = decoded(codes, steps)
+        slack = _slack(torch.linalg.vector_norm(sums.double(), dim=1), largest_errors(codes, steps), counts)
+    else:
+        sums = read_array(record, "class-sums", dtype, (len(ids), dims))
     rows = ClassMeanRows(ids, counts, num_classes=request.num_classes, class_sums=sums)
     if int(rows.num_examples) > limits.max_samples:
         raise Malformed(
@@ -177,6 +204,11 @@ def read_statistics_record(
     if not spec.gram:
         return ClientStatistics(rows)
     eps = torch.finfo(dtype).eps
+    if few_bits:
+        factor, error = _read_encoded_factor(record, rows, kind)
+        length = float(torch.linalg.matrix_norm(factor.trapezoid))
+        check_gram_factor(factor, rows, eps, norm, slack + 2.0 * length * error + error**2)
+        return ClientStatistics(rows, factor)
     if gram_key == "gram-factor":
         factor = _read_factor(record, rows, dtype)
         check_gram_factor(factor, rows, eps, norm)
@@ -184,6 +216,51 @@ def read_statistics_record(
     gram = _read_triangle(record, rows, dtype)
     check_gram(gram, rows, eps, norm)
     return ClientStatistics(rows, gram)
+
+
+def _put_encoded(record: ArrayRecord, client: ClientStatistics, kind: str, *, gram: bool) -> None:
+    """Put sums and, where asked for, the factor of the Gram matrix in few bits."""
+    codes, scales = encoded(client.rows.class_sums, kind, dithered=True)
+    record["class-sums"], record["class-sum-scales"] = to_array(codes), to_array(scales)
+    if gram and client.gram is not None:
+        factor = client.gram_factor if client.gram_factor is not None else GramFactor.of_gram(client.gram)
+        codes, scales = encoded(factor.trapezoid, kind)
+        row, column = torch.triu_indices(*codes.shape)
+        record["gram-factor"], record["gram-scales"] = to_array(codes[row, column]), to_array(scales)
+
+
+def _direction_array(directions: Tensor, kind: str) -> Tensor:
+    """Return directions as they travel; those of integers are given as :func:`unit_rows` of them."""
+    if kind in FACTOR_DTYPES:
+        return directions
+    codes = direction_codes(directions, kind)
+    return packed_nibbles(codes) if kind == "int4" else codes
+
+
+def _read_scales(record: ArrayRecord, name: str, number: int) -> Tensor:
+    scales = read_array(record, name, torch.float32, (number,))
+    if bool((scales < 0).any()):
+        raise Malformed(f"{name}: must be at least 0, got {float(scales.min()):.3g}")
+    return scales
+
+
+def _slack(lengths: Tensor, errors: Tensor, counts: Tensor) -> float:
+    """Return by how much rounded sums can move an eigenvalue of sum_j s_j s_j^T / n_j."""
+    return float(((2.0 * lengths * errors + errors.square()) / counts.to(torch.float64)).sum())
+
+
+def _read_encoded_factor(record: ArrayRecord, rows: ClassMeanRows, kind: str) -> tuple[GramFactor, float]:
+    """Return the factor, of no more rows than samples or features, and how far off it can be, as a length."""
+    dim = rows.feature_dim
+    most = min(int(rows.num_examples), dim)
+    packed = read_array(record, "gram-factor", CODE_DTYPES[kind], (range(num_factor_numbers(most, dim) + 1),))
+    try:
+        codes = GramFactor.unpacked(packed, dim).trapezoid
+        scales = _read_scales(record, "gram-scales", len(codes))
+        errors = largest_errors(codes.to(packed.dtype), scales)
+        return GramFactor(codes * scales.to(torch.float64).unsqueeze(1)), float(errors.square().sum().sqrt())
+    except ValueError as error:
+        raise Malformed(f"gram-factor: {error}") from error
 
 
 def _read_triangle(record: ArrayRecord, rows: ClassMeanRows, dtype: torch.dtype) -> Tensor:
@@ -203,13 +280,27 @@ def _read_factor(record: ArrayRecord, rows: ClassMeanRows, dtype: torch.dtype) -
 
 
 def _read_scatter(record: ArrayRecord, rows: ClassMeanRows, spec: ScatterSpec, norm: float) -> ScatterFactor:
-    most, dtype = range(full_rank(rows) + 1), FACTOR_DTYPES[spec.dtype]
+    most, dim = range(full_rank(rows) + 1), rows.feature_dim
     values = read_array(record, "scatter-values", torch.float32, (most,))
-    directions = read_array(record, "scatter-directions", dtype, (len(values), rows.feature_dim))
+    if spec.dtype in FACTOR_DTYPES:
+        directions = read_array(record, "scatter-directions", FACTOR_DTYPES[spec.dtype], (len(values), dim))
+    else:
+        directions = _read_directions(record, spec.dtype, len(values), dim)
     left_out = float(read_array(record, "scatter-left-out", torch.float64, ()))
     factor = ScatterFactor(values, directions, left_out)
-    check_scatter(factor, rows, norm)
+    check_scatter(factor, rows, norm, LEVELS.get(spec.dtype, 0))
     return factor
+
+
+def _read_directions(record: ArrayRecord, kind: str, rank: int, dim: int) -> Tensor:
+    if kind == "int4":
+        packed = read_array(record, "scatter-directions", torch.uint8, (rank, math.ceil(dim / 2)))
+        codes = unpacked_nibbles(packed, dim)
+    else:
+        codes = read_array(record, "scatter-directions", torch.int8, (rank, dim))
+    if not bool(codes.any(dim=1).all()):
+        raise Malformed("scatter-directions: none may be zero, got one")
+    return unit_rows(codes)
 
 
 def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:

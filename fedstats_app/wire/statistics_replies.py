@@ -17,7 +17,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from fedstats_app.backbones.engine import ENGINES
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics
 from fedstats_app.training.limits import MAX_CLIENT_NAME
-from fedstats_app.wire.arrays import WIRE_DTYPES
 from fedstats_app.wire.client_name import ABOUT, CLIENT_NAME, ENGINE
 from fedstats_app.wire.reading import Malformed, check_keys, number, reads_replies, record_of, typed, whole
 from fedstats_app.wire.statistics_checks import Limits
@@ -150,7 +149,7 @@ def statistics_reply(
     other_bytes = 8 * len(metrics) + sum(map(len, about.values()))
     content = RecordDict()
     for index, (client, spec) in enumerate(zip(sets, request.specs, strict=True)):
-        record = statistics_record(client, spec, WIRE_DTYPES[request.wire_dtype], other_bytes)
+        record = statistics_record(client, spec, request.wire_dtype, other_bytes)
         content[f"statistics-{index}"] = record
     content["metrics"] = MetricRecord({**metrics})
     if about:
@@ -209,7 +208,7 @@ def read_statistics_reply(
             scatter_bytes[-1] = scatter_bytes_of(spec.scatter, client)
         statistics.append(client)
         repeated = len(client.rows) - len(set(client.rows.class_ids.tolist()))
-        single_row_bytes.append(row_bytes[-1] - repeated * bytes_per_row(client.rows))
+        single_row_bytes.append(row_bytes[-1] - repeated * bytes_per_row(client.rows, request.wire_dtype))
     return ReceivedStatistics(
         tuple(statistics),
         num_examples,

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedstats_app.settings.option import as_text
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from fedstats_app.statistics.sample_request import SampleRequest
-from fedstats_app.wire.arrays import WIRE_DTYPES
+from fedstats_app.wire.arrays import NUMBER_BYTES
 from fedstats_app.wire.reading import from_values, reads_requests, record_of, to_values
 
 QUERY_STATISTICS = "query.statistics"
@@ -43,7 +43,7 @@ class StatisticsRequest(SampleRequest):
         One set of statistics per specification, in this order; the seed draws which samples share a mean where one asks
         for several per class.
     wire_dtype : str
-        "float32" or "float64", for sums and Gram matrices.
+        One of :data:`fedstats_app.wire.arrays.NUMBER_BYTES`, for sums and Gram matrices.
     server_round : int
         1 for the first.
     """
@@ -66,8 +66,8 @@ class StatisticsRequest(SampleRequest):
         widest = max((spec.feature_map.output_dim(1) for spec in square), default=1)
         if widest > MAX_GRAM_DIM:
             raise ValueError(f"a Gram matrix takes at most {MAX_GRAM_DIM} mapped features, got {widest}")
-        if self.wire_dtype not in WIRE_DTYPES:
-            raise ValueError(f"wire_dtype must be one of {sorted(WIRE_DTYPES)}, got {self.wire_dtype!r}")
+        if self.wire_dtype not in NUMBER_BYTES:
+            raise ValueError(f"wire_dtype must be one of {', '.join(NUMBER_BYTES)}, got {self.wire_dtype!r}")
 
     @property
     def num_mapped_features(self) -> int:

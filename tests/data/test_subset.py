@@ -178,7 +178,7 @@ def test_a_cache_of_contents_does_not_take_a_mirror_image_for_the_image(tmp_path
 
 
 def test_runs_train_on_them_and_neither_test_nor_hold_out_any(tmp_path: Path) -> None:
-    settings = {"method": "fedncm", "fine_tune": "probe", "num_server_rounds": 1}
+    settings = {"method": "fedncm", "fine_tune": "probe", "num_server_rounds": 1, "wire_dtype": "float32"}
 
     def results(flips: str, keep: str) -> dict[str, Any]:
         folder = tmp_path / f"{flips}-{keep}"

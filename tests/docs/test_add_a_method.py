@@ -85,8 +85,8 @@ def test_check_forecasts_its_cost(copy: Path, settings: dict[str, object]) -> No
         python(copy, "-m", "fedstats_app.cli", "check", "--data", "--run-config", "run.toml", "--json")
     )
     [sent] = [finding["message"] for finding in findings["findings"] if finding["check"] == "bytes up"]
-    # Six clients with three classes of 32 features in float32, and the factor of a Gram matrix from each.
-    assert "feddiag 13.8 kB" in sent
+    # Six clients with three classes of 32 features in half precision, and the factor of a Gram matrix from each.
+    assert "feddiag 10.8 kB" in sent
 
 
 def test_a_key_of_its_own_takes_an_option_and_a_line_of_pyproject(copy: Path) -> None:

@@ -11,7 +11,7 @@ from fedstats_app.server import rank_curve
 from tests.support.simulation import nodes_of, read_json, simulate
 
 FEDROOT = "fedroot@factor-dtype=float32@head=within"
-OPTIONS = {"fedroot_rank": "0.5 sqrt(n)", "method": f"fed3r,{FEDROOT}"}
+OPTIONS = {"fedroot_rank": "0.5 sqrt(n)", "method": f"fed3r,{FEDROOT}", "wire_dtype": "float32"}
 
 
 def curve_of(folder: Path) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ def test_every_rank_of_the_curve_is_what_it_alone_would_have_been() -> None:
         *("0 sqrt(n)", "0.5 sqrt(n)", "sqrt(n)", "2 sqrt(n)", "4 sqrt(n)", "full")
     ]
     for spec in CURVE:
-        alone = FedRoot(NUM_CLASSES, rank=str(spec.rank))
+        alone = FedRoot(NUM_CLASSES, rank=str(spec.rank), factor_dtype="float16")
         alone.start(CLIENTS.client_grid())
         found, expected = curve.low_rank(spec), alone.statistics().low_rank()
         size = float(CLIENTS.features.square().sum())

@@ -164,8 +164,9 @@ def test_what_is_kept_takes_as_much_as_was_sent_and_is_its_owners(whole: Path) -
     assert files.keys() == sent.keys()
     for client, path in files.items():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        # A factor of scatter that the server makes of a Gram matrix did not travel; headers take a few kilobytes.
-        assert path.stat().st_size < 1.5 * sent[client] + 8192
+        # Half precision is kept in single, and a factor of scatter that the server makes of a Gram matrix did not
+        # travel; headers take a few kilobytes.
+        assert path.stat().st_size < 3.0 * sent[client] + 8192
 
 
 def test_what_cannot_be_removed_is_a_clear_error(tmp_path: Path, whole: Path) -> None:

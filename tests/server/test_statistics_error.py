@@ -58,7 +58,9 @@ def test_a_run_tells_it(tmp_path: Path) -> None:
 
     exact = error("a", method="fedcgs", wire_dtype="float64", keep="best", fine_tune="none")
     assert max(exact["class_means"]["relative"], exact["covariance"]["relative"]) <= 1e-12
-    single = error("b", method="fedcgs")
+    half = error("h", method="fedcgs")
+    assert 1e-6 < half["class_means"]["relative"] <= 1e-3 and half["covariance"]["relative"] <= 1e-2
+    single = error("b", method="fedcgs", wire_dtype="float32")
     assert 1e-12 < single["class_means"]["relative"] <= 1e-6 and 1e-12 < single["covariance"]["relative"] <= 1e-6
     assert set(error("c", method="fedncm")) == {"class_means"}
     floored = error("d", method="fedncm", min_class_count=40, num_clients=30)

@@ -120,7 +120,7 @@ def test_numbers_may_be_numbers_or_text(key: str, value: object, expected: objec
         ("fedcgs-shrinkage", "inf"),
         ("dirichlet-alpha", 0),
         *(("fraction-train", value) for value in (0.0, 1.5)),
-        ("wire-dtype", "float16"),
+        ("wire-dtype", "int4"),
         *(("method", value) for value in ("fedncm,fedncm", "fedavg", "")),
         ("wait-timeout", -1),
         *(("dataset", value) for value in ("foldr:/x", "folder:x", "hub:")),

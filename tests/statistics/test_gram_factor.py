@@ -129,7 +129,7 @@ def test_as_many_samples_as_features_are_refused(features: Tensor) -> None:
 @pytest.mark.parametrize(
     ("packed", "reason"),
     [
-        (torch.ones(10), "a factor for 4 features has no 10 numbers"),
+        (torch.ones(11), "a factor for 4 features has no 11 numbers"),
         (torch.ones(5), "has no 5 numbers"),
         (-torch.ones(4), "diagonal of a factor must not be negative, got -1.0"),
     ],

@@ -245,7 +245,7 @@ def test_one_upload_serves_all_methods() -> None:
         ({"fraction_train": 0.0}, r"fraction_train must lie in \(0, 1\], got 0"),
         ({"fraction_train": float("nan")}, "fraction_train must lie in"),
         ({"min_clients": 0}, "min_clients must be at least 1"),
-        ({"wire_dtype": "float16"}, "wire_dtype must be one of"),
+        ({"wire_dtype": "float8"}, "wire_dtype must be one of"),
         ({"seed": -1}, "seed must lie in"),
         ({"class_names": ("a",)}, "class_names must name all 6 classes, got 1"),
     ],

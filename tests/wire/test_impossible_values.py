@@ -73,7 +73,7 @@ IMPOSSIBLE: tuple[tuple[str, str, str, Any, str], ...] = (
             (None, "scatter must be of type dict"),
             ({"rank": 2, "dtype": "float16"}, "rank must be of type str"),
             ({"rank": "half", "dtype": "float16"}, 'must be full, "sqrt'),
-            ({"rank": "full", "dtype": "int8"}, "dtype of a factor must be one of float16, float32, got 'int8'"),
+            ({"rank": "full", "dtype": "int2"}, "dtype of a factor must be one of .*, int4, got 'int2'"),
             ({"rank": "full"}, "KeyError"),
         )
     ),

@@ -26,6 +26,7 @@ from fedstats_app.report.run_folder import DEFAULT_OUTPUT_DIR
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import ClientSize
+from fedstats_app.wire.arrays import NUMBER_BYTES
 
 # A solve holds the Gram matrix, the scatter, eigenvectors and work space of the same size, in float64.
 _MATRICES_IN_A_SOLVE = 6
@@ -76,7 +77,7 @@ def sizes_of(dataset: Dataset, config: AppConfig, *, own_data: bool) -> Sizes:
 
 def bytes_up(method: str, sizes: Sizes, feature_dim: int, config: AppConfig) -> int:
     """Return the bytes that all clients together send for one method alone, without Flower's envelopes."""
-    number = 8 if config.federation.wire_dtype == "float64" else 4
+    number = NUMBER_BYTES[config.federation.wire_dtype]
     spec = _sized_methods(config)[method].specification
     return spec.num_bytes(sizes.clients, feature_dim, number) + len(sizes.clients) * _REPLY_BYTES
 

@@ -41,7 +41,8 @@ def test_expected_bytes_are_those_of_a_reply(num_samples: int, method: str, wire
 def test_random_features_and_several_means_are_counted() -> None:
     sizes = Sizes((ClientSize(1000, 3), ClientSize(70, 3)), 10)
     fed3r = "fed3r@random-features=50"
-    config = AppConfig.of(method=f"{fed3r},fedcof,fedcgs", fedcof_means_per_class=3)
+    options = {"method": f"{fed3r},fedcof,fedcgs", "fedcof_means_per_class": 3}
+    config = AppConfig.of(**options, wire_dtype="float32")
     once = 2 * (cost._REPLY_BYTES + 3 * 128)
     with_gram = once + 2 * 128
     assert bytes_up(fed3r, sizes, 640, config) == 6 * (4 * 50 + 16) + 2 * 4 * 50 * 51 // 2 + with_gram
@@ -50,6 +51,9 @@ def test_random_features_and_several_means_are_counted() -> None:
         == 6 * (4 * 640 + 16) + 4 * (640 * 641 // 2 + 70 * 640 - 70 * 69 // 2) + with_gram
     )
     assert bytes_up("fedcof", sizes, 640, config) == 18 * (4 * 640 + 16) + once
+    # In half precision with a scale, a number of four bytes, for each row.
+    half = bytes_up("fedcof", sizes, 640, AppConfig.of(**options))
+    assert half == 18 * (2 * 640 + 4 + 16) + once + 2 * 128
 
 
 def test_rows_are_those_of_the_partitions() -> None:

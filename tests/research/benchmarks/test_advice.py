@@ -35,8 +35,8 @@ def test_accuracy_and_bytes_are_those_of_replies(data: Features) -> None:
     head = solve_ncm(FeatureStatistics.from_features(data.train, data.train_labels, 10))
     assert found["fedncm"].accuracy == pytest.approx(data.accuracy(head), abs=0.003)
     rows = sum(len(torch.unique(data.train_labels[torch.from_numpy(part)])) for part in parts)
-    # Of a row id, count and sums; of a client three arrays' headers, three numbers and the fingerprint.
-    assert found["fedncm"].wire_bytes == rows * (8 + 8 + 4 * DIM) + 7 * (3 * 128 + 3 * 8 + 64)
+    # Of a row id, count, sums and scale; of a client four arrays' headers, three numbers and the fingerprint.
+    assert found["fedncm"].wire_bytes == rows * (8 + 8 + 2 * DIM + 4) + 7 * (4 * 128 + 3 * 8 + 64)
     assert found["fedncm"].wire_bytes == found["fedcof"].wire_bytes < found["fed3r"].wire_bytes
 
 

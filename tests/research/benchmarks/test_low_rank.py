@@ -1,6 +1,7 @@
 """Alternatives to FedRoot's choices are compared at the same bytes, and the default among them is FedRoot."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def test_all_rules_send_nearly_as_many_directions(clients: low_rank.Clients) -> 
 
 
 def test_the_default_is_fedroot(clients: low_rank.Clients) -> None:
-    method = FEDROOT.configured(AppConfig().options_of("fedroot"))
+    method = FEDROOT.configured(replace(AppConfig().options_of("fedroot"), factor_dtype="float16"))
     spec = method.specification
     assert spec.scatter is not None
     total = StatisticsSum(5, 24, gram=False, keep_rows=True, scatter=True)

@@ -1,0 +1,79 @@
+"""Rows in few bits: near the exact ones, right on average, and the same whenever they are made again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.statistics.quantisation import (
+    decoded,
+    direction_codes,
+    encoded,
+    largest_errors,
+    packed_nibbles,
+    unit_rows,
+    unpacked_nibbles,
+)
+
+
+def rows(seed: int, number: int = 5, width: int = 7, scale: float = 1.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(number, width, generator=generator, dtype=torch.float64)
+
+
+@given(
+    st.integers(0, 1000),
+    st.integers(0, 6),
+    st.integers(1, 9),
+    st.integers(-12, 12),
+    st.sampled_from(["float16", "int8"]),
+    st.booleans(),
+)
+def test_no_row_is_further_off_than_is_said(
+    seed: int, number: int, width: int, exponent: int, kind: str, dithered: bool
+) -> None:
+    exact = rows(seed, number, width, 10.0**exponent)
+    codes, scales = encoded(exact, kind, dithered=dithered)
+    errors = torch.linalg.vector_norm(decoded(codes, scales).double() - exact, dim=1)
+    lengths = torch.linalg.vector_norm(exact, dim=1)
+    assert bool((errors <= largest_errors(codes, scales) + 1e-6 * lengths).all())
+
+
+def test_dithered_rows_are_right_on_average_and_the_same_again() -> None:
+    exact = rows(0, 4000, 3)
+    exact[:, 0] = 10.0  # the step is that of this one
+    codes, scales = encoded(exact, "int8", dithered=True)
+    assert torch.equal(codes, encoded(exact.clone(), "int8", dithered=True)[0])
+    errors = decoded(codes, scales).double()[:, 1:] - exact[:, 1:]
+    step = 10.0 / 127
+    assert float(errors.abs().max()) <= step
+    assert abs(float(errors.mean())) < 4 * step / 8000**0.5
+    plain = decoded(*encoded(exact, "int8")).double()[:, 1:] - exact[:, 1:]
+    assert float(plain.abs().max()) <= step / 2 + 1e-6
+
+
+def test_zeros_stay_zeros_and_what_is_too_large_is_refused() -> None:
+    for kind in ("float16", "int8"):
+        codes, scales = encoded(torch.zeros(2, 3), kind, dithered=True)
+        assert not codes.any() and not scales.any() and not decoded(codes, scales).any()
+    with pytest.raises(ValueError, match="must fit float32"):
+        encoded(torch.full((1, 2), 1e300, dtype=torch.float64), "int8")
+
+
+@pytest.mark.parametrize(("kind", "within"), [("int8", 0.01), ("int4", 0.2)])
+def test_directions_have_length_one_and_the_same_codes_again(kind: str, within: float) -> None:
+    exact = torch.linalg.qr(rows(1, 64, 8)).Q.T
+    codes = direction_codes(exact, kind)
+    made = unit_rows(codes)
+    torch.testing.assert_close(torch.linalg.vector_norm(made, dim=1), torch.ones(8))
+    assert torch.equal(direction_codes(made, kind), codes)
+    assert float((made.double() - exact).norm(dim=1).max()) < within
+
+
+@given(st.integers(0, 100), st.integers(0, 5), st.integers(1, 9))
+def test_nibbles_come_back(seed: int, number: int, width: int) -> None:
+    codes = torch.randint(-7, 8, (number, width), generator=torch.Generator().manual_seed(seed)).to(torch.int8)
+    packed = packed_nibbles(codes)
+    assert packed.shape == (number, (width + 1) // 2) and torch.equal(unpacked_nibbles(packed, width), codes)
