@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.discovery import Federation
-from fedstats_app.methods import FEDROOT, first_of, is_experiment
+from fedstats_app.methods import FEDROOT, display_name, first_of, is_experiment
 from fedstats_app.report.advice import Advice, advice_lines, advise
 from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.disclosure import policy_record
@@ -30,7 +30,7 @@ from fedstats_app.server.machine import give_back_memory
 from fedstats_app.server.pictures import drawing, save_examples
 from fedstats_app.server.rank_curve import curve_points
 from fedstats_app.server.run import Run
-from fedstats_app.server.scoring import Scores, measured_error, method_result, score
+from fedstats_app.server.scoring import Scores, measured_error, method_result, score, with_notes_below_fedncm
 from fedstats_app.statistics import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
 
@@ -91,13 +91,21 @@ class ClosedForm:
         give_back_memory()
         with progress.doing("evaluating"):
             scores = score(strategy, run.grid, run.test_set, run.holdout, progress, mask_absent=masked)
-            results = [method_result(strategy, name, scores) for name in strategy.heads]
+            results = with_notes_below_fedncm(
+                [method_result(strategy, name, scores) for name in strategy.heads],
+                strategy,
+                run.test_set,
+                mask_absent=masked,
+            )
         to_take = [one for one in results if not is_experiment(strategy.methods()[one.method])]
         advice = advise(to_take, scores.num_examples, chance=scores.chance)
         # What somebody waits for comes first; the rest is for the folder.
         print(results_table(results, _num_with(strategy.outcomes, "merged")), flush=True)
         for line in advice_lines(advice):
             progress.say(line)
+        for one in results:
+            if one.notes and "below FedNCM's" in one.notes[-1]:
+                progress.say(f"{display_name(one.method)}: {one.notes[-1]}")
         with drawing(folder.plots_path if config.run.plots else None) as plots:
             data = without_folders(run.data_name)
             draw = partial(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -15,7 +15,8 @@ from fedstats_app.data.subset import flipped, with_mirror_images
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.grid.progress import Progress
-from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores
+from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores, solve_ncm
+from fedstats_app.methods import FEDNCM
 from fedstats_app.report.communication import Sizes, uplink_formula
 from fedstats_app.report.method_result import ClientAccuracy, MethodResult, quality
 from fedstats_app.server.asking import solved_heads
@@ -142,6 +143,40 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
         parameters=dict(head.report.parameters),
         probe_step=_probe_step(strategy, method),
     )
+
+
+def with_notes_below_fedncm(
+    results: Sequence[MethodResult], strategy: StatisticsStrategy, test_set: ServerTestSet | None, *, mask_absent: bool
+) -> list[MethodResult]:
+    """Return results with a note on every head that is less accurate than FedNCM's, which needs the class sums alone.
+
+    Where FedNCM is not among the methods, its head is solved and scored for this on the server's test set; what clients
+    hold out is not asked for again.
+
+    Parameters
+    ----------
+    results : sequence of MethodResult
+        Of all methods.
+    strategy : StatisticsStrategy
+        Finished.
+    test_set : ServerTestSet or None
+        The server's.
+    mask_absent : bool
+        Whether absent classes are never predicted.
+    """
+    own = {result.method: result.accuracy for result in results}
+    least = own.get(FEDNCM.name)
+    if FEDNCM.name not in own and test_set is not None:
+        head = solve_ncm(strategy.collection.statistics(0).summed(gram=False))
+        means = {FEDNCM.name: (strategy.request.specs[0].feature_map, head)}
+        least = test_set.evaluate(means, mask_absent=mask_absent)[FEDNCM.name].accuracy
+    if least is None:
+        return list(results)
+    note = f"its accuracy is below FedNCM's, {100 * least:.2f} %, which needs no more than the class means"
+    return [
+        replace(one, notes=[*one.notes, note]) if one.accuracy is not None and one.accuracy < least else one
+        for one in results
+    ]
 
 
 def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
