@@ -18,13 +18,8 @@ def is_table(spec: str) -> bool:
 def dataset_spec(value: object) -> object:
     """Check for where a data set is."""
     kind, _, where = str(value).partition(":")
-    if kind == "synthetic":
-        number, _, where = where.partition(":")
-        where = where if number.isdecimal() else ""
-    if not (value == "builtin" or (kind in ("hub", "folder", "parquet", "csv", "arrow", "synthetic") and where)):
-        raise ValueError(
-            "must be builtin, hub:NAME, folder:/PATH, parquet:/PATH, csv:/PATH, arrow:/PATH or synthetic:C:/PATH"
-        )
+    if not (value == "builtin" or (kind in ("hub", "folder", "parquet", "csv", "arrow") and where)):
+        raise ValueError("must be builtin, hub:NAME, folder:/PATH, parquet:/PATH, csv:/PATH or arrow:/PATH")
     if kind != "hub" and value != "builtin" and not is_absolute(where):
         # The app does not run in the user's folder, so a relative path would lead somewhere else.
         raise ValueError("must name an absolute path (or one that starts with ~)")
@@ -46,8 +41,7 @@ class DataOptions(Options):
     dataset: str = option(
         "builtin",
         dataset_spec,
-        "builtin | hub:NAME | folder:/PATH | parquet:/PATH | csv:/PATH | arrow:/PATH | "
-        "synthetic:C:/PATH (research/performance.md); (real SuperNodes: data-path)",
+        "builtin | hub:NAME | folder:/PATH | parquet:/PATH | csv:/PATH | arrow:/PATH (real SuperNodes: data-path)",
     )
     test_dataset: str = option(
         "", empty_or(dataset_spec), "the server's test data; \"\" = the data set's own test split, else held-out parts"

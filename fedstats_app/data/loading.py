@@ -14,11 +14,10 @@ from fedstats_app.data.dataset import Dataset, DatasetError, Kind, SampleSource
 from fedstats_app.data.folder import FolderSource, load_folder
 from fedstats_app.data.folder_layout import find_layout
 from fedstats_app.data.hub import is_arrow, is_table_folder, load_arrow, load_hub
-from fedstats_app.data.synthetic import load_synthetic
 from fedstats_app.data.table import ColumnChoice, Suffix, load_files, read_files, row_source
 
 _TABLES: tuple[Suffix, ...] = ("parquet", "csv")
-_ALLOWED = "builtin, hub:<name>, folder:, parquet:, csv: or arrow:<absolute path>, or synthetic:<C>:<absolute path>"
+_ALLOWED = "builtin, hub:<name>, folder:, parquet:, csv: or arrow:<absolute path>"
 
 
 @overload
@@ -63,7 +62,6 @@ def load_dataset(
         ``folder:<path>``: a folder with one folder of images, or of text files, per class (`load_folder`).
         ``parquet:<path>``, ``csv:<path>``: a folder of such files, or one (`load_files`).
         ``arrow:<path>``: a folder of datasets' save_to_disk (`load_arrow`); ``folder:`` will do too.
-        ``synthetic:<C>:<path>``: made-up images of C classes, by a file of clients' sizes (`load_synthetic`).
         Paths are absolute or start with ``~``.
     split : {"train", "test"}
         Which part.
@@ -91,15 +89,13 @@ def load_dataset(
         raise DatasetError(f"{spec}: the split must be 'train' or 'test', got {split!r}")
     kind, _, where = resolved(spec).partition(":")
     columns = ColumnChoice(image_column, text_column, label_column, confined)
-    if kind in ("builtin", "folder", "synthetic") and columns.named:
+    if kind in ("builtin", "folder") and columns.named:
         raise DatasetError(
             f"{spec}: image-column, text-column and label-column are for hub:, parquet:, csv: and arrow: only, "
             f"got {image_column!r}, {text_column!r} and {label_column!r}"
         )
     if spec == "builtin":
         return load_builtin(split)
-    if kind == "synthetic" and where:
-        return load_synthetic(where, split)
     if kind == "folder" and where:
         return load_folder(where, split, folder_levels)
     if kind == "arrow" and where:

@@ -45,8 +45,8 @@ def without_folders(spec: str) -> str:
     spec : str
         Such as ``hub:NAME``, ``folder:/PATH``, ``/PATH``, or any other text, which comes back unchanged.
     """
-    # One prefix or several (``timm:local-dir:/PATH``, ``synthetic:9:/PATH``); a drive's letter is none.
-    rest = re.sub(r"^(?:[A-Za-z][\w-]+:)+(?:\d+:)?", "", spec)
+    # One prefix or several (``timm:local-dir:/PATH``); a drive's letter is none.
+    rest = re.sub(r"^(?:[A-Za-z][\w-]+:)+", "", spec)
     return f"{spec.removesuffix(rest)}{PurePath(rest).name or rest}" if rest.startswith(_BEGINNINGS) else spec
 
 

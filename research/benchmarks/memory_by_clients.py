@@ -19,7 +19,6 @@ import torch
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from fedstats_app.data.synthetic import load_synthetic
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.methods import METHODS
 from fedstats_app.strategies import StatisticsStrategy
@@ -27,6 +26,7 @@ from fedstats_app.wire import ReceivedStatistics, read_statistics_request, stati
 from research.benchmarks.answers import ask
 from research.benchmarks.drawing import draw_curves
 from research.benchmarks.lines import parser_of, printed
+from research.benchmarks.made_up import labels_of
 from research.benchmarks.memory import Rise
 
 MARKS = (500, 1000, 2000, 4000)
@@ -53,15 +53,6 @@ class Measurement:
     clients: int
     solved: bool
     megabytes: float
-
-
-def labels_of(sizes: Path, num_classes: int) -> list[NDArray[np.int64]]:
-    """Return the labels of each client, in the order of the file."""
-    dataset = load_synthetic(f"{num_classes}:{sizes.absolute()}", "train")
-    if dataset is None:
-        raise ValueError(f"{sizes}: must have clients, got none")
-    starts = np.flatnonzero(dataset.columns["client"][1:] != dataset.columns["client"][:-1]) + 1
-    return np.split(dataset.labels, starts)
 
 
 def measure(method: str, labels: list[NDArray[np.int64]], num_classes: int, feature_dim: int) -> list[Measurement]:

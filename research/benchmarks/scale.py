@@ -25,6 +25,7 @@ from pathlib import Path
 from research.benchmarks.drawing import draw_pairs
 from research.benchmarks.flower_runs import finished, start_superlink
 from research.benchmarks.lines import parser_of, printed, read
+from research.benchmarks.made_up import TEST, read_sizes, write_federation
 from tests.support.flower import REPOSITORY, Finished, Simulation, simulation
 
 PEER = REPOSITORY / "research" / "benchmarks" / "do_nothing"
@@ -163,12 +164,13 @@ def measure(
     RuntimeError
         If a run fails, a client is not in the heads, or heads differ from those of the run in one process.
     """
-    number = sum(1 for line in sizes.read_text().splitlines()[1:] if line and not line.startswith("test,"))
-    own = (
-        f"method='{method}' dataset='synthetic:{num_classes}:{sizes}' partitioner='natural-id' "
-        f"partition-column='client' num-clients=0 backbone='random:wide' plots=false {settings}"
-    )
+    number = len(read_sizes(sizes).keys() - {TEST})
     with tempfile.TemporaryDirectory() as folder, simulation(Path(folder)) as flower:
+        write_federation(sizes, num_classes, Path(folder) / "data")
+        own = (
+            f"method='{method}' dataset='parquet:{folder}/data' partitioner='natural-id' "
+            f"partition-column='client' num-clients=0 backbone='random:wide' plots=false {settings}"
+        )
         flower.environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"
         flower.environment["FEDSTATS_CACHE"] = str(cache or Path(folder) / "cache")
         start_superlink(flower)

@@ -183,7 +183,7 @@ def _unclear(config: AppConfig, key: str) -> str:
 def _path_of(spec: str) -> str:
     """Return where a data set is, "" for one that is not in a file of this machine."""
     kind, _, where = spec.partition(":")
-    return "" if kind in ("builtin", "hub") else where.partition(":")[2] if kind == "synthetic" else where
+    return "" if kind in ("builtin", "hub") else where
 
 
 def _check_folder(folder: Path) -> Iterator[Finding]:
