@@ -1,8 +1,7 @@
 """Bytes by the papers' formulas, of what the tables compare: our methods, baselines, trainings.
 
 Four bytes a number; headers, counts (but FedCGS's) and, for one round, downlink are left out. Sources: FedCOF, tables
-3, 4, 8, 9, 11 and 12; FedCGS, its parameter counts; Bernier's thesis, equations 6 to 11; for FedEx-LoRA and DistMeZO,
-which have no count there, what travels.
+3, 4, 8, 9, 11 and 12; FedCGS, its parameter counts; Bernier's thesis, equations 6 to 11.
 """
 
 from __future__ import annotations
@@ -41,60 +40,15 @@ class TableSizes(Sizes):
     directions: int = 1
 
 
-def slora_bytes(
-    *, num_rounds: int, clients_per_round: int, num_parameters: int, num_adapter_parameters: int, density: float = 0.1
-) -> int:
-    """Count the bytes of SLoRA, with which the thesis compares FedMeZO.
+def _slora_bytes(one: TableSizes) -> int:
+    """SLoRA: a tenth of the parameters travels for a fifth of the rounds, then adapters do, each down and up.
 
-    For a fifth of the rounds a fixed random share of the model's parameters travels down and up, and then low-rank
-    adapters do, four bytes a number. The positions are drawn from a seed and not sent. The thesis's own number (69 GB)
-    does not follow from its inputs.
-
-    Parameters
-    ----------
-    num_rounds : int
-        Of both stages together.
-    clients_per_round : int
-        Clients that take part in each.
-    num_parameters : int
-        Of the model.
-    num_adapter_parameters : int
-        Of the adapters.
-    density : float
-        Share of the parameters that the first stage trains.
-
-    Returns
-    -------
-    int
-        Bytes of all clients and rounds together.
-
-    Raises
-    ------
-    ValueError
-        If a number is negative.
+    The positions of the tenth are drawn from a seed and not sent. The thesis's own number (69 GB) does not follow from
+    its inputs.
     """
-    sparse_rounds = round(0.2 * num_rounds)
-    sparse = training_bytes(
-        num_rounds=sparse_rounds,
-        clients_per_round=clients_per_round,
-        num_parameters=round(density * num_parameters),
-    )
-    return sparse + training_bytes(
-        num_rounds=num_rounds - sparse_rounds,
-        clients_per_round=clients_per_round,
-        num_parameters=num_adapter_parameters,
-    )
-
-
-def _exact_adapters(one: TableSizes) -> int:
-    """FedEx-LoRA: as the naive one, and down what the mean of the products has beyond the product of the means.
-
-    That has rank clients x r at most, so it travels as its factors, or as a matrix where that is less.
-    """
-    residual = min(one.parameters, one.clients * one.adapter_parameters)
-    return training_bytes(one.rounds, one.clients, one.adapter_parameters) + (
-        BYTES_PER_NUMBER * one.rounds * one.clients * residual
-    )
+    sparse_rounds = round(0.2 * one.rounds)
+    sparse = training_bytes(sparse_rounds, one.clients, round(0.1 * one.parameters))
+    return sparse + training_bytes(one.rounds - sparse_rounds, one.clients, one.adapter_parameters)
 
 
 _LOCAL_HEADS = uplink_formula(lambda M, K, C, d: K * C * (d + 1))
@@ -108,18 +62,8 @@ FORMULAS: dict[str, Callable[[TableSizes], int]] = {
     "ensemble": _LOCAL_HEADS,
     "fedavg": lambda one: training_bytes(one.rounds, one.clients, one.parameters),
     "lora": lambda one: training_bytes(one.rounds, one.clients, one.adapter_parameters),
-    "fedex-lora": _exact_adapters,
-    "slora": lambda one: slora_bytes(
-        num_rounds=one.rounds,
-        clients_per_round=one.clients,
-        num_parameters=one.parameters,
-        num_adapter_parameters=one.adapter_parameters,
-    ),
+    "slora": _slora_bytes,
     "fedmezo": lambda one: mezo_bytes(one.rounds, one.clients, one.directions),
-    # The model goes down before every round, where FedMeZO sends a seed.
-    "distmezo": lambda one: (
-        BYTES_PER_NUMBER * one.rounds * one.clients * one.parameters + one.rounds * one.clients * one.directions
-    ),
 }
 
 
@@ -131,7 +75,7 @@ def formula_bytes(method: str, sizes: TableSizes) -> int:
     method : str
         One of :data:`FORMULAS`: a method's name; ccvr (a covariance for every class and client);
         fedpft; one-shot-fedavg and ensemble (of heads with a bias); fedavg (any model, so also a probe or an MLP
-        head); lora, fedex-lora, slora; fedmezo and distmezo.
+        head); lora, slora; fedmezo.
     sizes : TableSizes
         Of the run.
 

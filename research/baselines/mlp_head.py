@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,6 @@ from fedstats_app.training.training_options import LocalOptions
 
 # Keeps the draws of the start and of the rounds' clients apart from those of batches.
 _START, _CLIENTS = 0x1117, 0xC11E
-
-
-Merge = Callable[[TunedModel, Sequence[Mapping[str, Tensor]], Sequence[float]], None]
 
 
 def hidden_layer(feature_dim: int, hidden: int, seed: int) -> Tensor:
@@ -48,15 +45,6 @@ def head_on(layer: nn.Module, head: tuple[Tensor, Tensor]) -> TunedModel:
     return TunedModel(head, backbone=nn.Sequential(layer, nn.ReLU()), tune="full")
 
 
-def average(model: TunedModel, states: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> None:
-    """Give a model the mean of what clients trained, by their shares, which add up to 1: FedAvg."""
-    mean = {name: torch.zeros_like(value) for name, value in states[0].items()}
-    for share, state in zip(shares, states, strict=True):
-        for name, value in state.items():
-            mean[name].add_(value, alpha=share)
-    model.load_trained_state(mean)
-
-
 def federated_average(
     model: TunedModel,
     clients: Sequence[tuple[Tensor, Tensor]],
@@ -65,7 +53,6 @@ def federated_average(
     num_rounds: int,
     fraction: float,
     seed: int = 0,
-    merge: Merge = average,
 ) -> int:
     """Train a model in place by FedAvg (McMahan et al. 2017): clients weigh by their samples.
 
@@ -83,8 +70,6 @@ def federated_average(
         Share of the clients that a round draws, in (0, 1]; at least one.
     seed : int
         At least 0; with the round it decides clients and batches.
-    merge : callable
-        What the server makes of the trained states and the clients' shares.
 
     Returns
     -------
@@ -106,12 +91,14 @@ def federated_average(
     drawn = max(1, round(fraction * len(able)))
     for server_round in range(1, num_rounds + 1):
         chosen = sorted(generator((seed, server_round), _CLIENTS).choice(able, drawn, replace=False).tolist())
-        start, states = model.trained_state(), []
+        total = sum(len(clients[client][1]) for client in chosen)
+        start = model.trained_state()
+        mean = {name: torch.zeros_like(value) for name, value in start.items()}
         for client in chosen:
             model.load_trained_state(start)
             samples = TensorSamples(*clients[client])
             train_locally(model, samples, options, key=(seed, client, server_round))
-            states.append(model.trained_state())
-        total = sum(len(clients[client][1]) for client in chosen)
-        merge(model, states, [len(clients[client][1]) / total for client in chosen])
+            for name, value in model.trained_state().items():
+                mean[name].add_(value, alpha=len(samples.labels) / total)
+        model.load_trained_state(mean)
     return 2 * num_rounds * drawn

@@ -24,7 +24,6 @@ from fedstats_app.methods import METHODS
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics, read_statistics_request, statistics_reply
 from research.benchmarks.answers import ask
-from research.benchmarks.drawing import draw_curves
 from research.benchmarks.lines import parser_of, printed
 from research.benchmarks.made_up import labels_of
 from research.benchmarks.memory import Rise
@@ -80,31 +79,17 @@ def measure(method: str, labels: list[NDArray[np.int64]], num_classes: int, feat
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run from the command line: lines of JSON, and a plot of them."""
+    """Run from the command line: lines of JSON."""
     parser = parser_of(__doc__)
     parser.add_argument("--sizes", type=Path, required=True, help="CSV file: client,num_images")
     parser.add_argument("--method", nargs="+", choices=[*METHODS], default=["fed3r", "fedcof", "fedroot"])
     parser.add_argument("--classes", type=int, default=1203)
     parser.add_argument("--features", type=int, default=1280)
-    parser.add_argument("--picture", type=Path, help="PNG file to write")
     options = parser.parse_args(arguments)
     labels = labels_of(options.sizes, options.classes)
-    lines: list[Measurement] = []
     for method in options.method:
         with multiprocessing.get_context("spawn").Pool(1) as process:
-            lines += printed(process.apply(measure, (method, labels, options.classes, options.features)))
-    if options.picture is not None:
-        draw_curves(
-            options.picture,
-            {
-                method: [(line.clients, line.megabytes) for line in lines if line.method == method and not line.solved]
-                for method in options.method
-            },
-            title="Memory of the server by the number of clients",
-            subtitle=f"Above its start, before solving; C = {options.classes:,}, d = {options.features:,}",
-            x="clients",
-            y="MB",
-        )
+            printed(process.apply(measure, (method, labels, options.classes, options.features)))
 
 
 if __name__ == "__main__":

@@ -15,13 +15,11 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from research.benchmarks.drawing import draw_pairs
 from research.benchmarks.flower_runs import finished, start_superlink
-from research.benchmarks.lines import parser_of, printed, read
+from research.benchmarks.lines import parser_of, printed
 from research.benchmarks.scale import PEER
 from tests.support.flower import REPOSITORY, simulation
 
@@ -115,33 +113,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 100])
     parser.add_argument("--training", nargs="+", default=["fedmezo", "probe"])
     parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--picture", type=Path, help="PNG file to write")
-    parser.add_argument("--lines", type=Path, help="only draw the lines of JSON in this file")
     options = parser.parse_args(arguments)
     if options.rounds <= WARM_UP:
         parser.error(f"--rounds must be more than {WARM_UP}, which are not counted, got {options.rounds}")
-    if options.lines is not None:
-        lines = read(options.lines, Measurement)
-    else:
-        pairs = itertools.product(options.training, options.clients)
-        lines = printed(measure(training, clients, options.rounds) for training, clients in pairs)
-    if options.picture is not None:
-        draw(lines, options.picture)
-
-
-def draw(lines: Sequence[Measurement], path: Path) -> None:
-    """Draw the milliseconds of both apps."""
-    draw_pairs(
-        path,
-        {
-            f"{one.training}\n{one.clients:,} clients": (round(1000 * one.seconds), round(1000 * one.peer_seconds))
-            for one in lines
-        },
-        names=("flwr run", "an app that sends as many bytes"),
-        title="A round of training",
-        subtitle="Median after the first rounds, in turn on the same machine",
-        x="milliseconds",
-    )
+    pairs = itertools.product(options.training, options.clients)
+    printed(measure(training, clients, options.rounds) for training, clients in pairs)
 
 
 if __name__ == "__main__":

@@ -17,14 +17,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from research.benchmarks.drawing import draw_pairs
 from research.benchmarks.flower_runs import finished, start_superlink
-from research.benchmarks.lines import parser_of, printed, read
+from research.benchmarks.lines import parser_of, printed
 from research.benchmarks.made_up import TEST, read_sizes, write_federation
 from tests.support.flower import REPOSITORY, Finished, Simulation, simulation
 
@@ -228,27 +227,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, nargs="+", help="only the first ones of the file")
     parser.add_argument("--cache", type=Path, help="folder of features that stay; by default one that is deleted")
     parser.add_argument("--settings", default="", help="more run-config")
-    parser.add_argument("--picture", type=Path, help="PNG file to write")
-    parser.add_argument("--lines", type=Path, help="only draw the lines of JSON in this file")
-    options = parser.parse_args(arguments)
-    lines = printed(_measured(options)) if options.lines is None else read(options.lines, Measurement)
-    if options.picture is not None:
-        draw(lines, options.picture)
-
-
-def draw(lines: Sequence[Measurement], path: Path) -> None:
-    """Draw the seconds of both apps."""
-    draw_pairs(
-        path,
-        {
-            f"{one.clients:,} clients, {one.supernodes} SuperNodes\n{one.method}": (one.seconds, one.peer_seconds)
-            for one in lines
-        },
-        names=("flwr run", "an app that sends as many bytes"),
-        title="Many small clients",
-        subtitle="Whole runs, features in the cache, one after another",
-        x="seconds",
-    )
+    printed(_measured(parser.parse_args(arguments)))
 
 
 def _measured(options: argparse.Namespace) -> Iterator[Measurement]:

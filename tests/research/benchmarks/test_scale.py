@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from research.benchmarks import rounds, scale
-from research.benchmarks.scale import SERVER, WORKER, Measurement, PeakMemory, first_clients, heads_of
+from research.benchmarks.scale import SERVER, WORKER, PeakMemory, first_clients, heads_of
 
 PROGRAM = "import time; held = bytearray({megabytes} * 10**6); sum(range(5_000_000)); time.sleep(2)"
 
@@ -51,21 +46,3 @@ def test_heads_are_compared_by_their_files(tmp_path: Path) -> None:
     (tmp_path / "heads" / "fedncm.safetensors").write_bytes(b"1")
     (tmp_path / "statistics.safetensors").write_bytes(b"2")
     assert heads_of(tmp_path) == {"fedncm.safetensors": b"1"}
-
-
-@pytest.mark.parametrize(
-    ("main", "line"),
-    [
-        (
-            scale.main,
-            Measurement(9275, 2, "fedncm", 20.0, 10.0, 2.0, 500.0, 33.7, 1500.0, 700.0, 900.0, 1, 30.0, 15, 2),
-        ),
-        (rounds.main, rounds.Measurement("fedmezo", 10, 0.2, 0.1, 0.02, 2.0, 72, 100, 2.0)),
-    ],
-)
-def test_a_picture_is_drawn_of_earlier_lines(main: Callable[[list[str]], None], line: Any, tmp_path: Path) -> None:
-    lines, picture = tmp_path / "lines.jsonl", tmp_path / "picture.png"
-    lines.write_text(json.dumps(asdict(line)) + "\n")
-    sizes = ["--sizes", "unused"] if main is scale.main else []
-    main([*sizes, "--lines", str(lines), "--picture", str(picture)])
-    assert picture.read_bytes().startswith(b"\x89PNG")
