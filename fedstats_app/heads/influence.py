@@ -17,10 +17,13 @@ from fedstats_app.heads.fedroot import complete
 from fedstats_app.heads.linear_head import normalize_rows
 from fedstats_app.heads.linear_system import solve_shifted
 from fedstats_app.heads.ridge import solve_ridge
+from fedstats_app.heads.sign_test import sign_test
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics
 
 # A class's judges say something of that class from so many on.
 MIN_JUDGES_OF_CLASS = 8
+# Probability that an honest federation has any client named.
+SIGNIFICANCE = 0.01
 # Of a judge's best classes so many are remembered: whoever leaves with fewer classes leaves one of them as it was.
 REMEMBERED = 32
 # Rows of clients, one after another, are scored so many at a time.
@@ -53,28 +56,34 @@ class Influence:
     Attributes
     ----------
     gain : float
-        Judges classified correctly without the client, less those with it, as a share of them. Positive: it harms.
+        Judges classified correctly without the client, less those with it, as a share of them. Positive: it costs.
     num_gained : int
         The same as a number of judges.
     class_gain : float
         The largest share of one class, 0 where no class has MIN_JUDGES_OF_CLASS judges.
     worst_class : int
         That class, -1 where there is none.
+    chance : float
+        Probability of such a gain, or of such a gain in a class, if the client changed nothing but by chance: the
+        smaller of two one-sided sign tests over the judges that change sides, that of classes times their number.
     """
 
     gain: float = 0.0
     num_gained: int = 0
     class_gain: float = 0.0
     worst_class: int = -1
+    chance: float = 1.0
 
-    @property
-    def is_large(self) -> bool:
-        """Whether the client harms: 3 in 100 judges and 3 at least, or half of a class.
+    def is_large(self, num_measured: int) -> bool:
+        """Whether the gain is large, 3 in 100 judges or half of a class, and more than chance.
 
-        In clean runs nobody is: research/benchmarks/attacks.py has some, also with one
-        client that has half of all samples.
+        Parameters
+        ----------
+        num_measured : int
+            Influences measured in the run, of all clients on all heads: the more, the more of them are large by chance
+            (Bonferroni's correction).
         """
-        return (self.gain >= 0.03 and self.num_gained >= 3) or self.class_gain >= 0.5
+        return (self.gain >= 0.03 or self.class_gain >= 0.5) and self.chance * num_measured < SIGNIFICANCE
 
 
 def evenly_spaced(num_samples: int, number: int) -> Tensor:
@@ -132,8 +141,24 @@ class LeaveOneOut(ABC):
         """Yield what leaving out each of these does, by their places, in their order."""
         return ((owner, self.influence(owner, client)) for owner, client in clients)
 
+    @abstractmethod
+    def _without_on(self, client: ClientStatistics, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Score (n, d) features by the head without a client: (n, C) scores, and (C,) counts without it."""
+
+    def contradicts(self, client: ClientStatistics) -> bool:
+        """Whether the head without a client puts most of its samples, by the means of their rows, into other classes.
+
+        The others' head mostly agrees with a client that has other cameras or other patients. It does not with swapped
+        labels or mirrored means. Rows of classes that the client alone has say nothing.
+        """
+        rows = client.rows
+        scores, counts = self._without_on(client, (rows.class_sums / rows.counts.unsqueeze(1)).to(torch.float32))
+        known = counts[rows.class_ids] > 0
+        wrong = known & (scores.argmax(dim=1) != rows.class_ids)
+        return 2 * int(rows.counts[wrong].sum()) > int(rows.counts[known].sum())
+
     def _influence(self, owner: int, counts: Tensor, gained: Tensor) -> Influence:
-        """Return it from the (C,) counts without, and of every judge (n,) whether it is classified correctly then.
+        """Measure from the (C,) counts without, and of every judge (n,) whether it is classified correctly then.
 
         That is 1 where it is so without the client only, -1 where with it only.
         """
@@ -141,12 +166,16 @@ class LeaveOneOut(ABC):
         asked = (self._judges.owners != owner) & known[labels]
         if not bool(asked.any()):
             return Influence()
-        of_class = torch.zeros(len(known), dtype=torch.int64).index_add_(0, labels[asked], gained[asked])
+        won = torch.bincount(labels[asked & (gained > 0)], minlength=len(known))
+        lost = torch.bincount(labels[asked & (gained < 0)], minlength=len(known))
         judges = torch.bincount(labels[asked], minlength=len(known))
-        shares = torch.where(judges >= MIN_JUDGES_OF_CLASS, of_class / judges.clamp(min=1), 0.0)
-        worst = int(shares.argmax())
-        total, share = int(of_class.sum()), float(shares[worst])
-        return Influence(total / int(asked.sum()), total, share, worst if share > 0 else -1)
+        shares = torch.where(judges >= MIN_JUDGES_OF_CLASS, (won - lost) / judges.clamp(min=1), 0.0)
+        worst, total = int(shares.argmax()), int((won - lost).sum())
+        share, num_classes = float(shares[worst]), int((judges >= MIN_JUDGES_OF_CLASS).sum())
+        chance = sign_test(int(won.sum()), int(lost.sum())) if total > 0 else 1.0
+        if share > 0:
+            chance = min(chance, num_classes * sign_test(int(won[worst]), int(lost[worst])))
+        return Influence(total / int(asked.sum()), total, share, worst if share > 0 else -1, chance)
 
     def _correct(self, predictions: Tensor) -> Tensor:
         return (predictions == self._judges.labels).to(torch.int64)
@@ -180,6 +209,11 @@ class LeaveOneOutOfMeans(LeaveOneOut):
     def influence(self, owner: int, client: ClientStatistics) -> Influence:
         """Return what leaving out this client does to the judges that are not its own."""
         return next(self.influences([(owner, client)]))[1]
+
+    def _without_on(self, client: ClientStatistics, features: Tensor) -> tuple[Tensor, Tensor]:
+        own = client.rows.summed()
+        counts = self._counts - own.class_counts
+        return self._score(self._sums - own.class_sums, counts, features), counts
 
     def influences(self, clients: Iterable[tuple[int, ClientStatistics]]) -> Iterator[tuple[int, Influence]]:
         """Yield what leaving out each of these does, by their places, in their order.
@@ -268,10 +302,10 @@ class LeaveOneOutOfMeans(LeaveOneOut):
         is_new = (best_new > best_kept) | ((best_new == best_kept) & (new_class < kept_class))
         return torch.where(is_new, new_class, kept_class)
 
-    def _score(self, sums: Tensor, counts: Tensor) -> Tensor:
-        """Return (n, c) scores; that of a class without samples is the lowest."""
+    def _score(self, sums: Tensor, counts: Tensor, features: Tensor | None = None) -> Tensor:
+        """Score features, by default the judges': (n, c); that of a class without samples is the lowest."""
         means, _ = normalize_rows(sums / counts.clamp(min=1).unsqueeze(1))
-        scores = self._features @ means.to(torch.float32).T
+        scores = (self._features if features is None else features) @ means.to(torch.float32).T
         return torch.where(counts > 0, scores, -torch.inf)
 
 
@@ -305,6 +339,10 @@ class LeaveOneOutOfGram(LeaveOneOut):
         gained = self._correct(self._score(left).argmax(dim=1)) - self._correct(self._scores.argmax(dim=1))
         return self._influence(owner, left.class_counts, gained)
 
+    def _without_on(self, client: ClientStatistics, features: Tensor) -> tuple[Tensor, Tensor]:
+        left = self._without(client)
+        return self._score(left, features), left.class_counts
+
     def _without(self, client: ClientStatistics) -> FeatureStatistics:
         left, own = self._total.clone(), client.rows.summed()
         left.class_counts.sub_(own.class_counts)
@@ -312,7 +350,7 @@ class LeaveOneOutOfGram(LeaveOneOut):
         needed_gram(left, "ridge").sub_(second_moment(client))
         return left
 
-    def _score(self, statistics: FeatureStatistics) -> Tensor:
+    def _score(self, statistics: FeatureStatistics, features: Tensor | None = None) -> Tensor:
         # A report of how well the system is conditioned would take most of the time, and nobody reads it.
         gram = needed_gram(statistics, "ridge")
         solved = solve_shifted(gram, self._ridge_lambda, statistics.class_sums.T)
@@ -320,7 +358,7 @@ class LeaveOneOutOfGram(LeaveOneOut):
             weight = solve_ridge(statistics, ridge_lambda=self._ridge_lambda).weight
         else:
             weight, _ = normalize_rows(solved.T)
-        scores = self._features @ weight.to(torch.float32).T
+        scores = (self._features if features is None else features) @ weight.to(torch.float32).T
         return torch.where(statistics.class_counts > 0, scores, -torch.inf)
 
 

@@ -1,30 +1,25 @@
-"""Which method to take: the cheapest that the test set cannot tell from the best, and then with less to send."""
+"""Which method to take: the most accurate, unless the test cannot tell it from a cheaper or more private one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal
 
+from fedstats_app.heads.sign_test import sign_test
 from fedstats_app.methods import display_name
-from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.report.text_columns import bytes_with_unit
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-class Scored(Protocol):
-    """What is asked of a result; :class:`fedstats_app.report.method_result.MethodResult` has it."""
-
-    @property
-    def method(self) -> str:
-        """The method's name."""
-
-    @property
-    def accuracy(self) -> float | None:
-        """Share of test samples classified correctly, 0 to 1; None where nothing was evaluated."""
-
-    @property
-    def wire_bytes(self) -> int:
-        """Bytes from all clients as sent."""
+# Two methods differ if a test with Holm's correction says so at this level.
+LEVEL = 0.05
+# Up to so many bytes a client, what is sent does not matter beside what it tells of single samples.
+FEW_BYTES = 10_000_000
+# What clients send, by how much it tells of single samples: class means, directions of the scatter, a Gram matrix.
+Sends = Literal["means", "directions", "gram"]
+_TELLS: Mapping[Sends, int] = {"means": 0, "directions": 1, "gram": 2}
 
 
 @dataclass(frozen=True)
@@ -39,11 +34,14 @@ class Candidate:
         0 to 1.
     wire_bytes : int
         From all clients as sent.
+    sends : str
+        What each client sends: "means", "directions" or "gram".
     """
 
     method: str
     accuracy: float
     wire_bytes: int
+    sends: Sends = "means"
 
     def to_json(self) -> dict[str, object]:
         """Return the entry for results.json."""
@@ -57,21 +55,21 @@ class Step:
     Attributes
     ----------
     choice : Candidate
-        The cheapest method within the interval of the best; of equally cheap ones the more accurate.
+        Of the methods that the test samples cannot tell from the best, the one that tells least of single samples, or
+        where bytes matter the cheapest.
     best : Candidate
         The most accurate method that sends less than the next step's; of equally accurate ones the cheaper.
-    low, high : float
-        Ends of the best one's 95% Wilson interval, 0 to 1.
+    chance : float
+        Probability of at least such a difference between the two, if neither were better; 1 where they are the same.
     """
 
     choice: Candidate
     best: Candidate
-    low: float
-    high: float
+    chance: float
 
     def to_json(self) -> dict[str, object]:
         """Return the entry for results.json."""
-        return {**self.choice.to_json(), "best": self.best.to_json(), "interval": [self.low, self.high]}
+        return {**self.choice.to_json(), "best": self.best.to_json(), "p_value": self.chance}
 
 
 @dataclass(frozen=True)
@@ -81,20 +79,23 @@ class Advice:
     Attributes
     ----------
     steps : tuple of Step
-        By rising bytes and rising accuracy, at least one; the last has no limit of bytes. Every choice lies below the
-        interval of the next step's best.
+        By rising bytes and rising accuracy, at least one; the last has no limit of bytes. The test samples tell every
+        choice from the next step's best.
     num_test : int
         Test samples that all methods were scored on.
     indistinct : bool
-        Whether all methods lie within the interval of the best.
+        Whether the test samples tell no method from the best.
     at_chance : bool
-        Whether that interval reaches down to what always naming the most frequent class scores.
+        Whether they cannot tell the best from always naming the most frequent class.
+    few_bytes : bool
+        Whether what any client sends is so little that it does not matter.
     """
 
     steps: tuple[Step, ...]
     num_test: int
     indistinct: bool
     at_chance: bool
+    few_bytes: bool
 
     @property
     def choice(self) -> Candidate:
@@ -113,49 +114,97 @@ class Advice:
             "num_test_examples": self.num_test,
             "indistinct": self.indistinct,
             "at_chance": self.at_chance,
+            "few_bytes": self.few_bytes,
             "steps": [step.to_json() for step in self.steps],
         }
 
 
-def advise(results: Iterable[Scored], num_test: int, *, chance: float = 0.0) -> Advice | None:
-    """Choose the cheapest method within the interval of the best, then the same among those that send less, and so on.
-
-    The interval is Wilson's (1927), of the best method's accuracy at 95%.
+@dataclass(frozen=True)
+class Comparisons:
+    """How methods did on the same test samples, pair by pair.
 
     Parameters
     ----------
-    results : iterable of Scored
-        Of different methods, all scored on the same samples.
     num_test : int
         How many samples these are.
+    right : mapping
+        By method, (n,) booleans: which samples it classifies correctly. Empty if clients evaluated, who tell numbers of
+        samples only; then every test assumes that the methods agree as little as their accuracies allow, so that a
+        difference is never claimed that pairs would not show.
+    """
+
+    num_test: int
+    right: Mapping[str, Tensor]
+
+    def chance(self, one: Candidate, other: Candidate) -> float:
+        """Probability of at least the difference between two methods if neither were better: McNemar's exact test."""
+        wins, losses = self._wins(one, other)
+        return min(1.0, 2 * sign_test(max(wins, losses), min(wins, losses)))
+
+    def _wins(self, one: Candidate, other: Candidate) -> tuple[int, int]:
+        """Count the samples that only the one, and only the other, classifies correctly."""
+        if one.method in self.right and other.method in self.right:
+            first, second = self.right[one.method], self.right[other.method]
+            return int((first & ~second).sum()), int((second & ~first).sum())
+        a, b = round(one.accuracy * self.num_test), round(other.accuracy * self.num_test)
+        both = max(a + b - self.num_test, 0)
+        return a - both, b - both
+
+
+def advise(
+    candidates: Sequence[Candidate], compared: Comparisons, num_clients: int, *, chance: float = 0.0
+) -> Advice | None:
+    """Choose among the methods that the test samples cannot tell from the best, then among those that send less.
+
+    Every method is compared with the best one by McNemar's exact test, with Holm's correction (1979) over the methods.
+    Of those that do not differ the one is taken that tells least of single samples if clients send few bytes, else the
+    one that sends least.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        Of different methods, all scored on the same samples.
+    compared : Comparisons
+        How they did on them.
+    num_clients : int
+        Who sent something, at least 1.
     chance : float
         Accuracy of always naming the most frequent class, 0 to 1; 0 where it is not known.
 
     Returns
     -------
     Advice or None
-        None where there is nothing to choose between: fewer than two methods with an accuracy, or no test samples.
+        None where there is nothing to choose between: fewer than two methods, or no test samples.
     """
-    candidates = [Candidate(one.method, one.accuracy, one.wire_bytes) for one in results if one.accuracy is not None]
-    if len(candidates) < 2 or num_test < 1:
+    if len(candidates) < 2 or compared.num_test < 1:
         return None
-    steps, left = [], candidates
-    while left:
-        steps.append(_step(left, num_test))
-        left = [one for one in left if one.wire_bytes < steps[-1].choice.wire_bytes]
-    low = steps[0].low
-    return Advice(tuple(reversed(steps)), num_test, all(one.accuracy >= low for one in candidates), low <= chance)
+    few = max(one.wire_bytes for one in candidates) <= FEW_BYTES * num_clients
+    step, equal = _step(candidates, compared, few)
+    steps, left, indistinct = [step], list(candidates), len(equal) == len(candidates)
+    while left := [one for one in left if one not in equal and one.wire_bytes < step.choice.wire_bytes]:
+        step, equal = _step(left, compared, few)
+        steps.append(step)
+    best, most_frequent = steps[0].best, Candidate("", chance, 0)
+    at_chance = best.accuracy <= chance or compared.chance(best, most_frequent) >= LEVEL
+    return Advice(tuple(reversed(steps)), compared.num_test, indistinct, at_chance, few)
 
 
-def _step(candidates: list[Candidate], num_test: int) -> Step:
+def _step(candidates: Sequence[Candidate], compared: Comparisons, few: bool) -> tuple[Step, list[Candidate]]:
+    """Choose among candidates; also return those that the samples cannot tell from the best, the best among them."""
     best = min(candidates, key=lambda one: (-one.accuracy, one.wire_bytes))
-    low, high = wilson_interval(round(best.accuracy * num_test), num_test)
-    within = (one for one in candidates if one.accuracy >= low)
-    return Step(min(within, key=lambda one: (one.wire_bytes, -one.accuracy)), best, low, high)
+    chances = {one.method: compared.chance(best, one) for one in candidates if one != best}
+    worse, ordered = set[str](), sorted(chances, key=chances.__getitem__)
+    for place, name in enumerate(ordered):
+        if chances[name] * (len(ordered) - place) >= LEVEL:
+            break
+        worse.add(name)
+    equal = [one for one in candidates if one.method not in worse]
+    choice = min(equal, key=lambda one: (_TELLS[one.sends] if few else one.wire_bytes, -one.accuracy, one.wire_bytes))
+    return Step(choice, best, chances.get(choice.method, 1.0)), equal
 
 
 def advice_lines(advice: Advice | None) -> list[str]:
-    """Return sentences, one per line: what to take, what the noise is, what to take with less to send.
+    """Say what to take, what the test samples can tell, and what to take with less to send: sentences, one per line.
 
     Bytes are those of all clients as sent.
 
@@ -167,41 +216,47 @@ def advice_lines(advice: Advice | None) -> list[str]:
     if advice is None:
         return []
     samples, last = f"{advice.num_test:,} test samples", advice.steps[-1]
+    choice, best = last.choice, last.best
     if advice.at_chance:
         return [f"No method is better than naming the most frequent class, as far as {samples} can tell."]
-    if advice.indistinct:
-        return [
-            f"The {samples} cannot tell the methods apart: all lie within the 95% interval of {_name(last.best)}, "
-            f"{_interval(last)}.",
-            f"Take {_priced(last.choice)}; no method sends less.",
+    if choice == best:
+        others = "from any other" if advice.indistinct else "from every method that sends less"
+        why = f"the {samples} cannot tell it {others}" if advice.indistinct else "the most accurate"
+        lines = [f"Take {_priced(choice)}: {why}."]
+    else:
+        lines = [
+            f"Take {_priced(choice)}. The {samples} cannot tell it from {_name(best)} ({_numbers(best)}): "
+            f"p = {last.chance:.2g} (McNemar)."
         ]
-    lines = [
-        f"Take {_priced(last.choice)}, {_reason(last)}.",
-        f"Noise is the 95% interval of {_name(last.best)} on {samples}, {_interval(last)}.",
-    ]
+        lines += _why_not(choice, best, advice.few_bytes)
     for step, dearer in zip(advice.steps[-2::-1], advice.steps[:0:-1], strict=True):
         points = 100 * (dearer.choice.accuracy - step.choice.accuracy)
-        share = _share(step.choice, dearer.choice, "the")
-        lines.append(f"With less to send, {_priced(step.choice)}, {points:.2f} points less{share}.")
+        share = _share(step.choice, dearer.choice)
+        at = f" at {share}" if share else ""
+        lines.append(f"With less to send, {_priced(step.choice)}, {points:.2f} points less{at}.")
     return lines
 
 
-def _reason(step: Step) -> str:
-    """Tell why the choice is taken rather than the most accurate method or a cheaper one."""
-    if step.choice == step.best:
-        return "the most accurate; no cheaper method is within its noise"
-    best = f"{_name(step.best)} ({_numbers(step.best)})"
-    return f"within the noise of {best}{_share(step.choice, step.best, 'its')}"
+def _why_not(choice: Candidate, best: Candidate, few_bytes: bool) -> list[str]:
+    """Say what speaks for the choice: fewer bytes, and what the best one's statistics tell beyond its own."""
+    lines = []
+    if share := _share(choice, best):
+        lines.append(f"It sends {share}.")
+    if _TELLS[best.sends] > _TELLS[choice.sends]:
+        more = {"gram": "A Gram matrix", "directions": "The directions of a scatter", "means": ""}[best.sends]
+        than = "class means do" if choice.sends == "means" else "a few directions do"
+        lines.append(f"{more} can reveal more about single samples than {than}.")
+    return [" ".join(lines)] if lines else []
 
 
-def _share(cheap: Candidate, dear: Candidate, whose: str) -> str:
+def _share(cheap: Candidate, dear: Candidate) -> str:
     """Tell the share of the bytes: a fraction where it is close to one over a whole number, else per cent."""
     if not 0 < cheap.wire_bytes < dear.wire_bytes:
         return ""
     ratio = dear.wire_bytes / cheap.wire_bytes
     is_fraction = ratio > 1.5 and abs(ratio / round(ratio) - 1) < 0.05
     share = f"1/{round(ratio):,}" if is_fraction else f"{100 / ratio:.0f} %"
-    return f" at {share} of {whose} bytes"
+    return f"{share} of the bytes"
 
 
 def _priced(one: Candidate) -> str:
@@ -210,10 +265,6 @@ def _priced(one: Candidate) -> str:
 
 def _numbers(one: Candidate) -> str:
     return f"{100 * one.accuracy:.2f} % for {bytes_with_unit(one.wire_bytes)}"
-
-
-def _interval(step: Step) -> str:
-    return f"{100 * step.low:.1f} to {100 * step.high:.1f} %"
 
 
 def _name(one: Candidate) -> str:

@@ -120,7 +120,7 @@ def _about_sites(run: RunRecord) -> Iterator[str]:
         )
     if refused := run.results.get("refused_nodes"):
         yield f"{counted(len(refused), 'machine')} could not take part, such as {_first(refused)}"
-    yield from run.results.get("harmful_clients", [])
+    yield from run.results.get("influential_clients", [])
     policy = run.results.get("policy") or {}
     if suppressed := policy.get("num_with_suppressed_classes"):
         yield f"{counted(suppressed, 'site')} kept back classes of which they have few {run.kind}s, to protect them."

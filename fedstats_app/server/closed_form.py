@@ -13,7 +13,7 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.discovery import Federation
 from fedstats_app.methods import FEDROOT, display_name, first_of, is_experiment
-from fedstats_app.report.advice import Advice, advice_lines, advise
+from fedstats_app.report.advice import Advice, Candidate, Comparisons, Sends, advice_lines, advise
 from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.disclosure import policy_record
 from fedstats_app.report.method_result import MethodResult
@@ -97,8 +97,7 @@ class ClosedForm:
                 run.test_set,
                 mask_absent=masked,
             )
-        to_take = [one for one in results if not is_experiment(strategy.methods()[one.method])]
-        advice = advise(to_take, scores.num_examples, chance=scores.chance)
+        advice = _advice(strategy, results, scores)
         # What somebody waits for comes first; the rest is for the folder.
         print(results_table(results, _num_with(strategy.outcomes, "merged")), flush=True)
         for line in advice_lines(advice):
@@ -126,7 +125,7 @@ class ClosedForm:
             give_back_memory()
             with progress.doing("measuring what each client changes"):
                 test = None if run.test_set is None else run.test_set.evenly_spaced
-                outcomes, harm = measured_clients(strategy, asked, test, run.class_names)
+                outcomes, influential = measured_clients(strategy, asked, test, run.class_names)
                 folder.write_clients(outcome.to_json() for outcome in outcomes)
             error = None
             if config.run.statistics_error:
@@ -143,7 +142,7 @@ class ClosedForm:
                         "statistics_error": error,
                         **_of_clients(strategy, run.federation),
                         "extends": run.extension.to_json(),
-                        "harmful_clients": harm,
+                        "influential_clients": influential,
                         **scores.to_json(),
                         "rounds": asked.rounds,
                         "seconds": round(progress.seconds, 3),
@@ -153,7 +152,7 @@ class ClosedForm:
                 write_model_card(folder.path)
                 plots.finish()
         forget_accumulated(folder.path)
-        for line in (*_what_failed(strategy.outcomes, scores), *harm):
+        for line in (*_what_failed(strategy.outcomes, scores), *influential):
             progress.say(line)
         progress.say(f"done after {progress.elapsed}")
         if config.run.plots and run.test_set is not None:
@@ -175,6 +174,19 @@ def _of_clients(strategy: StatisticsStrategy, federation: Federation) -> dict[st
         "refused_nodes": {str(node): reason for node, reason in federation.refused.items()},
         "wire_bytes_received": strategy.collection.total_wire_bytes,
     }
+
+
+def _advice(strategy: StatisticsStrategy, results: Sequence[MethodResult], scores: Scores) -> Advice | None:
+    """Choose among the methods that were scored, without the ablations that no client could run for real."""
+    candidates = []
+    for one in results:
+        method = strategy.methods()[one.method]
+        if one.accuracy is not None and not is_experiment(method):
+            spec = method.specification
+            sends: Sends = "gram" if spec.gram else "directions" if spec.scatter else "means"
+            candidates.append(Candidate(one.method, one.accuracy, one.wire_bytes, sends))
+    compared = Comparisons(scores.num_examples, scores.right)
+    return advise(candidates, compared, strategy.collection.num_merged, chance=scores.chance)
 
 
 def _head_to_take(results: Sequence[MethodResult], advice: Advice | None) -> MethodResult | None:

@@ -87,30 +87,34 @@ class ServerTestSet:
 
     def score(
         self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool
-    ) -> tuple[dict[str, HeadScores], dict[str, Calibration | None]]:
-        """Return all that the test samples say of every head, and the temperature that leads to.
+    ) -> tuple[dict[str, HeadScores], dict[str, Calibration | None], dict[str, Tensor]]:
+        """Return all that the test samples say of every head, the temperature that leads to, and who is right where.
+
+        The last is by head (n,) bool: which samples it classifies correctly.
 
         Only predictions can be of absent classes. Of the temperatures only those are measured that can be best, as a
         few samples tell, unless they were wrong; the errors after the best one are counted again.
         """
-        found, calibrations = {}, {}
+        found, calibrations, right = {}, {}, {}
         for name, (feature_map, head) in heads.items():
             logits = _Logits(self.blocks, feature_map, head)
-            scores = self._score(logits, mask_absent=mask_absent, temperatures=self._likely_temperatures(*heads[name]))
+            likely = self._likely_temperatures(*heads[name])
+            scores, right[name] = self._score(logits, mask_absent=mask_absent, temperatures=likely)
             if not scores.calibration.holds_best:
-                scores = self._score(logits, mask_absent=mask_absent, temperatures=TEMPERATURES)
+                scores, _ = self._score(logits, mask_absent=mask_absent, temperatures=TEMPERATURES)
             fitted = scores.calibration.fit()
             found[name] = scores
             calibrations[name] = fitted and fitted.counted((head.masked(block), labels) for block, labels in logits)
-        return found, calibrations
+        return found, calibrations, right
 
-    def _score(self, logits: _Logits, *, mask_absent: bool, temperatures: Sequence[float]) -> HeadScores:
-        total = HeadScores.zeros(len(self.dataset.class_names), temperatures)
+    def _score(self, logits: _Logits, *, mask_absent: bool, temperatures: Sequence[float]) -> tuple[HeadScores, Tensor]:
+        total, right = HeadScores.zeros(len(self.dataset.class_names), temperatures), []
         for block, labels in logits:
             masked = logits.head.masked(block)
             predictions = (masked if mask_absent else block).argmax(dim=1)
             total += HeadScores.from_logits(masked, labels, predictions, temperatures)
-        return total
+            right.append(predictions == labels)
+        return total, torch.cat([torch.zeros(0, dtype=torch.bool), *right])
 
     def _likely_temperatures(self, feature_map: FeatureMap, head: LinearHead) -> Sequence[float]:
         num_examples = self.num_readable

@@ -33,7 +33,9 @@ MAX_JUDGES, MIN_JUDGES, MAX_PRODUCTS = 1000, 200, 40_000_000_000
 MAX_KEPT_BYTES = 4 * 2**30
 # Of Gram matrices so many, the largest, are measured, and none with more features than this: each takes a solve.
 MAX_GRAMS, MAX_GRAM_DIM = 20, 4096
-# Those who harm are named, the worst first, each measured without the ones before.
+# Heads on which clients are measured: FedNCM's and a ridge regression's.
+MAX_HEADS = 2
+# Those whose influence is large are named, the worst first, each measured without the ones before.
 MAX_NAMED = 10
 
 
@@ -49,6 +51,8 @@ class Influences:
         From every client that was measured to its influence.
     named : tuple of int
         Those whose influence is large, the worst first.
+    contradicting : frozenset of int
+        Those of them whose own samples the head without them classifies otherwise.
     judges : str
         Who judged, in words.
     """
@@ -56,6 +60,7 @@ class Influences:
     head: str
     of_client: Mapping[int, Influence]
     named: tuple[int, ...]
+    contradicting: frozenset[int]
     judges: str
 
 
@@ -128,9 +133,11 @@ def _ridge_lambda(strategy: StatisticsStrategy, total: FeatureStatistics) -> flo
 def _measure(
     head: str, left: LeaveOneOut, clients: Clients, places: Mapping[int, int], who: str, *, beside: bool = False
 ) -> Influences:
-    """Measure every client, perhaps beside each other, and name those who harm, the worst first."""
+    """Measure every client, perhaps beside each other, and name those with a large influence, the worst first."""
     found: dict[int, Influence] = {}
     named: list[int] = []
+    contradicting: set[int] = set()
+    num_measured = MAX_HEADS * len(places)
     client_at = {place: client for client, place in places.items()}
     while True:
         left_out = (
@@ -144,14 +151,17 @@ def _measure(
             influences = list(left.influences(left_out))
         found |= {client_at[place]: influence for place, influence in influences}
         worst = max(
-            (client for client in found if client not in named and found[client].is_large),
+            (client for client in found if client not in named and found[client].is_large(num_measured)),
             key=lambda client: (found[client].gain, found[client].class_gain),
             default=None,
         )
         if worst is None or len(named) == MAX_NAMED:
-            return Influences(head, found, tuple(named), who)
+            return Influences(head, found, tuple(named), frozenset(contradicting), who)
         named.append(worst)
-        left.remove(next(statistics[0] for client, statistics in clients if client == worst))
+        its = next(statistics[0] for client, statistics in clients if client == worst)
+        if left.contradicts(its):
+            contradicting.add(worst)
+        left.remove(its)
 
 
 def _influence(left: LeaveOneOut, place: int, statistics: ClientStatistics) -> tuple[int, Influence]:
@@ -196,9 +206,14 @@ def influence_lines(
     for influences in measured:
         for client in influences.named:
             found = influences.of_client[client]
+            how = (
+                "contradicts the others: their head puts most of its samples into other classes. "
+                if client in influences.contradicting
+                else "differs from the others, as a site with other cameras, people or classes may. "
+            )
             worst = f", and on {100 * found.class_gain:.0f}% of class {class_names[found.worst_class]!r}"
             lines.append(
-                f"client {client} ({100 * shares[client]:.1f}% of all samples) harms: without it {influences.head}'s "
+                f"client {client} ({100 * shares[client]:.1f}% of all samples) {how}Without it {influences.head}'s "
                 f"head is right on {100 * found.gain:.1f}% more of {influences.judges}"
                 f"{worst if found.worst_class >= 0 else ''}"
             )

@@ -49,6 +49,8 @@ class Scores:
         From every client that was asked in vain to the reason.
     num_unreadable : int
         Test samples of the server that could not be read.
+    right : mapping
+        By method, (n,) bool: which of the server's test samples it classifies correctly; empty where clients evaluated.
     """
 
     evaluated_on: str
@@ -58,6 +60,7 @@ class Scores:
     failures: Mapping[int, str] = field(default_factory=dict)
     calibrations: Mapping[str, Calibration | None] = field(default_factory=dict)
     num_unreadable: int = 0
+    right: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def confusion(self) -> dict[str, ConfusionMatrix]:
@@ -108,8 +111,8 @@ def score(
         return scores
     progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
     heads = solved_heads(strategy)
-    scored, fitted = test_set.score(heads, mask_absent=mask_absent)
-    return Scores("server", scored, calibrations=fitted, num_unreadable=test_set.num_unreadable)
+    scored, fitted, right = test_set.score(heads, mask_absent=mask_absent)
+    return Scores("server", scored, calibrations=fitted, num_unreadable=test_set.num_unreadable, right=right)
 
 
 def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> MethodResult:

@@ -17,13 +17,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from flwr.app import Message
 from torch import Tensor
 
 from fedstats_app.data.clients import partitions
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
+from fedstats_app.report.advice import Candidate
 from fedstats_app.report.plots.accuracy import CostPoint
+from fedstats_app.server.asking import solved_heads
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.training_options import LocalOptions
+from fedstats_app.wire import read_statistics_request, statistics_reply
 from research.baselines import (
     ClassMixtures,
     average_heads,
@@ -36,7 +42,7 @@ from research.baselines import (
 )
 from research.baselines.mixtures import Covariance
 from research.baselines.mlp_head import federated_average, mlp_head
-from research.benchmarks.advice import candidates_of
+from research.benchmarks.answers import ask
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, mean_and_half, run
 from research.formulas import TableSizes, formula_bytes
@@ -45,6 +51,8 @@ from research.formulas import TableSizes, formula_bytes
 PER_CLASS = 500
 # FedPFT as in FedCGS's runs, and as in Flower's baseline.
 MIXTURES: dict[str, tuple[int, Covariance]] = {"FedPFT-10": (10, "diagonal"), "FedPFT-1": (1, "spherical")}
+# What the backbone's digest takes in a real reply.
+FINGERPRINT = "0" * 64
 HIDDEN, ROUNDS, FRACTION = 256, 20, 0.3
 ROUND_OPTIONS = LocalOptions(learning_rate=0.01)
 MB = 1e6
@@ -74,6 +82,39 @@ class Compared:
     accuracy: dict[str, float]
     megabytes: dict[str, float]
     formula: dict[str, float]
+
+
+def _closed_form(data: Features, parts: Sequence[np.ndarray], config: AppConfig) -> list[Candidate]:
+    """Compute accuracy and bytes as sent of every method of a run.
+
+    Parameters
+    ----------
+    data : Features
+        All samples.
+    parts : sequence of ndarray
+        The training samples of every client.
+    config : AppConfig
+        Methods, their options, seed and the wire's dtype.
+    """
+
+    def answer(msg: Message, client: int) -> Message:
+        index = torch.from_numpy(parts[client])
+        statistics = read_statistics_request(msg).statistics(data.train[index], data.train_labels[index])
+        return statistics_reply(msg, statistics, backbone_fingerprint=FINGERPRINT)
+
+    strategy = StatisticsStrategy(
+        data.num_classes,
+        tuple(config.measured(lambda: data.test, lambda line: None).configured_methods.values()),
+        feature_dim=data.train.shape[1],
+        seed=config.run.seed,
+        wire_dtype=config.federation.wire_dtype,
+        backbone_fingerprint=FINGERPRINT,
+    )
+    ask(strategy, answer, len(parts))
+    return [
+        Candidate(name, data.accuracy(head, feature_map), strategy.wire_bytes(name))
+        for name, (feature_map, head) in solved_heads(strategy).items()
+    ]
 
 
 class _Simulation:
@@ -164,7 +205,7 @@ def measure(experiment: str, num_clients: Sequence[int], seeds: int) -> Iterator
             parts = partitions(own.data, own.partition, seed)
             simulation = _Simulation(data, parts, seed)
             simulation.run()
-            ours = {display_name(one.method): one for one in candidates_of(data, parts, own)}
+            ours = {display_name(one.method): one for one in _closed_form(data, parts, own)}
             formulas = {
                 display_name(one.method): formula_bytes(one.method, simulation.sizes) / MB
                 for one in ours.values()

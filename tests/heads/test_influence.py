@@ -95,10 +95,15 @@ def test_swapped_classes_harm_and_a_large_client_does_not() -> None:
     for name, rows in (("hostile", hostile), ("large", large)):
         left = LeaveOneOutOfMeans(*totals({**ROWS, 99: rows}), judges(CLIENTS.owner))
         found[name] = left.influence(99, ClientStatistics(rows))
-        assert not any(left.influence(client, ClientStatistics(ROWS[client])).is_large for client in ROWS)
+        assert left.contradicts(ClientStatistics(rows)) == (name == "hostile")
+        assert not any(
+            left.influence(client, ClientStatistics(ROWS[client])).is_large(len(ROWS) + 1) for client in ROWS
+        )
 
-    assert found["hostile"].is_large and found["hostile"].gain > 0.5 and found["hostile"].class_gain > 0.5
-    assert not found["large"].is_large
+    assert (
+        found["hostile"].is_large(len(ROWS) + 1) and found["hostile"].gain > 0.5 and found["hostile"].class_gain > 0.5
+    )
+    assert not found["large"].is_large(len(ROWS) + 1)
 
 
 def with_scatter(rank: int | None) -> dict[int, ClientStatistics]:
@@ -141,11 +146,12 @@ def test_a_gram_matrix_that_hides_what_tells_classes_apart_harms_and_a_removed_o
     means = LeaveOneOutOfMeans(*totals(ROWS), judges(CLIENTS.owner))
     left = LeaveOneOutOfGram(total(clients), 3.0, judges(CLIENTS.owner))
 
-    assert not any(means.influence(k, clients[k]).is_large for k in clients)
+    assert not any(means.influence(k, clients[k]).is_large(len(ROWS) + 1) for k in clients)
     assert max(clients, key=lambda k: left.influence(k, clients[k]).gain) == 4
-    assert left.influence(4, clients[4]).is_large
+    assert left.influence(4, clients[4]).is_large(len(ROWS) + 1)
+    assert not left.contradicts(clients[4]), "its class means are honest: the sentence does not accuse it"
     left.remove(clients[4])
-    assert not any(left.influence(k, clients[k]).is_large for k in clients if k != 4)
+    assert not any(left.influence(k, clients[k]).is_large(len(ROWS) + 1) for k in clients if k != 4)
 
 
 @pytest.mark.parametrize("rank", [None, 2], ids=["Gram matrices", "factors"])
@@ -174,15 +180,16 @@ def test_nobody_judges_itself_and_a_class_of_one_client_alone_judges_nothing() -
 @pytest.mark.parametrize(
     ("influence", "large"),
     [
-        (Influence(0.031, 31), True),
-        (Influence(0.029, 29), False),
-        (Influence(0.25, 2), False),
-        (Influence(0.01, 9, 0.6, 3), True),
-        (Influence(0.01, 9, 0.4, 3), False),
+        (Influence(0.031, 31, chance=1e-5), True),
+        (Influence(0.029, 29, chance=1e-5), False),
+        (Influence(0.25, 2, chance=0.25), False),
+        (Influence(0.031, 31, chance=2e-4), False),  # of 100 that were measured one is so by chance
+        (Influence(0.01, 9, 0.6, 3, chance=1e-5), True),
+        (Influence(0.01, 9, 0.4, 3, chance=1e-5), False),
     ],
 )
 def test_what_counts_as_large(influence: Influence, large: bool) -> None:
-    assert influence.is_large == large
+    assert influence.is_large(100) == large
 
 
 @pytest.mark.parametrize("held", [1, 5, 31, 40], ids="{} classes a client".format)

@@ -19,6 +19,6 @@ def test_shares_add_up_and_nobody_honest_is_named(tmp_path: Path, settings: dict
     for name in {name for shares in of_class for name in shares}:
         assert sum(shares.get(name, 0.0) for shares in of_class) == pytest.approx(1.0, abs=1e-3)
     assert all(-1.0 <= line["influence"] <= 1.0 for line in lines)
-    assert read_json(folder, "results.json")["harmful_clients"] == []
+    assert read_json(folder, "results.json")["influential_clients"] == []
     if settings:
         assert max(line["share"] for line in lines) <= 0.31

@@ -116,9 +116,10 @@ def test_logits_are_computed_once_where_there_is_room_and_are_the_same(
     monkeypatch.setattr(evaluation_data, "MAX_LOGIT_BYTES", room)
     monkeypatch.setattr(LinearHead, "logits", counted)
 
-    scores, calibrations = test_set.score({"one": (feature_map, head)}, mask_absent=mask_absent)
+    scores, calibrations, right = test_set.score({"one": (feature_map, head)}, mask_absent=mask_absent)
 
     assert calibrations["one"] == fitted.counted(parts)
+    assert int(right["one"].sum()) == whole.confusion.num_correct
     assert torch.equal(scores["one"].confusion.matrix, whole.confusion.matrix)
     assert torch.equal(scores["one"].margins.negatives, whole.margins.negatives)
     kept = 0 if room == 0 else 1 if room == 50_000 else len(parts)
