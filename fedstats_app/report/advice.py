@@ -220,8 +220,7 @@ def advice_lines(advice: Advice | None) -> list[str]:
     if advice.at_chance:
         return [f"No method is better than naming the most frequent class, as far as {samples} can tell."]
     if choice == best:
-        others = "from any other" if advice.indistinct else "from every method that sends less"
-        why = f"the {samples} cannot tell it {others}" if advice.indistinct else "the most accurate"
+        why = f"the {samples} cannot tell any other from it" if advice.indistinct else "the most accurate"
         lines = [f"Take {_priced(choice)}: {why}."]
     else:
         lines = [

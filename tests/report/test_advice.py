@@ -143,6 +143,9 @@ def test_all_at_chance_is_said_by_the_most_frequent_class() -> None:
     guesses = [Candidate("fedncm", 0.11, 10), Candidate("fed3r", 0.09, 1000)]
     assert advice_on(guesses, chance=0.1).at_chance
     assert not advice_on(guesses, 10**6, chance=0.1).at_chance
+    assert advice_lines(advice_on(guesses, chance=0.1)) == [
+        "No method is better than naming the most frequent class, as far as 2,000 test samples can tell."
+    ]
     assert advice_on([Candidate("a", 0.0, 10), Candidate("b", 0.0, 5)]).at_chance
 
 
@@ -157,3 +160,12 @@ def test_with_nothing_to_choose_between_there_is_no_advice() -> None:
     assert advise(USUAL[:1], Comparisons(2000, {}), 100) is None
     assert advise(USUAL, Comparisons(0, {}), 100) is None
     assert advise([], Comparisons(2000, {}), 100) is None
+    assert advice_lines(None) == []
+
+
+@pytest.mark.parametrize(
+    ("dear", "share"), [(3000, "1/3"), (40_400, "1/40"), (1300, "77 %"), (2500, "40 %"), (1001, "100 %")]
+)
+def test_a_share_of_bytes_is_a_fraction_or_per_cent(dear: int, share: str) -> None:
+    advice = advice_on([Candidate("fedncm", 0.85, 1000), Candidate("fed3r", 0.8501, dear, "gram")])
+    assert advice_lines(advice)[1].startswith(f"It sends {share} of the bytes.")
