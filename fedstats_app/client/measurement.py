@@ -10,8 +10,7 @@ import torch
 from fedstats_app.client.site import Site
 from fedstats_app.fedmezo.directions import Probe
 from fedstats_app.fedmezo.log import NodeFiles
-from fedstats_app.fedmezo.measures import check_reading, curvatures
-from fedstats_app.fedmezo.perturbation import Perturbation, projected_gradients
+from fedstats_app.fedmezo.perturbation import Perturbation, check_reading, curvatures, projected_gradients
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.training.model import TunedModel

@@ -21,12 +21,11 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import choose_mixing, personal_head
 from fedstats_app.privacy import NodePolicy, mean_loss_above_floor
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.training.alignment import alignment_loss
 from fedstats_app.training.evaluation import evaluate
-from fedstats_app.training.local import LocalReport, train_locally
+from fedstats_app.training.local import LocalReport, alignment_loss, train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples
-from fedstats_app.training.start_heads import random_head
+from fedstats_app.training.start import random_head
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.personal import PersonalMetrics, PersonalTask, personal_reply, read_personal_task
 from fedstats_app.wire.personal_heads import head_scores_reply, personal_heads_reply, read_personal_heads_task

@@ -25,7 +25,7 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import node_of, run_of
 from fedstats_app.statistics import IdentityMap
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples
 from fedstats_app.wire import RejectedRequest
 

@@ -1,10 +1,12 @@
-"""A model at theta + epsilon z and at theta - epsilon z, of which theta itself never learns, and its loss there."""
+"""A model at theta + epsilon z and at theta - epsilon z, its loss there, and the loss's curvature."""
 
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -12,10 +14,117 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.weak import TensorWeakRef
 
-from fedstats_app.fedmezo.directions import Probe
-from fedstats_app.fedmezo.selection import Holders, holders, num_bytes, tunable
+from fedstats_app.fedmezo.directions import Probe, flat
 from fedstats_app.training.local import Diverged
 from fedstats_app.training.samples import Samples, check_labels, reproducible_kernels
+
+# Modules with their own names for the parameters that they hold, and the model's names for those.
+Holders = list[tuple[nn.Module, dict[str, str]]]
+
+_HEAD = "head."
+_BY_NAME = "names:"
+
+
+def tuned_names(model: nn.Module, what: str) -> tuple[str, ...]:
+    """Choose the parameters that are tuned, and let only them require a gradient.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Its head, if it has one, is the module ``head``.
+    what : str
+        "full": all. "head": the head's. "bias", "norm", "lora": the head's, and those whose name ends in ``.bias``,
+        those of normalisation layers, or those that LoRA added. "names:GLOB,GLOB": those whose name matches one of
+        the patterns, in which ``*`` also stands for dots.
+
+    Returns
+    -------
+    tuple of str
+        In the order of ``named_parameters()``.
+
+    Raises
+    ------
+    ValueError
+        If ``what`` is something else, or nothing matches; the model is then as it was.
+    """
+    every = [name for name, _ in model.named_parameters()]
+    if what.startswith(_BY_NAME):
+        chosen = _matching(every, [pattern.strip() for pattern in what.removeprefix(_BY_NAME).split(",")])
+    elif what in _KINDS:
+        chosen = _KINDS[what](model, every)
+    else:
+        raise ValueError(f"what is tuned must be one of {', '.join(_KINDS)} or names:PATTERN, got {what!r}")
+    if not chosen:
+        raise ValueError(f"the model has nothing to tune by {what!r}; its parameters are {_some(every)}")
+    if what not in ("full", "head") and not what.startswith(_BY_NAME):
+        chosen |= {name for name in every if name.startswith(_HEAD)}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in chosen)
+    return tuple(name for name in every if name in chosen)
+
+
+def tunable(model: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Parameter]:
+    """Return parameters by name.
+
+    Raises
+    ------
+    ValueError
+        If there is no name, a name is unknown, or a parameter cannot be tuned.
+    """
+    parameters = dict(model.named_parameters())
+    if not names:
+        raise ValueError("at least one parameter must be perturbed, got no name")
+    if unknown := [name for name in names if name not in parameters]:
+        raise ValueError(f"the model has no parameter {unknown[0]!r}; it has {', '.join(list(parameters)[:3])}, ...")
+    for name in names:
+        try:
+            flat(parameters[name])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    return {name: parameters[name] for name in names}
+
+
+def holders(model: nn.Module, parameters: dict[str, nn.Parameter]) -> Holders:
+    """Return the modules that hold one of the parameters, each with its names for them and the model's."""
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    found = []
+    for module in model.modules():
+        held = {key: names[id(value)] for key, value in module._parameters.items() if id(value) in names}
+        if held:
+            found.append((module, held))
+    return found
+
+
+def num_bytes(parameters: Mapping[str, Tensor], names: Iterable[str]) -> int:
+    """Return the bytes of some parameters."""
+    return sum(parameters[name].numel() * parameters[name].element_size() for name in names)
+
+
+def _matching(every: list[str], patterns: list[str]) -> set[str]:
+    matches = {pattern: set(fnmatch.filter(every, pattern)) for pattern in patterns}
+    if useless := [pattern for pattern, found in matches.items() if not found]:
+        raise ValueError(f"no parameter is called {useless[0]!r}; the model's are {_some(every)}")
+    return set().union(*matches.values())
+
+
+def _in_normalisation(model: nn.Module, _: list[str]) -> set[str]:
+    layers = [(name, layer) for name, layer in model.named_modules() if "norm" in type(layer).__name__.lower()]
+    return {f"{name}.{key}" for name, layer in layers for key, _ in layer.named_parameters(recurse=False)}
+
+
+_KINDS: dict[str, Callable[[nn.Module, list[str]], set[str]]] = {
+    "full": lambda _, every: set(every),
+    "head": lambda _, every: {name for name in every if name.startswith(_HEAD)},
+    "bias": lambda _, every: {name for name in every if name.endswith(".bias") and not name.startswith(_HEAD)},
+    "norm": _in_normalisation,
+    "lora": lambda _, every: {name for name in every if "lora_" in name},
+}
+
+
+def _some(names: list[str]) -> str:
+    """Show the first and the last names, between which most networks repeat themselves."""
+    return ", ".join(names) if len(names) <= 8 else ", ".join([*names[:4], "...", *names[-4:]])
+
 
 How = Literal["auto", "read", "copy"]
 
@@ -241,3 +350,114 @@ def projected_gradients(
         return value
 
     return tuple((loss(probe, 1) - loss(probe, -1)) / (2 * probe.epsilon) for probe in probes)
+
+
+# So large that a parameter that is missed shows in the logits in every dtype.
+_CHECK_EPSILON = 2.0**-4
+
+# Of the curvature, times epsilon: second differences lose twice the digits that first ones lose.
+DISTANCE = 8.0
+
+# Where the loss looks straight within it, so many times as far, and again, at most so often.
+WIDER, WIDENINGS = 4.0, 8
+# Of the loss: second differences that are smaller may be those of rounded parameters. In float32 these reach a tenth of
+# it, measured on heads that are 4 to 4,096 times too sure.
+_NOISE = {torch.float64: 32 * torch.finfo(torch.float64).eps}
+_FLOAT32_NOISE = 32 * torch.finfo(torch.float32).eps
+
+
+def check_reading(perturbation: Perturbation, inputs: Tensor) -> str:
+    """Compare, on a small batch, "read" with a fully perturbed copy; where they differ, go over to "copy".
+
+    Both run the same kernels on the same numbers, so they must agree to the bit. Where the copy itself does not
+    when it is run twice (a GPU may add in any order), up to ten times that difference is allowed.
+
+    Parameters
+    ----------
+    perturbation : Perturbation
+        Whose ``how`` is changed where need be.
+    inputs : Tensor
+        A batch of at least one.
+
+    Returns
+    -------
+    str
+        What is done and why, in a sentence, if they differ; else "".
+
+    Raises
+    ------
+    ValueError
+        Without inputs.
+    """
+    if not len(inputs):
+        raise ValueError("the check needs at least one input, got none")
+    if perturbation.how == "copy":
+        return ""
+    read = _logits(perturbation, inputs, "read")
+    copied, again = _logits(perturbation, inputs, "copy"), _logits(perturbation, inputs, "copy")
+    difference, noise = float((read - copied).abs().max()), float((again - copied).abs().max())
+    if difference <= 10 * noise:  # also where both are 0, and not where one is no number
+        perturbation.how = "read"
+        return ""
+    return (
+        f"this model does not read its parameters as attributes of its modules: perturbed so, its logits differ by "
+        f"{difference:.3g} from those of a perturbed copy. All {len(perturbation.names)} tuned parameters are copied, "
+        f"which takes {perturbation.copy_bytes / 1e6:.1f} MB instead of {perturbation.module_bytes / 1e6:.1f} MB"
+    )
+
+
+def _logits(perturbation: Perturbation, inputs: Tensor, how: Literal["read", "copy"]) -> Tensor:
+    perturbation.how = how
+    with perturbation.at(Probe(0, 0, _CHECK_EPSILON), 1):
+        return perturbation(inputs).to("cpu", torch.float64)
+
+
+def curvatures(
+    perturbation: Perturbation, samples: Samples, batch_size: int, probes: Sequence[Probe]
+) -> tuple[float, ...]:
+    """Return the second derivative of the mean loss along some directions, z' H z, by two forward passes each and one.
+
+    It is [L(theta + h z) - 2 L(theta) + L(theta - h z)] / h^2 with h = 8 epsilon, exact for a quadratic loss. Its mean
+    over directions of independent entries of variance 1 is the trace of the Hessian
+    (Hutchinson's estimator), which bounds the step that may be taken along such a direction.
+
+    A head that is far too sure has a loss of almost straight lines. Within 8 epsilon its second differences drown in
+    rounding, and steps go so far that what can be seen there says nothing. So h grows until it is seen how the loss
+    bends, and a step of half of 1 / curvature stays within it.
+
+    Parameters
+    ----------
+    perturbation, samples, batch_size, probes
+        As :func:`~fedstats_app.fedmezo.perturbation.projected_gradients`.
+
+    Returns
+    -------
+    tuple of float
+        One per direction; not finite where a loss is not.
+
+    Raises
+    ------
+    ValueError
+        As :func:`~fedstats_app.fedmezo.perturbation.mean_loss`.
+    """
+    middle = mean_loss(perturbation, samples, batch_size)
+    noise = _NOISE.get(perturbation.dtype, _FLOAT32_NOISE) * middle
+
+    def sides(distance: float) -> tuple[list[float], list[float]]:
+        """Return by how much the loss bends, and rises, along each direction."""
+        far = [replace(probe, epsilon=distance * probe.epsilon) for probe in probes]
+        both = [[mean_loss(perturbation, samples, batch_size, one, sign) for sign in (1, -1)] for one in far]
+        return [plus - 2 * middle + minus for plus, minus in both], [(plus - minus) / 2 for plus, minus in both]
+
+    distance = DISTANCE
+    bends, _ = sides(distance)
+    straight = abs(math.fsum(bends)) <= noise * len(bends)  # not where one is no number
+    for widening in range(1, WIDENINGS + 1 if straight else 1):
+        wider, rises = sides(DISTANCE * WIDER**widening)
+        bend, rise = math.fsum(wider), math.sqrt(math.fsum(one * one for one in rises) * len(rises))
+        if not math.isfinite(bend):
+            break
+        bends, distance = wider, DISTANCE * WIDER**widening
+        if bend > noise * len(bends) and 2.0 * bend >= rise:
+            break
+    return tuple(bend / (distance * probe.epsilon) ** 2 for bend, probe in zip(bends, probes, strict=True))

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from fedstats_app.fedmezo.directions import Directions, Distribution
 from fedstats_app.fedmezo.lora import add_lora
+from fedstats_app.fedmezo.perturbation import tuned_names
 from fedstats_app.fedmezo.replica import Replica
-from fedstats_app.fedmezo.selection import tuned_names
 from fedstats_app.heads import LinearHead
-from fedstats_app.training.model import TunedModel
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest, TunedModel
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 Dtype = Literal["float32", "float64", "bfloat16"]
@@ -34,7 +33,7 @@ class MezoSetup:
     request : TrainingRequest
         The model: ``tune`` is "probe" where the head is tuned on the frozen backbone's features, else "full".
     tuned : str
-        What is tuned, as :func:`fedstats_app.fedmezo.selection.tuned_names` takes it.
+        What is tuned, as :func:`fedstats_app.fedmezo.perturbation.tuned_names` takes it.
     epsilon : float
         Distance of the probes.
     num_directions : int

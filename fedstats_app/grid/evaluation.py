@@ -14,9 +14,9 @@ from fedstats_app.grid.asking import Answers, ask, to_all, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import HeadScores, LinearHead
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.proportion import DECIDES, deciding
-from fedstats_app.training.request import TrainingRequest
-from fedstats_app.training.temperature import best_temperature
+from fedstats_app.training.start import best_temperature
 from fedstats_app.wire import (
     EVALUATE_HEADS,
     RejectedReply,

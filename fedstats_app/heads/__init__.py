@@ -6,16 +6,13 @@ It may import statistics.
 """
 
 from fedstats_app.heads.calibration import Calibration, CalibrationSums
-from fedstats_app.heads.confusion import ConfusionMatrix
-from fedstats_app.heads.fedcof import solve_fedcof
-from fedstats_app.heads.fedcof_oracle import solve_oracle
+from fedstats_app.heads.fedcof import solve_fedcof, solve_oracle
 from fedstats_app.heads.fedroot import solve_fedroot
 from fedstats_app.heads.gaussian import solve_gaussian
-from fedstats_app.heads.head_scores import HeadScores
 from fedstats_app.heads.linear_head import LinearHead, SolveReport
-from fedstats_app.heads.margins import MarginHistograms, margin_bins
 from fedstats_app.heads.ncm import solve_ncm
 from fedstats_app.heads.ridge import solve_ridge
+from fedstats_app.heads.scores import ConfusionMatrix, HeadScores, MarginHistograms, margin_bins
 
 __all__ = [
     "Calibration",

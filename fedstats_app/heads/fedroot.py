@@ -14,7 +14,7 @@ from torch import Tensor
 from fedstats_app.heads.gaussian import solve_gaussian
 from fedstats_app.heads.linear_head import LinearHead
 from fedstats_app.heads.ridge import solve_ridge
-from fedstats_app.heads.row_scatter import ClassTotals, row_scatter
+from fedstats_app.heads.scatter import ClassTotals, row_scatter
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from fedstats_app.statistics.accumulation import mirror_upper
 

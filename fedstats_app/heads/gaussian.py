@@ -10,7 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.class_scatter import (
+from fedstats_app.heads.linear_head import LinearHead, add_to_diagonal, solve_positive_definite
+from fedstats_app.heads.regularisation import HeadMap, choose_ridge
+from fedstats_app.heads.scatter import (
     class_mean_products,
     mean_product,
     needed_gram,
@@ -18,9 +20,6 @@ from fedstats_app.heads.class_scatter import (
     within_class_freedom,
     within_class_spread,
 )
-from fedstats_app.heads.linear_head import LinearHead
-from fedstats_app.heads.linear_system import add_to_diagonal, solve_positive_definite
-from fedstats_app.heads.regularisation import HeadMap, choose_ridge
 from fedstats_app.statistics import FeatureStatistics
 
 # With fewer draws than this share of the dimension, and a ridge above all that they say of the covariance, FedNCM was

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.class_scatter import needed_gram
 from fedstats_app.heads.fedroot import complete
-from fedstats_app.heads.linear_head import normalize_rows
-from fedstats_app.heads.linear_system import solve_shifted
+from fedstats_app.heads.linear_head import normalize_rows, solve_shifted
 from fedstats_app.heads.ridge import solve_ridge
+from fedstats_app.heads.scatter import needed_gram
 from fedstats_app.heads.sign_test import sign_test
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics
 

@@ -10,16 +10,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.class_scatter import (
+from fedstats_app.heads.linear_head import (
+    LinearHead,
+    Solution,
+    add_to_diagonal,
+    normalize_rows,
+    solve_positive_definite,
+)
+from fedstats_app.heads.regularisation import choose_ridge, with_between_class, without_between_class
+from fedstats_app.heads.scatter import (
     class_mean_products,
     mean_product,
     needed_gram,
     sample_energy,
     within_class_spread,
 )
-from fedstats_app.heads.linear_head import LinearHead, normalize_rows
-from fedstats_app.heads.linear_system import Solution, add_to_diagonal, solve_positive_definite
-from fedstats_app.heads.regularisation import choose_ridge, with_between_class, without_between_class
 from fedstats_app.statistics import FeatureStatistics
 
 

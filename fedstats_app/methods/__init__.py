@@ -19,9 +19,10 @@ from fedstats_app.methods.fedcof import FEDCOF as FEDCOF
 from fedstats_app.methods.fedcgs import FEDCGS as FEDCGS
 from fedstats_app.methods.fedroot import FEDROOT as FEDROOT
 
-# isort: on
 # Ablations, which "all" does not name.
-from fedstats_app.methods.fedcof_oracle import FEDCOF_ORACLE as FEDCOF_ORACLE
+from fedstats_app.methods.fedcof import FEDCOF_ORACLE as FEDCOF_ORACLE
+
+# isort: on
 
 __all__ = [
     "ABLATIONS",

@@ -1,10 +1,13 @@
-"""FedCOF: covariances for free from client means.
+"""FedCOF: covariances for free from client means; and its oracle, an ablation.
 
 Goswami et al. 2025, "Covariances for free: exploiting mean distributions for training-free federated learning".
 
 Clients send the same as for FedNCM; the server keeps every row and estimates class covariances from the spread of the
 means. Deviations from the reference code: the divisor is the number of means of the class, one symmetric product
 replaces C matrices, and an absent class adds nothing.
+
+The oracle (eq. 24) has the clients' true covariances. Clients send rows and their Gram matrix, from whose sum the
+paper's formula follows; the paper's clients send a covariance for each of their classes, and its bytes count that.
 """
 
 from __future__ import annotations
@@ -12,12 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from fedstats_app.methods.method import Method, Needs
+from fedstats_app.methods.method import Method, Needs, Uplink
 from fedstats_app.settings.option import Options, flag_or, number, one_of, option, whole
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
-    from fedstats_app.statistics import ClassMeanRows, StatisticsSpec
+    from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSpec
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,8 @@ def _solve(rows: ClassMeanRows, options: FedCOFOptions) -> LinearHead:
     import torch
 
     from fedstats_app.heads import solve_fedcof
-    from fedstats_app.heads.count_noise import draw_noise, with_noise
-    from fedstats_app.heads.robust_rows import robust_rows
+    from fedstats_app.heads.fedcof import draw_noise, with_noise
+    from fedstats_app.heads.ncm import robust_rows
 
     rows = robust_rows(rows) if options.center == "median" else rows
     if options.count_noise != "none":
@@ -99,5 +102,48 @@ FEDCOF = Method(
     specify=_specify,
     solve=_solve,
     uplink=lambda M, K, C, d: M * d,
+    keeps_rows=True,
+)
+
+
+@dataclass(frozen=True)
+class OracleOptions(Options):
+    """As :func:`fedstats_app.heads.solve_oracle`."""
+
+    prefix: ClassVar[str] = "oracle-"
+
+    covariance: Literal["full", "diagonal", "spherical"] = option(
+        "full",
+        one_of("full", "diagonal", "spherical"),
+        "full | diagonal | spherical: what is left of the covariances of clients' classes",
+        rare=True,
+    )
+    shrinkage: float | Literal["auto"] = option(
+        "auto", number(0.0, word="auto"), "gamma, absolute: auto, or a number (paper: as fedcof-shrinkage)"
+    )
+
+
+def _solve_oracle(statistics: ClientStatistics, options: OracleOptions) -> LinearHead:
+    from fedstats_app.heads import solve_oracle
+
+    return solve_oracle(statistics, covariance=options.covariance, shrinkage=options.shrinkage)
+
+
+def _numbers(options: OracleOptions) -> Uplink:
+    """Return the paper's formula: for each row its mean, and its covariance, the diagonal or the mean of that."""
+    if options.covariance == "full":
+        return lambda M, K, C, d: M * (d + d**2)
+    return (lambda M, K, C, d: 2 * M * d) if options.covariance == "diagonal" else (lambda M, K, C, d: M * (d + 1))
+
+
+FEDCOF_ORACLE = Method(
+    name="oracle",
+    display_name="FedCOF-Oracle",
+    paper="Goswami et al. 2025, eq. 24",
+    options=OracleOptions,
+    needs=Needs(gram=True),
+    solve=_solve_oracle,
+    uplink=_numbers(OracleOptions()),
+    uplink_with=_numbers,
     keeps_rows=True,
 )

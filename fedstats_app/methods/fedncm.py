@@ -34,7 +34,7 @@ class FedNCMOptions(Options):
 
 def _solve(statistics: FeatureStatistics | ClassMeanRows, options: FedNCMOptions) -> LinearHead:
     from fedstats_app.heads import solve_ncm
-    from fedstats_app.heads.robust_rows import robust_rows
+    from fedstats_app.heads.ncm import robust_rows
     from fedstats_app.statistics import ClassMeanRows
 
     summed = robust_rows(statistics).summed() if isinstance(statistics, ClassMeanRows) else statistics

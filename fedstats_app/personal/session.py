@@ -17,7 +17,7 @@ from fedstats_app.personal.personal_options import PersonalOptions
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.state import SolvedHead
 from fedstats_app.statistics import CollectedStatistics, FeatureStatistics
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.personal import PersonalMetrics
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, MarginHistograms
-from fedstats_app.heads.margins import NUM_MARGIN_BINS, ZERO_BIN
+from fedstats_app.heads.scores import NUM_MARGIN_BINS, ZERO_BIN
 
 _ROWS_AT_ONCE = 1024
 # Nats that a sample adds to a sum of losses at most. A sum is told in steps of a sixteenth of what a sample can add.

@@ -136,7 +136,7 @@ class MethodResult:
         Mean of the per-class F1, 0 to 1.
     macro_auroc, macro_auroc_error : float or None
         Mean of the per-class areas under the ROC curve, one class against the others, ranked by margin
-        (:mod:`fedstats_app.heads.margins`), and the most by which the bins can have moved it.
+        (:mod:`fedstats_app.heads.scores`), and the most by which the bins can have moved it.
     per_class_examples : list of int
         Test samples of each class: what an interval of its sensitivity needs.
     per_class_specificity, per_class_f1, per_class_auroc : list of (float or None)
@@ -148,7 +148,7 @@ class MethodResult:
     client_accuracy : ClientAccuracy or None
         How the accuracy differs between clients; None where the server evaluated.
     probe_step : float or None
-        From which the learning rate of a probe follows (:func:`fedstats_app.training.probe_rate.probe_step`), of the
+        From which the learning rate of a probe follows (:func:`fedstats_app.training.start.probe_step`), of the
         features that the head takes.
     """
 

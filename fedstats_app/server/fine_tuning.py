@@ -23,7 +23,7 @@ from fedstats_app.server.training.session import Session
 from fedstats_app.statistics import FeatureMap, IdentityMap
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples
-from fedstats_app.training.start_heads import random_head, zero_head
+from fedstats_app.training.start import random_head, zero_head
 from fedstats_app.training.trainers import Trainer
 from fedstats_app.training.training_options import FILE_HEAD, MADE_HEADS, TuningOptions
 

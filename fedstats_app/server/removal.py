@@ -23,8 +23,8 @@ from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.statistics_file import load_statistics, save_statistics
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSum
+from fedstats_app.statistics.collected import sum_without_classes, sum_without_client
 from fedstats_app.statistics.share_caps import ShareCaps
-from fedstats_app.statistics.subtraction import sum_without_classes, sum_without_client
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
 from fedstats_app.storage.lock import lock_folder

@@ -24,9 +24,9 @@ from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.statistics.error import statistics_error
+from fedstats_app.statistics.feature_statistics import statistics_error
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.training.probe_rate import probe_step
+from fedstats_app.training.start import probe_step
 
 
 @dataclass(frozen=True)

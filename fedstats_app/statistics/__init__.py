@@ -8,7 +8,8 @@ It may import torch, numpy and of the package the rule for ranks.
 
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows
 from fedstats_app.statistics.client_statistics import ClientStatistics, StatisticsAccumulator
-from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, client_digest
+from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum, client_digest
+from fedstats_app.statistics.factors import GramFactor, LowRankStatistics, ScatterFactor, ScatterSpec
 from fedstats_app.statistics.feature_maps import (
     FeatureMap,
     IdentityMap,
@@ -17,10 +18,7 @@ from fedstats_app.statistics.feature_maps import (
     feature_map_from_dict,
 )
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
-from fedstats_app.statistics.gram_factor import GramFactor
-from fedstats_app.statistics.scatter_factor import LowRankStatistics, ScatterFactor, ScatterSpec
 from fedstats_app.statistics.specification import ClientSize, StatisticsSpec, merge_specs
-from fedstats_app.statistics.statistics_sum import StatisticsSum
 
 __all__ = [
     "ClassMeanRows",

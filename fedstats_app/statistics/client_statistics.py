@@ -17,9 +17,8 @@ from fedstats_app.statistics.accumulation import (
     mirror_upper,
 )
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows, plan_rows
+from fedstats_app.statistics.factors import GramFactor, ScatterFactor
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
-from fedstats_app.statistics.gram_factor import GramFactor
-from fedstats_app.statistics.scatter_factor import ScatterFactor
 from fedstats_app.threads import threads_worth
 
 

@@ -1,4 +1,4 @@
-"""All that a server has collected, as a value: what one run leaves and a later one adds its clients to."""
+"""The server's side: clients folded into one sum, one client taken out of it, and sums kept for later runs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,329 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
+from fedstats_app.statistics.accumulation import add_rows_to_gram, add_to_gram, add_to_group_sums, mirror_upper
+from fedstats_app.statistics.class_mean_rows import ClassMeanRows
 from fedstats_app.statistics.client_statistics import ClientStatistics
+from fedstats_app.statistics.factors import LowRankStatistics
+from fedstats_app.statistics.feature_statistics import FeatureStatistics
 from fedstats_app.statistics.specification import StatisticsSpec
-from fedstats_app.statistics.statistics_sum import StatisticsSum
+
+
+class StatisticsSum:
+    """Folds clients into one sum in place, so that a server's memory does not grow with their number.
+
+    Fold in a fixed order: floating-point addition is not associative, and the same order gives the same bytes.
+
+    Parameters
+    ----------
+    num_classes, feature_dim : int
+        C and d.
+    gram : bool
+        Whether clients carry Gram matrices.
+    keep_rows : bool
+        Whether to keep every row as well (FedCOF needs them: M x d numbers).
+    scatter : bool
+        Whether clients carry factors of their scatter.
+    """
+
+    def __init__(
+        self, num_classes: int, feature_dim: int, *, gram: bool, keep_rows: bool, scatter: bool = False
+    ) -> None:
+        self._total = FeatureStatistics.zeros(num_classes, feature_dim, gram=gram)
+        self._scatter = torch.zeros(feature_dim, feature_dim, dtype=torch.float64) if scatter else None
+        self._left_out = 0.0
+        self._parts: list[ClassMeanRows] = []
+        self._keep_rows = keep_rows
+        self.num_rows = 0
+        self.num_pairs = 0
+
+    @classmethod
+    def resumed(
+        cls,
+        summed: FeatureStatistics,
+        rows: ClassMeanRows | None,
+        *,
+        num_rows: int,
+        num_pairs: int,
+        scatter: Tensor | None = None,
+        left_out: float = 0.0,
+    ) -> StatisticsSum:
+        """Return the sum that :meth:`summed`, :meth:`rows`, :meth:`low_rank` came from, to fold further clients into.
+
+        Parameters
+        ----------
+        summed : FeatureStatistics
+            Copied.
+        rows : ClassMeanRows or None
+            Of the same samples; None where rows were not kept.
+        num_rows, num_pairs : int
+            Rows, and (client, class) pairs, that were folded.
+        scatter, left_out
+            As in :class:`LowRankStatistics`; None where clients carry no factors of their scatter.
+
+        Raises
+        ------
+        ValueError
+            If rows, scatter and sums have other shapes, or rows and sums other counts, or what is left out is negative.
+        """
+        shape = (summed.num_classes, summed.feature_dim)
+        if rows is not None:
+            if (rows.num_classes, rows.feature_dim) != shape or len(rows) != num_rows:
+                raise ValueError(
+                    f"rows must be {num_rows} of (classes, feature dimension) {shape}, "
+                    f"got {len(rows)} of {(rows.num_classes, rows.feature_dim)}"
+                )
+            counts = torch.zeros_like(summed.class_counts).index_add_(0, rows.class_ids, rows.counts)
+            if not torch.equal(counts, summed.class_counts):
+                raise ValueError("rows must have the samples of the sums, got other counts")
+        if scatter is not None and (scatter.shape != (shape[1], shape[1]) or not left_out >= 0.0):
+            raise ValueError(
+                f"scatter must be ({shape[1]}, {shape[1]}) and what is left out at least 0, "
+                f"got {tuple(scatter.shape)} and {left_out}"
+            )
+        total = cls(*shape, gram=summed.gram is not None, keep_rows=rows is not None, scatter=scatter is not None)
+        total._scatter, total._left_out = None if scatter is None else scatter.clone(), left_out
+        total._total = summed.clone()
+        total._parts = [] if rows is None else [rows]
+        total.num_rows, total.num_pairs = num_rows, num_pairs
+        return total
+
+    def copy(self) -> StatisticsSum:
+        """Return a sum that can be added to without changing this one."""
+        return self.renumbered(torch.arange(self.num_classes), self.num_classes)
+
+    def renumbered(self, new_ids: Tensor, num_classes: int) -> StatisticsSum:
+        """Return a copy in which class c is class ``new_ids[c]`` of ``num_classes``, the others being absent.
+
+        Parameters
+        ----------
+        new_ids : Tensor
+            (C,) int64, different, in [0, num_classes).
+        num_classes : int
+            At least C.
+
+        Raises
+        ------
+        ValueError
+            If ``new_ids`` are not so.
+        """
+        if (
+            len(torch.unique(new_ids)) != self.num_classes
+            or not 0 <= int(new_ids.min()) <= int(new_ids.max()) < num_classes
+        ):
+            raise ValueError(
+                f"new_ids must be {self.num_classes} different classes in [0, {num_classes}), got {new_ids.tolist()}"
+            )
+        old, new = self.summed(), FeatureStatistics.zeros(num_classes, self.feature_dim, gram=False)
+        new.class_counts[new_ids] = old.class_counts
+        new.class_sums[new_ids] = old.class_sums
+        rows = None
+        if self._keep_rows:
+            kept = self.rows()
+            rows = ClassMeanRows(
+                new_ids[kept.class_ids], kept.counts, num_classes=num_classes, class_sums=kept.class_sums
+            )
+        summed = FeatureStatistics(new.class_counts, new.class_sums, old.gram)
+        return StatisticsSum.resumed(
+            summed,
+            rows,
+            num_rows=self.num_rows,
+            num_pairs=self.num_pairs,
+            scatter=self._scatter,
+            left_out=self._left_out,
+        )
+
+    def add(self, client: ClientStatistics) -> None:
+        """Fold one client in.
+
+        Raises
+        ------
+        ValueError
+            If its shapes differ, its counts carry noise, or it lacks the Gram matrix or the factor that the sum has;
+            nothing is added then.
+        """
+        rows, total = client.rows, self._total
+        if (rows.num_classes, rows.feature_dim) != tuple(total.class_sums.shape):
+            raise ValueError(
+                f"statistics to add must have (classes, feature dimension) {tuple(total.class_sums.shape)}, "
+                f"got {(rows.num_classes, rows.feature_dim)}"
+            )
+        if rows.counts.dtype != torch.int64:
+            raise ValueError(f"statistics to add must have int64 counts, got {rows.counts.dtype}")
+        if self._scatter is not None and client.scatter is None:
+            raise ValueError("statistics to add must have a factor of their scatter, got none")
+        if total.gram is not None:
+            if client.gram_factor is not None:
+                add_rows_to_gram(total.gram, client.gram_factor.trapezoid)
+            elif client.gram is not None:
+                total.gram.add_(client.gram)
+            else:
+                raise ValueError("statistics to add must have a Gram matrix, got none")
+        if self._scatter is not None and client.scatter is not None:
+            add_to_gram(self._scatter, client.scatter.scaled())
+            self._left_out += client.scatter.left_out
+        total.class_counts.index_add_(0, rows.class_ids, rows.counts)
+        add_to_group_sums(total.class_sums, rows.class_sums, rows.class_ids)
+        self.num_rows += len(rows)
+        self.num_pairs += len(set(rows.class_ids.tolist()))  # a client has few
+        if self._keep_rows:
+            self._parts.append(rows)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return self._total.num_classes
+
+    @property
+    def feature_dim(self) -> int:
+        """Feature dimension d."""
+        return self._total.feature_dim
+
+    @property
+    def has_gram(self) -> bool:
+        """Whether clients carry Gram matrices."""
+        return self._total.gram is not None
+
+    @property
+    def has_scatter(self) -> bool:
+        """Whether clients carry factors of their scatter."""
+        return self._scatter is not None
+
+    @property
+    def num_examples(self) -> int:
+        """Number of samples N so far."""
+        return self._total.num_examples
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether every row is kept as well."""
+        return self._keep_rows
+
+    def summed(self, *, gram: bool = True) -> FeatureStatistics:
+        """Return a copy of the sum so far, without the Gram matrix where nobody reads it: that is what takes time."""
+        total = self._total
+        matrix = None if total.gram is None or not gram else mirror_upper(total.gram)
+        return FeatureStatistics(total.class_counts.clone(), total.class_sums.clone(), matrix)
+
+    def low_rank(self, rows: ClassMeanRows | None = None) -> LowRankStatistics:
+        """Return all rows, and a copy of the sum of the factors so far.
+
+        Parameters
+        ----------
+        rows : ClassMeanRows, optional
+            By default those kept; given where they are kept elsewhere.
+
+        Raises
+        ------
+        ValueError
+            If rows are not kept, or clients carry no factors.
+        """
+        if self._scatter is None:
+            raise ValueError("there are no factors of the scatter: this sum was made with scatter=False")
+        kept = self.rows() if rows is None else rows
+        return LowRankStatistics(kept, mirror_upper(self._scatter), self._left_out)
+
+    def rows(self) -> ClassMeanRows:
+        """Return all rows so far, in the order of the clients.
+
+        Raises
+        ------
+        ValueError
+            If rows are not kept.
+        """
+        if not self._keep_rows:
+            raise ValueError("rows were not kept: this sum was made with keep_rows=False")
+        empty = ClassMeanRows.zeros(self._total.num_classes, self._total.feature_dim, dtype=torch.float32)
+        # Stacking once and keeping the result avoids copying all rows again each time a head is solved.
+        if len(self._parts) != 1:
+            self._parts = [ClassMeanRows.concatenate(self._parts)] if self._parts else [empty]
+        return self._parts[0]
+
+
+def sum_without_client(total: StatisticsSum, client: ClientStatistics) -> StatisticsSum:
+    """Return a copy of a sum without one of the clients that were folded into it.
+
+    Its rows leave exactly, where rows are kept. Sums, Gram matrix and scatter are within the rounding of the sum.
+
+    Parameters
+    ----------
+    total : StatisticsSum
+        Unchanged.
+    client : ClientStatistics
+        As it was folded, with classes numbered as in the sum.
+
+    Raises
+    ------
+    ValueError
+        If it lacks the Gram matrix or the factor that the sum has, or its rows were not folded.
+    """
+    summed, rows = total.summed(), client.rows
+    summed.class_counts.index_add_(0, rows.class_ids, -rows.counts)
+    add_to_group_sums(summed.class_sums, -rows.class_sums, rows.class_ids)
+    # A class that nobody has left has no rounding error as its sum.
+    summed.class_sums[summed.class_counts == 0] = 0.0
+    if bool((summed.class_counts < 0).any()):
+        raise ValueError("a client to take out must be in the sum, got more samples of a class than the sum has")
+    if summed.gram is not None:
+        if client.gram is None:
+            raise ValueError("a client to take out must have a Gram matrix as the sum has, got none")
+        summed.gram.sub_(client.gram)
+    scatter, left_out = None, 0.0
+    if total.has_scatter:
+        if client.scatter is None:
+            raise ValueError("a client to take out must have a factor of its scatter as the sum has, got none")
+        low_rank, factor = total.low_rank(rows if not total.keeps_rows else None), client.scatter.scaled()
+        scatter = low_rank.scatter - factor.T @ factor
+        left_out = max(low_rank.left_out - client.scatter.left_out, 0.0)
+    kept = _rows_without(total.rows(), rows) if total.keeps_rows else None
+    return StatisticsSum.resumed(
+        summed,
+        kept,
+        num_rows=total.num_rows - len(rows),
+        num_pairs=total.num_pairs - len(torch.unique(rows.class_ids)),
+        scatter=scatter,
+        left_out=left_out,
+    )
+
+
+def _rows_without(kept: ClassMeanRows, rows: ClassMeanRows) -> ClassMeanRows:
+    """Return rows without the first block of them that is a client's."""
+    if not len(rows):
+        return kept
+    sums = rows.class_sums.to(kept.class_sums.dtype)
+    begins = (kept.class_ids == rows.class_ids[0]) & (kept.counts == rows.counts[0])
+    for start in begins.nonzero()[:, 0].tolist():
+        block = slice(start, start + len(rows))
+        if (
+            torch.equal(kept.class_ids[block], rows.class_ids)
+            and torch.equal(kept.counts[block], rows.counts)
+            and torch.equal(kept.class_sums[block], sums)
+        ):
+            stay = torch.ones(len(kept), dtype=torch.bool)
+            stay[block] = False
+            return kept.chosen(stay)
+    raise ValueError("a client to take out must be in the sum, got rows that were not folded")
+
+
+def sum_without_classes(total: StatisticsSum, ids: Sequence[int]) -> StatisticsSum:
+    """Copy a sum without the rows of some classes; Gram matrix and scatter mix all classes, and stay as they are."""
+    summed = total.summed()
+    summed.class_counts[ids], summed.class_sums[ids] = 0, 0.0
+    rows = None
+    if total.keeps_rows:
+        kept = total.rows()
+        rows = kept.chosen(~torch.isin(kept.class_ids, torch.tensor(ids)))
+    scatter = total.low_rank(rows) if total.has_scatter else None
+    return StatisticsSum.resumed(
+        FeatureStatistics(summed.class_counts, summed.class_sums, summed.gram),
+        rows,
+        num_rows=total.num_rows if rows is None else len(rows),
+        num_pairs=total.num_pairs,
+        scatter=None if scatter is None else scatter.scatter,
+        left_out=0.0 if scatter is None else scatter.left_out,
+    )
 
 
 def client_digest(client: ClientStatistics) -> str:

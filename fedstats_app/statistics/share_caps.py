@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows
 from fedstats_app.statistics.client_statistics import ClientStatistics
-from fedstats_app.statistics.scatter_factor import ScatterFactor
+from fedstats_app.statistics.factors import ScatterFactor
 
 # Of both caps in turn; two are nearly always enough.
 MAX_CUTS = 20

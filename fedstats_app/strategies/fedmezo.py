@@ -20,9 +20,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from torch import Tensor
 
-from fedstats_app.fedmezo.average import Averaged, ScalarAverage, TrainingDiverged, Weighting
+from fedstats_app.fedmezo.average import Averaged, LearningRate, ScalarAverage, TrainingDiverged, Weighting
 from fedstats_app.fedmezo.log import Update, UpdateLog
-from fedstats_app.fedmezo.rate_guard import LearningRate
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.grid.client_grid import ClientGrid

@@ -17,7 +17,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.strategies.rounds import SampledTraining
 from fedstats_app.strategies.update_limits import Update, UpdateLimits, update_length
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.reading import to_values
 from fedstats_app.wire.training import TrainingMetrics, check_training_reply

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, check_labels, reproducible_kernels
-from fedstats_app.training.temperature import TEMPERATURES
+from fedstats_app.training.start import TEMPERATURES
 
 
 @dataclass(frozen=True, eq=False)

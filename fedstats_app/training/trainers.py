@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedstats_app.training.training_options import TuningOptions
 
 if TYPE_CHECKING:
-    from fedstats_app.training.request import TrainingRequest
+    from fedstats_app.training.model import TrainingRequest
 
 
 @dataclass(frozen=True)

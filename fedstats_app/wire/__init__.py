@@ -20,7 +20,7 @@ from fedstats_app.wire.serving import RejectedReply, RejectedRequest, guard, per
 PROTOCOL_VERSION = 1
 
 if TYPE_CHECKING:
-    from fedstats_app.training.request import TrainingRequest as TrainingRequest
+    from fedstats_app.training.model import TrainingRequest as TrainingRequest
     from fedstats_app.wire.evaluation import EVALUATE_HEADS as EVALUATE_HEADS
     from fedstats_app.wire.evaluation import evaluation_content as evaluation_content
     from fedstats_app.wire.evaluation import evaluation_reply as evaluation_reply

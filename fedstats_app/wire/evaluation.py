@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, HeadScores, LinearHead, MarginHistograms
 from fedstats_app.heads.calibration import NUM_BINS, NUM_LOSSES, TEMPERATURES
-from fedstats_app.heads.margins import NUM_MARGIN_BINS
+from fedstats_app.heads.scores import NUM_MARGIN_BINS
 from fedstats_app.methods import MOST_METHODS
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array, to_array
 from fedstats_app.wire.reading import MAX_COUNT, Malformed, check_keys, reads_replies, reads_requests, record_of, whole

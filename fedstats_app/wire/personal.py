@@ -16,8 +16,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedstats_app.training.alignment import check_alignment
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.local import check_alignment
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array, to_array, to_record
 from fedstats_app.wire.reading import (
     MAX_COUNT,

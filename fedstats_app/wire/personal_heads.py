@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire.arrays import WIRE_DTYPES, read_array, to_array
 from fedstats_app.wire.personal import PersonalMetrics
 from fedstats_app.wire.reading import (

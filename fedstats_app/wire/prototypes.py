@@ -13,7 +13,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire.arrays import read_array, to_array
 from fedstats_app.wire.personal import PersonalMetrics, PersonalTask, Prototypes, personal_content, read_personal_task
 from fedstats_app.wire.reading import (

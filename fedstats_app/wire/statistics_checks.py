@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.statistics import ClassMeanRows, GramFactor, ScatterFactor, StatisticsSpec
-from fedstats_app.statistics.scatter_factor import full_rank
+from fedstats_app.statistics.factors import full_rank
 from fedstats_app.wire.reading import LARGEST_WHOLE, MAX_COUNT, Malformed
 
 # How far from orthonormal directions may be that somebody made in float32.

@@ -25,7 +25,7 @@ from fedstats_app.statistics import (
     StatisticsSpec,
 )
 from fedstats_app.statistics.accumulation import all_finite, pack_upper, unpack_upper
-from fedstats_app.statistics.gram_factor import num_factor_numbers
+from fedstats_app.statistics.factors import FACTOR_DTYPES, full_rank, num_factor_numbers
 from fedstats_app.statistics.quantisation import (
     LEVELS,
     decoded,
@@ -36,7 +36,6 @@ from fedstats_app.statistics.quantisation import (
     unit_rows,
     unpacked_nibbles,
 )
-from fedstats_app.statistics.scatter_factor import FACTOR_DTYPES, full_rank
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, NUMBER_BYTES, WIRE_DTYPES, read_array, to_array
 from fedstats_app.wire.reading import Malformed, check_keys
 from fedstats_app.wire.statistics_checks import (

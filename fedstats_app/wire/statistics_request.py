@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedstats_app.settings.option import as_text
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
-from fedstats_app.statistics.sample_request import SampleRequest
+from fedstats_app.statistics.specification import SampleRequest
 from fedstats_app.wire.arrays import NUMBER_BYTES
 from fedstats_app.wire.reading import from_values, reads_requests, record_of, to_values
 

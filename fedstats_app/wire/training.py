@@ -16,8 +16,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedstats_app.training.request import TrainingRequest
-from fedstats_app.training.temperature import TEMPERATURES
+from fedstats_app.training.model import TrainingRequest
+from fedstats_app.training.start import TEMPERATURES
 from fedstats_app.wire.arrays import read_array, read_tensors, to_array, to_record
 from fedstats_app.wire.reading import (
     MAX_COUNT,

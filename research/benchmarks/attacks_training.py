@@ -20,14 +20,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedstats_app.data.clients import training_set
-from fedstats_app.fedmezo.average import ScalarAverage
-from fedstats_app.fedmezo.rate_guard import RateGuard
+from fedstats_app.fedmezo.average import RateGuard, ScalarAverage
 from fedstats_app.heads import solve_ncm
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies.update_limits import times_usual
 from fedstats_app.training.proportion import capped
-from fedstats_app.training.temperature import TEMPERATURES, best_temperature
+from fedstats_app.training.start import TEMPERATURES, best_temperature
 from fedstats_app.wire.mezo import MezoReply
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, run

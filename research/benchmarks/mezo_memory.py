@@ -25,8 +25,7 @@ from torch.nn import functional as F
 from fedstats_app.backbones.names import is_text_backbone
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.fedmezo.directions import Directions, Distribution, Probe, rounding_bits
-from fedstats_app.fedmezo.perturbation import How, Perturbation, projected_gradients
-from fedstats_app.fedmezo.selection import tuned_names
+from fedstats_app.fedmezo.perturbation import How, Perturbation, projected_gradients, tuned_names
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TunedModel
 from research.benchmarks.lines import parser_of

@@ -24,10 +24,9 @@ from torch import Tensor
 from fedstats_app.data import Dataset, partition
 from fedstats_app.data.clients import training_set
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.heads.class_scatter import class_mean_products
 from fedstats_app.heads.gaussian import discriminant
 from fedstats_app.heads.regularisation import HeadMap, with_between_class, without_between_class
-from fedstats_app.heads.row_scatter import ClassTotals, row_scatter
+from fedstats_app.heads.scatter import ClassTotals, class_mean_products, row_scatter
 from fedstats_app.methods import FEDROOT, ConfiguredMethod
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics, StatisticsSum

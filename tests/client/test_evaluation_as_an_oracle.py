@@ -13,8 +13,7 @@ from fedstats_app.client.training import scored
 from fedstats_app.heads import HeadScores, LinearHead
 from fedstats_app.heads.calibration import TEMPERATURES
 from fedstats_app.statistics import StatisticsSpec
-from fedstats_app.training.model import TunedModel
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.wire import StatisticsRequest
 from tests.support.compare import relative_difference
 from tests.support.hostile_server import CLASSES, Victim

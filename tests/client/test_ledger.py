@@ -26,7 +26,7 @@ from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.feature_maps import RandomProjection
 from fedstats_app.storage import ledger as storage_ledger
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest, evaluation_content, read_statistics_reply
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.keeping import content_digest, content_to_bytes

@@ -19,9 +19,8 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.training.model import TunedModel
-from fedstats_app.training.request import TrainingRequest
-from fedstats_app.training.start_heads import random_head
+from fedstats_app.training.model import TrainingRequest, TunedModel
+from fedstats_app.training.start import random_head
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.mezo import MEZO, MezoRequest
 from fedstats_app.wire.reading import to_values

@@ -23,7 +23,7 @@ from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import StatisticsSpec
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest, evaluation_content
 from tests.support.compare import relative_difference
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid

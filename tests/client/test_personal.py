@@ -18,9 +18,8 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.methods import METHODS
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics, RandomProjection
-from fedstats_app.training.model import TunedModel
-from fedstats_app.training.request import TrainingRequest
-from fedstats_app.training.start_heads import random_head
+from fedstats_app.training.model import TrainingRequest, TunedModel
+from fedstats_app.training.start import random_head
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.personal import PERSONALISE, PersonalMetrics, Prototypes, personal_content, read_personal_reply

@@ -16,8 +16,7 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.local import train_locally
-from fedstats_app.training.model import TunedModel
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.samples import TensorSamples, batch_order
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire.arrays import to_record, to_tensors

@@ -19,7 +19,7 @@ from fedstats_app.statistics import (
     ScatterSpec,
     StatisticsSpec,
 )
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest, evaluation_content
 from fedstats_app.wire.evaluation import MAX_HEADS
 from fedstats_app.wire.mezo import MezoRequest

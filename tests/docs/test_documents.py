@@ -21,7 +21,7 @@ from fedstats_app.data import PARTITIONERS
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.training.limits import RequestLimits
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.reading import to_values
 from tests.docs.markdown import DOCS, DOCUMENTS, REPOSITORY, anchors, blocks, commands, inline_code, links, prose, rows

@@ -8,10 +8,10 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedstats_app.grid.exchange import CLIENTS_PER_MESSAGE, CLIENTS_PER_WINDOW
-from fedstats_app.heads.margins import NUM_MARGIN_BINS
+from fedstats_app.heads.scores import NUM_MARGIN_BINS
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import ScatterSpec, StatisticsSpec
-from fedstats_app.statistics.sample_request import MAX_CLASSES
+from fedstats_app.statistics.specification import MAX_CLASSES
 from fedstats_app.wire import (
     QUERY_STATISTICS,
     ReceivedStatistics,

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.fedmezo.lora import add_lora
-from fedstats_app.fedmezo.measures import check_reading
-from fedstats_app.fedmezo.perturbation import Perturbation
-from fedstats_app.fedmezo.selection import tuned_names
+from fedstats_app.fedmezo.perturbation import Perturbation, check_reading, tuned_names
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TunedModel
 from tests.support.compare import same_bits

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from fedstats_app.fedmezo.directions import Directions, Probe
 from fedstats_app.fedmezo.log import Update
-from fedstats_app.fedmezo.measures import curvatures
-from fedstats_app.fedmezo.perturbation import Perturbation, mean_loss, projected_gradients
+from fedstats_app.fedmezo.perturbation import Perturbation, curvatures, mean_loss, projected_gradients
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TunedModel

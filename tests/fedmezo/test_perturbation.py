@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedstats_app.fedmezo.directions import Directions, Probe
-from fedstats_app.fedmezo.measures import check_reading
-from fedstats_app.fedmezo.perturbation import Perturbation
+from fedstats_app.fedmezo.perturbation import Perturbation, check_reading
 from tests.support.compare import same_bits
 from tests.support.networks import numbers, seeded, small_network
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fedstats_app.fedmezo.rate_guard import RateGuard
+from fedstats_app.fedmezo.average import RateGuard
 
 
 def usual(guard: RateGuard, rounds: int, draw: random.Random | None = None) -> list[float]:

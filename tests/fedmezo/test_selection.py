@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedstats_app.fedmezo.selection import tuned_names
+from fedstats_app.fedmezo.perturbation import tuned_names
 from fedstats_app.training.model import TunedModel
 from tests.support.networks import HEAD as LINEAR_HEAD
 

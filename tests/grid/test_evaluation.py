@@ -18,10 +18,9 @@ from fedstats_app.heads import HeadScores
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.strategies.base import StatisticsStrategy
 from fedstats_app.training.evaluation import losses_by_temperature
-from fedstats_app.training.model import TunedModel
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.temperature import best_temperature
+from fedstats_app.training.start import best_temperature
 from fedstats_app.wire import evaluation_reply, guard, per_client, read_evaluation_request
 from fedstats_app.wire.training import losses_reply, nothing_to_train_reply, read_training_task
 from tests.support.clients import Clients, strategy_for

@@ -7,7 +7,7 @@ import pytest
 from torch import Tensor
 
 from fedstats_app.heads import fedcof, gaussian, ridge
-from fedstats_app.heads.linear_system import Solution, solve_positive_definite
+from fedstats_app.heads.linear_head import Solution, solve_positive_definite
 
 
 class System(NamedTuple):

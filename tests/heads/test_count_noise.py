@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.heads import solve_fedcof
-from fedstats_app.heads.count_noise import CountNoise, draw_noise, with_noise
+from fedstats_app.heads.fedcof import CountNoise, draw_noise, with_noise
 from fedstats_app.methods import METHODS
 from fedstats_app.methods.fedcof import FedCOFOptions
 from fedstats_app.statistics import ClassMeanRows, StatisticsSum

@@ -157,7 +157,7 @@ def test_one_symmetric_product_is_the_literal_formula(
 
 @pytest.mark.parametrize("dim", [1, 255, 256, 257, 520])
 def test_tiles_and_blocks_of_the_product_fit_together(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstats_app.heads.row_scatter.ROWS_PER_BLOCK", 16)
+    monkeypatch.setattr("fedstats_app.heads.scatter.ROWS_PER_BLOCK", 16)
     rows = _rows(0, num_rows=50, dim=dim)
     expected = unit_rows(fedcof(rows, 1.0).raw_weight)
     assert absolute_difference(solve_fedcof(rows).weight, expected) <= 1e-10

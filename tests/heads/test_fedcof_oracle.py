@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.heads import solve_oracle, solve_ridge
-from fedstats_app.heads.fedcof_oracle import Covariance
+from fedstats_app.heads.fedcof import Covariance
 from fedstats_app.methods import RECORDS
-from fedstats_app.methods.fedcof_oracle import OracleOptions
+from fedstats_app.methods.fedcof import OracleOptions
 from fedstats_app.report.communication import Sizes, uplink_formula
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSpec
 from tests.support.compare import absolute_difference

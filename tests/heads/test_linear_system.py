@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.heads.linear_system import add_to_diagonal, solve_positive_definite, solve_shifted
+from fedstats_app.heads.linear_head import add_to_diagonal, solve_positive_definite, solve_shifted
 from tests.support.compare import relative_difference
 
 

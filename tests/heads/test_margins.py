@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from fedstats_app.heads import LinearHead, MarginHistograms, margin_bins, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.heads.margins import (
+from fedstats_app.heads.scores import (
     BINS_PER_OCTAVE,
     LARGEST_EXPONENT,
     NUM_MARGIN_BINS,

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.heads.class_scatter import within_class_spread
 from fedstats_app.heads.regularisation import (
     MOST_FREEDOM,
     HeadMap,
@@ -17,6 +16,7 @@ from fedstats_app.heads.regularisation import (
     with_between_class,
     without_between_class,
 )
+from fedstats_app.heads.scatter import within_class_spread
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 
 DIM, SEPARATION = 40, 0.35

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedstats_app.heads import solve_ncm
-from fedstats_app.heads.robust_rows import geometric_median, robust_rows
+from fedstats_app.heads.ncm import geometric_median, robust_rows
 from fedstats_app.statistics import ClassMeanRows
 from tests.support.clients import NUM_CLASSES, Clients
 

@@ -21,11 +21,10 @@ from fedstats_app.personal.personal_options import APPROACHES as APPROACH_NAMES
 from fedstats_app.personal.personal_options import PersonalOptions
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.training.alignment import alignment_loss
 from fedstats_app.training.evaluation import evaluate
-from fedstats_app.training.local import train_locally
+from fedstats_app.training.local import alignment_loss, train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.start_heads import random_head
+from fedstats_app.training.start import random_head
 from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, Handler, federation
 from tests.support.personal_federation import personal_app as app_with
 

@@ -10,15 +10,14 @@ from flwr.app import Context, Message
 from flwr.serverapp.strategy import FedAvg
 
 from fedstats_app.client import personal as client_personal
-from fedstats_app.personal.rounds import mean_prototypes
+from fedstats_app.personal.approaches import mean_prototypes
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies.fine_tuning import FineTuning
 from fedstats_app.strategies.server_optimizers import EVERYBODY
-from fedstats_app.training.alignment import alignment_loss
 from fedstats_app.training.evaluation import evaluate
-from fedstats_app.training.local import train_locally
+from fedstats_app.training.local import alignment_loss, train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.start_heads import random_head
+from fedstats_app.training.start import random_head
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.personal import PersonalMetrics
 from fedstats_app.wire.prototypes import LocalPrototypes

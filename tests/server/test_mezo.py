@@ -29,8 +29,8 @@ from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.strategies.fedmezo import FedMeZO, MezoRound
-from fedstats_app.training.request import TrainingRequest
-from fedstats_app.training.start_heads import random_head
+from fedstats_app.training.model import TrainingRequest
+from fedstats_app.training.start import random_head
 from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
 from tests.support.simulation import nodes_of, read_json, share_right, site_folder
 from tests.support.simulation import rounds as training_rounds

@@ -15,9 +15,8 @@ from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.training.evaluation import losses_by_temperature
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.probe_rate import probe_rate, probe_step, typical_steps
 from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.temperature import best_temperature
+from fedstats_app.training.start import best_temperature, probe_rate, probe_step, typical_steps
 from tests.server.test_training_stage import client_features, interrupted
 from tests.support.simulation import central, read_json, rounds, simulate, site_folder
 

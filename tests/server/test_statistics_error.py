@@ -14,7 +14,7 @@ from hypothesis import given
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.statistics.error import statistics_error
+from fedstats_app.statistics.feature_statistics import statistics_error
 from tests.support.draws import Sample, samples
 from tests.support.simulation import read_json, simulate, site_folder
 

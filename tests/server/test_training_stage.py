@@ -26,7 +26,7 @@ from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.training.samples import batch_order
-from fedstats_app.training.start_heads import random_head
+from fedstats_app.training.start import random_head
 from tests.support.local_grid import Fault, clients_in
 from tests.support.simulation import Killed, clients, killed, read_json, rounds, share_right, simulate, site_folder
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import ClientStatistics, ScatterFactor, ScatterSpec, StatisticsSpec, StatisticsSum
-from fedstats_app.statistics.scatter_factor import full_rank
+from fedstats_app.statistics.factors import full_rank
 from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
 

@@ -17,7 +17,7 @@ from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.mezo_exchange import MezoExchange
 from fedstats_app.strategies import FedMeZO
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire.mezo import MezoReply, MezoRequest, mezo_reply, read_mezo_request
 from tests.support.compare import absolute_difference
 from tests.support.fedmezo import Exact, Stored

@@ -16,7 +16,7 @@ from fedstats_app.grid.evaluation import evaluate_model_on_clients
 from fedstats_app.storage.checkpoint import read_checkpoint, save_checkpoint
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import OPTIMIZERS, load_optimizer_state, make_optimizer, optimizer_state
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.training_options import OPTIMIZERS as NAMES
 from fedstats_app.training.training_options import OptimizerOptions
 from fedstats_app.wire import per_client

@@ -14,7 +14,7 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import make_optimizer
 from fedstats_app.strategies.update_limits import UpdateLimits
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.training_options import OptimizerOptions
 from fedstats_app.wire import per_client
 from fedstats_app.wire.arrays import to_record, to_tensors

@@ -29,7 +29,7 @@ from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.state import SolvedHead
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import guard, per_client
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedstats_app.training.alignment import alignment_loss, class_mean_sum, mean_square
+from fedstats_app.training.local import alignment_loss, class_mean_sum, mean_square
 from tests.support.golden import load, tensor
 
 ALL = torch.ones(4, dtype=torch.bool)

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedstats_app.training.alignment import alignment_loss
 from fedstats_app.training.evaluation import evaluate
-from fedstats_app.training.local import Diverged, flip_images, train_locally
+from fedstats_app.training.local import Diverged, alignment_loss, flip_images, train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, TensorSamples, batch_order
 from fedstats_app.training.training_options import LocalOptions

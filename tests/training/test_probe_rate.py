@@ -15,9 +15,8 @@ from fedstats_app.training.evaluation import evaluate, losses_by_temperature
 from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.probe_rate import LARGEST_RATE, probe_rate, probe_step, typical_steps
 from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.temperature import best_temperature
+from fedstats_app.training.start import LARGEST_RATE, best_temperature, probe_rate, probe_step, typical_steps
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))

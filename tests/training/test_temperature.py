@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedstats_app.training.evaluation import losses_by_temperature
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
-from fedstats_app.training.temperature import TEMPERATURES, best_temperature
+from fedstats_app.training.start import TEMPERATURES, best_temperature
 from tests.fedmezo.test_measures import problem
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.setup import MezoSetup
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire.mezo import (
     MAX_SCALAR,
     MEZO,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import Message
 
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire.personal import (
     PERSONALISE,

@@ -10,7 +10,7 @@ from flwr.app import Message, RecordDict
 
 from fedstats_app.methods import METHODS, PERSONAL_METHODS
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.personal import PersonalMetrics
 from fedstats_app.wire.personal_heads import (

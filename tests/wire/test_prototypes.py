@@ -6,7 +6,7 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire.personal import PersonalMetrics, Prototypes
 from fedstats_app.wire.prototypes import (
     PROTOTYPES,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.statistics import RandomFourierFeatures
-from fedstats_app.training.request import TrainingRequest
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire import RejectedReply
 from fedstats_app.wire.arrays import to_record

@@ -21,7 +21,7 @@ from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.strategies.update_limits import UpdateLimits
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.temperature import best_temperature
+from fedstats_app.training.start import best_temperature
 from fedstats_app.training.training_options import OptimizerOptions
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import EvaluationCounts

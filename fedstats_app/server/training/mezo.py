@@ -20,9 +20,8 @@ from fedstats_app.server.training.session import Session
 from fedstats_app.server.training.training import Training
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO, MezoRound
-from fedstats_app.training.model import TunedModel
-from fedstats_app.training.request import TrainingRequest, Tune
-from fedstats_app.training.temperature import best_temperature
+from fedstats_app.training.model import TrainingRequest, Tune, TunedModel
+from fedstats_app.training.start import best_temperature
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
 from fedstats_app.wire.reading import to_values

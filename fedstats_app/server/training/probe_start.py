@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.training.probe_rate import probe_rate, typical_steps
+from fedstats_app.training.start import probe_rate, typical_steps
 from fedstats_app.training.training_options import ClientOptions, LocalOptions
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedstats_app.grid.progress import Progress
     from fedstats_app.report.run_folder import RunFolder
     from fedstats_app.report.state import SolvedHead
-    from fedstats_app.training.request import TrainingRequest
+    from fedstats_app.training.model import TrainingRequest
     from fedstats_app.training.samples import Samples
 
 Group = TypeVar("Group", bound=Options)

@@ -7,7 +7,7 @@ import torch
 
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.heads import solve_gaussian, solve_ridge
-from fedstats_app.heads.class_scatter import class_mean_products
+from fedstats_app.heads.scatter import class_mean_products
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from research.benchmarks import regularisers

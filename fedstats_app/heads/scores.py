@@ -1,0 +1,351 @@
+"""Scores of a head on samples, as values that add over batches and clients: confusion matrix, AUROC, calibration.
+
+How well a head ranks samples by class is told by histograms of margins. A sample's margin for class c is its score of c
+minus its largest other score. Like a softmax, and unlike the score alone, it does not change if all scores of a sample
+shift together, so that samples can be compared; unlike a softmax it needs no temperature. With two classes it is the
+difference of the scores, in any case the usual ranking.
+
+Scores of different heads differ by orders of magnitude, and their range is not known beforehand. So bins are those of a
+floating-point number of few digits: 16 to every doubling, from 2^-20 to 2^20 and with either sign. They are the same
+everywhere, and fine wherever on the scale a class has its margins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedstats_app.heads.calibration import TEMPERATURES, CalibrationSums
+
+
+@dataclass(frozen=True, eq=False)
+class ConfusionMatrix:
+    """Counts of (true class, predicted class); a commutative monoid under ``+``.
+
+    Attributes
+    ----------
+    matrix : Tensor
+        (C, C) int64, rows true, columns predicted.
+    pooled_examples, pooled_correct : int
+        Samples counted without their class, and how many of them were predicted right: in the accuracy, but in no
+        class's. A site pools classes of which it evaluated too few samples to name them.
+    elsewhere : Tensor
+        (C,) int64, by true class the samples taken for another class that is not said; by default none. They count as
+        wrong, but against no class's specificity or precision.
+    """
+
+    matrix: Tensor
+    pooled_examples: int = 0
+    pooled_correct: int = 0
+    elsewhere: Tensor = field(default=None)  # type: ignore[assignment]  # filled in by __post_init__
+
+    def __post_init__(self) -> None:
+        if self.elsewhere is None:
+            object.__setattr__(self, "elsewhere", torch.zeros(len(self.matrix), dtype=torch.int64))
+        if self.elsewhere.shape != self.matrix.shape[:1] or self.elsewhere.dtype != torch.int64:
+            raise ValueError(f"elsewhere must be ({len(self.matrix)},) int64, got {tuple(self.elsewhere.shape)}")
+        if not 0 <= self.pooled_correct <= self.pooled_examples:
+            raise ValueError(
+                "pooled counts must be 0 <= pooled_correct <= pooled_examples, "
+                f"got {self.pooled_correct} and {self.pooled_examples}"
+            )
+        if self.matrix.ndim != 2 or self.matrix.shape[0] != self.matrix.shape[1] or self.matrix.dtype != torch.int64:
+            raise ValueError(f"matrix must be (C, C) int64, got {tuple(self.matrix.shape)} {self.matrix.dtype}")
+
+    @classmethod
+    def zeros(cls, num_classes: int) -> ConfusionMatrix:
+        """Return the identity of ``+``."""
+        return cls(torch.zeros(num_classes, num_classes, dtype=torch.int64))
+
+    @classmethod
+    def from_predictions(cls, labels: Tensor, predictions: Tensor, num_classes: int) -> ConfusionMatrix:
+        """Count (n,) true labels against (n,) predictions, both integers in [0, C).
+
+        Raises
+        ------
+        ValueError
+            If shapes differ, or a value is no integer or out of range.
+        """
+        if labels.shape != predictions.shape or labels.ndim != 1:
+            raise ValueError(
+                f"labels and predictions must have the same shape (n,), "
+                f"got {tuple(labels.shape)} and {tuple(predictions.shape)}"
+            )
+        for what, values in (("labels", labels), ("predictions", predictions)):
+            if values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool:
+                raise ValueError(f"{what} must be integers, got {values.dtype}")
+            if values.numel() and (int(values.min()) < 0 or int(values.max()) >= num_classes):
+                raise ValueError(
+                    f"{what} must lie in [0, {num_classes}), got {int(values.min())} to {int(values.max())}"
+                )
+        # Cell numbers overflow the narrow integer types that labels may come in.
+        true, predicted = labels.to("cpu", torch.int64), predictions.to("cpu", torch.int64)
+        cells = torch.bincount(true * num_classes + predicted, minlength=num_classes**2)
+        return cls(cells.reshape(num_classes, num_classes))
+
+    def __add__(self, other: ConfusionMatrix) -> ConfusionMatrix:
+        """Return the counts of both."""
+        if not isinstance(other, ConfusionMatrix):
+            return NotImplemented
+        if self.matrix.shape != other.matrix.shape:
+            raise ValueError(
+                f"confusion matrices to add must have the same classes, got {len(self.matrix)} and {len(other.matrix)}"
+            )
+        return ConfusionMatrix(
+            self.matrix + other.matrix,
+            self.pooled_examples + other.pooled_examples,
+            self.pooled_correct + other.pooled_correct,
+            self.elsewhere + other.elsewhere,
+        )
+
+    @property
+    def class_examples(self) -> Tensor:
+        """(C,) int64 samples counted of each class."""
+        return self.matrix.sum(dim=1) + self.elsewhere
+
+    @property
+    def num_examples(self) -> int:
+        """Number of samples counted."""
+        return int(self.class_examples.sum()) + self.pooled_examples
+
+    @property
+    def num_correct(self) -> int:
+        """Number of samples predicted right."""
+        return int(self.matrix.trace()) + self.pooled_correct
+
+    @property
+    def accuracy(self) -> float:
+        """Share of samples predicted right, 0 to 1; NaN without samples."""
+        return self.num_correct / self.num_examples if self.num_examples else float("nan")
+
+    @property
+    def per_class_accuracy(self) -> Tensor:
+        """(C,) float64 sensitivity (recall) of each class; NaN for a class without samples."""
+        return self.matrix.diagonal() / self.class_examples.to(torch.float64)
+
+    @property
+    def per_class_specificity(self) -> Tensor:
+        """(C,) float64 share of the samples of other classes that are not taken for this one; NaN without any."""
+        true, predicted, right = self.class_examples, self.matrix.sum(dim=0), self.matrix.diagonal()
+        others = (true.sum() - true).to(torch.float64)
+        return (others - (predicted - right)) / others
+
+    @property
+    def per_class_f1(self) -> Tensor:
+        """(C,) float64 harmonic mean of precision and recall; NaN for a class neither true nor predicted anywhere."""
+        return 2.0 * self.matrix.diagonal() / (self.matrix.sum(dim=0) + self.class_examples).to(torch.float64)
+
+    def confused_pairs(self) -> list[tuple[int, int, int]]:
+        """Return (true class, predicted class, samples) of all wrong predictions, most samples first, then by class."""
+        wrong = self.matrix - torch.diag(self.matrix.diagonal())
+        cells = wrong.nonzero().tolist()
+        return sorted(((true, other, int(wrong[true, other])) for true, other in cells), key=lambda cell: -cell[2])
+
+    @property
+    def macro_accuracy(self) -> float:
+        """Balanced accuracy: the mean sensitivity of the classes that have samples; NaN without samples."""
+        return float(self.per_class_accuracy.nanmean())
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 of the classes that are true or predicted somewhere; NaN without samples."""
+        return float(self.per_class_f1.nanmean())
+
+
+BINS_PER_OCTAVE = 16
+SMALLEST_EXPONENT, LARGEST_EXPONENT = -20, 20
+# Smaller magnitudes share bin ZERO_BIN, larger ones the outermost bins.
+ZERO_BIN = BINS_PER_OCTAVE * (LARGEST_EXPONENT - SMALLEST_EXPONENT)
+NUM_MARGIN_BINS = 2 * ZERO_BIN + 1
+# A float64 number is a sign, 11 bits of exponent, of which that of 1 is 1023, and 52 of mantissa.
+_BITS_BEHIND, _MAGNITUDE = 48, 2**15 - 1
+_SMALLEST_BITS = (1023 + SMALLEST_EXPONENT) * BINS_PER_OCTAVE
+
+
+def margin_bins(logits: Tensor) -> Tensor:
+    """Return the bin of every sample's margin for every class.
+
+    Parameters
+    ----------
+    logits : Tensor
+        (n, C) scores, -inf for a class that the head does not know: its margin is the lowest.
+
+    Returns
+    -------
+    Tensor
+        (n, C) int16 on the CPU, in [0, NUM_MARGIN_BINS); a larger margin has no smaller bin.
+
+    Raises
+    ------
+    ValueError
+        If a score is NaN or +inf.
+    """
+    scores = logits.to("cpu", torch.float64)
+    all_finite = True
+    if scores.numel():
+        low, high = (float(one) for one in scores.aminmax())  # both NaN if one score is
+        if not high < math.inf:
+            raise ValueError(
+                "scores must be finite, or -inf for a class that the head does not know, got NaN or infinity"
+            )
+        all_finite = low > -math.inf
+    # The first 16 bits of a float64 number: its sign, its exponent and 4 digits of its mantissa, which are the bin.
+    bits = (_margins(scores, all_finite).view(torch.int64) >> _BITS_BEHIND).to(torch.int16)
+    step = (bits & _MAGNITUDE).sub_(_SMALLEST_BITS - 1).clamp_(0, ZERO_BIN)
+    return step.mul_((bits >> 15) | 1).add_(ZERO_BIN)  # times -1 or 1
+
+
+def _margins(scores: Tensor, all_finite: bool) -> Tensor:
+    """Return (n, C) float64 margins of (n, C) scores; -inf minus -inf is the lowest too."""
+    if scores.shape[1] < 2:
+        return torch.full_like(scores, torch.inf)
+    largest, which = scores.topk(2, dim=1)
+    margins = scores - largest[:, :1]
+    margins.scatter_(1, which[:, :1], largest[:, :1] - largest[:, 1:])
+    return margins if all_finite else margins.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class MarginHistograms:
+    """Per class how many samples of it, and how many of other classes, have a margin in each bin.
+
+    A commutative monoid under ``+``.
+
+    Attributes
+    ----------
+    positives, negatives : Tensor
+        (C, NUM_MARGIN_BINS) int64: samples of class c, and of any other, by the bin of their margin for c.
+    """
+
+    positives: Tensor
+    negatives: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("positives", "negatives"):
+            counts = getattr(self, name)
+            shape = (len(self.positives), NUM_MARGIN_BINS)
+            if counts.shape != shape or counts.dtype != torch.int64:
+                raise ValueError(f"{name} must be {shape} int64, got {tuple(counts.shape)} {counts.dtype}")
+
+    @classmethod
+    def zeros(cls, num_classes: int) -> MarginHistograms:
+        """Return the identity of ``+``."""
+        nothing = torch.zeros(num_classes, NUM_MARGIN_BINS, dtype=torch.int64)
+        return cls(nothing, nothing.clone())
+
+    @classmethod
+    def from_bins(cls, bins: Tensor, labels: Tensor) -> MarginHistograms:
+        """Count what :func:`margin_bins` gave, (n, C), by (n,) integer labels in [0, C).
+
+        Raises
+        ------
+        ValueError
+            If shapes disagree or a label is out of range.
+        """
+        if bins.ndim != 2 or labels.shape != bins.shape[:1]:
+            raise ValueError(f"bins must be (n, C) and labels (n,), got {tuple(bins.shape)} and {tuple(labels.shape)}")
+        num_classes, labels = bins.shape[1], labels.to("cpu", torch.int64)
+        if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= num_classes):
+            raise ValueError(f"labels must lie in [0, {num_classes}), got {int(labels.min())} to {int(labels.max())}")
+        cells = bins.to(torch.int64) + NUM_MARGIN_BINS * torch.arange(num_classes)
+        own = cells.gather(1, labels.unsqueeze(1)).squeeze(1)
+
+        def counted(which: Tensor) -> Tensor:
+            counts = torch.bincount(which.flatten(), minlength=num_classes * NUM_MARGIN_BINS)
+            return counts.reshape(num_classes, NUM_MARGIN_BINS)
+
+        positives = counted(own)
+        return cls(positives, counted(cells) - positives)
+
+    def __add__(self, other: MarginHistograms) -> MarginHistograms:
+        """Return the counts of both."""
+        if not isinstance(other, MarginHistograms):
+            return NotImplemented
+        if self.positives.shape != other.positives.shape:
+            raise ValueError(
+                f"histograms to add must have the same classes, got {len(self.positives)} and {len(other.positives)}"
+            )
+        return MarginHistograms(self.positives + other.positives, self.negatives + other.negatives)
+
+    @property
+    def per_class_auroc(self) -> Tensor:
+        """(C,) float64 area under the ROC curve of each class against all others; NaN without samples of either.
+
+        The chance that a sample of the class has a larger margin for it than one of another class. Pairs in one bin
+        count half; see :attr:`per_class_auroc_error`.
+        """
+        positives, negatives = self.positives.to(torch.float64), self.negatives.to(torch.float64)
+        below = negatives.cumsum(dim=1) - negatives / 2.0
+        # Pairs are counted, and divided once: as shares, areas could be above 1 by rounding.
+        return ((positives * below).sum(dim=1) / self._pairs).clamp(max=1.0)
+
+    @property
+    def per_class_auroc_error(self) -> Tensor:
+        """(C,) float64 most that the bins can have moved each area: half the share of pairs in one bin."""
+        return (self.positives.to(torch.float64) * self.negatives).sum(dim=1) / self._pairs / 2.0
+
+    @property
+    def macro_auroc(self) -> float:
+        """Mean area over the classes that have one; NaN without any. With two classes both have the same."""
+        return float(self.per_class_auroc.nanmean())
+
+    @property
+    def macro_auroc_error(self) -> float:
+        """Most that the bins can have moved the mean area."""
+        return float(self.per_class_auroc_error.nanmean())
+
+    @property
+    def _pairs(self) -> Tensor:
+        """(C,) float64 number of pairs of a sample of each class and one of another."""
+        return self.positives.sum(dim=1).to(torch.float64) * self.negatives.sum(dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadScores:
+    """What a head makes of some samples; a commutative monoid under ``+``.
+
+    Attributes
+    ----------
+    confusion : ConfusionMatrix
+        True and predicted classes: accuracy, F1, specificity.
+    calibration : CalibrationSums
+        From which a temperature is chosen.
+    margins : MarginHistograms
+        How samples are ranked by class: AUROC. Of the samples that the confusion matrix counts by class.
+    """
+
+    confusion: ConfusionMatrix
+    calibration: CalibrationSums
+    margins: MarginHistograms
+
+    @classmethod
+    def zeros(cls, num_classes: int, temperatures: Sequence[float] = TEMPERATURES) -> HeadScores:
+        """Return the identity of ``+``."""
+        calibration = CalibrationSums.zeros(temperatures)
+        return cls(ConfusionMatrix.zeros(num_classes), calibration, MarginHistograms.zeros(num_classes))
+
+    @classmethod
+    def from_logits(
+        cls, logits: Tensor, labels: Tensor, predictions: Tensor, temperatures: Sequence[float] = TEMPERATURES
+    ) -> HeadScores:
+        """Score (n, C) logits, -inf for classes that the head does not know, and (n,) predictions.
+
+        Predictions need not be the largest logit's: a run may let absent classes be predicted.
+        """
+        return cls(
+            ConfusionMatrix.from_predictions(labels, predictions, logits.shape[1]),
+            CalibrationSums.from_logits(logits, labels, temperatures),
+            MarginHistograms.from_bins(margin_bins(logits), labels),
+        )
+
+    def __add__(self, other: HeadScores) -> HeadScores:
+        """Return the scores on the samples of both."""
+        if not isinstance(other, HeadScores):
+            return NotImplemented
+        return HeadScores(
+            self.confusion + other.confusion, self.calibration + other.calibration, self.margins + other.margins
+        )

@@ -1,0 +1,186 @@
+"""Where training starts: heads made without statistics, the temperature of a solved head, a probe's learning rate.
+
+The rate follows from the curvature of a probe's loss and the clients' steps in a round. The Hessian of softmax
+regression is (diag(p) - p p') times the second moment of the features with a 1 for the bias. Features of pre-trained
+networks have a mean far from 0, so that the largest eigenvalue of that moment is about the squared length of a class
+mean, plus 1; of diag(p) - p p' it is at most 1/2, and 1/C where nothing is known yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstats_app.heads import LinearHead, SolveReport
+
+# Keeps this draw apart from the others that a run's seed decides.
+_STREAM = 0x4EAD
+
+
+def random_head(num_classes: int, feature_dim: int, seed: int, *, bias: bool = True) -> LinearHead:
+    """Return the head that a linear layer of torch starts with: uniform in +-1/sqrt(d), the same for all clients.
+
+    Parameters
+    ----------
+    num_classes, feature_dim : int
+        C and d.
+    seed : int
+        Draws it.
+    bias : bool
+        Whether the bias is drawn too; else it is zero, as in FedCOF's bias-free layers.
+
+    Returns
+    -------
+    LinearHead
+        float32.
+    """
+    draw = np.random.default_rng([seed, _STREAM])
+    bound = 1 / math.sqrt(feature_dim)
+    weight = torch.from_numpy(draw.uniform(-bound, bound, (num_classes, feature_dim))).float()
+    offsets = torch.from_numpy(draw.uniform(-bound, bound, num_classes)).float()
+    report = SolveReport(regulariser=f"random, seed {seed}")
+    return LinearHead(weight, offsets if bias else torch.zeros(num_classes), report=report)
+
+
+def zero_head(num_classes: int, feature_dim: int) -> LinearHead:
+    """Return the head that says nothing: all logits are zero."""
+    return LinearHead(
+        torch.zeros(num_classes, feature_dim), torch.zeros(num_classes), report=SolveReport(regulariser="zero")
+    )
+
+
+# 2^-8, 2^-7.5, ..., 2^8.
+TEMPERATURES: tuple[float, ...] = tuple(math.pow(2.0, step / 2) for step in range(-16, 17))
+
+# Nats: what is given up for a loss that still bends, where the least loss is that of the lowest temperature.
+SURE_ENOUGH = 0.01
+
+
+def best_temperature(losses: Sequence[float]) -> float:
+    """Return the temperature of the least loss, between the grid's points by a parabola over log T.
+
+    Closed-form heads are right about the order of classes and say nothing of how sure they are: their logits are
+    cosines, or targets of 0 and 1. Tuned as they are, most of the first steps would go into their scale.
+
+    Parameters
+    ----------
+    losses : sequence of float
+        At ``TEMPERATURES``.
+
+    Returns
+    -------
+    float
+        Positive; 1 where the temperature does not matter.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many losses, or one is not finite.
+    """
+    if len(losses) != len(TEMPERATURES) or not all(math.isfinite(loss) for loss in losses):
+        raise ValueError(f"there must be {len(TEMPERATURES)} finite losses, got {list(losses)[:3]} ...")
+    best = min(range(len(losses)), key=losses.__getitem__)
+    if max(losses) - losses[best] <= 1e-12 * max(losses):
+        return 1.0
+    if best == 0:
+        # All samples are right, and the surer the better: beyond this there would be nothing left to see.
+        return max(t for t, loss in zip(TEMPERATURES, losses, strict=True) if loss <= losses[0] + SURE_ENOUGH)
+    if best == len(losses) - 1:
+        return TEMPERATURES[best]
+    before, at, after = losses[best - 1 : best + 2]
+    bend = before - 2 * at + after
+    shift = 0.5 * (before - after) / bend if bend > 0.0 else 0.0
+    return TEMPERATURES[best] * math.pow(2.0, shift / 2)
+
+
+# Of 1 / L, L the curvature at p = (1/2, 1/2): above it, and above twice that, most heads lose.
+STABLE = 4.0
+# So many steps of a client in a row, at this rate, do not yet carry its model away from the others'.
+STEPS_TOGETHER = 8
+# What a node lets a server ask for unless its owner says otherwise (max-learning-rate).
+LARGEST_RATE = 1.0
+
+
+def probe_step(class_counts: Tensor, class_sums: Tensor) -> float | None:
+    """Return 1 / L = 2 / (l + 1) for a solved head, l the squared length of a typical class mean.
+
+    Typical is the median over samples of what their class has, because one client alone may have a class, and say of
+    it what it likes.
+
+    Parameters
+    ----------
+    class_counts, class_sums : Tensor
+        (C,) integers and (C, d) float64.
+
+    Returns
+    -------
+    float or None
+        Positive; None where there are no two classes with samples.
+    """
+    present = class_counts > 0
+    if int(present.sum()) < 2:
+        return None
+    counts = class_counts[present].to(torch.float64)
+    means = class_sums[present] / counts.unsqueeze(1)
+    return 2.0 / (_median(means.square().sum(dim=1), counts) + 1.0)
+
+
+def probe_rate(
+    step: float,
+    *,
+    num_steps: int = 1,
+    made_classes: int = 0,
+    momentum: float = 0.0,
+    temperature: float = 1.0,
+) -> float:
+    """Return the rate of SGD at which a linear probe learns fast and loses little of what its start knows.
+
+    For a solved head it is 4 / L, and where a client makes S > 8 steps in a round 8 / S of that: steps of clients with
+    different classes go different ways. A made head has nothing to lose, and at its start p = 1 / C.
+
+    Parameters
+    ----------
+    step : float
+        1 / L, as :func:`probe_step` gives it, of the features that the head takes.
+    num_steps : int
+        S, of a typical client in a round.
+    made_classes : int
+        C, if the head was made rather than solved; else 0.
+    momentum : float
+        In [0, 1): it multiplies steps by 1 / (1 - momentum) in the long run.
+    temperature : float
+        By which logits are divided, and so slopes, and the curvature twice.
+
+    Returns
+    -------
+    float
+        In (0, 1].
+    """
+    times = float(made_classes) if made_classes else STABLE * min(1.0, STEPS_TOGETHER / num_steps)
+    rate = times * step * (1.0 - momentum) * temperature**2
+    return float(f"{min(rate, LARGEST_RATE):.4g}")
+
+
+def typical_steps(client_sizes: Iterable[int], batch_size: int, epochs: int) -> int:
+    """Return how many steps a typical client makes in a round: the median over samples, as of class means.
+
+    Parameters
+    ----------
+    client_sizes : iterable of int
+        Samples of each client, at least one above 0.
+    batch_size, epochs : int
+        Of its SGD.
+    """
+    sizes = torch.tensor(list(client_sizes))
+    return epochs * math.ceil(_median(sizes.to(torch.float64), sizes) / batch_size)
+
+
+def _median(values: Tensor, counts: Tensor) -> float:
+    """Return the median of (C,) values, each as often as (C,) counts say; of two in the middle the smaller."""
+    values, order = values.sort()
+    reached = counts[order].cumsum(dim=0) >= counts.sum() / 2.0
+    return float(values[int(reached.to(torch.int64).argmax())])
