@@ -22,7 +22,10 @@ MODULES = {
 }
 APPS = ("fedstats_app.client_app", "fedstats_app.server_app")
 # Commands are imported by their names.
-COMMAND_LINE = ("fedstats_app.cli.__main__", *(f"fedstats_app.cli.{name.replace(' ', '_')}" for name in COMMANDS))
+COMMAND_LINE = (
+    "fedstats_app.cli.__main__",
+    *(f"fedstats_app.cli.{one.home.rpartition('.')[0]}" for one in COMMANDS.values()),
+)
 # What `fedstats_app.NAME` imports on first use; no app uses it.
 _LIBRARY = "fedstats_app"
 _SILENT = {

@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from fedstats_app.cli.check.certificates import check_dates, check_pair, read_certificates
+from fedstats_app.cli.check.superlink import check_dates, check_pair, read_certificates
 from fedstats_app.cli.demo import commands
 from fedstats_app.cli.demo.certificates import make_certificates, make_node_key
 from tests.docs.markdown import blocks
@@ -71,7 +71,7 @@ def test_the_document_shows_the_commands_of_the_demonstration() -> None:
     assert shown("flower-superlink") == [commands.superlink(folder, 8000)]
     assert shown("flwr supernode register") == [commands.register(folder, "site-a")]
     assert shown("fedstats node") == [commands.node(folder, images, 8000, 1, "site-a")]
-    assert shown("flwr supernode list") == [commands.listed()]
+    assert shown("flwr supernode list") == [commands.LISTED]
     assert shown("flwr run") == [commands.run(commands.PROBE), commands.run(commands.MEZO, folder=folder)]
     assert [words[1:] for words in shown("python -m fedstats_app.cli")] == [
         ["-m", "fedstats_app.cli.demo.sites", "/demo"],

@@ -13,17 +13,19 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Callable, Sequence
 
 import fedstats_app.threads  # noqa: F401  # first: it must come before torch
-from fedstats_app.cli.arguments import parsed
-from fedstats_app.cli.errors import CommandError
+from fedstats_app.cli.arguments import COMMANDS, parsed
 
 # As shells say it of what Ctrl-C ended.
 STOPPED = 130
 # As argparse's own for wrong arguments. 1 is for a command that did its work and found something wrong.
 COULD_NOT_WORK = 2
+
+
+class CommandError(Exception):
+    """A command cannot do its work; the message says why and what to do."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,11 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = parsed(argv)
     try:
-        command = _imported(f"fedstats_app.cli.{arguments.command.replace(' ', '_')}")
-        code: int = command.run(arguments)
+        code: int = _command(COMMANDS[arguments.command].home)(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output, such as `head`, has seen enough. Python would complain once more when it ends.
+        # The reader of our output, such as `head`, has seen enough. Python would complain once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -59,16 +60,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _imported(name: str) -> ModuleType:
-    """Import a command's module, and keep what comes with it out of every search for garbage.
+def _command(home: str) -> Callable[..., int]:
+    """Import a command, and keep what comes with it out of every search for garbage.
 
     The hundreds of thousands of objects of torch and Flower stay until the process ends. Searching them again and
     again while they are imported, and when Python ends, took a second of a run.
     """
+    module, _, function = home.rpartition(".")
     collects = gc.isenabled()
     gc.disable()
     try:
-        module = importlib.import_module(name)
+        command: Callable[..., int] = getattr(importlib.import_module(f"fedstats_app.cli.{module}"), function)
     finally:
         if collects:
             gc.enable()
@@ -76,4 +78,4 @@ def _imported(name: str) -> ModuleType:
     # What is left at the end goes with the process.
     atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)
-    return module
+    return command

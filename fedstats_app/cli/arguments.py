@@ -24,14 +24,16 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its line in the list of all, its own text and arguments.
+    """A command: where it is, its line in the list of all, its own text and arguments.
 
     Attributes
     ----------
+    home : str
+        MODULE.FUNCTION in this package, which takes the arguments and returns the exit code.
     help, description, epilog : str
         As argparse shows them.
     arguments : sequence
-        Of each the names and what argparse's `add_argument` takes.
+        For each, the names and what argparse's `add_argument` takes.
     one_of : frozenset of str
         Options of which exactly one must be given.
     defaults : mapping
@@ -40,6 +42,7 @@ class Command:
         Whether words that it does not know are another program's.
     """
 
+    home: str
     help: str
     description: str
     arguments: Sequence[Argument]
@@ -63,7 +66,7 @@ def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the parser; the chosen command's module in this package is its `command`."""
+    """Make the parser; the chosen command's name is its `command`."""
     root = argparse.ArgumentParser(prog="fedstats", description="Use the classifier of a run, and prepare runs.")
     root.add_argument("--version", action="version", version=f"fedstats-app {__version__}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -95,81 +98,76 @@ def _positive(text: str) -> float:
     return number
 
 
-def _arg(*names: str, help: str, **settings: Any) -> Argument:
-    return names, {"help": help, **settings}
+def _arg(name: str, metavar: str, help: str, **more: Any) -> Argument:
+    """Make an argument; an option has a text, by default an empty one."""
+    default = {"default": ""} if name.startswith("-") else {}
+    return (name,), {"metavar": metavar, "help": help, **default, **more}
 
 
-def _text(name: str, metavar: str, help: str) -> Argument:
-    """Make an option with a text, by default none."""
-    return _arg(name, default="", metavar=metavar, help=help)
+def _several(*names: str, metavar: str, help: str, **more: Any) -> Argument:
+    return names, {"action": "append", "default": [], "metavar": metavar, "help": help, **more}
 
 
-def _several(*names: str, metavar: str, help: str, **settings: Any) -> Argument:
-    return _arg(*names, action="append", default=[], metavar=metavar, help=help, **settings)
+def _number(name: str, metavar: str, default: int | None, help: str) -> Argument:
+    return _arg(name, metavar, help, type=_at_least_one, default=default)
 
 
 def _flag(name: str, help: str) -> Argument:
-    return _arg(name, action="store_true", help=help)
+    return (name,), {"action": "store_true", "help": help}
 
 
 _JSON = _flag("--json", "print one JSON document instead of text")
-_RUN_FOLDER = _arg("run_folder", metavar="RUN_FOLDER", help="the folder whose path the run printed last")
+_RUN_FOLDER = _arg("run_folder", "RUN_FOLDER", "the folder whose path the run printed last")
+_MOVED = "the network's weights, or a language model's folder, where they are not where the run had them"
 _HEAD = (
     _RUN_FOLDER,
-    _arg("--method", metavar="NAME", help="whose head, such as fed3r (default: the one that the run advises)"),
-    _arg(
-        "--weights",
-        metavar="PATH",
-        help="the network's weights, or a language model's folder, where they are not where the run had them",
-    ),
+    _arg("--method", "NAME", "whose head, such as fed3r (default: the one that the run advises)"),
+    _arg("--weights", "PATH", _MOVED),
     _JSON,
 )
+_FAST = "what computes features: openvino is faster for many images (extra: fast; default: torch)"
 _ENGINE = (
-    _arg("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)"),
-    _arg("--batch-size", type=_at_least_one, default=8, metavar="N", help="samples per forward pass (default: 8)"),
-    _arg(
-        "--engine",
-        choices=NODE_ENGINES,
-        default="torch",
-        help="what computes features: openvino is faster for many images (extra: fast; default: torch)",
-    ),
+    _arg("--device", "DEVICE", "auto, cpu, cuda, cuda:N or mps (default: auto)", default="auto"),
+    _number("--batch-size", "N", 8, "samples per forward pass (default: 8)"),
+    (("--engine",), {"choices": NODE_ENGINES, "default": "torch", "help": _FAST}),
 )
 _COLUMNS = tuple(
-    _text(f"--{kind}-column", "NAME", f"column of a table's {kind}s (default: the run's, or the one with a usual name)")
+    _arg(f"--{kind}-column", "NAME", f"column of a table's {kind}s (default: the run's, or the one with a usual name)")
     for kind in ("image", "text")
 )
+_RUN_CONFIG = "as of `flwr run . --run-config SETTINGS`: a TOML file, or KEY=VALUE words; may be given several times"
 _SETTINGS = (
-    _arg("settings", nargs="*", metavar="SETTINGS", help="the same, without the option's name"),
-    _several(
-        "-c",
-        "--run-config",
-        metavar="SETTINGS",
-        help="as of `flwr run . --run-config SETTINGS`: a TOML file, or KEY=VALUE words; may be given several times",
-    ),
+    _arg("settings", "SETTINGS", "the same, without the option's name", nargs="*"),
+    _several("-c", "--run-config", metavar="SETTINGS", help=_RUN_CONFIG),
+)
+_PATHS = (
+    "image file (of a head for texts: text file, one text); folder of them, searched at all depths; table (.csv, "
+    ".parquet or .jsonl), one sample a row; or - for stdin, with a path or a text on every line"
+)
+_LEVELS = "what the folders are (default: auto, classes; asks where either of two levels may be the classes)"
+_SITES = "a folder per site, in it a folder of images per class (default: three sites of the built-in sample)"
+_COMPARED = (
+    "compare on these images or texts, named as for predict; `builtin` is all 2,000 images of the sample (default: 32 "
+    "of them, or a few texts)"
 )
 
 COMMANDS = {
     "predict": Command(
+        "predict.run",
         "classify images or texts",
         "Name the likeliest classes of images or texts, with their probabilities.",
         (
             *_HEAD,
             *_ENGINE,
-            _arg(
-                "paths",
-                nargs="*",
-                metavar="PATH",
-                help="image file (of a head for texts: text file, one text); folder of them, searched at all depths; "
-                "table (.csv, .parquet or .jsonl), one sample a row; or - for stdin, with a path or a text on every "
-                "line",
-            ),
+            _arg("paths", "PATH", _PATHS, nargs="*"),
             *_COLUMNS,
             _several("--text", metavar="TEXT", help="a text itself; may be given several times"),
             _flag("--csv", "print a CSV table instead of text"),
-            _arg("--top", type=_at_least_one, default=5, metavar="K", help="classes per sample (default: 5)"),
+            _number("--top", "K", 5, "classes per sample (default: 5)"),
         ),
     ),
     "evaluate": Command(
+        "evaluate.run",
         "score a head on labelled images or texts",
         "Accuracy, accuracy per class, confusion matrix and calibration of a head on a folder that holds one folder of "
         "images, or of text files, per class (of its part `test`, where it has folders train and test), or on parquet "
@@ -177,17 +175,12 @@ COMMANDS = {
         (
             *_HEAD,
             *_ENGINE,
-            _arg("folder", metavar="FOLDER", help="folder with one folder per class, or parquet or CSV files"),
-            _arg(
-                "--folder-levels",
-                choices=("auto", "class", "domain/class"),
-                default="auto",
-                help="what the folders are (default: auto, classes; asks where either of two levels may be the "
-                "classes)",
-            ),
+            _arg("folder", "FOLDER", "folder with one folder per class, or parquet or CSV files"),
+            (("--folder-levels",), {"choices": ("auto", "class", "domain/class"), "default": "auto", "help": _LEVELS}),
         ),
     ),
     "check": Command(
+        "check.run",
         "check settings and this machine before a run",
         "Check every key and value of a run, the paths, libraries and certificates that they need, the SuperLink, and "
         "who has the port of Flower's local one, in about a second and without starting anything; then print the "
@@ -196,92 +189,70 @@ COMMANDS = {
         (
             *_SETTINGS,
             _flag("--data", "load network and data too, and say what a run would cost"),
-            _arg("--data-path", metavar="PATH", help="this node's own data, as data-path of its node-config"),
-            _text("--backbone-weights", "FILE", "as backbone-weights of the node-config"),
-            _arg("--superlink", metavar="HOST:PORT", help="the SuperLink that SuperNodes connect to"),
-            _arg(
-                "--root-certificates", metavar="FILE", help="certificate of the authority that signed the SuperLink's"
-            ),
-            _arg("--certificate", metavar="FILE", help="the SuperLink's certificate, to check it before it is started"),
-            _arg(
-                "--connection",
-                metavar="NAME",
-                help="list SuperNodes over this SuperLink connection of Flower's config.toml",
-            ),
-            _arg("--timeout", type=_positive, default=5.0, metavar="SECONDS", help="for each connection (default: 5)"),
+            _arg("--data-path", "PATH", "this node's own data, as data-path of its node-config"),
+            _arg("--backbone-weights", "FILE", "as backbone-weights of the node-config"),
+            _arg("--superlink", "HOST:PORT", "the SuperLink that SuperNodes connect to"),
+            _arg("--root-certificates", "FILE", "certificate of the authority that signed the SuperLink's"),
+            _arg("--certificate", "FILE", "the SuperLink's certificate, to check it before it is started"),
+            _arg("--timeout", "SECONDS", "for each connection (default: 5)", type=_positive, default=5.0),
             _JSON,
         ),
     ),
     "run": Command(
+        "run.run",
         "run the app in this process",
         "Run the app in this process: the same messages, results and run folder as with `flwr run . --stream`, without "
         "Ray and without a SuperLink. Settings are those of `flwr run --run-config`; of several, the last one counts.",
         (
             *_SETTINGS,
-            _arg(
-                "--supernodes",
-                type=_at_least_one,
-                metavar="N",
-                help="nodes that the clients are spread over (default: 2); results do not depend on it",
-            ),
+            _number("--supernodes", "N", None, "nodes that the clients are spread over (default: 2); same results"),
         ),
     ),
     "export": Command(
+        "export.run",
         "write a head for other programs",
         "Write backbone and calibrated head as one ONNX file, which predicts without torch. It is compared with torch "
         "on real images or texts at once, and not written where a probability differs by more than 0.0001. Or write a "
         "folder for the Hugging Face hub.",
         (
             *_HEAD,
-            _arg(
-                "--onnx",
-                nargs="?",
-                const="",
-                metavar="FILE",
-                help="write an ONNX file (default: export/METHOD.onnx in the run folder)",
+            (
+                ("--onnx",),
+                {
+                    "nargs": "?",
+                    "const": "",
+                    "metavar": "FILE",
+                    "help": "write an ONNX file (default: export/METHOD.onnx in the run folder)",
+                },
             ),
-            _text(
-                "--hub",
-                "FOLDER",
-                "write a new folder for the Hugging Face hub: card, head, preprocessing and, with --onnx, that file",
-            ),
-            _text("--licence", "ID", "of the head, for the card, such as apache-2.0 (default: other)"),
-            _text(
-                "--check",
-                "PATH",
-                "compare on these images or texts, named as for predict; `builtin` is all 2,000 images of the sample "
-                "(default: 32 of them, or a few texts)",
-            ),
+            _arg("--hub", "FOLDER", "write a new folder for the Hugging Face hub, with --onnx that file too"),
+            _arg("--licence", "ID", "of the head, for the card, such as apache-2.0 (default: other)"),
+            _arg("--check", "PATH", _COMPARED),
             *_COLUMNS,
         ),
         defaults={"device": "cpu", "batch_size": 8, "engine": "torch"},
     ),
     "new": Command(
+        "new.run",
         "make a folder for `flwr run`",
         "Make a folder with all settings and examples of them, in which `flwr run .` runs the installed fedstats-app. "
         "Who has a clone of its repository needs none.",
-        (_arg("folder", metavar="FOLDER", help="must not be there, or be empty"),),
+        (_arg("folder", "FOLDER", "must not be there, or be empty"),),
     ),
     "demo": Command(
+        "demo.run",
         "a federation on this machine, and a run",
         "Start a SuperLink and a SuperNode per site on this machine, with TLS and keys, run the app on them, and end "
         "them. Nothing leaves the machine.",
         (
-            _text(
-                "--images",
-                "FOLDER",
-                "a folder per site, in it a folder of images per class (default: three sites of the built-in sample)",
-            ),
-            _text(
-                "--dir",
-                "FOLDER",
-                "for certificates, keys and logs; must not be there, and is deleted after a run that went well",
-            ),
-            _arg("--port", type=_at_least_one, default=8000, help="of the SuperLink; SuperNodes take those after it"),
+            _arg("--images", "FOLDER", _SITES),
+            _arg("--dir", "FOLDER", "new, for certificates, keys and logs; is deleted after a run that went well"),
+            _number("--port", "PORT", 8000, "of the SuperLink; SuperNodes take those after it"),
             _flag("--keep", "leave the federation up after the run, until Ctrl-C"),
         ),
     ),
     "remove": Command(
+        "run_folders.remove",
         "take a site or a class out of a run",
         "Solve the heads of a run again without some of its clients, from what it kept of each "
         "(save-client-statistics) or from what they sent once more, or without a class. The new heads are in a folder "
@@ -290,34 +261,29 @@ COMMANDS = {
             _RUN_FOLDER,
             _several("--client", metavar="ID", help="as in clients.jsonl, or RUN/ID; may be given several times"),
             _several("--class", dest="classes", metavar="NAME", help="may be given several times"),
-            _text(
-                "--asked-again",
-                "RUN_FOLDER",
-                "a later run that keeps what these clients sent it, to be subtracted (save-client-statistics)",
-            ),
-            _text("--output-dir", "DIR", "of the new folder (default: the old one's)"),
+            _arg("--asked-again", "RUN_FOLDER", "a later run that keeps what these clients sent it, to be subtracted"),
+            _arg("--output-dir", "DIR", "of the new folder (default: the old one's)"),
             _JSON,
         ),
         one_of=frozenset({"--client", "--class"}),
     ),
     "report": Command(
+        "run_folders.report",
         "make a run's page, or compare runs",
         "Make report.html of a run folder again, from its other files; of several runs, one page that compares them.",
         (
-            _arg("run_folders", nargs="+", metavar="RUN_FOLDER", help="the folder whose path a run printed last"),
-            _arg(
-                "--output",
-                metavar="FILE",
-                help="page to write (default: report.html in the run folder; of several runs comparison.html here)",
-            ),
+            _arg("run_folders", "RUN_FOLDER", "the folder whose path a run printed last", nargs="+"),
+            _arg("--output", "FILE", "page to write (default: report.html in the folder; of several, comparison.html)"),
         ),
     ),
     "runs": Command(
+        "run_folders.runs",
         "list runs",
         "List the runs in a folder: date, status, data, backbone, methods, best accuracy and what sites sent for it.",
-        (_arg("folder", nargs="?", metavar="FOLDER", help="folder of runs (default: ~/fedstats-runs)"), _JSON),
+        (_arg("folder", "FOLDER", "folder of runs (default: ~/fedstats-runs)", nargs="?"), _JSON),
     ),
     "node": Command(
+        "node.node",
         "run a SuperNode",
         "Run a SuperNode that answers with fedstats-app as it is installed here, whatever app the server sends; or "
         "with the apps whose SHA-256 are approved-apps in its node-config.",
@@ -326,11 +292,12 @@ COMMANDS = {
         epilog=_FLOWER,
     ),
     _LEDGER: Command(
+        "node.ledger",
         "show or reset what a node has answered",
         "Show what nodes with data of their own have answered since their data last changed. --reset forgets questions "
         "and answers: what the limits allow is allowed once more.",
         (
-            _text("--state-dir", "FOLDER", "as state-dir of the node-config (default: state in ~/.cache/fedstats)"),
+            _arg("--state-dir", "FOLDER", "as state-dir of the node-config (default: state in ~/.cache/fedstats)"),
             _flag("--reset", "forget questions and answers"),
         ),
     ),

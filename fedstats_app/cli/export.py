@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.cli.classifier import calibration_note, load_classifier
-from fedstats_app.cli.errors import CommandError
-from fedstats_app.cli.progress import counted, told
-from fedstats_app.cli.sample_files import find_samples, readable, refuse_absent, tell_unreadable
+from fedstats_app.cli import CommandError
+from fedstats_app.cli.inputs import (
+    calibration_note,
+    find_samples,
+    load_classifier,
+    readable,
+    refuse_absent,
+    tell_unreadable,
+)
+from fedstats_app.cli.terminal import counted, told
 from fedstats_app.data import Sample, load_dataset
+from fedstats_app.grid.progress import Progress
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.export.hub_folder import write_hub_folder
 from fedstats_app.report.export.onnx_check import TOLERANCE, Agreement, compare
@@ -49,33 +56,71 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check not in ("", "builtin"):
         refuse_absent([arguments.check])
     unreadable: dict[str, str] = {}
+    run_folder, hub = Path(arguments.run_folder).expanduser(), Path(arguments.hub).expanduser()
+    document: dict[str, Any] = {}
     with told("export") as progress:
         with progress.doing("loading the network and the head"):
             classifier = load_classifier(arguments)
-        model, agreement = None, None
+        method = classifier.method
         if arguments.onnx is not None:
-            with progress.doing("exporting"):
-                model = _exported(classifier)
-            with progress.doing("comparing with torch, {done} samples") as step:
-                agreement = compare(classifier, model, counted(_samples(arguments, classifier, unreadable), step))
-            _refuse_disagreement(agreement, unreadable)
-    document: dict[str, object] = {"method": classifier.method}
-    if arguments.hub:
-        document["hub"] = [str(path) for path in _write_hub(arguments, classifier)]
-    if model is not None and agreement is not None:
-        document |= _write_onnx(_path(arguments, classifier), model) | asdict(agreement)
-    print(to_json(document) if arguments.json else "\n".join(_lines(document, arguments, classifier)))
+            model, agreement = _compared(arguments, classifier, unreadable, progress)
+        if arguments.hub:
+            beside = arguments.onnx == ""
+            written = write_hub_folder(run_folder, method, hub, licence=arguments.licence, onnx=beside)
+            document["hub"] = [str(path) for path in written]
+        if arguments.onnx is not None:
+            path = Path(arguments.onnx).expanduser()
+            if not arguments.onnx:
+                path = hub if arguments.hub else run_folder / "export"
+                path.mkdir(parents=True, exist_ok=True)
+            path = path / f"{method}.onnx" if path.is_dir() else path
+            document |= _write_onnx(path, model) | asdict(agreement)
+    if arguments.json:
+        print(to_json({"method": method, **document}))
+    else:
+        print("\n".join([f"head {method}; {calibration_note(classifier)}", *_lines(document, classifier.kind)]))
     return tell_unreadable("export", unreadable)
 
 
-def _write_hub(arguments: argparse.Namespace, classifier: Classifier) -> list[Path]:
-    return write_hub_folder(
-        Path(arguments.run_folder).expanduser(),
-        classifier.method,
-        Path(arguments.hub).expanduser(),
-        licence=arguments.licence,
-        onnx=arguments.onnx == "",
-    )
+def _compared(
+    arguments: argparse.Namespace, classifier: Classifier, unreadable: dict[str, str], progress: Progress
+) -> tuple[OnnxModel, Agreement]:
+    """Export a classifier, and refuse what gives other probabilities than it does."""
+    try:
+        with progress.doing("exporting"):
+            model = to_onnx(classifier)
+    except ExportError as error:
+        raise CommandError(str(error)) from error
+    with progress.doing("comparing with torch, {done} samples") as step:
+        samples = _samples(arguments, classifier, unreadable)
+        agreement = compare(classifier, model, counted(samples, step))
+    if agreement.num_examples == 0:
+        name, reason = next(iter(unreadable.items()))
+        raise CommandError(f"there is nothing to compare on: {name}: {reason}")
+    if not agreement.is_close:
+        raise CommandError(
+            f"not written: probabilities by ONNX Runtime and by torch differ by up to {agreement.max_difference:.2g} "
+            f"on {agreement.num_examples} samples, allowed are {TOLERANCE:g}; the likeliest class is the same for "
+            f"{agreement.num_same}"
+        )
+    return model, agreement
+
+
+def _samples(arguments: argparse.Namespace, classifier: Classifier, unreadable: dict[str, str]) -> Iterator[Sample]:
+    named = arguments.check
+    if classifier.kind == "text" and not named:
+        yield from _TEXTS
+    elif named in ("", "builtin"):
+        dataset = load_dataset("builtin", "test")
+        assert dataset is not None  # noqa: S101  # it has a test split
+        images = map(dataset.sample, range(len(dataset)))
+        for index, image in enumerate(itertools.islice(images, None if named else _FEW)):
+            yield image.resize(_LARGE) if index % 2 and not isinstance(image, str) else image
+    else:
+        datasets, problems = find_samples([named], classifier.kind, arguments)
+        unreadable.update(problems)
+        for dataset in datasets:
+            yield from readable(dataset, range(len(dataset)), [], unreadable)
 
 
 def _write_onnx(path: Path, model: OnnxModel) -> dict[str, object]:
@@ -89,59 +134,12 @@ def _write_onnx(path: Path, model: OnnxModel) -> dict[str, object]:
     return made
 
 
-def _exported(classifier: Classifier) -> OnnxModel:
-    try:
-        return to_onnx(classifier)
-    except ExportError as error:
-        raise CommandError(str(error)) from error
-
-
-def _path(arguments: argparse.Namespace, classifier: Classifier) -> Path:
-    if arguments.onnx:
-        path = Path(arguments.onnx).expanduser()
-        return path / f"{classifier.method}.onnx" if path.is_dir() else path
-    if arguments.hub:
-        return Path(arguments.hub).expanduser() / f"{classifier.method}.onnx"
-    return Path(arguments.run_folder).expanduser() / "export" / f"{classifier.method}.onnx"
-
-
-def _samples(arguments: argparse.Namespace, classifier: Classifier, unreadable: dict[str, str]) -> Iterator[Sample]:
-    named = arguments.check
-    if classifier.kind == "text" and not named:
-        yield from _TEXTS
-        return
-    if named in ("", "builtin"):
-        dataset = load_dataset("builtin", "test")
-        assert dataset is not None  # noqa: S101  # it has a test split
-        images = (dataset.sample(index) for index in range(len(dataset)))
-        for index, image in enumerate(itertools.islice(images, None if named else _FEW)):
-            yield image.resize(_LARGE) if index % 2 and not isinstance(image, str) else image
-        return
-    datasets, problems = find_samples([named], classifier.kind, arguments)
-    unreadable.update(problems)
-    for dataset in datasets:
-        yield from readable(dataset, range(len(dataset)), [], unreadable)
-
-
-def _refuse_disagreement(agreement: Agreement, unreadable: dict[str, str]) -> None:
-    if agreement.num_examples == 0:
-        name, reason = next(iter(unreadable.items()))
-        raise CommandError(f"there is nothing to compare on: {name}: {reason}")
-    if not agreement.is_close:
-        raise CommandError(
-            f"not written: probabilities by ONNX Runtime and by torch differ by up to {agreement.max_difference:.2g} "
-            f"on {agreement.num_examples} samples, allowed are {TOLERANCE:g}; the likeliest class is the same for "
-            f"{agreement.num_same}"
-        )
-
-
-def _lines(document: Mapping[str, Any], arguments: argparse.Namespace, classifier: Classifier) -> Iterator[str]:
-    yield f"head {classifier.method}; {calibration_note(classifier)}"
+def _lines(document: dict[str, Any], kind: str) -> Iterator[str]:
     yield from document.get("hub", [])
     if "onnx" in document:
         yield f"feed {document['feed']}"
         yield (
-            f"compared with torch on {document['num_examples']} {classifier.kind}s: the same class for "
+            f"compared with torch on {document['num_examples']} {kind}s: the same class for "
             f"{document['num_same']}, probabilities within {document['max_difference']:.1e}"
         )
         if "tokenizer" in document:

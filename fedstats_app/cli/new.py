@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import fedstats_app
-from fedstats_app.cli.errors import CommandError
+from fedstats_app.cli import CommandError
 
 PROJECT = "pyproject.toml"
 # Of one line: what a section of TOML begins with.

@@ -1,15 +1,17 @@
-"""`fedstats node`: a SuperNode whose owner says whose code answers messages."""
+"""`fedstats node`: a SuperNode whose owner says whose code answers messages; and what nodes have answered."""
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
+from pathlib import Path
 
 from fedstats_app import __version__
-from fedstats_app.cli.errors import CommandError
+from fedstats_app.cli import CommandError
 
 
-def run(arguments: argparse.Namespace) -> int:
+def node(arguments: argparse.Namespace) -> int:
     """Run a SuperNode in this process until it ends."""
     try:
         from fedstats_app.cli.supernode.flower import node_config_of, run_supernode
@@ -19,17 +21,40 @@ def run(arguments: argparse.Namespace) -> int:
             f"the Flower installed here is not one that this command knows ({error}): install one that "
             f"fedstats-app {__version__} names, or use flower-supernode, which runs any app that the server sends"
         ) from error
-    from fedstats_app.cli.supernode.bundle import CodePolicy
+    from fedstats_app.cli.supernode import CodePolicy
 
     policy = CodePolicy.of(node_config_of(arguments.others), any_app=arguments.any_app)
-    print(f"fedstats node: {_in_words(policy.approved, any_app=policy.any_app)}", flush=True)
+    whose = f"runs fedstats-app {__version__} as installed here, whatever app the server sends"
+    if policy.any_app:
+        whose = "WARNING: --any-app: ANY CODE THAT THE SERVER SENDS runs here, and can read whatever this user can"
+    elif policy.approved:
+        whose = f"runs the code of {len(policy.approved)} approved apps, and no other"
+    print(f"fedstats node: {whose}", flush=True)
     run_supernode(arguments.others, lambda runtime: command(runtime, policy, os.getpid()))
     return 0
 
 
-def _in_words(approved: frozenset[str], *, any_app: bool) -> str:
-    if any_app:
-        return "WARNING: --any-app: ANY CODE THAT THE SERVER SENDS runs here, and can read whatever this user can"
-    if approved:
-        return f"runs the code of {len(approved)} approved apps, and no other"
-    return f"runs fedstats-app {__version__} as installed here, whatever app the server sends"
+def ledger(arguments: argparse.Namespace) -> int:
+    """Print what is in every ledger of a folder, after it was reset if that is asked for."""
+    from fedstats_app.cli.terminal import printable
+    from fedstats_app.data.feature_cache_files import default_cache_root
+    from fedstats_app.settings.node_config import STATE_FOLDER
+    from fedstats_app.storage.ledger import PATTERN, LedgerError, LedgerFile
+
+    given = arguments.state_dir
+    folder = Path(given).expanduser() if given else default_cache_root() / STATE_FOLDER
+    ledgers = [LedgerFile(path) for path in sorted(folder.glob(PATTERN))]
+    if not ledgers:
+        raise CommandError(f"there is no ledger in {folder}: no node with this state-dir was asked anything yet")
+    try:
+        for one in ledgers:
+            if arguments.reset:
+                one.reset()
+            found = one.summary()
+            began = f"{datetime.datetime.fromtimestamp(found.began, datetime.UTC):%Y-%m-%d %H:%M UTC}"
+            since = f"since {began}, in {found.cells} cells" if found.began else "nothing was asked yet"
+            spent = [f"{number} {kind}" for kind, number in sorted(found.spent.items())] or ["nothing is spent"]
+            print("\n  ".join([printable(found.data), str(one.path), since, *spent]))
+    except LedgerError as error:
+        raise CommandError(f"the ledger cannot be used: {error}") from error
+    return 0

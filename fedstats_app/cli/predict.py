@@ -8,11 +8,17 @@ import itertools
 import sys
 from collections.abc import Iterator
 
-from fedstats_app.cli.classifier import calibration_note, load_classifier
-from fedstats_app.cli.errors import CommandError
-from fedstats_app.cli.progress import counted, told
-from fedstats_app.cli.sample_files import find_samples, readable, refuse_absent, tell_unreadable
-from fedstats_app.cli.text import WIDTH, printable
+from fedstats_app.cli import CommandError
+from fedstats_app.cli.inputs import (
+    calibration_note,
+    find_samples,
+    head_entries,
+    load_classifier,
+    readable,
+    refuse_absent,
+    tell_unreadable,
+)
+from fedstats_app.cli.terminal import WIDTH, counted, printable, told
 from fedstats_app.data import Dataset
 from fedstats_app.data.loading import unlabelled_texts
 from fedstats_app.grid.progress import Progress
@@ -23,7 +29,6 @@ from fedstats_app.storage.files import to_json
 # So many samples at a time, so that results appear early; in memory there is one image and a batch of small ones.
 CHUNK = 256
 _STDIN = "-"
-_OF_CLASS = ("class", "probability")
 _CLASS_WIDTH = 40
 _PERCENT_WIDTH = 8
 
@@ -46,34 +51,35 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.text and _STDIN not in arguments.paths:
         refuse_absent(arguments.paths)
     with told("predict") as progress:
-        return _predict(arguments, progress)
-
-
-def _predict(arguments: argparse.Namespace, progress: Progress) -> int:
-    with progress.doing("loading the network and the head"):
-        classifier = load_classifier(arguments)
-    if arguments.text and classifier.kind == "image":
-        raise CommandError(f"head {classifier.method} is for images: --text is for heads that classify texts")
-    with progress.doing("looking for samples"):
-        paths, texts = _with_stdin(arguments, classifier)
-        datasets, unreadable = find_samples(paths, classifier.kind, arguments)
-    datasets.append(unlabelled_texts(texts))
-    predictions = itertools.chain.from_iterable(
-        _predictions(classifier, dataset, arguments.top, unreadable, progress) for dataset in datasets
-    )
-    if arguments.csv:
-        _write_csv(predictions, min(arguments.top, len(classifier.class_names)))
-    elif arguments.json:
-        print(_document(arguments, classifier, list(predictions), unreadable))
-    else:
-        print(f"head {classifier.method}; {calibration_note(classifier)}")
-        for path, ranking in predictions:
-            print(_lines(path, ranking))
+        with progress.doing("loading the network and the head"):
+            classifier = load_classifier(arguments)
+        if arguments.text and classifier.kind == "image":
+            raise CommandError(f"head {classifier.method} is for images: --text is for heads that classify texts")
+        with progress.doing("looking for samples"):
+            paths, texts = _with_stdin(arguments, classifier)
+            datasets, unreadable = find_samples(paths, classifier.kind, arguments)
+        datasets.append(unlabelled_texts(texts))
+        predictions = itertools.chain.from_iterable(
+            _predictions(classifier, dataset, arguments.top, unreadable, progress) for dataset in datasets
+        )
+        if arguments.csv:
+            _write_csv(predictions, min(arguments.top, len(classifier.class_names)))
+        elif arguments.json:
+            found = [
+                {"path": path, "top": [{"class": name, "probability": value} for name, value in ranking]}
+                for path, ranking in predictions
+            ]
+            reasons = [{"path": path, "reason": reason} for path, reason in unreadable.items()]
+            print(to_json(head_entries(arguments, classifier) | {"predictions": found, "unreadable": reasons}))
+        else:
+            print(f"head {classifier.method}; {calibration_note(classifier)}")
+            for path, ranking in predictions:
+                _print_lines(path, ranking)
     return tell_unreadable("predict", unreadable)
 
 
 def _with_stdin(arguments: argparse.Namespace, classifier: Classifier) -> tuple[list[str], list[str]]:
-    """Return paths and texts, with those that stdin gives, one a line, for the path "-"."""
+    """Collect paths and texts, with those that stdin gives, one a line, for the path "-"."""
     paths, texts = [path for path in arguments.paths if path != _STDIN], list(arguments.text)
     if _STDIN in arguments.paths:
         lines = [line for line in sys.stdin.read().splitlines() if line.strip()]
@@ -83,56 +89,31 @@ def _with_stdin(arguments: argparse.Namespace, classifier: Classifier) -> tuple[
     return paths, texts
 
 
-def _write_csv(predictions: Iterator[tuple[str, Ranking]], top: int) -> None:
-    """Print a line per sample as soon as it is there, its likeliest class first."""
-    names = [f"{what}{'' if place == 1 else f'_{place}'}" for place in range(1, top + 1) for what in _OF_CLASS]
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["sample", *names])
-    for name, ranking in predictions:
-        writer.writerow([name, *itertools.chain.from_iterable(ranking)])
-
-
 def _predictions(
     classifier: Classifier, dataset: Dataset, top: int, unreadable: dict[str, str], progress: Progress
 ) -> Iterator[tuple[str, Ranking]]:
     with progress.doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
         for start in range(0, len(dataset), CHUNK):
             chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
-            samples = readable(dataset, chunk, read, unreadable)
-            rankings = classifier.top(counted(samples, step), top)
+            rankings = classifier.top(counted(readable(dataset, chunk, read, unreadable), step), top)
             step.at(chunk.stop)
-            for index, ranking in zip(read, rankings, strict=True):
-                yield dataset.sample_name(index), ranking
+            yield from zip(map(dataset.sample_name, read), rankings, strict=True)
 
 
-def _lines(path: str, ranking: Ranking) -> str:
-    """Return a line per class, the path beside the first."""
+def _write_csv(predictions: Iterator[tuple[str, Ranking]], top: int) -> None:
+    """Print a line per sample as soon as it is there, its likeliest class first."""
+    ends = ["", *(f"_{place}" for place in range(2, top + 1))]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["sample", *(f"{what}{end}" for end in ends for what in ("class", "probability"))])
+    for name, ranking in predictions:
+        writer.writerow([name, *itertools.chain.from_iterable(ranking)])
+
+
+def _print_lines(path: str, ranking: Ranking) -> None:
+    """Print a line per class, the path beside the first."""
     path_width = WIDTH - _CLASS_WIDTH - _PERCENT_WIDTH - 4
-    lines: list[str] = []
+    shown = printable(path, path_width)
     for name, probability in ranking:
-        shown = printable(path, path_width) if not lines else ""
         label = printable(name, _CLASS_WIDTH)
-        lines.append(f"{shown:{path_width}}  {label:{_CLASS_WIDTH}}  {percent(probability):>{_PERCENT_WIDTH}}")
-    return "\n".join(lines)
-
-
-def _document(
-    arguments: argparse.Namespace,
-    classifier: Classifier,
-    predictions: list[tuple[str, Ranking]],
-    unreadable: dict[str, str],
-) -> str:
-    return to_json(
-        {
-            "run_folder": arguments.run_folder,
-            "method": classifier.method,
-            "calibrated": bool(classifier.calibrated_on),
-            "calibrated_on": classifier.calibrated_on,
-            "temperature": classifier.temperature,
-            "predictions": [
-                {"path": path, "top": [{"class": name, "probability": value} for name, value in ranking]}
-                for path, ranking in predictions
-            ],
-            "unreadable": [{"path": path, "reason": reason} for path, reason in unreadable.items()],
-        }
-    )
+        print(f"{shown:{path_width}}  {label:{_CLASS_WIDTH}}  {percent(probability):>{_PERCENT_WIDTH}}")
+        shown = ""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedstats_app.cli import COULD_NOT_WORK
-from fedstats_app.cli.errors import CommandError
-from fedstats_app.cli.settings import read_all_settings, settings_of_app
+from fedstats_app.cli import COULD_NOT_WORK, CommandError
+from fedstats_app.cli.settings import read_settings, settings_of_app
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.simulation import UnknownFlower, simulate
 
@@ -21,7 +20,9 @@ def run(arguments: argparse.Namespace) -> int:
         If nothing could be started.
     """
     # As `flwr run .` there, such as in a folder of `fedstats new`.
-    config = settings_of_app(Path.cwd()) | read_all_settings([*arguments.run_config, *arguments.settings])
+    config = settings_of_app(Path.cwd())
+    for given in [*arguments.run_config, *arguments.settings]:
+        config |= read_settings([given])
     try:
         simulate(config, supernodes=arguments.supernodes)
     except (ConfigError, UnknownFlower) as error:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# As Flower reads them: a value in quotes may hold spaces. What stands between two pairs it leaves out without a word.
+# As Flower reads them: a value in quotes may hold spaces. Flower drops what stands between two pairs without a word.
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 
 
@@ -35,48 +35,11 @@ def read_settings(given: Sequence[str]) -> dict[str, Any]:
     SettingsError
         If there is no such file, it is no TOML, or a word is no pair.
     """
-    files = [one for one in given if one.endswith(".toml")]
-    if files and len(given) > 1:
+    if not any(one.endswith(".toml") for one in given):
+        return _read_pairs(given)
+    if len(given) > 1:
         raise SettingsError(f"Flower takes either one TOML file or KEY=VALUE words, got {' '.join(given)}")
-    return _read_file(files[0]) if files else _read_pairs(given)
-
-
-def read_all_settings(given: Sequence[str]) -> dict[str, Any]:
-    """Read any number of TOML files and texts of pairs, one after another: the last one that names a key counts.
-
-    Raises
-    ------
-    SettingsError
-        As :func:`read_settings`.
-    """
-    values: dict[str, Any] = {}
-    for one in given:
-        values |= read_settings([one])
-    return values
-
-
-def settings_of_app(folder: Path) -> dict[str, Any]:
-    """Return the defaults of an app of ours in a folder, which its user may have changed; empty where none is there."""
-    try:
-        app = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
-        if app["components"]["serverapp"] != "fedstats_app.server_app:app":
-            return {}
-        return _flat(app["config"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def run_config_words(given: Sequence[str]) -> str:
-    """Return the settings as words of a command line, "" for none."""
-    if not given:
-        return ""
-    joined = " ".join(given)
-    # A shell's double quotes keep the single ones of TOML readable.
-    plain = not re.search(r'["$`\\!]', joined) and not joined.endswith(".toml")
-    return f'--run-config "{joined}"' if plain else f"--run-config {shlex.quote(joined)}"
-
-
-def _read_file(name: str) -> dict[str, Any]:
+    [name] = given
     try:
         return _flat(tomllib.loads(Path(name).expanduser().read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -106,3 +69,23 @@ def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in table.items():
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return found
+
+
+def settings_of_app(folder: Path) -> dict[str, Any]:
+    """Read the defaults of an app of ours in a folder, which its user may have changed; empty if none is there."""
+    try:
+        app = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
+        ours = app["components"]["serverapp"] == "fedstats_app.server_app:app"
+        return _flat(app["config"]) if ours else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def run_config_words(given: Sequence[str]) -> str:
+    """Write the settings as words of a command line, "" for none."""
+    if not given:
+        return ""
+    joined = " ".join(given)
+    # A shell's double quotes keep the single ones of TOML readable.
+    plain = not re.search(r'["$`\\!]', joined) and not joined.endswith(".toml")
+    return f'--run-config "{joined}"' if plain else f"--run-config {shlex.quote(joined)}"

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 import tomli_w
 
-from fedstats_app.cli.errors import CommandError
-from fedstats_app.cli.text import table
+from fedstats_app.cli import CommandError
+from fedstats_app.cli.terminal import table
 from research.reproduce.catalogue import Catalogue
 from research.reproduce.plan import PlannedRun, cells_of, planned
 from research.reproduce.preset import (

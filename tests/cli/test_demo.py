@@ -2,14 +2,13 @@
 
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from fedstats_app.cli import main
-from fedstats_app.cli.demo import run_folder, sites_in
-from fedstats_app.cli.demo.processes import Processes
-from fedstats_app.cli.errors import CommandError
+from fedstats_app.cli import CommandError, main
+from fedstats_app.cli.demo import Processes, run_folder, sites_in
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ WAITS = "import time; print('ready', flush=True); time.sleep(600)"
 
 
 def test_what_was_started_is_ended_whatever_happens(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), Processes(tmp_path, tmp_path, {}) as processes:
+    with pytest.raises(KeyboardInterrupt), closing(Processes(tmp_path, tmp_path, {})) as processes:
         processes.background("one", [sys.executable, "-c", WAITS])
         processes.wait_for("one", "ready")
         assert processes.runs("one")
@@ -58,7 +57,7 @@ def test_what_was_started_is_ended_whatever_happens(tmp_path: Path) -> None:
 
 
 def test_a_command_that_ends_early_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
-    with Processes(tmp_path, tmp_path, {}) as processes:
+    with closing(Processes(tmp_path, tmp_path, {})) as processes:
         processes.background("one", [sys.executable, "-c", "print('the port is taken')"])
         started = time.monotonic()
         with pytest.raises(CommandError, match='one did not say "up":\nthe port is taken'):
@@ -69,7 +68,7 @@ def test_a_command_that_ends_early_is_told_with_the_end_of_its_log(tmp_path: Pat
 def test_a_command_s_last_line_and_log_are_kept_and_its_code_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Processes(tmp_path, tmp_path, {}) as processes:
+    with closing(Processes(tmp_path, tmp_path, {})) as processes:
         assert processes.foreground([sys.executable, "-c", "print('a\\nb\\n')"], "run") == "b"
         assert (tmp_path / "run.log").read_text() == "a\nb\n\n" == capsys.readouterr().out
         with pytest.raises(CommandError, match="ended with code 3"):

@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from fedstats_app.cli import evaluate, main, predict
-from fedstats_app.cli import progress as module
+from fedstats_app.cli import terminal as module
 from fedstats_app.grid.progress import Progress
 from fedstats_app.report.classifier import Classifier
 from tests.support.clock import Clock
@@ -113,7 +113,7 @@ def test_ctrl_c_ends_a_command_with_one_line_and_code_130(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedstats_app.report.classifier.read_samples", interrupted)
-    monkeypatch.setattr("fedstats_app.cli.check.samples.check_weights", interrupted)
+    monkeypatch.setattr("fedstats_app.cli.check.data.check_weights", interrupted)
     assert main([word.format(run=run_folder, pictures=pictures) for word in words]) == 130
     assert capsys.readouterr().err == f"fedstats {words[0]}: stopped by Ctrl-C\n"
 

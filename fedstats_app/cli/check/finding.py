@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from fedstats_app.cli.text import paragraph
+from fedstats_app.cli.terminal import paragraph
 
 _INDENT = " " * 9
 

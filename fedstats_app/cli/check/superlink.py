@@ -1,30 +1,130 @@
-"""Whether a SuperLink answers, over TLS if it should, and who is connected to it."""
+"""Certificates in files: dates, signature, address; and whether a SuperLink answers, over TLS if it should."""
 
 from __future__ import annotations
 
-import json
-import os
-import queue
-import shutil
+import argparse
+import contextlib
+import ipaddress
 import socket
 import ssl
-import subprocess
-import sys
 import threading
-import time
-from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 
-from fedstats_app.cli.check.certificates import check_dates, check_pair
 from fedstats_app.cli.check.finding import Finding
 
-# Starting Flower's command takes some seconds of its own.
-LIST_TIMEOUT_SECONDS = 30.0
-# In Flower's configuration this name stands for its simulation on this machine.
-SIMULATION = "local"
+WARN_BEFORE_END = timedelta(days=30)
+
+
+def check_network(arguments: argparse.Namespace) -> Iterator[Finding]:
+    """Check the certificates that the arguments of `fedstats check` name, and the SuperLink."""
+    found: dict[str, list[x509.Certificate]] = {}
+    for what, path in (("root certificate", arguments.root_certificates), ("certificate", arguments.certificate)):
+        if not path:
+            continue
+        try:
+            found[what] = read_certificates(path)
+        except (OSError, ValueError) as error:
+            yield Finding(what, "FAIL", str(error), "give a PEM file, such as the ca.crt that signed the SuperLink's")
+        else:
+            yield from (check_dates(what, one) for one in found[what])
+    if len(found) == 2:
+        host = parse_address(arguments.superlink)[0] if arguments.superlink else None
+        yield from check_pair(found["certificate"][0], found["root certificate"], host)
+    if arguments.superlink and (not arguments.root_certificates or "root certificate" in found):
+        yield from check_superlink(arguments.superlink, arguments.root_certificates or "", arguments.timeout)
+
+
+def read_certificates(path: str) -> list[x509.Certificate]:
+    """Read one or several certificates of a PEM file.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If there is no certificate in it.
+    """
+    try:
+        return x509.load_pem_x509_certificates(Path(path).expanduser().read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} holds no certificate in PEM form: {error}") from error
+
+
+def check_dates(what: str, certificate: x509.Certificate) -> Finding:
+    """Check that a certificate is valid now and for some time."""
+    now, start, end = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    period = f"{certificate.subject.rfc4514_string()}, valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}"
+    if now > end:
+        return Finding(what, "FAIL", f"{period}: expired", "make a new certificate")
+    if now < start:
+        return Finding(what, "FAIL", f"{period}: not valid yet", "is this machine's clock right?")
+    if now + WARN_BEFORE_END > end:
+        return Finding(what, "warning", f"{period}: ends in {(end - now).days} days", "make a new certificate soon")
+    return Finding(what, "ok", period)
+
+
+def check_pair(
+    certificate: x509.Certificate, authorities: list[x509.Certificate], address: str | None
+) -> Iterator[Finding]:
+    """Check that a server's certificate is signed by one of the authorities, and covers an address.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        The SuperLink's.
+    authorities : list of Certificate
+        Of the file that SuperNodes are given as root certificates.
+    address : str or None
+        The host, a name or an IP address, by which SuperNodes reach it; None to check no address.
+    """
+    subject = certificate.subject.rfc4514_string()
+    if any(_signed_by(certificate, authority) for authority in authorities):
+        yield Finding("signature", "ok", f"{subject} is signed by the root certificate")
+    else:
+        issuer = certificate.issuer.rfc4514_string()
+        message = f"{subject} is not signed by the root certificate; it names its issuer as {issuer}"
+        yield Finding("signature", "FAIL", message, "give the certificate of the authority that signed the SuperLink's")
+    if address is None:
+        return
+    # The common name counts for nothing today.
+    names: list[str] = []
+    with contextlib.suppress(x509.ExtensionNotFound):
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
+    if any(_covers(name, address) for name in names):
+        yield Finding("address", "ok", f"the certificate is for {address}")
+    else:
+        message = f"the certificate is for {', '.join(names) or 'no name at all'}, not for {address}"
+        kind = "DNS" if _ip(address) is None else "IP"
+        advice = f"sign it anew with subjectAltName={kind}:{address}, or use a name that it is for"
+        yield Finding("address", "FAIL", message, advice)
+
+
+def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _covers(name: str, address: str) -> bool:
+    name, address = name.lower(), address.lower()
+    if _ip(address) is not None:
+        return _ip(name) == _ip(address)
+    # A star stands for the first label and for no more.
+    return name == address or (name.startswith("*.") and name[2:] == address.partition(".")[2])
+
+
+def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(text)
+    return None
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -47,10 +147,8 @@ def parse_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def check_superlink(
-    address: str, root_file: str, authorities: list[x509.Certificate], timeout: float
-) -> Iterator[Finding]:
-    """Connect to a SuperLink as a SuperNode does, and check the certificate that it shows.
+def check_superlink(address: str, root_file: str, timeout: float) -> Iterator[Finding]:
+    """Connect to a SuperLink as a SuperNode does.
 
     Parameters
     ----------
@@ -58,158 +156,62 @@ def check_superlink(
         HOST:PORT.
     root_file : str
         PEM file of root certificates, "" for a connection without TLS.
-    authorities : list of Certificate
-        What is in that file.
     timeout : float
         Seconds for finding the host, and for each connection.
     """
-    host, port = parse_address(address)
     try:
-        _connect(host, port, timeout).close()
+        _connect(address, timeout).close()
     except OSError as error:
         advice = "is it running, with --host 0.0.0.0 for other machines, and does a firewall let this port through?"
-        yield Finding("SuperLink", "FAIL", f"{address} does not answer: {_reason(error)}", advice)
+        reason = error.strerror or str(error)
+        yield Finding("SuperLink", "FAIL", f"{address} does not answer: {reason}", advice)
         return
-    shown = _shown_certificate(host, port, timeout)
-    if not root_file:
-        yield _without_tls(address, speaks_tls=shown is not None)
-        return
-    if shown is None:
-        message = f"{address} answers, but not over TLS"
-        yield Finding("SuperLink", "FAIL", message, "start it with --ssl-certfile, --ssl-keyfile and --ssl-ca-certfile")
-        return
-    yield check_dates("certificate", shown)
-    yield from check_pair(shown, authorities, host)
-    try:
+    if root_file:
         context = ssl.create_default_context(cafile=str(Path(root_file).expanduser()))
-        version, _ = _handshake(context, host, port, timeout)
-    except OSError as error:  # ssl.SSLError is one
-        advice = "see the lines about certificates above"
-        yield Finding("SuperLink", "FAIL", f"{address}: the TLS connection is refused: {_reason(error)}", advice)
     else:
-        yield Finding("SuperLink", "ok", f"{address} answers over {version} and its certificate is accepted")
-
-
-def _handshake(context: ssl.SSLContext, host: str, port: int, timeout: float) -> tuple[str, bytes | None]:
-    """Finish a TLS handshake; return its version, and the certificate that was shown."""
-    with (
-        _connect(host, port, timeout) as connection,
-        context.wrap_socket(connection, server_hostname=host) as secured,
-    ):
-        return secured.version() or "TLS", secured.getpeercert(binary_form=True)
-
-
-def _shown_certificate(host: str, port: int, timeout: float) -> x509.Certificate | None:
-    """Return the certificate that a server shows, right or wrong; None if it does not speak TLS."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Nothing is sent over this connection: it only asks to see a certificate, which is then checked.
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+        # Nothing is sent over this connection: it only asks whether the server speaks TLS.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        _, shown = _handshake(context, host, port, timeout)
+        with (
+            _connect(address, timeout) as connection,
+            context.wrap_socket(connection, server_hostname=parse_address(address)[0]) as secured,
+        ):
+            version, shown = secured.version(), secured.getpeercert(binary_form=True)
+    except ssl.SSLCertVerificationError as error:
+        message = f"{address}: the TLS connection is refused: {error.verify_message}"
+        yield Finding("SuperLink", "FAIL", message, "sign its certificate by this root, for this address, or renew it")
     except OSError:
-        return None
-    return None if shown is None else x509.load_der_x509_certificate(shown)
+        yield _without_tls(address, needed=bool(root_file))
+    else:
+        if root_file:
+            yield check_dates("certificate", x509.load_der_x509_certificate(shown or b""))
+            yield Finding("SuperLink", "ok", f"{address} answers over {version} and its certificate is accepted")
+        else:
+            message = f"{address} speaks TLS, and no root certificates were given"
+            advice = "give --root-certificates here and to the node: with --insecure it would wait for ever"
+            yield Finding("SuperLink", "FAIL", message, advice)
 
 
-def _without_tls(address: str, *, speaks_tls: bool) -> Finding:
-    if speaks_tls:
-        message = f"{address} speaks TLS, and no root certificates were given"
-        advice = "give --root-certificates here and to the node: with --insecure it would wait for ever"
-        return Finding("SuperLink", "FAIL", message, advice)
+def _without_tls(address: str, *, needed: bool) -> Finding:
+    if needed:
+        advice = "start it with --ssl-certfile, --ssl-keyfile and --ssl-ca-certfile"
+        return Finding("SuperLink", "FAIL", f"{address} answers, but not over TLS", advice)
     message = f"{address} answers, without TLS: whoever is on the way can read and change what nodes send"
     return Finding("SuperLink", "warning", message, "start SuperLink and SuperNodes with certificates")
 
 
-def _connect(host: str, port: int, timeout: float) -> socket.socket:
-    deadline = time.monotonic() + timeout
-    last: OSError = TimeoutError(f"no answer within {timeout:g} s")
-    for family, kind, protocol, _, where in _resolve(host, port, timeout):
-        connection = socket.socket(family, kind, protocol)
-        connection.settimeout(max(deadline - time.monotonic(), 0.05))
-        try:
-            connection.connect(where)
-        except OSError as error:
-            connection.close()
-            last = error
-        else:
-            connection.settimeout(timeout)
-            return connection
-    raise last
-
-
-_Resolved = list[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int] | tuple[str, int, int, int]]]
-
-
-def _resolve(host: str, port: int, timeout: float) -> _Resolved:
-    """Look a host up; the system's own call has no time limit, so it gets a thread that may be left behind."""
-    answers: queue.SimpleQueue[_Resolved | OSError] = queue.SimpleQueue()
+def _connect(address: str, timeout: float) -> socket.socket:
+    """Connect, after a search for the host in a thread that may be left behind: the system's has no time limit."""
+    host, port = parse_address(address)
 
     def look_up() -> None:
-        try:
-            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))  # type: ignore[arg-type]  # no raw families
-        except OSError as error:
-            answers.put(error)
+        with contextlib.suppress(OSError):  # which connecting raises once more
+            socket.getaddrinfo(host, port)
 
-    threading.Thread(target=look_up, daemon=True).start()
-    try:
-        answer = answers.get(timeout=timeout)
-    except queue.Empty:
-        raise TimeoutError(f"the name {host} was not found within {timeout:g} s") from None
-    if isinstance(answer, OSError):
-        raise answer
-    return answer
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__
-
-
-def check_supernodes(connection: str) -> Finding:
-    """Ask Flower's own command which SuperNodes there are, over a connection of its config.toml."""
-    if connection == SIMULATION:
-        message = f"{connection!r} is Flower's simulation on this machine, which has no SuperNodes"
-        return Finding("SuperNodes", "FAIL", message, "name the connection of your SuperLink in Flower's config.toml")
-    beside = Path(sys.executable).with_name("flwr")
-    command = str(beside) if beside.is_file() else shutil.which("flwr")
-    if command is None:
-        return Finding("SuperNodes", "FAIL", "the command flwr is not on this machine", "install flwr")
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    try:
-        done = subprocess.run(
-            [command, "supernode", "list", connection, "--format", "json"],
-            capture_output=True,
-            text=True,
-            timeout=LIST_TIMEOUT_SECONDS,
-            env={**os.environ, **quiet},
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        message = f"`flwr supernode list {connection}` did not answer within {LIST_TIMEOUT_SECONDS:g} s"
-        return Finding("SuperNodes", "FAIL", message, "check its address in Flower's config.toml")
-    return supernodes_finding(connection, done.stdout, done.stderr)
-
-
-def supernodes_finding(connection: str, output: str, errors: str) -> Finding:
-    """Read what `flwr supernode list --format json` printed."""
-    try:
-        listed = json.loads(output)
-        states = Counter(str(node["status"]) for node in listed["nodes"])
-    except (ValueError, KeyError, TypeError):
-        message = f"`flwr supernode list {connection}` gave no list; it said: {_complaint(output, errors)}"
-        return Finding("SuperNodes", "FAIL", message, "check the connection in Flower's config.toml")
-    counts = ", ".join(f"{number} {state}" for state, number in sorted(states.items())) or "none"
-    if not states["online"]:
-        message = f"{counts}, so a run would wait for nodes in vain"
-        return Finding("SuperNodes", "warning", message, "start `fedstats node` on the nodes, and see its log")
-    return Finding("SuperNodes", "ok", counts)
-
-
-def _complaint(output: str, errors: str) -> str:
-    """Return what Flower's command said instead of a list, in one line."""
-    try:
-        said = str(json.loads(output)["error-message"])
-    except (ValueError, KeyError, TypeError):
-        said = output or errors
-    return " ".join(said.split())[:300] or "nothing"
+    search = threading.Thread(target=look_up, daemon=True)
+    search.start()
+    search.join(timeout)
+    if search.is_alive():
+        raise TimeoutError(f"the name {host} was not found within {timeout:g} s")
+    return socket.create_connection((host, port), timeout)

@@ -9,19 +9,27 @@ import argparse
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+from fedstats_app.cli import CommandError
 from fedstats_app.cli.demo import commands
-from fedstats_app.cli.demo.processes import Processes
-from fedstats_app.cli.errors import CommandError
 
 # Files and folders of the demonstration's own, beside those of sites.
 _TAKEN = {"ca", "server", "superlink", "run", "mezo", "cache", "flwr", "app"}
 _SAMPLE_SITES = ("site-a", "site-b", "site-c")
+# Seconds. On a busy machine each of Flower's processes needs some of processor time before it says anything.
+PATIENCE = 120.0
+# Seconds for what is told to end; then it is killed.
+_GRACE = 60.0
+_SHOWN_LINES = 20
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,7 +41,16 @@ def run(arguments: argparse.Namespace) -> int:
         If the images are not a folder per site.
     """
     sites = sites_in(Path(arguments.images).expanduser()) if arguments.images else _SAMPLE_SITES
-    folder = _new_folder(arguments.dir)
+    folder = (
+        Path(arguments.dir).expanduser().absolute()
+        if arguments.dir
+        else Path(tempfile.mkdtemp(prefix="fedstats-demo-"))
+    )
+    if arguments.dir:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise CommandError(f"--dir must not be there, {folder} is") from None
     signal.signal(signal.SIGTERM, _end)
     try:
         _demonstrate(arguments, folder, sites)
@@ -50,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def sites_in(images: Path) -> tuple[str, ...]:
-    """Return the names of the sites that a folder has a folder of.
+    """List the sites of which a folder has a folder.
 
     Raises
     ------
@@ -77,11 +94,9 @@ def _demonstrate(arguments: argparse.Namespace, folder: Path, sites: tuple[str, 
     images = Path(arguments.images).expanduser().absolute() if own else folder / "images"
     write_app(folder / "app")
     (folder / "flwr").mkdir()
-    with Processes(folder, folder / "app", commands.environment(folder)) as processes:
-        if own:
-            _step(f"sites: {' '.join(sites)}")
-        else:
-            _step("images of three sites")
+    with closing(Processes(folder, folder / "app", commands.environment(folder))) as processes:
+        _step(f"sites: {' '.join(sites)}" if own else "images of three sites")
+        if not own:
             make_sites(folder)
         _step("certificates")
         make_certificates(folder)
@@ -97,52 +112,34 @@ def _demonstrate(arguments: argparse.Namespace, folder: Path, sites: tuple[str, 
             processes.background(site, commands.node(folder, images, port, number, site))
         for site in sites:
             processes.wait_for(site, "SuperNode ID: ")
-        processes.foreground(commands.listed())
+        processes.foreground(commands.LISTED)
         if own:
             _step("run: heads in closed form")
             made = run_folder(processes.foreground(commands.run(commands.OWN, sites=len(sites)), "run"))
             _step(f"The heads are there. For a new image: fedstats predict {made} picture.png")
         else:
-            _on_the_sample(processes, folder)
+            _step("run: heads in closed form, then two rounds of fine-tuning the best")
+            made = run_folder(processes.foreground(commands.run(commands.PROBE), "run"))
+            _step("predict")
+            processes.foreground(commands.predict(made, folder / "new.png"))
+            _step("run: fine-tuning without sending weights (FedMeZO), scored on the server's own images")
+            run_folder(processes.foreground(commands.run(commands.MEZO, folder=folder), "mezo"))
         if arguments.keep:
-            _keep(processes, folder)
-
-
-def _on_the_sample(processes: Processes, folder: Path) -> None:
-    _step("run: heads in closed form, then two rounds of fine-tuning the best")
-    made = run_folder(processes.foreground(commands.run(commands.PROBE), "run"))
-    _step("predict")
-    processes.foreground(commands.predict(made, folder / "new.png"))
-    _step("run: fine-tuning without sending weights (FedMeZO), scored on the server's own images")
-    run_folder(processes.foreground(commands.run(commands.MEZO, folder=folder), "mezo"))
+            started = f"cd {folder}/app && FLWR_HOME={folder}/flwr flwr run . demo --stream"
+            _step(f"The federation is up: {started}. Ctrl-C ends it.")
+            try:
+                while processes.runs("superlink"):
+                    time.sleep(1)
+            except (KeyboardInterrupt, SystemExit):
+                return
+            raise CommandError("the SuperLink ended")
 
 
 def run_folder(last: str) -> str:
-    """Return the folder of a run from its last line: `flwr run` exits with 0 also when the run failed."""
+    """Take the folder of a run from its last line: `flwr run` exits with 0 also when the run failed."""
     if not os.path.isdir(last):  # of a long sentence Path.is_dir makes an error
         raise CommandError(f"the run failed: {last}")
     return last
-
-
-def _keep(processes: Processes, folder: Path) -> None:
-    _step(f"The federation is up: cd {folder}/app && FLWR_HOME={folder}/flwr flwr run . demo --stream. Ctrl-C ends it.")
-    try:
-        while processes.runs("superlink"):
-            time.sleep(1)
-    except (KeyboardInterrupt, SystemExit):
-        return
-    raise CommandError("the SuperLink ended")
-
-
-def _new_folder(name: str) -> Path:
-    if not name:
-        return Path(tempfile.mkdtemp(prefix="fedstats-demo-"))
-    folder = Path(name).expanduser().absolute()
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        raise CommandError(f"--dir must not be there, {folder} is") from None
-    return folder
 
 
 def _end(signum: int, frame: FrameType | None) -> None:
@@ -152,3 +149,94 @@ def _end(signum: int, frame: FrameType | None) -> None:
 
 def _step(text: str) -> None:
     print(f"\n== {text}", flush=True)
+
+
+class Processes:
+    """Starts commands, each with a log, and ends those in the background when it is closed.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the logs, NAME.log.
+    cwd : Path
+        Working directory of the commands.
+    environment : mapping
+        Theirs.
+    """
+
+    def __init__(self, folder: Path, cwd: Path, environment: Mapping[str, str]) -> None:
+        self._folder, self._cwd, self._environment = folder, cwd, dict(environment)
+        self._running: dict[str, subprocess.Popen[str]] = {}
+
+    def _start(self, words: Sequence[str], stdout: Any) -> subprocess.Popen[str]:
+        # This environment's own program need not be on the path.
+        beside = Path(sys.executable).parent / words[0]
+        process: subprocess.Popen[str] = subprocess.Popen(
+            [str(beside) if beside.is_file() else words[0], *words[1:]],
+            cwd=self._cwd,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+        )
+        return process
+
+    def close(self) -> None:
+        """End all that runs in the background."""
+        for process in self._running.values():
+            process.terminate()
+        for process in self._running.values():
+            try:
+                process.wait(_GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def background(self, name: str, words: Sequence[str]) -> None:
+        """Start a command whose output goes to its log."""
+        with (self._folder / f"{name}.log").open("wb") as log:
+            self._running[name] = self._start(words, log)
+
+    def runs(self, name: str) -> bool:
+        """Tell whether a command in the background has not ended."""
+        return self._running[name].poll() is None
+
+    def wait_for(self, name: str, text: str) -> None:
+        """Wait until a log has a text.
+
+        Raises
+        ------
+        CommandError
+            If the process ends before, or the time is over; with the end of its log.
+        """
+        path, deadline = self._folder / f"{name}.log", time.monotonic() + PATIENCE
+        while text not in (said := path.read_text(encoding="utf-8", errors="replace")):
+            if not self.runs(name) or time.monotonic() > deadline:
+                shown = "\n".join(said.splitlines()[-_SHOWN_LINES:])
+                raise CommandError(f'{name} did not say "{text}":\n{shown}')
+            time.sleep(0.2)
+
+    def foreground(self, words: Sequence[str], log: str = "") -> str:
+        """Run a command, print what it says and, with a name, keep it in a log; return its last line.
+
+        Raises
+        ------
+        CommandError
+            If it ends with another code than 0.
+        """
+        lines = []
+        with self._start(words, subprocess.PIPE) as process:
+            try:
+                for line in process.stdout or ():
+                    print(line, end="", flush=True)
+                    lines.append(line)
+            except BaseException:
+                process.terminate()
+                raise
+        if log:
+            (self._folder / f"{log}.log").write_text("".join(lines), encoding="utf-8")
+        if process.returncode:
+            raise CommandError(f"{' '.join(words[:3])} ended with code {process.returncode}")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")

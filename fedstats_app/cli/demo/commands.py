@@ -14,17 +14,17 @@ MEZO = (
 )
 OWN = "min-clients={sites} wait-timeout=300 reply-timeout=3600"
 CONNECTION = "demo"
-# Whoever tries to reach the network all the same finds a proxy that is not there.
+LISTED = ["flwr", "supernode", "list", CONNECTION]
+# A proxy that is not there, for what tries to reach the network all the same.
 _NOWHERE = "http://127.0.0.1:9"
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of all commands: this Python's first, state of Flower in the folder, no network."""
+    """Make the environment of all commands: this Python's first, state of Flower in the folder, no network."""
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    beside = str(Path(sys.executable).parent)
     return {
         **kept,
-        "PATH": beside + os.pathsep + os.environ.get("PATH", ""),
+        "PATH": str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", ""),
         "FLWR_HOME": str(folder / "flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -37,7 +37,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def superlink(folder: Path, port: int) -> list[str]:
-    """Return the command of the SuperLink."""
+    """Start the SuperLink."""
     return [
         "flower-superlink", "--host", "127.0.0.1", "--port", str(port), "--database", f"{folder}/superlink.db",
         "--enable-supernode-auth", "--ssl-ca-certfile", f"{folder}/ca.crt", "--ssl-certfile", f"{folder}/server.pem",
@@ -46,17 +46,17 @@ def superlink(folder: Path, port: int) -> list[str]:
 
 
 def connection(folder: Path, port: int) -> str:
-    """Return what Flower's config.toml says of that SuperLink."""
+    """Write that SuperLink in Flower's config.toml."""
     return f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{folder}/ca.crt"\n'
 
 
 def register(folder: Path, site: str) -> list[str]:
-    """Return the command that lets a site's key in."""
+    """Let a site's key in."""
     return ["flwr", "supernode", "register", f"{folder}/{site}.key.pub", CONNECTION, "--name", site]
 
 
 def node(folder: Path, images: Path, port: int, number: int, site: str) -> list[str]:
-    """Return the command of a site's SuperNode, the number-th of this machine."""
+    """Start a site's SuperNode, the number-th of this machine."""
     return [
         "fedstats", "node", "--superlink", f"127.0.0.1:{port}", "--port", str(port + number),
         "--root-certificates", f"{folder}/ca.crt", "--auth-supernode-private-key", f"{folder}/{site}.key",
@@ -64,16 +64,11 @@ def node(folder: Path, images: Path, port: int, number: int, site: str) -> list[
     ]  # fmt: skip
 
 
-def listed() -> list[str]:
-    """Return the command that lists the SuperNodes."""
-    return ["flwr", "supernode", "list", CONNECTION]
-
-
 def run(settings: str, **values: object) -> list[str]:
-    """Return the command of a run."""
+    """Run the app."""
     return ["flwr", "run", ".", CONNECTION, "--stream", "-c", settings.format(**values)]
 
 
 def predict(run_folder: str, image: Path) -> list[str]:
-    """Return the command that classifies an image."""
+    """Classify an image."""
     return [sys.executable, "-m", "fedstats_app.cli", "predict", run_folder, str(image)]

@@ -34,8 +34,7 @@ def folder_name(class_name: str) -> str:
 def make_sites(root: Path) -> None:
     """Write the folders below ``root``; no image goes to two sites."""
     train, test = load_dataset("builtin", "train"), load_dataset("builtin", "test")
-    if test is None:
-        raise ValueError("the built-in sample must have a test split, it has none")
+    assert test is not None  # noqa: S101  # it has a test split
     taken = dict.fromkeys(map(folder_name, train.class_names), 0)
     for site, classes in SITES.items():
         for name, count in classes.items():
@@ -43,25 +42,21 @@ def make_sites(root: Path) -> None:
             taken[name] += count
     for name in taken:
         _save(test, _indices(test, name)[-TEST_IMAGES:], root / "server" / "test" / name)
-    _image(test, int(_indices(test, NEW_IMAGE)[0])).save(root / "new.png")
-
-
-def _save(dataset: Dataset, indices: np.ndarray, folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for number, index in enumerate(indices):
-        _image(dataset, int(index)).save(folder / f"{number:03d}.png")
-
-
-def _image(dataset: Dataset, index: int) -> Image.Image:
-    sample = dataset.sample(index)
-    if isinstance(sample, str):
-        raise TypeError("the built-in sample must have images, it has texts")
-    return sample
+    _save(test, _indices(test, NEW_IMAGE)[:1], root)
+    (root / "000.png").rename(root / "new.png")
 
 
 def _indices(dataset: Dataset, name: str) -> np.ndarray:
     label = [folder_name(class_name) for class_name in dataset.class_names].index(name)
     return np.flatnonzero(dataset.labels == label)
+
+
+def _save(dataset: Dataset, indices: np.ndarray, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, index in enumerate(indices):
+        image = dataset.sample(int(index))
+        assert isinstance(image, Image.Image)  # noqa: S101  # the sample's are
+        image.save(folder / f"{number:03d}.png")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.run import Run
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from fedstats_app.cli.supernode.bundle import RefusedApp, project_of
+from fedstats_app.cli.supernode import RefusedApp, project_of
 
 # Both make a SuperNode's task; an agent's would else leave its message, and all after it, unanswered.
 TASK_TYPES = ("flwr-clientapp", "flwr-agentapp")

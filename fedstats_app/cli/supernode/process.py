@@ -13,7 +13,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message
 
-from fedstats_app.cli.supernode.bundle import CodePolicy, RefusedApp
+from fedstats_app.cli.supernode import CodePolicy, RefusedApp
 from fedstats_app.cli.supernode.flower import RuntimeAddress, answer_task, client_app_of
 from fedstats_app.wire.serving import GUARD_ERROR_CODE, guard, reason_of
 

@@ -1,21 +1,83 @@
-"""Reaching a SuperLink: over TLS or not, with the right certificate or not, and never waiting for long."""
+"""Certificates in files, and reaching a SuperLink: over TLS or not, with the right certificate or not, in bounds."""
 
-import json
 import socket
-import subprocess
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from fedstats_app.cli.check import superlink
-from fedstats_app.cli.check.certificates import read_certificates
 from fedstats_app.cli.check.finding import Finding
-from fedstats_app.cli.check.superlink import check_superlink, check_supernodes, parse_address, supernodes_finding
+from fedstats_app.cli.check.superlink import (
+    check_dates,
+    check_pair,
+    check_superlink,
+    parse_address,
+    read_certificates,
+)
 from tests.cli.certificates import listening, sign, tls
 
 AUTHORITY = sign("Test CA")
+NAMES = ("superlink.example.org", "*.nodes.example.org", "127.0.0.1", "::1")
+SERVER = sign("superlink", by=AUTHORITY, names=NAMES)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "level", "words"),
+    [
+        (-1, 365, "ok", "valid from"),
+        (-30, -1, "FAIL", "expired"),
+        (2, 30, "FAIL", "not valid yet"),
+        (-1, 10, "warning", "ends in 9 days"),
+    ],
+)
+def test_dates(start: int, end: int, level: str, words: str) -> None:
+    finding = check_dates("certificate", sign("superlink", start=start, end=end).certificate)
+    assert (finding.check, finding.level) == ("certificate", level)
+    assert words in finding.message and "CN=superlink" in finding.message
+    assert bool(finding.advice) == (level != "ok")
+
+
+@pytest.mark.parametrize(
+    ("address", "level"),
+    [
+        *((name, "ok") for name in ("superlink.example.org", "SUPERLINK.example.org", "a.nodes.example.org")),
+        *((name, "ok") for name in ("127.0.0.1", "::1", "0:0:0:0:0:0:0:1")),
+        *((name, "FAIL") for name in ("example.org", "a.b.nodes.example.org", "nodes.example.org", "superlink")),
+        ("10.0.0.1", "FAIL"),
+    ],
+)
+def test_names_and_addresses_are_covered_or_not(address: str, level: str) -> None:
+    signature, covered = check_pair(SERVER.certificate, [AUTHORITY.certificate], address)
+    assert (signature.level, covered.level) == ("ok", level)
+    if level == "FAIL":
+        assert f"not for {address}" in covered.message and "*.nodes.example.org, 127.0.0.1" in covered.message
+        assert f"subjectAltName={'IP' if address[0].isdigit() else 'DNS'}:{address}" in covered.advice
+
+
+def test_a_common_name_is_no_address() -> None:
+    bare = sign("superlink.example.org", by=AUTHORITY)
+    _, covered = check_pair(bare.certificate, [AUTHORITY.certificate], "superlink.example.org")
+    assert covered.level == "FAIL" and "for no name at all" in covered.message
+
+
+def test_another_authority_of_the_same_name_did_not_sign() -> None:
+    impostor, stranger = sign("Test CA"), sign("Other CA")
+    for wrong in (impostor, stranger):
+        (signature,) = check_pair(SERVER.certificate, [wrong.certificate], None)
+        assert signature.level == "FAIL" and "names its issuer as CN=Test CA" in signature.message
+    (signature,) = check_pair(SERVER.certificate, [impostor.certificate, AUTHORITY.certificate], None)
+    assert signature.level == "ok"
+
+
+def test_files_with_several_and_with_none(tmp_path: Path) -> None:
+    both = tmp_path / "both.pem"
+    both.write_bytes(AUTHORITY.write(tmp_path, "ca").read_bytes() + SERVER.write(tmp_path, "server").read_bytes())
+    assert read_certificates(str(both)) == [AUTHORITY.certificate, SERVER.certificate]
+    none = tmp_path / "none.pem"
+    none.write_text("no certificate")
+    with pytest.raises(ValueError, match=r"none\.pem holds no certificate in PEM form"):
+        read_certificates(str(none))
 
 
 def refuse(connection: socket.socket) -> None:
@@ -25,24 +87,23 @@ def refuse(connection: socket.socket) -> None:
 
 
 def check(port: int, root: Path | None = None, timeout: float = 5.0) -> dict[str, Finding]:
-    authorities = read_certificates(str(root)) if root else []
-    findings = check_superlink(f"127.0.0.1:{port}", str(root or ""), authorities, timeout)
-    return {finding.check: finding for finding in findings}
+    return {one.check: one for one in check_superlink(f"127.0.0.1:{port}", str(root or ""), timeout)}
 
 
 def test_a_certificate_that_fits_is_accepted(tmp_path: Path) -> None:
-    server = sign("superlink", by=AUTHORITY, names=["127.0.0.1"]).write(tmp_path, "server")
-    with listening(tls(server)) as port:
+    with listening(tls(SERVER.write(tmp_path, "server"))) as port:
         found = check(port, AUTHORITY.write(tmp_path, "ca"))
-    levels = {name: finding.level for name, finding in found.items()}
-    assert levels == dict.fromkeys(("certificate", "signature", "address", "SuperLink"), "ok")
+        (without_root,) = check(port).values()
+    assert {name: finding.level for name, finding in found.items()} == {"certificate": "ok", "SuperLink": "ok"}
     assert "over TLSv1.3" in found["SuperLink"].message
+    assert without_root.level == "FAIL" and "speaks TLS" in without_root.message
+    assert "--root-certificates" in without_root.advice
 
 
 @pytest.mark.parametrize(
-    ("wrong", "failed"), [("signer", "signature"), ("address", "address"), ("date", "certificate")]
+    ("wrong", "reason"), [("signer", "issuer"), ("address", "IP address mismatch"), ("date", "has expired")]
 )
-def test_a_certificate_that_does_not_fit_is_refused_with_the_reason(tmp_path: Path, wrong: str, failed: str) -> None:
+def test_a_certificate_that_does_not_fit_is_refused_with_the_reason(tmp_path: Path, wrong: str, reason: str) -> None:
     server = sign(
         "superlink",
         by=sign("Other CA") if wrong == "signer" else AUTHORITY,
@@ -51,28 +112,17 @@ def test_a_certificate_that_does_not_fit_is_refused_with_the_reason(tmp_path: Pa
         end=-1 if wrong == "date" else 99,
     )
     with listening(tls(server.write(tmp_path, "server"))) as port:
-        found = check(port, AUTHORITY.write(tmp_path, "ca"))
-    assert {name for name, finding in found.items() if finding.level == "FAIL"} == {failed, "SuperLink"}
-    assert "the TLS connection is refused" in found["SuperLink"].message
+        (found,) = check(port, AUTHORITY.write(tmp_path, "ca")).values()
+    assert (found.check, found.level) == ("SuperLink", "FAIL")
+    assert "the TLS connection is refused: " in found.message and reason in found.message
 
 
-def test_tls_without_root_certificates_fails(tmp_path: Path) -> None:
-    server = sign("superlink", by=AUTHORITY, names=["127.0.0.1"]).write(tmp_path, "server")
-    with listening(tls(server)) as port:
-        (finding,) = check(port).values()
-    assert finding.level == "FAIL" and "speaks TLS" in finding.message and "--root-certificates" in finding.advice
-
-
-def test_root_certificates_without_tls_fail(tmp_path: Path) -> None:
+def test_without_tls_it_fails_if_there_should_be_some_and_is_a_warning_otherwise(tmp_path: Path) -> None:
     with listening(refuse) as port:
-        (finding,) = check(port, AUTHORITY.write(tmp_path, "ca")).values()
-    assert finding.level == "FAIL" and "not over TLS" in finding.message
-
-
-def test_no_tls_at_all_is_a_warning() -> None:
-    with listening(refuse) as port:
-        (finding,) = check(port).values()
-    assert finding.level == "warning" and "without TLS" in finding.message
+        (wanted,) = check(port, AUTHORITY.write(tmp_path, "ca")).values()
+        (unwanted,) = check(port).values()
+    assert wanted.level == "FAIL" and "not over TLS" in wanted.message
+    assert unwanted.level == "warning" and "without TLS" in unwanted.message
 
 
 def test_nobody_there_fails() -> None:
@@ -96,7 +146,7 @@ def test_a_name_that_takes_for_ever_to_find_is_not_waited_for(monkeypatch: pytes
     never = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: never.wait(30))
     started = time.monotonic()
-    (finding,) = check_superlink("superlink.example.org:8000", "", [], 0.2)
+    (finding,) = check_superlink("superlink.example.org:8000", "", 0.2)
     never.set()
     assert finding.level == "FAIL" and "was not found within 0.2 s" in finding.message
     assert time.monotonic() - started < 3
@@ -117,38 +167,3 @@ def test_addresses(address: str, parsed: str) -> None:
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="must be HOST:PORT"):
         parse_address(address)
-
-
-def nodes(*states: str) -> str:
-    return json.dumps({"success": True, "nodes": [{"node-id": str(i), "status": s} for i, s in enumerate(states)]})
-
-
-@pytest.mark.parametrize(
-    ("output", "level", "message"),
-    [
-        (nodes("online", "offline", "online"), "ok", "1 offline, 2 online"),
-        (nodes("offline"), "warning", "1 offline, so a run would wait"),
-        (nodes(), "warning", "none, so a run"),
-        ("", "FAIL", "it said: no such connection"),
-        ('{"success": false, "error-message": "\\nrefused"}', "FAIL", "it said: refused"),
-        ('{"nodes": 3}', "FAIL", "gave no list"),
-    ],
-)
-def test_what_flower_lists(output: str, level: str, message: str) -> None:
-    finding = supernodes_finding("hospital", output, "no such connection")
-    assert finding.level == level and message in finding.message
-
-
-def test_flowers_command_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(command: list[str], *, timeout: float, **_: object) -> None:
-        assert command[1:] == ["supernode", "list", "hospital", "--format", "json"]
-        raise subprocess.TimeoutExpired(command, timeout)
-
-    monkeypatch.setattr(superlink.subprocess, "run", hang)
-    finding = check_supernodes("hospital")
-    assert finding.level == "FAIL" and "did not answer within 30 s" in finding.message
-
-
-def test_flowers_simulation_has_no_supernodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superlink.subprocess, "run", lambda *_, **__: pytest.fail("it would start a SuperLink"))
-    assert check_supernodes("local").level == "FAIL"

@@ -14,8 +14,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.run import Run
 
-from fedstats_app.cli.supernode import flower
-from fedstats_app.cli.supernode.bundle import CodePolicy, RefusedApp
+from fedstats_app.cli.supernode import CodePolicy, RefusedApp, flower
 from fedstats_app.cli.supernode.process import answer
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.choices import REFUSED

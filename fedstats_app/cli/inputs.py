@@ -1,4 +1,4 @@
-"""Samples named on the command line - image or text files, tables - read by the one rule for all data."""
+"""The head and the samples that a command's arguments name: image or text files, folders, tables."""
 
 from __future__ import annotations
 
@@ -7,14 +7,57 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fedstats_app.cli.errors import CommandError
-from fedstats_app.cli.text import printable
+from fedstats_app.backbones.weights import WeightsError
+from fedstats_app.cli import CommandError
+from fedstats_app.cli.terminal import printable
 from fedstats_app.data import Dataset, Sample, UnreadableSampleError
 from fedstats_app.data.dataset import Kind
 from fedstats_app.data.folder_layout import SUFFIXES, visible_files
 from fedstats_app.data.loading import TABLES, unlabelled_files, unlabelled_table
 from fedstats_app.data.table import ColumnChoice
+from fedstats_app.report.classifier import Classifier, load
 from fedstats_app.storage.json_digest import read_json_file
+
+
+def load_classifier(arguments: argparse.Namespace) -> Classifier:
+    """Load the head and its network.
+
+    Raises
+    ------
+    CommandError
+        If the network's weights or a library that it needs are missing.
+    FileNotFoundError, ValueError
+        As `fedstats_app.load`.
+    """
+    try:
+        return load(
+            arguments.run_folder,
+            arguments.method or None,
+            weights=arguments.weights or None,
+            device=arguments.device,
+            batch_size=arguments.batch_size,
+            engine=arguments.engine,
+        )
+    except (WeightsError, ModuleNotFoundError) as error:
+        raise CommandError(str(error)) from error
+
+
+def calibration_note(classifier: Classifier) -> str:
+    """Say in a line whether probabilities can be taken at their word."""
+    if classifier.calibrated_on:
+        return f"probabilities calibrated on {classifier.calibrated_on} (temperature {classifier.temperature:.4g})"
+    return "probabilities UNCALIBRATED: this head was saved without a calibration, only the order of classes counts"
+
+
+def head_entries(arguments: argparse.Namespace, classifier: Classifier) -> dict[str, object]:
+    """Begin a JSON document with the entries of the head."""
+    return {
+        "run_folder": arguments.run_folder,
+        "method": classifier.method,
+        "calibrated": bool(classifier.calibrated_on),
+        "calibrated_on": classifier.calibrated_on,
+        "temperature": classifier.temperature,
+    }
 
 
 def find_samples(
@@ -25,7 +68,8 @@ def find_samples(
     Parameters
     ----------
     names : sequence of str
-        Files and folders as `find_files` takes them, and tables (`fedstats_app.data.loading.TABLES`).
+        Tables (`fedstats_app.data.loading.TABLES`), other files, taken whatever their suffix, and folders, searched at
+        all depths for files that end as images, or texts, do. Hidden files and folders in them are passed over.
     kind : {"image", "text"}
         What is wanted.
     arguments : argparse.Namespace
@@ -34,7 +78,7 @@ def find_samples(
     Returns
     -------
     datasets : list of Dataset
-        In the order of the names.
+        In the order of the names, sorted within a folder.
     problems : dict
         From a name that stands for nothing to the reason.
 
@@ -47,56 +91,27 @@ def find_samples(
     problems: dict[str, str] = {}
     for name in names:
         path = Path(name).expanduser()
-        if path.suffix.lower() in TABLES and path.is_file():
+        if path.is_dir():
+            files = sorted(one for one in visible_files(path) if one.suffix.lower() in SUFFIXES[kind])
+            found.append(unlabelled_files(files, kind))
+            if not files:
+                problems[name] = f"no {kind} in this folder; {kind}s end in {', '.join(sorted(SUFFIXES[kind]))}"
+        elif not path.is_file():
+            # Not opened to find out: a pipe would be waited for.
+            problems[name] = "not a file" if path.exists() else "no such file or folder"
+        elif path.suffix.lower() in TABLES:
             wanted = ColumnChoice(image=arguments.image_column, text=arguments.text_column)
             found.append(unlabelled_table(path, kind, wanted, _columns_of_run(arguments.run_folder)))
-            continue
-        paths, reasons = find_files([name], kind)
-        problems |= reasons
-        found.append(unlabelled_files(paths, kind))
+        else:
+            found.append(unlabelled_files([path], kind))
     return found, problems
 
 
 def _columns_of_run(run_folder: str) -> ColumnChoice:
-    """Return the columns that the run's data were said to have."""
+    """Read the columns that the run's settings name."""
     path = Path(run_folder).expanduser() / "config.json"
     settings = read_json_file(path).get("run_config", {}) if path.is_file() else {}
     return ColumnChoice(image=settings.get("image-column", ""), text=settings.get("text-column", ""))
-
-
-def find_files(names: Sequence[str], kind: Kind) -> tuple[list[Path], dict[str, str]]:
-    """Find the image or text files that names stand for.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Files, taken whatever their suffix, and folders, searched at all depths for files that end as images, or texts,
-        do. Hidden files and folders in them are passed over.
-    kind : {"image", "text"}
-        What is wanted.
-
-    Returns
-    -------
-    paths : list of Path
-        In the order of the names, sorted within a folder.
-    problems : dict
-        From a name that stands for no such file to the reason.
-    """
-    paths: list[Path] = []
-    problems: dict[str, str] = {}
-    for name in names:
-        path = Path(name).expanduser()
-        if path.is_dir():
-            found = sorted(one for one in visible_files(path) if one.suffix.lower() in SUFFIXES[kind])
-            paths += found
-            if not found:
-                problems[name] = f"no {kind} in this folder; {kind}s end in {', '.join(sorted(SUFFIXES[kind]))}"
-        elif path.is_file():
-            paths.append(path)
-        else:
-            # Not opened to find out: a pipe would be waited for.
-            problems[name] = "not a file" if path.exists() else "no such file or folder"
-    return paths, problems
 
 
 def refuse_absent(names: Sequence[str]) -> None:

@@ -1,0 +1,107 @@
+"""`fedstats runs`, `report` and `remove`: what is in run folders, their pages, and heads without a client or class."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from fedstats_app.cli.terminal import printable, table, told
+from fedstats_app.methods import display_name
+from fedstats_app.report.comparison import RunLine, list_runs, write_comparison
+from fedstats_app.report.page import write_report
+from fedstats_app.report.run_folder import DEFAULT_OUTPUT_DIR
+from fedstats_app.report.text_columns import three_figures
+from fedstats_app.storage.files import to_json
+
+_HEADING = ("date (UTC)", "status", "data", "backbone", "methods", "best", "accuracy", "MB", "folder")
+
+
+def runs(arguments: argparse.Namespace) -> int:
+    """Print a line per run, the latest first; 1 if one is damaged.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such folder.
+    """
+    folder = Path(arguments.folder or DEFAULT_OUTPUT_DIR).expanduser()
+    found = list_runs(folder)
+    if arguments.json:
+        print(to_json({"folder": str(folder), "runs": [asdict(one) for one in found]}))
+    elif found:
+        print(table(_HEADING, [_cells(one) for one in found], left=6))
+    else:
+        print(f"no run in {folder}")
+    return 1 if any(one.status == "damaged" for one in found) else 0
+
+
+def _cells(one: RunLine) -> tuple[str, ...]:
+    return (
+        one.date or "-",
+        one.status,
+        printable(one.data or "-", 24),
+        printable(one.backbone or "-", 24),
+        "all" if len(one.methods) > 4 else printable(",".join(one.methods) or "-", 24),
+        display_name(one.best) or "-",
+        "-" if one.accuracy is None else f"{100 * one.accuracy:.2f}",
+        "-" if one.wire_bytes is None else three_figures(one.wire_bytes / 1e6),
+        printable(one.name, 48),
+    )
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Make the page of a run again, or one that compares several, and print its path.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a folder is no run's, or damaged.
+    """
+    folders = [Path(folder).expanduser() for folder in arguments.run_folders]
+    output = Path(arguments.output).expanduser() if arguments.output else None
+    with told("report") as progress, progress.doing("drawing the page"):
+        if len(folders) > 1:
+            page = write_comparison(folders, output or Path("comparison.html"))
+        else:
+            page = write_report(folders[0], output)
+    print(page.resolve())
+    return 0
+
+
+def remove(arguments: argparse.Namespace) -> int:
+    """Make the new folder and say where it is, what is in it, and what the old one still holds.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If the run kept too little, or has no such client or class.
+    """
+    from fedstats_app.server.removal import remove_classes, remove_clients
+
+    folder = Path(arguments.run_folder).expanduser()
+    output = str(Path(arguments.output_dir).expanduser().resolve()) if arguments.output_dir else ""
+    with told("remove") as progress:
+        with progress.doing("solving again without what is removed"):
+            if arguments.client:
+                again = Path(arguments.asked_again).expanduser() if arguments.asked_again else None
+                removal = remove_clients(folder, arguments.client, output, asked_again=again)
+            else:
+                removal = remove_classes(folder, arguments.classes, output)
+        with progress.doing("writing the report"):
+            write_report(removal.folder)
+    if arguments.json:
+        print(to_json(asdict(removal)))
+        return 0
+    print(f"{removal.num_clients} clients, {removal.num_examples} samples are left")
+    for what, names in (
+        ("solved again", [name for name in removal.methods if name not in removal.masked]),
+        ("only masked, since samples of all classes are in one matrix", removal.masked),
+        ("not made again, since only a run can train them", removal.not_made),
+    ):
+        if names:
+            print(f"{what}: {', '.join(names)}")
+    print("the new heads are neither evaluated nor calibrated: fedstats evaluate does the former")
+    print(f"{folder} still holds what was removed; its heads are marked, delete it when you can")
+    print(removal.folder)
+    return 0
