@@ -3,7 +3,6 @@
     python -m research.benchmarks.engines forward
     python -m research.benchmarks.engines client --images 1000 --pixels 500
     python -m research.benchmarks.engines client --images 200 --pixels 3000 --read-threads 1
-    python -m research.benchmarks.engines client --dataset parquet:/data/sst2 --images 256 --networks all-MiniLM-L6-v2
     python -m research.benchmarks.engines heads "dataset=builtin"
 
 `forward` is the network alone, on batches that are ready. `client` is all that a client does for its statistics, from
@@ -15,7 +14,7 @@ files, decoding and transform. The engines take turns; rates are medians, and ra
 
     python -m research.benchmarks.engines forward --engines torch --device cuda --batch-size 256 --autocast bf16
 
-Weights are random unless `--weights NAME=FILE` says otherwise: time does not depend on them.
+Weights are random: time does not depend on them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.engine import ENGINES, EngineError
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.inputs import InputTransform
-from fedstats_app.backbones.names import is_text_backbone
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.heads import LinearHead, solve_gaussian, solve_ncm, solve_ridge
@@ -51,15 +49,14 @@ _CELL = 12
 
 def networks(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Backbone]]]:
     """Yield each network with the engines that this machine has for it."""
-    weights = dict(one.split("=", 1) for one in options.weights)
     for name in options.networks:
         found: dict[str, Backbone] = {}
         for engine in options.engines:
             try:
                 found[engine] = load_backbone(
                     name,
-                    weights=weights.get(name, "random"),
-                    input_size=0 if is_text_backbone(name) else options.input_size,
+                    weights="random",
+                    input_size=options.input_size,
                     batch_size=options.batch_size,
                     device=options.device,
                     autocast=options.autocast,
@@ -125,16 +122,6 @@ def write_jpegs(folder: Path, number: int, pixels: int) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*.jpg"))
 
 
-def samples(options: argparse.Namespace, folder: Path) -> Dataset:
-    """Return some samples of the data set that is named, else JPEGs written to a folder."""
-    if options.dataset:
-        whole = load_dataset(options.dataset, "train")
-        return whole.subset(np.random.default_rng(0).permutation(len(whole))[: options.images])
-    size = write_jpegs(folder, options.images, options.pixels)
-    print(f"{options.images} JPEGs of {options.pixels} pixels, {size / options.images / 1000:.0f} KB each")
-    return load_dataset(f"folder:{folder}", "train")
-
-
 def work_of(
     found: dict[str, Backbone], dataset: Dataset | None, options: argparse.Namespace
 ) -> dict[str, Callable[[], int]]:
@@ -178,7 +165,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--engines", nargs="+", default=[*ENGINES[1:]], help="the first is what others are held against"
     )
-    parser.add_argument("--weights", nargs="+", default=[], metavar="NAME=FILE")
     parser.add_argument("--input-size", type=int, default=224)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--turns", type=int, default=7)
@@ -193,7 +179,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--autocast", default="none")
     parser.add_argument("--images", type=int, default=1000, help="JPEGs in a turn of `client`")
     parser.add_argument("--read-threads", type=int, default=0, help="the run-config key, of `client`")
-    parser.add_argument("--dataset", default="", help="in the place of JPEGs, --images of its samples")
     parser.add_argument("--pixels", type=int, default=500, help="sides of the JPEGs")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
@@ -205,7 +190,11 @@ def main(arguments: list[str] | None = None) -> None:
                 print(line, flush=True)
         return
     with tempfile.TemporaryDirectory() as root:
-        dataset = None if options.what == "forward" else samples(options, Path(root))
+        dataset = None
+        if options.what == "client":
+            size = write_jpegs(Path(root), options.images, options.pixels)
+            print(f"{options.images} JPEGs of {options.pixels} pixels, {size / options.images / 1000:.0f} KB each")
+            dataset = load_dataset(f"folder:{root}", "train")
         for name, found in networks(options):
             for engine, (rate, ratio) in rates(work_of(found, dataset, options), options.turns).items():
                 print(f"{name:20} {engine:14} {rate:8.1f} samples/s   {ratio:5.2f} times", flush=True)

@@ -4,13 +4,12 @@
     python -m research.benchmarks.mezo_memory --models mobilenet_v2 --weights random
 
 A step is both sides of one direction. Beside it stands a step of SGD on the same batch. Memory is the peak of the bytes
-of living tensors, above the model's; beside it that of resident memory, each in a process of its own.
+of living tensors, above the model's.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -30,7 +29,6 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TunedModel
 from research.benchmarks.lines import parser_of
 from research.benchmarks.live_tensors import LiveTensors
-from research.benchmarks.memory import with_peak_memory
 
 NUM_CLASSES, EPSILON = 10, 1e-3
 KINDS = ("forward", "step", "gradient")
@@ -138,7 +136,7 @@ class Measurement:
         How parameters were perturbed.
     parameters_megabytes, module_megabytes : float
         All tuned parameters, and those of the largest module.
-    live_megabytes, resident_megabytes : dict
+    live_megabytes : dict
         Peaks above the model's, of a forward pass, a step and a step of SGD.
     seconds : dict
         Of those and of drawing the random numbers of a step; processor time of all threads, so that what else the
@@ -150,7 +148,6 @@ class Measurement:
     parameters_megabytes: float
     module_megabytes: float
     live_megabytes: dict[str, float]
-    resident_megabytes: dict[str, float]
     seconds: dict[str, float]
 
     @property
@@ -178,17 +175,6 @@ def live_megabytes(work: Work, kind: str) -> float:
     return live.peak / 1e6
 
 
-def resident_megabytes(case: Case, kind: str) -> float:
-    """Return by how many MB resident memory rises in this process, in which nothing ran before.
-
-    Two forward passes, since a step has two: an allocator does not reuse all of what the first one leaves.
-    """
-    work = Work(case)
-    runs = 2 if kind == "forward" else 1
-    _, peak = with_peak_memory(lambda: [getattr(work, kind)() for _ in range(runs)])
-    return peak
-
-
 def processor_seconds(works: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
     """Return the median time of each, in turns: other programs slow all of them down alike."""
     times: dict[str, list[float]] = {kind: [] for kind in works}
@@ -207,24 +193,8 @@ def measure(case: Case, repeats: int) -> Measurement:
         getattr(work, kind)()  # the first time, libraries make tables
     live = {kind: live_megabytes(work, kind) for kind in KINDS}
     seconds = processor_seconds({kind: getattr(work, kind) for kind in (*KINDS, "draw")}, repeats)
-    how, perturbation = work.perturbation.how, work.perturbation
-    parameters, module = perturbation.copy_bytes / 1e6, perturbation.module_bytes / 1e6
-    del work, perturbation
-    resident = {kind: in_a_process(case, kind) for kind in KINDS}
-    return Measurement(case, how, parameters, module, live, resident, seconds)
-
-
-def in_a_process(case: Case, kind: str) -> float:
-    """Return :func:`resident_megabytes` of a fresh process."""
-    program = (
-        "import torch, research.benchmarks.mezo_memory as benchmark; "
-        f"torch.set_num_threads({torch.get_num_threads()}); "
-        f"print(benchmark.resident_megabytes(benchmark.{case!r}, {kind!r}))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"the process for {case} ended with {done.returncode}:\n{done.stderr}")
-    return float(done.stdout.splitlines()[-1])
+    made = work.perturbation
+    return Measurement(case, made.how, made.copy_bytes / 1e6, made.module_bytes / 1e6, live, seconds)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,14 +10,12 @@ one's replies had.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,8 +52,6 @@ class Measurement:
         Largest resident memory of a process, libraries included.
     workers : int
         Processes that Flower started for clients.
-    cpu_seconds, peer_cpu_seconds : float
-        Processor time of the server and its workers, Flower's part of these processes included.
     load : float
         Programs that wanted a core, on average over the last minute of the last run.
     """
@@ -72,29 +68,24 @@ class Measurement:
     peer_server_megabytes: float
     worker_megabytes: float
     workers: int
-    cpu_seconds: float
-    peer_cpu_seconds: float
     load: float
 
 
 class PeakMemory:
-    """Watches the processes of one Flower home: largest resident memory, in MB, libraries included, and processor time.
+    """Watches the processes of one Flower home: largest resident memory, in MB, libraries included.
 
     Those that are there before are of an earlier run, and left out.
 
     Attributes
     ----------
     peaks : dict
-        From a text in a process's command line to the largest of those processes.
-    cpu_seconds : dict
-        From the same texts, and from each such process's id, to the processor time that it has taken.
+        From a text in command lines, and the id of each process that has it there, to its largest memory.
     """
 
     def __init__(self, home: Path) -> None:
         self._home, self._over = f"FLWR_HOME={home}\0".encode(), threading.Event()
         self._earlier = {*Path("/proc").glob("[0-9]*")}
-        self.peaks: dict[str, float] = {SERVER: 0.0, WORKER: 0.0}
-        self.cpu_seconds: dict[str, dict[str, float]] = {SERVER: {}, WORKER: {}}
+        self.peaks: dict[str, dict[str, float]] = {SERVER: {}, WORKER: {}}
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> PeakMemory:
@@ -114,10 +105,7 @@ class PeakMemory:
                     if self._home in (process / "environ").read_bytes():
                         status = (process / "status").read_text()
                         peak = float(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
-                        self.peaks[kind] = max(self.peaks[kind], peak)
-                        # The name, in brackets, may hold anything; user and system time are the 12th and 13th after it.
-                        ticks = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
-                        self.cpu_seconds[kind][process.name] = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+                        self.peaks[kind][process.name] = max(self.peaks[kind].get(process.name, 0.0), peak)
 
 
 @dataclass(frozen=True)
@@ -143,19 +131,12 @@ def _flwr_run(flower: Simulation, app: Path, supernodes: int, settings: str) -> 
     )
 
 
-def cpu_seconds(run: _Run) -> float:
-    """Return the processor time of a run's processes."""
-    return sum(sum(of_kind.values()) for of_kind in run.memory.cpu_seconds.values())
-
-
 def heads_of(folder: Path) -> dict[str, bytes]:
     """Return the files of the heads in a run folder."""
     return {file.name: file.read_bytes() for file in folder.glob("heads/*.safetensors")}
 
 
-def measure(
-    sizes: Path, num_classes: int, supernodes: int, method: str, repeats: int, settings: str, cache: Path | None
-) -> Measurement:
+def measure(sizes: Path, num_classes: int, supernodes: int, method: str, repeats: int) -> Measurement:
     """Run both apps in turn, ours once before in one process.
 
     Raises
@@ -168,10 +149,10 @@ def measure(
         write_federation(sizes, num_classes, Path(folder) / "data")
         own = (
             f"method='{method}' dataset='parquet:{folder}/data' partitioner='natural-id' "
-            f"partition-column='client' num-clients=0 backbone='random:wide' plots=false {settings}"
+            f"partition-column='client' num-clients=0 backbone='random:wide' plots=false"
         )
         flower.environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"
-        flower.environment["FEDSTATS_CACHE"] = str(cache or Path(folder) / "cache")
+        flower.environment["FEDSTATS_CACHE"] = str(Path(folder) / "cache")
         start_superlink(flower)
         command = f'{sys.executable} -m fedstats_app.cli run --supernodes {supernodes} "{own}"'
         expected = heads_of(_run(flower, command).finished.folder)
@@ -197,23 +178,12 @@ def measure(
         round(seconds / peer_seconds, 2),
         round(statistics.median(rates), 1),
         round(kilobytes, 1),
-        round(max(one.memory.peaks[SERVER] for one in own_runs)),
-        round(max(one.memory.peaks[SERVER] for one in peers)),
-        round(max(one.memory.peaks[WORKER] for one in own_runs)),
-        max(len(one.memory.cpu_seconds[WORKER]) for one in own_runs),
-        round(statistics.median(cpu_seconds(one) for one in own_runs), 1),
-        round(statistics.median(cpu_seconds(one) for one in peers), 1),
+        round(max(max(one.memory.peaks[SERVER].values()) for one in own_runs)),
+        round(max(max(one.memory.peaks[SERVER].values()) for one in peers)),
+        round(max(max(one.memory.peaks[WORKER].values()) for one in own_runs)),
+        max(len(one.memory.peaks[WORKER]) for one in own_runs),
         round(os.getloadavg()[0], 1),
     )
-
-
-def first_clients(sizes: Path, number: int, folder: Path) -> Path:
-    """Write a file of the same columns with the first clients and the line of the test split."""
-    head, *lines = sizes.read_text().splitlines()
-    test = [line for line in lines if line.startswith("test,")]
-    made = folder / "client_sizes.csv"
-    made.write_text("\n".join([head, *test, *[line for line in lines if line not in test][:number]]) + "\n")
-    return made
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -224,29 +194,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--supernodes", type=int, nargs="+", default=[2, 100])
     parser.add_argument("--method", default="fedncm,fedcof,fedroot")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--clients", type=int, nargs="+", help="only the first ones of the file")
-    parser.add_argument("--cache", type=Path, help="folder of features that stay; by default one that is deleted")
-    parser.add_argument("--settings", default="", help="more run-config")
-    printed(_measured(parser.parse_args(arguments)))
-
-
-def _measured(options: argparse.Namespace) -> Iterator[Measurement]:
-    """Yield a line for each number of clients and of SuperNodes."""
-    with tempfile.TemporaryDirectory() as folder:
-        for clients in options.clients or [0]:
-            sizes = options.sizes.absolute()
-            if clients:
-                sizes = first_clients(sizes, clients, Path(folder))
-            for supernodes in options.supernodes:
-                yield measure(
-                    sizes,
-                    options.classes,
-                    supernodes,
-                    options.method,
-                    options.repeats,
-                    options.settings,
-                    options.cache and options.cache.absolute(),
-                )
+    given = parser.parse_args(arguments)
+    sizes = given.sizes.absolute()
+    printed(measure(sizes, given.classes, number, given.method, given.repeats) for number in given.supernodes)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,9 @@ from typing import Any
 
 from fedstats_app.report.training_record import mean_and_deviation
 from fedstats_app.storage.json_digest import read_json_file
-from research.reproduce.catalogue import MEASURES, Catalogue, PresetError
+from research.reproduce.catalogue import MEASURES, Catalogue, PresetError, Published, Range
 from research.reproduce.plan import PlannedRun
 from research.reproduce.preset import Column, Preset, Row
-from research.reproduce.published import Published, Range
 
 # Of the samples that the paper has; its split drops a remainder.
 _ALL_SAMPLES = 0.99
@@ -31,7 +30,7 @@ class CellResult:
         Its run folder.
     values : mapping
         From measure to number, in the measure's unit.
-    changes : tuple of str
+    changes : sequence of str
         How the run differs from the preset, in words: keys that were given, samples that were not there.
     """
 
@@ -40,21 +39,12 @@ class CellResult:
     seed: int
     run: str
     values: Mapping[str, float]
-    changes: tuple[str, ...] = ()
+    changes: Sequence[str] = ()
 
     @property
     def key(self) -> tuple[str, str, int]:
         """What no other result of the table has."""
         return self.row, self.column, self.seed
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> CellResult:
-        """Make it again."""
-        return cls(**{**entry, "changes": tuple(entry["changes"])})
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from research.reproduce.catalogue import FILE, MEASURES, Catalogue, PresetError, check_fields, read_toml
-from research.reproduce.published import Published, read_published
+from research.reproduce.catalogue import (
+    FILE,
+    MEASURES,
+    Catalogue,
+    PresetError,
+    Published,
+    check_fields,
+    read_published,
+    read_toml,
+)
 
 _PRESET = {"title", "paper", "place", "seeds", "spread", "measures", "notes", "deviations", "run", "columns", "sweep"}
 _ROW = {"data", "published", "deviations", "cells", "keys"}

@@ -1,20 +1,19 @@
-"""From a preset to its files: the runs that are missing are made, then table, picture and numbers are written."""
+"""From a preset to its files: the runs that are missing are made, then table, curves and numbers are written."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.report.plots.accuracy import plot_accuracy_vs_megabytes
 from fedstats_app.report.plots.fine_tuning import plot_training
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from research.reproduce.catalogue import Catalogue
 from research.reproduce.outcome import CellResult, Comparison, cell_results, compare
-from research.reproduce.picture import cost_points, draw, draw_curves, panels_of
+from research.reproduce.picture import draw_curves, panels_of
 from research.reproduce.plan import PlannedRun
 from research.reproduce.preset import Preset
 from research.reproduce.running import Simulate, check_data, make_runs
@@ -67,9 +66,8 @@ def reproduce(
     given : mapping
         The run-config keys that were given in place of the preset's.
     folder : Path
-        Gets results.json (all numbers), table.md, table.csv, a picture for each measure and of a sweep its curves,
-        where bytes are published too accuracy against megabytes for each row, where something was trained training.png,
-        and in ``runs`` a folder for each run.
+        Gets results.json (all numbers), table.md, table.csv, the curves of a sweep, training.png if something was
+        trained, and in ``runs`` a folder for each run.
     simulate, say : callable
         As of :func:`research.reproduce.running.make_runs`.
 
@@ -98,7 +96,7 @@ def reproduce(
         "title": preset.title,
         "source": preset.source,
         "table": [one.to_json() for one in comparisons],
-        "cells": [one.to_json() for one in results.values()],
+        "cells": [asdict(one) for one in results.values()],
         "runs": aggregated,
     }
     write_atomically(folder / RESULTS, (to_json_with_digest(content) + "\n").encode())
@@ -106,15 +104,9 @@ def reproduce(
     write_atomically(folder / "table.csv", csv_text(comparisons).encode())
     files = [folder / RESULTS, folder / "table.md", folder / "table.csv"]
     for measure in preset.measures:
-        if shown := [one for one in comparisons if one.measure == measure]:
-            files.append(folder / f"{measure}.png")
-            draw(shown, files[-1], preset.title)
-            if panels := panels_of(preset.rows, shown):
-                files.append(folder / f"{measure}-curves.png")
-                draw_curves(panels, files[-1], preset.title)
-    for number, (row, points) in enumerate(cost_points(comparisons).items(), start=1):
-        files.append(folder / f"accuracy-vs-megabytes-{number}.png")
-        plot_accuracy_vs_megabytes(points, files[-1], row)
+        if panels := panels_of(preset.rows, [one for one in comparisons if one.measure == measure]):
+            files.append(folder / f"{measure}-curves.png")
+            draw_curves(panels, files[-1], preset.title)
     if any(training.final_accuracy is not None for training in trainings):
         files.append(folder / "training.png")
         plot_training(trainings, files[-1], preset.title)
@@ -123,7 +115,7 @@ def reproduce(
 
 def _earlier(path: Path) -> list[CellResult]:
     """Return an earlier command's results whose run is still there."""
-    found = [CellResult.from_json(entry) for entry in read_json_file(path)["cells"]] if path.is_file() else []
+    found = [CellResult(**entry) for entry in read_json_file(path)["cells"]] if path.is_file() else []
     return [one for one in found if Path(one.run).is_dir()]
 
 

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedstats_app.methods import display_name
 from fedstats_app.report.rounds import read_rounds
 from fedstats_app.report.training_record import (
-    TrainingCurve,
     TrainingResult,
     mean_and_deviation,
     random_head_training,
-    training_curves,
 )
 from research.reproduce.table import pipe_table
 
 Scores = dict[str, dict[str, dict[str, Any]]]
 
 
-@dataclass(frozen=True)
-class _Column:
+class _Column(NamedTuple):
     field: str
     factor: float
     digits: int
@@ -42,7 +38,7 @@ _TRAINING_COLUMNS = {
 }
 
 
-def aggregate(folders: Sequence[Path]) -> dict[str, Any]:
+def aggregate(folders: Sequence[Path]) -> Scores:
     """Aggregate the runs of one experiment.
 
     Parameters
@@ -53,9 +49,8 @@ def aggregate(folders: Sequence[Path]) -> dict[str, Any]:
     Returns
     -------
     dict
-        `sections`: from each mapping of results.json that has accuracies (`methods`, `training`, ...) to its entries,
-        to their numbers, each with `mean`, `std` (with n - 1) and `values`. `rounds`: from each training to its mean
-        curve. Everything is in the runs' own units.
+        From each mapping of results.json that has accuracies (`methods`, `training`, ...) to its entries, to their
+        numbers, each with `mean`, `std` (with n - 1) and `values`, in the runs' own units.
 
     Raises
     ------
@@ -72,8 +67,7 @@ def aggregate(folders: Sequence[Path]) -> dict[str, Any]:
             sections[name] = _summaries(name, [result.get(name) or {} for result in results])
     for name, summary in _summaries("training", [_to_random_heads(seed) for seed in trainings]).items():
         sections["training"][name].update(summary)
-    curves = training_curves([training for seed in trainings for training in seed])
-    return {"sections": sections, "rounds": {curve.name: _rounds(curve) for curve in curves}}
+    return sections
 
 
 def read_trainings(folder: Path) -> list[TrainingResult]:
@@ -83,7 +77,7 @@ def read_trainings(folder: Path) -> list[TrainingResult]:
     return [TrainingResult.from_json(name, entry, rounds) for name, entry in entries.items()]
 
 
-def markdown(aggregated: Mapping[str, Mapping[str, Any]]) -> str:
+def markdown(aggregated: Mapping[str, Scores]) -> str:
     """Lay out the accuracies of all experiments, and what trainings took to get as far as a random head did.
 
     Parameters
@@ -99,7 +93,7 @@ def markdown(aggregated: Mapping[str, Mapping[str, Any]]) -> str:
     blocks = []
     for experiment, found in aggregated.items():
         blocks.append(f"## {experiment}")
-        for section, entries in found["sections"].items():
+        for section, entries in found.items():
             columns = _TRAINING_COLUMNS if section == "training" else _ACCURACY_COLUMNS
             rows = [
                 [display_name(name), *(_mean_and_std(entry.get(column.field), column) for column in columns.values())]
@@ -143,22 +137,14 @@ def _to_random_heads(trainings: Sequence[TrainingResult]) -> dict[str, dict[str,
     for training in trainings:
         random = random_head_training(training.stage, trainings)
         target = None if random is None else random.final_accuracy
-        costs[training.name] = (
-            {}
-            if target is None
-            else {
+        costs[training.name] = {}
+        if target is not None:
+            costs[training.name] = {
                 "rounds_to_random_head": training.rounds_to(target),
                 "bytes_to_random_head": training.bytes_to(target),
                 "forward_passes_to_random_head": training.forward_passes_to(target),
             }
-        )
     return costs
-
-
-def _rounds(curve: TrainingCurve) -> list[dict[str, float]]:
-    columns = zip(curve.rounds, curve.accuracy, curve.deviation, curve.megabytes, curve.forward_passes, strict=True)
-    names = ("round", "accuracy_mean", "accuracy_std", "megabytes_mean", "forward_passes_mean")
-    return [dict(zip(names, column, strict=True)) for column in columns]
 
 
 def _mean_and_std(number: Mapping[str, Any] | None, column: _Column) -> str:

@@ -6,10 +6,9 @@ import csv
 import io
 from collections.abc import Sequence
 
-from research.reproduce.catalogue import MEASURES, Catalogue, Measure
+from research.reproduce.catalogue import MEASURES, Catalogue, Measure, Range, written
 from research.reproduce.outcome import Comparison
 from research.reproduce.preset import Preset
-from research.reproduce.published import Range, written
 
 _HEADINGS = ("", "", "ours", "published", "difference", "why it may differ")
 _CSV = ("row", "column", "measure", "unit", "mean", "std", "seeds", "published", "difference", "deviations", "changes")

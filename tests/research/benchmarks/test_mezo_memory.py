@@ -54,17 +54,15 @@ def test_a_run_prints_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     (one,) = found["measurements"]
     assert one["case"]["model"] == "tiny" and one["how"] in ("read", "copy")
-    assert set(one["live_megabytes"]) == set(one["resident_megabytes"]) == {"forward", "step", "gradient"}
-    assert min(one["seconds"].values()) > 0 and one["resident_megabytes"]["gradient"] > 0
+    assert set(one["live_megabytes"]) == {"forward", "step", "gradient"} and min(one["seconds"].values()) > 0
     within = one["modules"] <= found["limit_modules"] and one["passes"] <= found["limit_passes"]
     assert code == int(not within)
 
 
 def measurement(step_megabytes: float, step_seconds: float) -> Measurement:
     live = {"forward": 10.0, "step": step_megabytes, "gradient": 50.0}
-    return Measurement(
-        TINY, "read", 20.0, 4.0, live, live, {"forward": 1.0, "step": step_seconds, "gradient": 3.0, "draw": 0.5}
-    )
+    seconds = {"forward": 1.0, "step": step_seconds, "gradient": 3.0, "draw": 0.5}
+    return Measurement(TINY, "read", 20.0, 4.0, live, seconds)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +82,3 @@ def test_a_text_model_takes_tokens() -> None:
     work = Work(dataclasses.replace(TINY, model="tiny-text", size=8, dtype="bfloat16"))
     work.step()
     assert work.batch.inputs(torch.arange(4)).shape == (4, 2, 8)
-
-
-def test_a_process_that_fails_is_an_error_with_its_reason() -> None:
-    with pytest.raises(RuntimeError, match="no-such-network"):
-        mezo_memory.in_a_process(dataclasses.replace(TINY, model="no-such-network"), "step")

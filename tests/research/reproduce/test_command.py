@@ -51,7 +51,7 @@ def test_table_and_files_are_printed(
     assert main([*words]) == 0
     printed = capsys.readouterr().out
     assert "| CUB-200, fedcof-shrinkage 1.0 | FedCOF | 50.00 ± 0.00 | 53.57 | -3.57 |" in printed
-    assert (out / "table.md").read_text() in printed and str(out / "accuracy.png") in printed
+    assert (out / "table.md").read_text() in printed and str(out / "table.csv") in printed
 
 
 @pytest.mark.parametrize(

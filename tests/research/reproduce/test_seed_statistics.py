@@ -29,20 +29,20 @@ def runs(tmp_path: Path) -> list[Path]:
 
 def test_mean_and_deviation_of_methods_and_trainings(runs: list[Path]) -> None:
     found = aggregate(runs)
-    accuracy = found["sections"]["methods"]["fedcof"]["accuracy"]
+    accuracy = found["methods"]["fedcof"]["accuracy"]
     assert accuracy["values"] == pytest.approx([0.4, 0.5, 0.45])
     assert accuracy["mean"] == pytest.approx(0.45)
     assert accuracy["std"] == pytest.approx(statistics.stdev([0.4, 0.5, 0.45]))
     # What is no number, or in no seed a value, has no mean.
-    assert set(found["sections"]["methods"]["fedcof"]) == {"accuracy", "num_clients"}
-    final = found["sections"]["training"]["fedcof-probe"]
+    assert set(found["methods"]["fedcof"]) == {"accuracy", "num_clients"}
+    final = found["training"]["fedcof-probe"]
     assert final["accuracy"]["mean"] == pytest.approx(0.75)
     assert final["start_accuracy"]["std"] == 0.0
     assert final["bytes"]["values"] == [2_500_000] * 3
 
 
 def test_costs_to_the_random_head_are_those_of_each_seed(runs: list[Path]) -> None:
-    entry = aggregate(runs)["sections"]["training"]["fedcof-probe"]
+    entry = aggregate(runs)["training"]["fedcof-probe"]
     assert entry["rounds_to_random_head"]["values"] == [1, 1, 1]
     assert entry["bytes_to_random_head"]["mean"] == 1_500_000
     assert entry["forward_passes_to_random_head"]["mean"] == 100
@@ -54,27 +54,16 @@ def test_a_seed_that_never_gets_there_leaves_no_mean(tmp_path: Path) -> None:
         for seed, last in enumerate([0.6, 0.4])
     ]
     found = aggregate(runs)
-    number = found["sections"]["training"]["fedncm-probe"]["rounds_to_random_head"]
+    number = found["training"]["fedncm-probe"]["rounds_to_random_head"]
     assert number == {"mean": None, "std": None, "values": [1, None]}
     assert "| in 1 of 2 seeds |" in markdown({"x": found})
-
-
-def test_curves_are_averaged_round_by_round(runs: list[Path]) -> None:
-    rounds = aggregate(runs)["rounds"]
-    assert set(rounds) == {"random-probe", "fedcof-probe"}
-    assert [one["round"] for one in rounds["fedcof-probe"]] == [0, 1, 2]
-    last = rounds["fedcof-probe"][-1]
-    assert last["accuracy_mean"] == pytest.approx(0.75)
-    assert last["accuracy_std"] == pytest.approx(statistics.stdev([0.7, 0.8, 0.75]))
-    assert last["megabytes_mean"] == 2.5
-    assert last["forward_passes_mean"] == 200
 
 
 def test_runs_without_training_and_other_sections_are_aggregated_too(tmp_path: Path) -> None:
     folder = write_run(tmp_path, [], {"fed3r": {"accuracy": 0.5}})
     found = aggregate([folder, folder])
-    assert set(found["sections"]) == {"methods"} and found["rounds"] == {}
-    assert found["sections"]["methods"]["fed3r"]["accuracy"]["std"] == 0.0
+    assert set(found) == {"methods"}
+    assert found["methods"]["fed3r"]["accuracy"]["std"] == 0.0
 
 
 def test_runs_that_are_not_seeds_of_one_experiment_are_refused(tmp_path: Path) -> None:
