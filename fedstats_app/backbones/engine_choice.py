@@ -20,7 +20,7 @@ from fedstats_app.backbones.engine import (
     openvino_version,
 )
 from fedstats_app.backbones.inputs import InputTransform
-from fedstats_app.data.feature_cache_files import default_cache_root
+from fedstats_app.data.feature_cache import default_cache_root
 
 if TYPE_CHECKING:
     from fedstats_app.backbones.openvino_engine import OpenVINOEngine

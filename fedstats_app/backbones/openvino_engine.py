@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fedstats_app import __version__
 from fedstats_app.backbones.engine import BOUND, EngineError, openvino_version
 from fedstats_app.backbones.inputs import InputTransform
-from fedstats_app.data.feature_cache_files import write_whole
+from fedstats_app.storage.files import write_atomically
 
 logger = logging.getLogger("fedstats_app")
 
@@ -199,6 +199,7 @@ def _compiled(graph: bytes, weights: bytes, *, bfloat16: bool) -> Any:
 def _write(file: Path, graph: bytes, weights: bytes) -> None:
     payload = len(graph).to_bytes(_LENGTH_BYTES, "little") + graph + weights
     try:
-        write_whole(file, hashlib.sha256(payload).digest() + payload)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, hashlib.sha256(payload).digest() + payload)
     except OSError as error:
         logger.warning("the exported network could not be kept in %s: %s", file, error)

@@ -11,10 +11,10 @@ from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.terminal import printable
 from fedstats_app.data import Dataset, Sample, UnreadableSampleError
+from fedstats_app.data.columns import Reading
 from fedstats_app.data.dataset import Kind
-from fedstats_app.data.folder_layout import SUFFIXES, visible_files
+from fedstats_app.data.layout import SUFFIXES, visible_files
 from fedstats_app.data.loading import TABLES, unlabelled_files, unlabelled_table
-from fedstats_app.data.table import ColumnChoice
 from fedstats_app.report.classifier import Classifier, load
 from fedstats_app.storage.json_digest import read_json_file
 
@@ -100,18 +100,18 @@ def find_samples(
             # Not opened to find out: a pipe would be waited for.
             problems[name] = "not a file" if path.exists() else "no such file or folder"
         elif path.suffix.lower() in TABLES:
-            wanted = ColumnChoice(image=arguments.image_column, text=arguments.text_column)
+            wanted = Reading(arguments.image_column, arguments.text_column)
             found.append(unlabelled_table(path, kind, wanted, _columns_of_run(arguments.run_folder)))
         else:
             found.append(unlabelled_files([path], kind))
     return found, problems
 
 
-def _columns_of_run(run_folder: str) -> ColumnChoice:
+def _columns_of_run(run_folder: str) -> Reading:
     """Read the columns that the run's settings name."""
     path = Path(run_folder).expanduser() / "config.json"
     settings = read_json_file(path).get("run_config", {}) if path.is_file() else {}
-    return ColumnChoice(image=settings.get("image-column", ""), text=settings.get("text-column", ""))
+    return Reading(settings.get("image-column", ""), settings.get("text-column", ""))
 
 
 def refuse_absent(names: Sequence[str]) -> None:

@@ -37,7 +37,7 @@ def node(arguments: argparse.Namespace) -> int:
 def ledger(arguments: argparse.Namespace) -> int:
     """Print what is in every ledger of a folder, after it was reset if that is asked for."""
     from fedstats_app.cli.terminal import printable
-    from fedstats_app.data.feature_cache_files import default_cache_root
+    from fedstats_app.data.feature_cache import default_cache_root
     from fedstats_app.settings.node_config import STATE_FOLDER
     from fedstats_app.storage.ledger import PATTERN, LedgerError, LedgerFile
 

@@ -3,10 +3,8 @@
 It may import options; importing it does not import torch.
 """
 
-from fedstats_app.data.dataset import Dataset, DatasetError, Sample, SampleSource, UnreadableSampleError
-from fedstats_app.data.feature_cache import FeatureCache
-from fedstats_app.data.feature_cache_files import cache_size, clear_cache, default_cache_root
-from fedstats_app.data.images import to_rgb
+from fedstats_app.data.dataset import Dataset, DatasetError, Sample, UnreadableSampleError, to_rgb
+from fedstats_app.data.feature_cache import FeatureCache, cache_size, clear_cache, default_cache_root
 from fedstats_app.data.loading import load_dataset
 from fedstats_app.data.partition import PARTITIONERS, partition
 
@@ -16,7 +14,6 @@ __all__ = [
     "DatasetError",
     "FeatureCache",
     "Sample",
-    "SampleSource",
     "UnreadableSampleError",
     "cache_size",
     "clear_cache",

@@ -1,14 +1,15 @@
 """Which column of a table is the image or the text, which the label, and what the classes are called."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstats_app.data.dataset import DatasetError, Kind
-from fedstats_app.data.folder_layout import IMAGE_SUFFIXES
+from fedstats_app.data.dataset import DatasetError, Kind, LazyColumns
+from fedstats_app.data.layout import IMAGE_SUFFIXES
 
 if TYPE_CHECKING:
     import datasets
@@ -18,6 +19,29 @@ PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "filepaths"
 TEXT_COLUMNS = ("text", "sentence", "content", "question", "title", "review", "document")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "category", "classid", "class_id", "class_name")
 _PATHS_LOOKED_AT = 5
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a data set is read. Columns are of tables, each "" to take the only one with a usual name.
+
+    Attributes
+    ----------
+    image_column, label_column : str
+        One column.
+    text_column : str
+        One column, or several separated by commas, which make one text of a line each.
+    folder_levels : {"auto", "class", "domain/class"}
+        What the folders of a split are.
+    confined : bool
+        Whether image files that a table names must lie in the table's folder.
+    """
+
+    image_column: str = ""
+    text_column: str = ""
+    label_column: str = ""
+    folder_levels: str = "auto"
+    confined: bool = False
 
 
 def choose_column(wanted: str, columns: Sequence[str], candidates: Collection[str], *, role: str, owner: str) -> str:
@@ -52,9 +76,7 @@ def choose_column(wanted: str, columns: Sequence[str], candidates: Collection[st
     return found[0]
 
 
-def choose_samples(
-    table: "datasets.Dataset", image_column: str, text_column: str, *, owner: str
-) -> tuple[Kind, tuple[str, ...]]:
+def choose_samples(table: "datasets.Dataset", reading: Reading, *, owner: str) -> tuple[Kind, tuple[str, ...]]:
     """Return what the samples of a table are, and the columns that hold them.
 
     Where the user names no column, one with a usual name for images comes first, then one with a usual name for paths
@@ -64,8 +86,8 @@ def choose_samples(
     ----------
     table : datasets.Dataset
         The training split.
-    image_column, text_column : str
-        The user's choice, at most one of them; empty to detect it. Several text columns are separated by commas.
+    reading : Reading
+        The user's choice of an image column or text columns, at most one of them.
     owner : str
         The data set, to begin the error with.
 
@@ -81,7 +103,7 @@ def choose_samples(
     DatasetError
         If both are named, or for what `choose_column` refuses.
     """
-    names = table.column_names
+    names, image_column, text_column = table.column_names, reading.image_column, reading.text_column
     if image_column and text_column:
         raise DatasetError(f"{owner}: name image-column or text-column, got {image_column!r} and {text_column!r}")
     if text_column:
@@ -114,31 +136,19 @@ def _holds_image_paths(table: "datasets.Dataset", column: str) -> bool:
     return bool(values) and all(Path(value).suffix.lower() in IMAGE_SUFFIXES for value in values)
 
 
-class ScalarColumns(Mapping[str, NDArray[Any]]):
-    """The columns of a table that hold one integer, string or truth value per row, read when asked for."""
+def scalar_columns(table: "datasets.Dataset", excluded: Collection[str]) -> LazyColumns:
+    """Return the columns with one integer, string or truth value per row; names for numbers if the table has them."""
 
-    def __init__(self, table: "datasets.Dataset", excluded: Collection[str]) -> None:
-        self._table = table
-        self._names = [name for name in table.column_names if name not in excluded and _is_scalar(table.features[name])]
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column's n values; names instead of numbers where the table has them."""
-        if name not in self._names:
-            raise KeyError(name)
-        values: NDArray[Any] = np.asarray(self._table[name][:])
-        class_names = getattr(self._table.features[name], "names", None)
+    def read(name: str) -> NDArray[Any]:
+        values: NDArray[Any] = np.asarray(table[name][:])
+        class_names = getattr(table.features[name], "names", None)
         if class_names is None or (values.size and (values.dtype.kind not in "iu" or values.min() < 0)):
             return values
         named: NDArray[Any] = np.array(class_names)[values]
         return named
 
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names of the columns."""
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        """Return the number of columns."""
-        return len(self._names)
+    features = {name: table.features[name] for name in table.column_names if name not in excluded}
+    return LazyColumns([name for name, one in features.items() if _is_scalar(one)], read)
 
 
 # More classes than this, and more than rows, are no class ids but some other number.

@@ -1,18 +1,16 @@
-"""`Dataset`: labelled images or texts from any source, in one shape."""
+"""`Dataset`: labelled images or texts from any source, in one shape; and the one rule by which images become RGB."""
 
 import dataclasses
 import hashlib
 import struct
 import types
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
-
-from fedstats_app.data.images import to_rgb
+from PIL import Image, ImageOps
 
 # What Pillow and its decoders raise on files that are damaged, truncated, of no known format, or too large.
 UNREADABLE = (
@@ -29,6 +27,8 @@ UNREADABLE = (
     Image.DecompressionBombError,
     Image.DecompressionBombWarning,
 )
+_GREY_16_BIT_MODES = frozenset({"I", "I;16", "I;16L", "I;16B", "I;16N"})
+_MAX_16_BIT = 65535
 _NAMED_IN_ERRORS = 5
 Kind = Literal["image", "text"]
 Sample = Image.Image | str
@@ -55,44 +55,49 @@ class UnreadableSampleError(Exception):
         self.reason = reason
 
 
-class SampleSource(Protocol):
-    """Where a data set's images or texts come from."""
+@dataclasses.dataclass(frozen=True)
+class SampleSource:
+    """Where a data set's images or texts come from.
 
-    def open(self, index: int) -> Sample:
-        """Return the image at a valid index, in any mode and maybe still unread; or the text."""
+    Attributes
+    ----------
+    open : callable
+        From a valid index to its image, in any mode and maybe still unread; or to its text.
+    name : callable
+        From a valid index to a name by which a person finds the sample.
+    """
 
-    def name(self, index: int) -> str:
-        """Return a name by which a person finds the sample at a valid index."""
-
-
-class _SubsetSource:
-    """Some samples of another source, in an order of their own."""
-
-    def __init__(self, source: SampleSource, indices: NDArray[np.int64]) -> None:
-        self._source, self._indices = source, indices
-
-    def open(self, index: int) -> Sample:
-        return self._source.open(int(self._indices[index]))
-
-    def name(self, index: int) -> str:
-        return self._source.name(int(self._indices[index]))
+    open: Callable[[int], Sample]
+    name: Callable[[int], str]
 
 
-class _SubsetColumns(Mapping[str, NDArray[Any]]):
-    """The columns of some samples, each read when asked for."""
+class LazyColumns(Mapping[str, NDArray[Any]]):
+    """Columns of n values, each read when asked for.
 
-    def __init__(self, columns: Mapping[str, NDArray[Any]], indices: NDArray[np.int64]) -> None:
-        self._columns, self._indices = columns, indices
+    Parameters
+    ----------
+    names : iterable of str
+        Which there are.
+    read : callable
+        From a name to the column's values.
+    """
+
+    def __init__(self, names: Iterable[str], read: Callable[[str], NDArray[Any]]) -> None:
+        self._names, self._read = list(names), read
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        found: NDArray[Any] = self._columns[name][self._indices]
-        return found
+        """Return a column's n values."""
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
+        """Iterate over the names of the columns."""
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._columns)
+        """Return the number of columns."""
+        return len(self._names)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,20 +159,16 @@ class Dataset:
                 f"{self.name}: labels must be one integer per sample, got {labels.dtype} of shape {labels.shape}"
             )
         labels = labels.astype(np.int64)
-        self._refuse_labels_out_of_range(labels)
+        bad = np.flatnonzero((labels < 0) | (labels >= len(self.class_names)))
+        if bad.size:
+            named = ", ".join(f"{self.source.name(int(i))} has {labels[i]}" for i in bad[:_NAMED_IN_ERRORS])
+            raise DatasetError(
+                f"{self.name}: {bad.size} of {labels.size} labels are not in 0..{len(self.class_names) - 1} ({named}"
+                f"{', ...' if bad.size > _NAMED_IN_ERRORS else ''}); a negative label usually marks a sample without "
+                "one: leave such samples out"
+            )
         labels.setflags(write=False)
         object.__setattr__(self, "labels", labels)
-
-    def _refuse_labels_out_of_range(self, labels: NDArray[np.int64]) -> None:
-        bad = np.flatnonzero((labels < 0) | (labels >= len(self.class_names)))
-        if bad.size == 0:
-            return
-        named = ", ".join(f"{self.source.name(int(i))} has {labels[i]}" for i in bad[:_NAMED_IN_ERRORS])
-        raise DatasetError(
-            f"{self.name}: {bad.size} of {labels.size} labels are not in 0..{len(self.class_names) - 1} ({named}"
-            f"{', ...' if bad.size > _NAMED_IN_ERRORS else ''}); a negative label usually marks a sample without one: "
-            "leave such samples out"
-        )
 
     def __len__(self) -> int:
         """Return the number of samples n."""
@@ -229,16 +230,13 @@ class Dataset:
             ``(m,)`` int64 in ``[0, n)``.
         """
         digest = hashlib.sha256(f"subset of {self.fingerprint}\n".encode() + indices.astype("<i8").tobytes())
-        return Dataset(
-            name=self.name,
-            class_names=self.class_names,
+        whole = self.source
+        return dataclasses.replace(
+            self,
             labels=self.labels[indices],
             fingerprint=digest.hexdigest(),
-            source=_SubsetSource(self.source, indices),
-            columns=_SubsetColumns(self.columns, indices),
-            numbered=self.numbered,
-            kind=self.kind,
-            notes=self.notes,
+            source=SampleSource(lambda i: whole.open(int(indices[i])), lambda i: whole.name(int(indices[i]))),
+            columns=LazyColumns(self.columns, lambda name: self.columns[name][indices]),
         )
 
     def with_class_names(self, class_names: Sequence[str]) -> "Dataset":
@@ -274,3 +272,62 @@ class Dataset:
             )
         renumber = np.array([position.get(name, -1) for name in self.class_names], dtype=np.int64)  # (old C,)
         return dataclasses.replace(self, class_names=wanted, labels=renumber[self.labels])
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return an image as 8-bit RGB, the same way for every source of data.
+
+    Features can only be compared, and statistics only be added, if every site reads a file as the same pixels.
+    In this order: the first frame of several; the orientation that the EXIF data ask for; 16-bit grey (modes
+    ``I;16*``, and ``I`` with values in 0..65535) scaled linearly from the whole 16-bit range, ``round(value / 257)``,
+    whatever range the image uses and without regard to a transparent colour; transparency (an alpha channel or a
+    transparent colour) composited on white; everything else (grey, 1 bit, palette, CMYK, YCbCr, HSV) by Pillow's
+    conversion, which replicates grey to the three channels and ignores colour profiles.
+
+    Parameters
+    ----------
+    image : PIL.Image.Image
+        Any image; it may still be unread. It is left as it is, but for being read.
+
+    Returns
+    -------
+    PIL.Image.Image
+        A new image in mode ``RGB``.
+
+    Raises
+    ------
+    ValueError
+        If the pixels have no stated range: mode ``F``, or mode ``I`` with values outside 0..65535; or if Pillow has no
+        conversion from the image's mode (``LAB``).
+    PIL.Image.DecompressionBombError
+        If the image has more pixels than ``PIL.Image.MAX_IMAGE_PIXELS``, at which Pillow itself would only warn.
+    OSError
+        If the pixels cannot be read.
+    """
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and image.width * image.height > limit:
+        raise Image.DecompressionBombError(
+            f"{image.width} x {image.height} pixels are more than the {limit} that are read"
+            " (PIL.Image.MAX_IMAGE_PIXELS); such a file may be an attack on memory"
+        )
+    if image.tell() != 0:
+        image.seek(0)
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode in _GREY_16_BIT_MODES:
+        return _grey_16_to_8_bit(upright).convert("RGB")
+    if upright.mode == "F":
+        raise ValueError("floating-point pixels (mode F) have no stated range; save them with 8 or 16 bits per channel")
+    if upright.has_transparency_data:
+        colours = upright.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", colours.size, "white"), colours).convert("RGB")
+    return upright.convert("RGB")
+
+
+def _grey_16_to_8_bit(image: Image.Image) -> Image.Image:
+    values = np.asarray(image).astype(np.int64)  # (height, width)
+    if values.size and (values.min() < 0 or values.max() > _MAX_16_BIT):
+        raise ValueError(
+            f"grey values from {values.min()} to {values.max()} are outside the 16-bit range 0..{_MAX_16_BIT}, "
+            f"the only one that mode {image.mode} is read in"
+        )
+    return Image.fromarray(((values + 128) // 257).astype(np.uint8))

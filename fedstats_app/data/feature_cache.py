@@ -1,33 +1,47 @@
 """Features on disk, so that a second run on the same data skips the backbone.
 
-A cache is a folder of part files, ``<root>/features/<key>/<digest>.npy``. A part is one array of records (sample index,
-feature vector), named by the digest of its bytes: it is written under another name and renamed, so that it is there
-whole or not at all; any number of processes may write at once; and a part that was damaged since is found out when it
-is read.
+A cache is a folder of parts, ``<root>/features/<key>/<digest>.npy``. A part is one array of records (sample index,
+feature vector), named by the digest of its bytes: it is there whole or not at all; any number of processes may write at
+once; and a part that was damaged since is found out when it is read.
+
+For each part there is a list, ``<root>/contents/<backbone>/<digest>.npy``, by which features are found from what a
+sample holds, whichever data set it was cached for: (4 + n, 16) bytes, those of the cache's key, of the part's digest,
+and the digests of what the n samples hold, in the order of the part's rows.
 """
 
+import functools
+import hashlib
+import io
 import logging
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstats_app.data.feature_cache_files import (
-    FOLDER,
-    KEY,
-    NewNames,
-    OpenParts,
-    is_part,
-    map_part,
-    read_part,
-    write_part,
-)
-from fedstats_app.data.shared_features import SharedFeatures
+from fedstats_app.data.contents import DIGEST_BYTES
+from fedstats_app.data.paths import absolute_path
+from fedstats_app.storage.files import write_atomically
 
 logger = logging.getLogger(__name__)
 
-_ABSENT = -1
+CACHE_VARIABLE = "FEDSTATS_CACHE"
+FEATURES, CONTENTS = "features", "contents"
+# Parts that are mapped at a time: each holds a file open, and a process may often have only 1,024.
+MOST_OPEN = 64
+# A folder of n names is listed again when n / LISTED_FOR more searches have asked for it: else as many clients as there
+# are parts would each list all of them.
+LISTED_FOR = 100
+_KEY = re.compile(r"[0-9a-f]{16,128}")
+_PART_NAME = re.compile(r"[0-9a-f]{64}\.npy")
+_HEAD_BYTES = 64
+_CONTENT = np.dtype(f"S{DIGEST_BYTES}")
+
+# From a file to the part that it tells of and the keys of that part's rows.
+_ReadKeys = Callable[[Path], tuple[Path, NDArray[Any]]]
 
 
 class FeatureCache:
@@ -38,8 +52,8 @@ class FeatureCache:
     root : Path
         Folder of all caches, such as `default_cache_root()`; created when something is stored.
     key : str
-        16 to 128 lower-case hex digits that stand for all that a feature depends on beside the sample's index: the data
-        set's fingerprint, the backbone's, the transform.
+        64 lower-case hex digits that stand for all that a feature depends on beside the sample's index: the data set's
+        fingerprint, the backbone's, the transform. A cache that shares nothing may have 16 to 128.
     backbone : str
         Such digits that stand for the same but the data set: caches with the same ones share features of samples that
         hold the same; "" for a cache that shares nothing.
@@ -52,19 +66,13 @@ class FeatureCache:
 
     def __init__(self, root: Path, key: str, backbone: str = "") -> None:
         for digits in (key, backbone or key):
-            if not KEY.fullmatch(digits):
+            if not _KEY.fullmatch(digits):
                 raise ValueError(f"a feature cache's key must be 16 to 128 lower-case hex digits, got {digits!r}")
-        self._shared = SharedFeatures(Path(root), backbone, key) if backbone else None
-        self.folder = Path(root) / FOLDER / key
-        self._names = NewNames(self.folder)
-        # A damaged part is tried again once it was written anew, which its time of change tells.
-        self._damaged: dict[str, int] = {}
-        self._parts: list[Path] = []
-        self._feature_dim = 0
-        self._open = OpenParts(map_part)
-        # Where the feature of sample i is: row _row[i] of part _part[i].
-        self._part = np.empty(0, dtype=np.int64)
-        self._row = np.empty(0, dtype=np.int64)
+        self._root, self._key = Path(root), key
+        self.folder = self._root / FEATURES / key
+        self._own = _Rows(self.folder, np.dtype(np.int64), lambda path: (path, read_part(path)["index"].copy()))
+        self._contents = self._root / CONTENTS / backbone if backbone else None
+        self._shared = _Rows(self._contents, _CONTENT, self._read_list) if self._contents else None
 
     def lookup(self, indices: NDArray[np.integer]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
         """Return the features that are known of some samples.
@@ -80,45 +88,26 @@ class FeatureCache:
         -------
         features : numpy.ndarray or None
             ``(n, d)`` float32, in the order of the indices; rows of unknown samples are NaN. None if nothing is known
-            of any sample of this key, since then d is not either.
+            of any of them.
         known : numpy.ndarray
             ``(n,)`` bool.
-
-        Raises
-        ------
-        ValueError
-            If the indices are not such an array.
         """
-        wanted = _checked_indices(indices)
-        part = self._find(wanted)
-        if (part == _ABSENT).any():
-            self._scan()
-            part = self._find(wanted)
-        known = part != _ABSENT
-        if not self._parts:
-            return None, known
-        features = np.full((len(wanted), self._feature_dim), np.nan, dtype=np.float32)
-        for number in np.unique(part[known]).tolist():
-            here = part == number
-            records = self._open.records(self._parts[number])
-            if records is None:  # cleared or damaged since it was taken in
-                known[here] = False
-                self._forget(number)
-            else:
-                features[here] = records["feature"][self._row[wanted[here]]]
-        return features, known
+        return self._own.lookup(indices)
 
     def lookup_contents(self, contents: Sequence[bytes | None]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
-        """Return what caches of other data sets know of samples; see `SharedFeatures.lookup`."""
+        """Return what caches of other data sets know of samples, in the form of :meth:`lookup`.
+
+        Parameters
+        ----------
+        contents : sequence of bytes or None
+            n digests of what samples hold; nothing is known of None.
+        """
         if self._shared is None:
             return None, np.zeros(len(contents), dtype=bool)
-        return self._shared.lookup(contents)
+        return self._shared.lookup(np.array([one or b"" for one in contents], dtype=_CONTENT))
 
     def store(
-        self,
-        indices: NDArray[np.integer],
-        features: NDArray[np.float32],
-        contents: Sequence[bytes | None] = (),
+        self, indices: NDArray[np.integer], features: NDArray[np.float32], contents: Sequence[bytes | None] = ()
     ) -> bool:
         """Keep the features of some samples.
 
@@ -129,7 +118,7 @@ class FeatureCache:
         indices : numpy.ndarray
             ``(n,)`` non-negative integers.
         features : numpy.ndarray
-            ``(n, d)`` float32, finite, d > 0.
+            ``(n, d)`` float32, finite.
         contents : sequence of bytes or None
             n digests of what the samples hold (`sample_digest`), to share them with other data sets; empty for not.
 
@@ -141,80 +130,205 @@ class FeatureCache:
         Raises
         ------
         ValueError
-            If the arrays are not such.
+            If a feature is not finite.
         """
-        wanted = _checked_indices(indices)
-        n = len(wanted)
-        if features.dtype != np.float32 or features.ndim != 2 or len(features) != n or features.shape[1] == 0:
-            raise ValueError(
-                f"features of {n} samples must be ({n}, d) float32, d > 0, got {features.dtype} {features.shape}"
-            )
         if not np.isfinite(features).all():
             raise ValueError("features that are not finite are not cached")
-        if len(wanted) == 0:
+        if len(indices) == 0:
             return True
-        records = np.empty(len(wanted), dtype=[("index", "<i8"), ("feature", "<f4", (features.shape[1],))])
-        records["index"], records["feature"] = wanted, features
+        records = np.empty(len(indices), dtype=[("index", "<i8"), ("feature", "<f4", (features.shape[1],))])
+        records["index"], records["feature"] = indices, features
         try:
-            part = write_part(self.folder, records)
+            part = _write(self.folder, records)
+            if self._contents is not None and any(contents):
+                head = bytes.fromhex(self._key) + bytes.fromhex(part)
+                body = head + b"".join(one or bytes(DIGEST_BYTES) for one in contents)
+                _write(self._contents, np.frombuffer(body, dtype=np.uint8).reshape(-1, DIGEST_BYTES))
         except OSError as error:
             logger.warning("features could not be cached in %s: %s", self.folder, error)
             return False
-        if self._shared is not None and contents:
-            self._shared.note(part, contents)
         return True
 
-    def _find(self, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of the part that knows each sample, or _ABSENT."""
-        part = np.full(len(wanted), _ABSENT, dtype=np.int64)
-        inside = wanted < len(self._part)
-        part[inside] = self._part[wanted[inside]]
-        return part
+    def _read_list(self, path: Path) -> tuple[Path, NDArray[Any]]:
+        """Read what the samples of a part of another key hold; those of this one are known by their places."""
+        body = path.read_bytes()
+        _check_digest(path, body)
+        values = np.load(io.BytesIO(body), allow_pickle=False).reshape(-1)
+        key, part = (values[start : start + 32].tobytes().hex() for start in (0, 32))
+        contents = values[_HEAD_BYTES:].view(_CONTENT)
+        return self._root / FEATURES / key / f"{part}.npy", contents[:0] if key == self._key else contents
+
+
+class _Rows:
+    """Rows of parts, found by a key: a sample's index, or a digest of what it holds.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the files that tell which keys are where, named by their digests.
+    dtype : numpy.dtype
+        Of the keys.
+    read : callable
+        Reads such a file.
+    """
+
+    def __init__(self, folder: Path, dtype: np.dtype[Any], read: _ReadKeys) -> None:
+        self._folder, self._read = folder, read
+        # When files changed that were read, or could not be: these are tried again once they were written anew.
+        self._seen: dict[str, int] = {}
+        self._searches_left = 0
+        self._parts: list[Path] = []
+        # Sorted: key i is that of row _row[i] of part _part[i].
+        self._keys = np.empty(0, dtype=dtype)
+        self._part, self._row = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+
+    def lookup(self, wanted: NDArray[Any]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
+        """Return the features of keys (n,), NaN if they are unknown, and which are known."""
+        place, known = self._find(wanted)
+        if not known.all():
+            self._scan()
+            place, known = self._find(wanted)
+        features: NDArray[np.float32] | None = None
+        unknown: list[int] = []
+        for number in np.unique(self._part[place[known]]).tolist():
+            here = np.flatnonzero(known)[self._part[place[known]] == number]
+            try:
+                found = read_part(self._parts[number])["feature"][self._row[place[here]]]
+                if features is None:
+                    features = np.full((len(wanted), found.shape[1]), np.nan, dtype=np.float32)
+                features[here] = found
+            except (OSError, ValueError, IndexError) as error:
+                if not isinstance(error, FileNotFoundError):  # else it was cleared by another process
+                    self._warn(self._parts[number], error)
+                known[here] = False
+                unknown.append(number)
+        if unknown:
+            kept = ~np.isin(self._part, unknown)
+            self._keys, self._part, self._row = self._keys[kept], self._part[kept], self._row[kept]
+        return features, known
+
+    def _find(self, wanted: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        if not len(self._keys):
+            return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
+        place = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+        return place, self._keys[place] == wanted
 
     def _scan(self) -> None:
-        """Take in the parts that were written since the last time, in the order of their names."""
-        for name in self._names.listed():
-            path = self.folder / name
-            if not is_part(path):
-                continue
+        """Take in the files that were written since the last time, in the order of their names."""
+        if self._searches_left:
+            self._searches_left -= 1
+            return
+        names = os.listdir(self._folder) if self._folder.is_dir() else []
+        self._searches_left = len(names) // LISTED_FOR
+        found, parts, rows = [self._keys], [self._part], [self._row]
+        for name in sorted(filter(_PART_NAME.fullmatch, names)):
+            path = self._folder / name
             try:
                 changed = path.stat().st_mtime_ns
-                if self._damaged.get(name) == changed:
+                if self._seen.get(name) == changed:
                     continue
-                self._damaged[name] = changed
-                self._add(path, read_part(path))
+                part, keys = self._read(path)
             except FileNotFoundError:
                 continue  # cleared by another process since it was listed
             except (OSError, ValueError) as error:
-                logger.warning("cached features in %s are damaged and will be computed again: %s", path, error)
-                continue
-            del self._damaged[name]
-            self._names.seen.add(name)
+                self._warn(path, error)
+                keys = self._keys[:0]
+            self._seen[name] = changed
+            if len(keys):
+                found.append(keys)
+                parts.append(np.full(len(keys), len(self._parts)))
+                rows.append(np.arange(len(keys)))
+                self._parts.append(part)
+        if len(found) > 1:
+            keys = np.concatenate(found)
+            order = np.argsort(keys, kind="stable")
+            self._keys, self._part = keys[order], np.concatenate(parts)[order]
+            self._row = np.concatenate(rows)[order]
 
-    def _forget(self, number: int) -> None:
-        self._part[self._part == number] = _ABSENT
-        self._names.seen.discard(self._parts[number].name)
-
-    def _add(self, path: Path, records: NDArray[np.void]) -> None:
-        dim = int(records["feature"].shape[1])
-        if self._parts and dim != self._feature_dim:
-            raise ValueError(f"features of {dim} numbers among those of {self._feature_dim}")
-        self._feature_dim = dim
-        indices = records["index"].astype(np.int64)
-        grow = int(indices.max()) + 1 - len(self._part)
-        if grow > 0:
-            self._part = np.concatenate([self._part, np.full(grow, _ABSENT)])
-            self._row = np.concatenate([self._row, np.zeros(grow, dtype=np.int64)])
-        new = np.flatnonzero(self._part[indices] == _ABSENT)
-        if new.size:
-            self._part[indices[new]] = len(self._parts)
-            self._row[indices[new]] = new
-            self._parts.append(path)
+    def _warn(self, path: Path, error: Exception) -> None:
+        logger.warning("cached features in %s are damaged and will be computed again: %s", path, error)
 
 
-def _checked_indices(indices: NDArray[np.integer]) -> NDArray[np.int64]:
-    if indices.ndim != 1 or indices.dtype.kind not in "iu" or (indices.size and indices.min() < 0):
-        raise ValueError(
-            f"sample indices must be (n,) non-negative integers, got {indices.dtype} of shape {indices.shape}"
-        )
-    return indices.astype(np.int64)
+def default_cache_root() -> Path:
+    """Return the folder of all feature caches: FEDSTATS_CACHE of the environment, or ~/.cache/fedstats.
+
+    Raises
+    ------
+    DatasetError
+        If the variable holds a relative path.
+    """
+    return absolute_path(os.environ.get(CACHE_VARIABLE) or "~/.cache/fedstats", owner=CACHE_VARIABLE)
+
+
+def cache_size(root: Path) -> int:
+    """Return the bytes of all cached features under a root, unfinished files of crashed processes included."""
+    return sum(path.stat().st_size for path in _own_files(root))
+
+
+def clear_cache(root: Path) -> int:
+    """Delete all cached features under a root, and nothing else, and return the bytes freed.
+
+    Processes that read the cache meanwhile compute again what is gone (on Windows open files cannot be deleted).
+    """
+    files = _own_files(root)
+    freed = cache_size(root)
+    for path in files:
+        path.unlink()
+    for folder in {path.parent for path in files}:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    return freed
+
+
+def _own_files(root: Path) -> list[Path]:
+    return [
+        path
+        for top in (FEATURES, CONTENTS)
+        for path in (Path(root) / top).glob("*/*")
+        if _KEY.fullmatch(path.parent.name)
+        and (_PART_NAME.fullmatch(path.name) or (path.name.startswith(".") and path.suffix == ".tmp"))
+    ]
+
+
+def _write(folder: Path, values: NDArray[Any]) -> str:
+    """Write an array, whole or not at all, and return the digest that it is named by."""
+    stream = io.BytesIO()
+    np.save(stream, values, allow_pickle=False)
+    digest = hashlib.sha256(stream.getbuffer()).hexdigest()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / f"{digest}.npy", stream.getvalue())
+    return digest
+
+
+def read_part(path: Path) -> NDArray[np.void]:
+    """Map a part into memory; every byte of it was as it was written when it was read first.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    ValueError
+        If its bytes are not those that it is named after, or not records of (index, feature).
+    """
+    changed = path.stat().st_mtime_ns
+    _check_part(path, changed)
+    return _mapped(path, changed)
+
+
+@functools.lru_cache(maxsize=100_000)
+def _check_part(path: Path, changed: int) -> None:
+    _check_digest(path, path.read_bytes())
+
+
+@functools.lru_cache(maxsize=MOST_OPEN)
+def _mapped(path: Path, changed: int) -> NDArray[np.void]:
+    records: NDArray[np.void] = np.load(path, mmap_mode="r", allow_pickle=False)
+    if records.dtype.names != ("index", "feature") or records.ndim != 1 or len(records) == 0:
+        raise ValueError(f"records of (index, feature) are needed, got {records.dtype} of shape {records.shape}")
+    return records
+
+
+def _check_digest(path: Path, body: bytes) -> None:
+    digest = hashlib.sha256(body).hexdigest()
+    if digest != path.stem:
+        raise ValueError(f"its SHA-256 is {digest}")

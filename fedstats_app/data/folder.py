@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedstats_app.data.dataset import Dataset, DatasetError, Kind, Sample
-from fedstats_app.data.folder_layout import (
+from fedstats_app.data.dataset import Dataset, DatasetError, Kind, Sample, SampleSource
+from fedstats_app.data.layout import (
     IMAGE_SUFFIXES,
     SUFFIXES,
     TEXT_SUFFIXES,
@@ -54,21 +54,14 @@ def _image_format(path: Path) -> str:
         return ""
 
 
-class FolderSource:
-    """The files of a folder, by their paths relative to it."""
+def file_source(root: Path, paths: list[str], kind: Kind) -> SampleSource:
+    """Return files, by their paths relative to a folder and with forward slashes, as samples that go by these names."""
 
-    def __init__(self, root: Path, relative_paths: list[str], kind: Kind) -> None:
-        self._root, self._kind = root, kind
-        self._relative_paths = relative_paths
+    def opened(index: int) -> Sample:
+        path = root / paths[index]
+        return Image.open(path) if kind == "image" else read_text(path)
 
-    def open(self, index: int) -> Sample:
-        """Open an image file, whose pixels are read later, or read a text file, which is in UTF-8."""
-        path = self._root / self._relative_paths[index]
-        return Image.open(path) if self._kind == "image" else read_text(path)
-
-    def name(self, index: int) -> str:
-        """Return the path of a sample, relative to the folder and with forward slashes."""
-        return self._relative_paths[index]
+    return SampleSource(opened, lambda index: paths[index])
 
 
 def load_folder(path: str, split: str, levels: str = "auto") -> Dataset | None:
@@ -172,7 +165,7 @@ def _load_split(spec: str, split: str, folder: Path, levels: Levels, notes: tupl
         class_names=tuple(folders),
         labels=np.repeat(np.arange(len(kept), dtype=np.int64), [len(of_class) for of_class in kept]),
         fingerprint=_fingerprint(split, folder, paths),
-        source=FolderSource(folder, paths, kind),
+        source=file_source(folder, paths, kind),
         columns=_columns(paths, levels),
         kind=kind,
         notes=(*notes, *_notes_of_files([*folders], files, kept, kind)),

@@ -4,54 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
 from fedstats_app.data.builtin import load_builtin
-from fedstats_app.data.columns import choose_samples
+from fedstats_app.data.columns import Reading, choose_samples
 from fedstats_app.data.dataset import Dataset, DatasetError, Kind, SampleSource
-from fedstats_app.data.folder import FolderSource, load_folder
-from fedstats_app.data.folder_layout import find_layout
-from fedstats_app.data.hub import is_arrow, is_table_folder, load_arrow, load_hub
-from fedstats_app.data.table import ColumnChoice, Suffix, load_files, read_files, row_source
+from fedstats_app.data.files import is_arrow, is_table_folder, load_arrow, load_files, load_hub
+from fedstats_app.data.folder import file_source, load_folder
+from fedstats_app.data.layout import find_layout
+from fedstats_app.data.table import Suffix, read_files, rows_of
 
-_TABLES: tuple[Suffix, ...] = ("parquet", "csv")
 _ALLOWED = "builtin, hub:<name>, folder:, parquet:, csv: or arrow:<absolute path>"
 
 
+class ReadingOptions(TypedDict, total=False):
+    """The attributes of `Reading`, as arguments."""
+
+    image_column: str
+    text_column: str
+    label_column: str
+    folder_levels: str
+    confined: bool
+
+
 @overload
-def load_dataset(
-    spec: str,
-    split: Literal["train"],
-    *,
-    image_column: str = "",
-    text_column: str = "",
-    label_column: str = "",
-    folder_levels: str = "auto",
-    confined: bool = False,
-) -> Dataset: ...
+def load_dataset(spec: str, split: Literal["train"], **reading: Unpack[ReadingOptions]) -> Dataset: ...
 @overload
-def load_dataset(
-    spec: str,
-    split: Literal["train", "test"],
-    *,
-    image_column: str = "",
-    text_column: str = "",
-    label_column: str = "",
-    folder_levels: str = "auto",
-    confined: bool = False,
-) -> Dataset | None: ...
-def load_dataset(
-    spec: str,
-    split: Literal["train", "test"],
-    *,
-    image_column: str = "",
-    text_column: str = "",
-    label_column: str = "",
-    folder_levels: str = "auto",
-    confined: bool = False,
-) -> Dataset | None:
+def load_dataset(spec: str, split: Literal["train", "test"], **reading: Unpack[ReadingOptions]) -> Dataset | None: ...
+def load_dataset(spec: str, split: Literal["train", "test"], **reading: Unpack[ReadingOptions]) -> Dataset | None:
     """Load one split of a labelled data set of images or texts.
 
     Parameters
@@ -65,14 +47,9 @@ def load_dataset(
         Paths are absolute or start with ``~``.
     split : {"train", "test"}
         Which part.
-    image_column, label_column : str
-        Columns of tables (``hub``, ``parquet``, ``csv``, ``arrow``); empty for the only one with a usual name.
-    text_column : str
-        Likewise; several, separated by commas, make one text of a line each.
-    folder_levels : {"auto", "class", "domain/class"}
-        For ``folder``: what the folders in it are (`load_folder`).
-    confined : bool
-        Whether image files that a table names must lie in the table's folder.
+    **reading
+        See `Reading`: ``image_column``, ``text_column`` and ``label_column`` of tables (``hub``, ``parquet``, ``csv``,
+        ``arrow``), ``folder_levels`` of folders (`load_folder`), and ``confined``.
 
     Returns
     -------
@@ -88,23 +65,25 @@ def load_dataset(
     if split not in ("train", "test"):
         raise DatasetError(f"{spec}: the split must be 'train' or 'test', got {split!r}")
     kind, _, where = resolved(spec).partition(":")
-    columns = ColumnChoice(image_column, text_column, label_column, confined)
-    if kind in ("builtin", "folder") and columns.named:
+    options = Reading(**reading)
+    columns = (options.image_column, options.text_column, options.label_column)
+    if kind in ("builtin", "folder") and any(columns):
         raise DatasetError(
             f"{spec}: image-column, text-column and label-column are for hub:, parquet:, csv: and arrow: only, "
-            f"got {image_column!r}, {text_column!r} and {label_column!r}"
+            f"got {', '.join(map(repr, columns[:2]))} and {columns[2]!r}"
         )
     if spec == "builtin":
         return load_builtin(split)
-    if kind == "folder" and where:
-        return load_folder(where, split, folder_levels)
-    if kind == "arrow" and where:
-        return load_arrow(where, split, columns)
-    if kind == "hub" and where:
-        return load_hub(where, split, columns)
-    for suffix in _TABLES:
-        if kind == suffix and where:
-            return load_files(suffix, where, split, columns)
+    if where:
+        match kind:
+            case "folder":
+                return load_folder(where, split, options.folder_levels)
+            case "arrow":
+                return load_arrow(where, split, options)
+            case "hub":
+                return load_hub(where, split, options)
+            case "parquet" | "csv":
+                return load_files(kind, where, split, options)
     raise DatasetError(f"the data set must be {_ALLOWED}, got {spec!r}")
 
 
@@ -114,7 +93,7 @@ def is_undivided(spec: str, folder_levels: str = "auto") -> bool:
     place = Path(where).expanduser()
     if kind == "folder":
         return find_layout(place, levels=folder_levels, spec=spec).train == place
-    return (kind in _TABLES and place.is_file()) or (kind == "arrow" and is_table_folder(place))
+    return (kind in ("parquet", "csv") and place.is_file()) or (kind == "arrow" and is_table_folder(place))
 
 
 def resolved(spec: str) -> str:
@@ -127,32 +106,18 @@ def resolved(spec: str) -> str:
 TABLES: dict[str, Suffix] = {".csv": "csv", ".parquet": "parquet", ".jsonl": "json"}
 
 
-class _Texts:
-    """A source of samples: texts that are their own names."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = texts
-
-    def open(self, index: int) -> str:
-        """Return a text."""
-        return self._texts[index]
-
-    def name(self, index: int) -> str:
-        """Return the text."""
-        return self._texts[index]
-
-
 def unlabelled_files(paths: Sequence[Path], kind: Kind) -> Dataset:
     """Return image or text files as samples."""
-    return _unlabelled(FolderSource(Path(), [str(path) for path in paths], kind), len(paths), kind)
+    return _unlabelled(file_source(Path(), [str(path) for path in paths], kind), len(paths), kind)
 
 
 def unlabelled_texts(texts: Sequence[str]) -> Dataset:
     """Return texts as samples."""
-    return _unlabelled(_Texts(texts), len(texts), "text")
+    source = SampleSource(lambda index: texts[index], lambda index: texts[index])
+    return _unlabelled(source, len(texts), "text")
 
 
-def unlabelled_table(path: Path, kind: Kind, wanted: ColumnChoice, usual: ColumnChoice) -> Dataset:
+def unlabelled_table(path: Path, kind: Kind, wanted: Reading, usual: Reading) -> Dataset:
     """Return the rows of a table as samples; columns of labels are not looked at.
 
     Parameters
@@ -161,9 +126,9 @@ def unlabelled_table(path: Path, kind: Kind, wanted: ColumnChoice, usual: Column
         A file with one of the suffixes of `TABLES`.
     kind : {"image", "text"}
         What is wanted of it.
-    wanted : ColumnChoice
+    wanted : Reading
         The user's columns of images or texts.
-    usual : ColumnChoice
+    usual : Reading
         Those that the training data had, taken where the table has them and the user names none.
 
     Raises
@@ -172,17 +137,17 @@ def unlabelled_table(path: Path, kind: Kind, wanted: ColumnChoice, usual: Column
         If the table cannot be read, has no rows, holds samples of the other kind, or it is not clear in which column.
     """
     table = read_files(TABLES[path.suffix.lower()], [path], path.name)
-    of_text = [name.strip() for name in usual.text.split(",")]
-    text = wanted.text or (usual.text if set(of_text) <= set(table.column_names) else "")
-    image = wanted.image or (usual.image if usual.image in table.column_names else "")
-    found, columns = choose_samples(table, image, text, owner=path.name)
+    of_text = [name.strip() for name in usual.text_column.split(",")]
+    text = wanted.text_column or (usual.text_column if set(of_text) <= set(table.column_names) else "")
+    image = wanted.image_column or (usual.image_column if usual.image_column in table.column_names else "")
+    found, columns = choose_samples(table, Reading(image, text), owner=path.name)
     if found != kind:
         raise DatasetError(
             f"{path.name}: column {columns[0]!r} holds {found}s, the head is for {kind}s; if another of "
             f"{table.column_names} has them, name it with {kind}-column"
         )
     folder = path.absolute().parent
-    source = row_source(table, kind, columns, path.name, folder=folder, confined=False, owner=path.name)
+    source, _ = rows_of(table, kind, columns, path.name, folder=folder, confined=False, owner=path.name)
     return _unlabelled(source, len(table), kind)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from typing import Literal
@@ -10,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedstats_app.data.dataset import Dataset, DatasetError, Sample, SampleSource
-from fedstats_app.data.images import to_rgb
+from fedstats_app.data.dataset import Dataset, DatasetError, Sample, SampleSource, to_rgb
 
 _NAMED = 20
 
@@ -48,16 +48,12 @@ def only_classes(dataset: Dataset, wanted: str) -> Dataset:
             shown = f"{list(have[:_NAMED])}{' ...' if len(have) > _NAMED else ''}"
             raise DatasetError(f"{dataset.name}: classes must be among {shown}, got {unknown}")
         names = tuple(name for name in have if name in asked)
-    return _with_classes(dataset, names)
+    return of_classes(dataset, names)
 
 
 def of_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
     """Return the samples of some classes, by name, in another data set's order; classes without samples too."""
-    return _with_classes(dataset, tuple(names))
-
-
-def _with_classes(dataset: Dataset, names: tuple[str, ...]) -> Dataset:
-    if names == dataset.class_names:
+    if tuple(names) == dataset.class_names:
         return dataset
     kept = [label for label, name in enumerate(dataset.class_names) if name in names]
     return dataset.subset(np.flatnonzero(np.isin(dataset.labels, kept))).with_class_names(names)
@@ -131,39 +127,30 @@ def at_most(indices: NDArray[np.int64], number: int, rng: np.random.Generator) -
     return np.sort(rng.permutation(indices)[:number])
 
 
-class _MirroredSource:
-    """The n samples of another source, and then the mirror image of each."""
-
-    def __init__(self, source: SampleSource, number: int) -> None:
-        self._source, self._number = source, number
-
-    def open(self, index: int) -> Sample:
-        opened = self._source.open(index % self._number)
-        if index < self._number or isinstance(opened, str):
-            return opened
-        with opened as image:
-            return to_rgb(image).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-
-    def name(self, index: int) -> str:
-        name = self._source.name(index % self._number)
-        return name if index < self._number else f"{name} (mirrored)"
-
-
 def with_mirror_images(dataset: Dataset) -> Dataset:
     """Return a data set of n images followed by their mirror images, left to right: that of image i is image n + i.
 
     It has no columns: who has which image was decided before.
     """
     digest = hashlib.sha256(f"with mirror images {dataset.fingerprint}\n".encode())
-    return Dataset(
-        name=dataset.name,
-        class_names=dataset.class_names,
+    source, number = dataset.source, len(dataset)
+
+    def opened(index: int) -> Sample:
+        sample = source.open(index % number)
+        if index < number or isinstance(sample, str):
+            return sample
+        with sample as image:
+            return to_rgb(image).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+
+    def name(index: int) -> str:
+        return source.name(index % number) + ("" if index < number else " (mirrored)")
+
+    return dataclasses.replace(
+        dataset,
         labels=np.concatenate([dataset.labels, dataset.labels]),
         fingerprint=digest.hexdigest(),
-        source=_MirroredSource(dataset.source, len(dataset)),
-        numbered=dataset.numbered,
-        kind=dataset.kind,
-        notes=dataset.notes,
+        source=SampleSource(opened, name),
+        columns={},
     )
 
 

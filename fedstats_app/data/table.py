@@ -1,123 +1,33 @@
-"""Tables of images or texts, and the parquet and CSV files that hold them."""
+"""Tables of images or texts as data sets: their rows as samples, their columns as labels and groups."""
 
 import hashlib
+import io
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+from PIL import Image
+
 from fedstats_app.data.columns import (
     LABEL_COLUMNS,
-    ScalarColumns,
+    Reading,
     choose_column,
     choose_samples,
     is_integer,
     is_string,
     read_labels,
+    scalar_columns,
 )
-from fedstats_app.data.dataset import Dataset, DatasetError, Kind
-from fedstats_app.data.paths import existing_path
-from fedstats_app.data.splits import choose_splits, split_of
-from fedstats_app.data.table_sources import ImageColumn, ImagePaths, TextColumns
+from fedstats_app.data.dataset import Dataset, DatasetError, Kind, SampleSource
 
 if TYPE_CHECKING:
     import datasets
 
 Suffix = Literal["parquet", "csv", "json"]
-_EDGE_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class ColumnChoice:
-    """The columns that a user names, each "" to take the only one with a usual name.
-
-    Attributes
-    ----------
-    image, label : str
-        One column.
-    text : str
-        One column, or several separated by commas.
-    confined : bool
-        Whether image files that a table names must lie in the table's folder.
-    """
-
-    image: str = ""
-    text: str = ""
-    label: str = ""
-    confined: bool = False
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        """The columns that are named."""
-        return tuple(name for name in (self.image, self.text, self.label) if name)
-
-
-def load_files(suffix: Suffix, path: str, split: str, columns: ColumnChoice) -> Dataset | None:
-    """Load parquet or CSV files of images or texts.
-
-    A folder, in it or in its sub-folder ``data`` the files ``train-*.parquet`` (or ``train.parquet``) and, for the test
-    split if there is one, ``test-*.parquet``, in the spellings of `choose_splits`; or a single file, all of it training
-    data. Likewise for CSV. Images may also be files that a column names, by paths relative to the table's folder.
-
-    Parameters
-    ----------
-    suffix : {"parquet", "csv"}
-        Of the files.
-    path : str
-        Absolute, or starting with ``~``.
-    split : {"train", "test"}
-        Which part.
-    columns : ColumnChoice
-        The user's.
-
-    Returns
-    -------
-    Dataset or None
-        None if the test split is asked for and there is none.
-
-    Raises
-    ------
-    DatasetError
-        If the path is relative or missing, if it has no such files or they cannot be read, or for what `choose_column`
-        and `read_labels` refuse.
-    """
-    spec = f"{suffix}:{path}"
-    files, notes = _table_files(existing_path(path, owner=spec), suffix, spec)
-    if not files[split]:
-        return None
-    tables = {part: read_files(suffix, files[part], spec) for part in dict.fromkeys(("train", split))}
-    fingerprint = files_fingerprint(suffix, split, files[split])
-    return table_dataset(spec, split, tables, columns, fingerprint, notes=notes, folder=files[split][0].parent)
-
-
-def _table_files(path: Path, suffix: Suffix, spec: str) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
-    """Return the files of the training and of the test split, and how they were chosen where that is worth a note."""
-    if path.is_file():
-        return {"train": [path], "test": []}, ()
-    for folder in (path, path / "data"):
-        files = sorted(folder.glob(f"[!.]*.{suffix}"))
-        kinds = [file.stem.split("-")[0] for file in files]  # train-00000-of-00002
-        chosen = choose_splits(set(kinds))
-        if chosen.train is not None:
-            of = {name: [file for file, kind in zip(files, kinds, strict=True) if kind == name] for name in set(kinds)}
-            return {"train": of[chosen.train], "test": of.get(chosen.test or "", [])}, chosen.notes
-        if len(files) == 1 and split_of(files[0].stem)[0] in (None, "train"):
-            return {"train": files, "test": []}, (f"all data are those of {files[0].name}",)
-    raise DatasetError(f"{spec}: no train-*.{suffix} in {path} or {path / 'data'}; a single file may also be given")
-
-
-def files_fingerprint(kind: str, split: str, files: Sequence[Path]) -> str:
-    """Hash names, sizes and the first and last MiB of files (a parquet file ends with its table of contents)."""
-    digest = hashlib.sha256(f"{kind} {split}\n".encode())
-    for file in files:
-        size = file.stat().st_size
-        digest.update(f"{file.name}\0{size}\n".encode())
-        with file.open("rb") as stream:
-            digest.update(stream.read(_EDGE_BYTES))
-            stream.seek(max(0, size - _EDGE_BYTES))
-            digest.update(stream.read(_EDGE_BYTES))
-    return digest.hexdigest()
+_PATHS_TRIED = 50
 
 
 def read_files(suffix: Suffix, files: list[Path], spec: str) -> "datasets.Dataset":
@@ -138,7 +48,7 @@ def table_dataset(
     spec: str,
     split: str,
     tables: dict[str, "datasets.Dataset"],
-    columns: ColumnChoice,
+    reading: Reading,
     fingerprint: str,
     *,
     notes: tuple[str, ...] = (),
@@ -154,8 +64,8 @@ def table_dataset(
         Which part.
     tables : dict
         From split to its table, the training split's in any case.
-    columns : ColumnChoice
-        The user's.
+    reading : Reading
+        The user's columns.
     fingerprint : str
         Of the tables' content.
     notes : tuple of str
@@ -166,28 +76,23 @@ def table_dataset(
     Raises
     ------
     DatasetError
-        For what `choose_column`, `read_labels` and `ImagePaths` refuse.
+        For what `choose_column`, `read_labels` and `rows_of` refuse.
     """
     train, table = tables["train"], tables[split]
     owner = f"{spec} ({split})"
-    kind, held_in = choose_samples(train, columns.image, columns.text, owner=spec)
-    label_column = choose_column(columns.label, train.column_names, LABEL_COLUMNS, role="label", owner=spec)
+    kind, held_in = choose_samples(train, reading, owner=spec)
+    label_column = choose_column(reading.label_column, train.column_names, LABEL_COLUMNS, role="label", owner=spec)
     for column, role in (*((column, kind) for column in held_in), (label_column, "label")):
         choose_column(column, table.column_names, (), role=role, owner=owner)
     labels, class_names = read_labels(table, label_column, owner=owner)
-    source = row_source(table, kind, held_in, split, folder=folder, confined=columns.confined, owner=owner)
-    if isinstance(source, TextColumns):
-        # Which columns were meant decides what a sample is: features of others must not be taken for theirs.
-        fingerprint = hashlib.sha256(f"{fingerprint} {held_in}".encode()).hexdigest()
-    elif isinstance(source, ImagePaths):
-        fingerprint = hashlib.sha256(f"{fingerprint} {held_in} {source.stamp()}".encode()).hexdigest()
+    source, stamp = rows_of(table, kind, held_in, split, folder=folder, confined=reading.confined, owner=owner)
     dataset = Dataset(
         name=owner,
         class_names=class_names,
         labels=labels,
-        fingerprint=fingerprint,
+        fingerprint=hashlib.sha256(f"{fingerprint} {stamp}".encode()).hexdigest() if stamp else fingerprint,
         source=source,
-        columns=ScalarColumns(table, excluded={*held_in, label_column}),
+        columns=scalar_columns(table, excluded={*held_in, label_column}),
         numbered=is_integer(table.features[label_column]),
         kind=kind,
         notes=notes,
@@ -197,42 +102,138 @@ def table_dataset(
     return dataset.with_class_names(read_labels(train, label_column, owner=f"{spec} (train)")[1])
 
 
-def row_source(
+def rows_of(
     table: "datasets.Dataset",
     kind: Kind,
-    columns: Sequence[str],
+    columns: tuple[str, ...],
     label: str,
     *,
     folder: Path | None,
     confined: bool,
     owner: str,
-) -> TextColumns | ImagePaths | ImageColumn:
-    """Return the rows of a table as samples, from the columns that `choose_samples` found.
+) -> tuple[SampleSource, str]:
+    """Return the rows of a table as samples.
 
     Parameters
     ----------
     table, kind, columns
-        What holds them.
+        What holds them, as `choose_samples` found it.
     label : str
-        To name samples by.
-    folder, confined
-        Of image files that the table names: see `ImagePaths`.
+        To name samples by, with the number of the row.
+    folder : Path or None
+        That of the table, from which image files that it names are found; None if it lies in none.
+    confined : bool
+        Whether absolute paths of image files must lie in it, too; relative ones do not lead out of it in any case.
     owner : str
         The data set, to begin errors with.
+
+    Returns
+    -------
+    source : SampleSource
+        Opens a text: the strings of its columns, a line each. Or an image: from bytes, or from a file.
+    stamp : str
+        What the content of the samples depends on beside that of the table; "" for nothing.
 
     Raises
     ------
     DatasetError
-        For what `ImagePaths` refuses.
+        If none of the paths of some spread over all rows leads to an image file.
     """
+    rows = table.select_columns(list(columns))
     if kind == "text":
-        return TextColumns(table, columns, label)
+
+        def text(index: int) -> str:
+            row = rows[index]
+            for column in columns:
+                if not isinstance(row[column], str):
+                    raise ValueError(f"the row holds no text in {column!r}")
+            return "\n".join(row[column] for column in columns)
+
+        # Which columns were meant decides what a sample is: features of others must not be taken for theirs.
+        return SampleSource(text, lambda index: f"{label}[{index}]"), str(columns)
     [column] = columns
     if not is_string(table.features[column]):
-        return ImageColumn(table, column, label)
-    paths = ImagePaths(table, column, label, folder, confined=confined)
+        undecoded = _undecoded(rows, column)
+        return (
+            SampleSource(lambda index: _image(undecoded[index][column], column), lambda index: f"{label}[{index}]"),
+            "",
+        )
+    paths = _ImagePaths(table[column][:], column, folder, confined=confined)
     paths.check_some(owner)
-    return paths
+    source = SampleSource(
+        lambda index: Image.open(paths.path(index)), lambda index: paths.texts[index] or f"{label}[{index}]"
+    )
+    return source, f"{columns} {paths.stamp()}"
+
+
+def _undecoded(rows: "datasets.Dataset", column: str) -> "datasets.Dataset":
+    """Return the column undecoded: the one rule of `to_rgb` decides about orientation, not the library."""
+    import datasets
+
+    if isinstance(rows.features[column], datasets.Image):
+        return rows.cast_column(column, datasets.Image(decode=False))
+    return rows
+
+
+def _image(value: object, column: str) -> Image.Image:
+    """Open the image of a row: the bytes of its file, or that file by its absolute path."""
+    content, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
+    if isinstance(content, bytes):
+        return Image.open(io.BytesIO(content))
+    if not isinstance(path, str):
+        raise ValueError(f"the row holds no image in {column!r}")
+    if not Path(path).is_absolute():
+        raise ValueError(f"the row holds a relative path ({path}) and no bytes")
+    return Image.open(path)
+
+
+class _ImagePaths:
+    """The paths of image files in a column, each checked when it is used."""
+
+    def __init__(self, texts: Sequence[str | None], column: str, folder: Path | None, *, confined: bool) -> None:
+        self.texts, self._column, self._confined = texts, column, confined
+        self._folder = None if folder is None else Path(os.path.normpath(folder))
+
+    def path(self, index: int) -> Path:
+        text = self.texts[index]
+        if not text:
+            raise ValueError(f"the row holds no path in {self._column!r}")
+        if self._folder is None:
+            if not os.path.isabs(text):
+                raise ValueError(f"the row holds a relative path ({text}) and no bytes")
+            return Path(text)
+        path = Path(os.path.normpath(self._folder / text))
+        if (self._confined or not os.path.isabs(text)) and not path.is_relative_to(self._folder):
+            raise ValueError(f"the path {text} leads out of the folder of the table")
+        return path
+
+    def check_some(self, owner: str) -> None:
+        reason = ""
+        for index in np.unique(np.linspace(0, len(self.texts) - 1, _PATHS_TRIED).astype(int)).tolist():
+            try:
+                path = self.path(index)
+            except ValueError as error:
+                reason = reason or str(error)
+                continue
+            if path.is_file():
+                return
+            reason = reason or f"nothing is at {path}"
+        raise DatasetError(
+            f"{owner}: no path in {self._column!r} leads to an image: {reason}; paths are absolute, or relative to the "
+            "folder of the table"
+        )
+
+    def stamp(self) -> str:
+        """Return a digest of all paths with the files' sizes and times of change: the table does not tell of those."""
+        digest = hashlib.sha256()
+        for index, text in enumerate(self.texts):
+            try:
+                status = self.path(index).stat()
+                line = f"{text}\0{status.st_size}\0{status.st_mtime_ns}\n"
+            except (OSError, ValueError):
+                line = f"{text}\0absent\n"
+            digest.update(line.encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from typing import Any
 from fedstats_app.backbones.backbone_options import backbone_name, network_arguments
 from fedstats_app.backbones.engine import NODE_ENGINES
 from fedstats_app.data.data_options import CacheOptions, DataOptions
-from fedstats_app.data.feature_cache_files import default_cache_root
-from fedstats_app.data.folder_layout import FOLDER_LEVELS
+from fedstats_app.data.feature_cache import default_cache_root
+from fedstats_app.data.layout import FOLDER_LEVELS
 from fedstats_app.methods import RECORDS
 from fedstats_app.settings.option import Check, ConfigError, number, one_of, some_of, text, whole
 from fedstats_app.training.limits import MAX_CLIENT_NAME, RequestLimits

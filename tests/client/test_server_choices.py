@@ -13,7 +13,7 @@ from flwr.app import Context, Message, RecordDict
 from safetensors.torch import save_file
 
 from fedstats_app import client_app
-from fedstats_app.data.feature_cache_files import default_cache_root
+from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.choices import REFUSED
 from fedstats_app.settings.node_config import NodeConfig

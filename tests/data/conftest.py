@@ -11,27 +11,21 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from fedstats_app.data import Dataset
+from fedstats_app.data.dataset import Dataset, SampleSource
 
 # Read when flwr-datasets is first imported: tests do not report to anybody.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 
-class PlainSource:
-    """Images of one grey value, the sample's index."""
-
-    def open(self, index: int) -> Image.Image:
-        return Image.new("L", (2, 2), index % 256)
-
-    def name(self, index: int) -> str:
-        return f"plain/{index}"
+# Images of one grey value, the sample's index.
+PLAIN = SampleSource(lambda index: Image.new("L", (2, 2), index % 256), lambda index: f"plain/{index}")
 
 
 def make_dataset(labels: np.ndarray, num_classes: int | None = None, **columns: np.ndarray) -> Dataset:
     """Build a data set in memory from labels (and columns)."""
     count = num_classes if num_classes is not None else int(np.max(labels, initial=0)) + 1
     names = tuple(f"class {c}" for c in range(count))
-    return Dataset("plain (train)", names, np.asarray(labels, dtype=np.int64), "0" * 64, PlainSource(), columns=columns)
+    return Dataset("plain (train)", names, np.asarray(labels, dtype=np.int64), "0" * 64, PLAIN, columns=columns)
 
 
 def write_png(path: Path, colour: tuple[int, int, int] = (10, 20, 30)) -> Path:

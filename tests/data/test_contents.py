@@ -14,27 +14,15 @@ from PIL import Image
 
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.contents import draw_cells, sample_digest, sample_identities
+from fedstats_app.data.dataset import SampleSource
 from tests.data.conftest import write_png
 from tests.data.test_folder_layout import both
 from tests.support.simulation import site_folder
 
 
-class Memory:
-    """Samples in memory."""
-
-    def __init__(self, *samples: Image.Image | str) -> None:
-        self._samples = samples
-
-    def open(self, index: int) -> Image.Image | str:
-        sample = self._samples[index]
-        return sample if isinstance(sample, str) else sample.copy()
-
-    def name(self, index: int) -> str:
-        return str(index)
-
-
 def digests(*samples: Image.Image | str) -> list[bytes | None]:
-    dataset = Dataset("memory", ("one",), np.zeros(len(samples), np.int64), "", Memory(*samples))
+    source = SampleSource(lambda index: samples[index], str)
+    dataset = Dataset("memory", ("one",), np.zeros(len(samples), np.int64), "", source)
     return [sample_digest(dataset, index) for index in range(len(samples))]
 
 

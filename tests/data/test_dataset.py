@@ -6,19 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedstats_app.data import Dataset, DatasetError, UnreadableSampleError
-from tests.data.conftest import make_dataset
-
-
-class BytesSource:
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-
-    def open(self, index: int) -> Image.Image:
-        return Image.open(io.BytesIO(self.content))
-
-    def name(self, index: int) -> str:
-        return f"bytes/{index}"
+from fedstats_app.data.dataset import Dataset, DatasetError, SampleSource, UnreadableSampleError
+from tests.data.conftest import PLAIN, make_dataset
 
 
 def noise_png() -> bytes:
@@ -29,7 +18,8 @@ def noise_png() -> bytes:
 
 
 def one_sample(content: bytes) -> Dataset:
-    return Dataset("one", ("a",), np.zeros(1, dtype=np.int64), "0" * 64, BytesSource(content))
+    source = SampleSource(lambda index: Image.open(io.BytesIO(content)), lambda index: f"bytes/{index}")
+    return Dataset("one", ("a",), np.zeros(1, dtype=np.int64), "0" * 64, source)
 
 
 def test_sample_is_rgb_and_named() -> None:
@@ -82,18 +72,18 @@ def test_unlabelled_samples_are_counted_and_named() -> None:
 @pytest.mark.parametrize("labels", [np.zeros((2, 1), dtype=np.int64), np.array([0.0, 1.0])])
 def test_labels_of_another_kind_are_refused(labels: np.ndarray) -> None:
     with pytest.raises(DatasetError, match="one integer per sample"):
-        Dataset("one", ("a", "b"), labels, "0" * 64, BytesSource(b""))
+        Dataset("one", ("a", "b"), labels, "0" * 64, PLAIN)
 
 
 @pytest.mark.parametrize("class_names", [(), ("a", "a")])
 def test_class_names_must_be_distinct(class_names: tuple[str, ...]) -> None:
     with pytest.raises(DatasetError, match="distinct"):
-        Dataset("one", class_names, np.zeros(0, dtype=np.int64), "0" * 64, BytesSource(b""))
+        Dataset("one", class_names, np.zeros(0, dtype=np.int64), "0" * 64, PLAIN)
 
 
 def test_labels_are_an_own_read_only_copy() -> None:
     labels = np.zeros(1, dtype=np.int64)
-    dataset = Dataset("one", ("a", "b"), labels, "0" * 64, BytesSource(b""))
+    dataset = Dataset("one", ("a", "b"), labels, "0" * 64, PLAIN)
     labels[0] = 1
     assert dataset.labels[0] == 0
     with pytest.raises(ValueError, match="read-only"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedstats_app.data import Dataset, DatasetError, load_dataset
 from fedstats_app.data.clients import partitions, training_set
-from fedstats_app.data.splits import split_of
+from fedstats_app.data.layout import split_of
 from fedstats_app.settings.app_config import AppConfig
 from tests.data.conftest import write_png
 

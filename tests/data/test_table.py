@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
-from fedstats_app.data import hub as hub_module
+from fedstats_app.data import files as hub_module
 from tests.data.conftest import write_table
 
 pytestmark = pytest.mark.usefixtures("own_cache")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedstats_app.data.builtin import read_sheet
 from research import make_sample
 
 
@@ -29,10 +30,11 @@ def test_sheets_hold_the_images_that_they_say(idx_folder: Path) -> None:
     images = make_sample.read_idx(idx_folder / "train-images-idx3-ubyte.gz")
     labels = make_sample.read_idx(idx_folder / "train-labels-idx1-ubyte.gz")
     sheets = make_sample.make_sheets(idx_folder, "train", per_class=10, images_per_sheet=12)
-    assert [len(sheet.images) for sheet in sheets] == [12, 12, 6]
-    for sheet in sheets:
-        np.testing.assert_array_equal(sheet.images, images[sheet.origin_indices])
-        np.testing.assert_array_equal(sheet.labels, labels[sheet.origin_indices])
+    read = [read_sheet(sheet.encode()) for sheet in sheets]
+    assert [len(tiles) for tiles, _, _ in read] == [12, 12, 6]
+    for tiles, of_tiles, origins in read:
+        np.testing.assert_array_equal(tiles, images[origins])
+        np.testing.assert_array_equal(of_tiles, labels[origins])
 
 
 def test_draw_is_balanced_shuffled_and_without_repeats() -> None:

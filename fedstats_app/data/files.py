@@ -1,17 +1,18 @@
-"""Data sets of the library `datasets`: from the Hugging Face hub, or saved by `save_to_disk`."""
+"""Tables in files: parquet and CSV, saved by `save_to_disk` of the library `datasets`, or of the Hugging Face hub."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedstats_app.data.columns import Reading
 from fedstats_app.data.dataset import Dataset, DatasetError
-from fedstats_app.data.folder_layout import visible_folders
+from fedstats_app.data.layout import choose_splits, split_of, visible_folders
 from fedstats_app.data.paths import existing_path
-from fedstats_app.data.splits import choose_splits
-from fedstats_app.data.table import ColumnChoice, files_fingerprint, quiet_progress, table_dataset
+from fedstats_app.data.table import Suffix, quiet_progress, read_files, table_dataset
 
 if TYPE_CHECKING:
     import datasets
@@ -21,6 +22,7 @@ _SPLITS = "dataset_dict.json"
 _PARTITION = re.compile(r"partition_([0-9]+)")
 PARTITION_COLUMN = "partition"
 
+_EDGE_BYTES = 1 << 20
 _HUB_TIMEOUT_SECONDS = 20.0
 _OFFLINE_HELP = (
     "If it was downloaded on this machine before, set HF_HUB_OFFLINE=1 in the environment; else download it where the "
@@ -28,12 +30,79 @@ _OFFLINE_HELP = (
 )
 
 
+def load_files(suffix: Suffix, path: str, split: str, reading: Reading) -> Dataset | None:
+    """Load parquet or CSV files of images or texts.
+
+    A folder, in it or in its sub-folder ``data`` the files ``train-*.parquet`` (or ``train.parquet``) and, for the test
+    split if there is one, ``test-*.parquet``, in the spellings of `choose_splits`; or a single file, all of it training
+    data. Likewise for CSV. Images may also be files that a column names, by paths relative to the table's folder.
+
+    Parameters
+    ----------
+    suffix : {"parquet", "csv"}
+        Of the files.
+    path : str
+        Absolute, or starting with ``~``.
+    split : {"train", "test"}
+        Which part.
+    reading : Reading
+        The user's columns.
+
+    Returns
+    -------
+    Dataset or None
+        None if the test split is asked for and there is none.
+
+    Raises
+    ------
+    DatasetError
+        If the path is relative or missing, if it has no such files or they cannot be read, or for what `choose_column`
+        and `read_labels` refuse.
+    """
+    spec = f"{suffix}:{path}"
+    files, notes = _table_files(existing_path(path, owner=spec), suffix, spec)
+    if not files[split]:
+        return None
+    tables = {part: read_files(suffix, files[part], spec) for part in dict.fromkeys(("train", split))}
+    fingerprint = _fingerprint(suffix, split, files[split])
+    return table_dataset(spec, split, tables, reading, fingerprint, notes=notes, folder=files[split][0].parent)
+
+
+def _table_files(path: Path, suffix: Suffix, spec: str) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
+    """Return the files of the training and of the test split, and how they were chosen where that is worth a note."""
+    if path.is_file():
+        return {"train": [path], "test": []}, ()
+    for folder in (path, path / "data"):
+        files = sorted(folder.glob(f"[!.]*.{suffix}"))
+        kinds = [file.stem.split("-")[0] for file in files]  # train-00000-of-00002
+        chosen = choose_splits(set(kinds))
+        if chosen.train is not None:
+            of = {name: [file for file, kind in zip(files, kinds, strict=True) if kind == name] for name in set(kinds)}
+            return {"train": of[chosen.train], "test": of.get(chosen.test or "", [])}, chosen.notes
+        if len(files) == 1 and split_of(files[0].stem)[0] in (None, "train"):
+            return {"train": files, "test": []}, (f"all data are those of {files[0].name}",)
+    raise DatasetError(f"{spec}: no train-*.{suffix} in {path} or {path / 'data'}; a single file may also be given")
+
+
+def _fingerprint(kind: str, split: str, files: Sequence[Path]) -> str:
+    """Hash names, sizes and the first and last MiB of files (a parquet file ends with its table of contents)."""
+    digest = hashlib.sha256(f"{kind} {split}\n".encode())
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name}\0{size}\n".encode())
+        with file.open("rb") as stream:
+            digest.update(stream.read(_EDGE_BYTES))
+            stream.seek(max(0, size - _EDGE_BYTES))
+            digest.update(stream.read(_EDGE_BYTES))
+    return digest.hexdigest()
+
+
 def is_arrow(folder: Path) -> bool:
     """Return whether a folder is one that `datasets.save_to_disk` or `flwr-datasets create` has made."""
     return is_table_folder(folder) or (folder / _SPLITS).is_file() or bool(_partitions(folder))
 
 
-def load_arrow(path: str, split: str, columns: ColumnChoice) -> Dataset | None:
+def load_arrow(path: str, split: str, reading: Reading) -> Dataset | None:
     """Load what `datasets.save_to_disk` has saved, or the partitions that `flwr-datasets create` makes.
 
     A `Dataset` is training data; of a `DatasetDict` the splits are chosen by their names (`choose_splits`), a single
@@ -46,8 +115,8 @@ def load_arrow(path: str, split: str, columns: ColumnChoice) -> Dataset | None:
         The folder, absolute or starting with ``~``.
     split : {"train", "test"}
         Which part.
-    columns : ColumnChoice
-        The user's.
+    reading : Reading
+        The user's columns.
 
     Returns
     -------
@@ -72,8 +141,8 @@ def load_arrow(path: str, split: str, columns: ColumnChoice) -> Dataset | None:
         return None
     # All files of the folder, whichever split they belong to: few, and each is known by its size and its ends.
     files = sorted(file for file in root.rglob("*") if file.suffix in (".arrow", ".json"))
-    fingerprint = files_fingerprint("arrow", split, files)
-    return table_dataset(spec, split, tables, columns, fingerprint, notes=notes, folder=root)
+    fingerprint = _fingerprint("arrow", split, files)
+    return table_dataset(spec, split, tables, reading, fingerprint, notes=notes, folder=root)
 
 
 def is_table_folder(folder: Path) -> bool:
@@ -115,7 +184,7 @@ def _load(root: Path, spec: str) -> tuple[dict[str, datasets.Dataset], tuple[str
     return {part: saved[name] for part, name in parts.items() if name is not None}, chosen.notes
 
 
-def load_hub(name: str, split: str, columns: ColumnChoice) -> Dataset | None:
+def load_hub(name: str, split: str, reading: Reading) -> Dataset | None:
     """Load a data set of images or texts from the Hugging Face hub through flwr-datasets, in the hub's order.
 
     The splits are those called ``train`` and ``test`` on the hub, or those of `choose_splits`. With
@@ -129,8 +198,8 @@ def load_hub(name: str, split: str, columns: ColumnChoice) -> Dataset | None:
         The data set's name on the hub, such as ``uoft-cs/cifar10``.
     split : {"train", "test"}
         Which part.
-    columns : ColumnChoice
-        The user's.
+    reading : Reading
+        The user's columns.
 
     Returns
     -------
@@ -161,7 +230,7 @@ def load_hub(name: str, split: str, columns: ColumnChoice) -> Dataset | None:
         raise DatasetError(f"{spec}: cannot be loaded ({type(error).__name__}: {error})") from error
     # The fingerprint that the library itself names its cache files by: it changes with the revision on the hub.
     fingerprint = hashlib.sha256(f"hub {name} {split} {tables[split]._fingerprint}".encode()).hexdigest()
-    return table_dataset(spec, split, tables, columns, fingerprint, notes=chosen.notes)
+    return table_dataset(spec, split, tables, reading, fingerprint, notes=chosen.notes)
 
 
 def _ask_hub(name: str, spec: str) -> None:
