@@ -7,20 +7,28 @@ Four bytes a number; headers, counts (but FedCGS's) and, for one round, downlink
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from typing import Literal
 
-from fedstats_app.methods import RECORDS
-from fedstats_app.report.communication import BYTES_PER_NUMBER, Sizes, mezo_bytes, training_bytes, uplink_formula
+from fedstats_app.methods import RECORDS, Uplink
+from fedstats_app.report.training_record import BYTES_PER_NUMBER, mezo_bytes, training_bytes
 
 
 @dataclass(frozen=True)
-class TableSizes(Sizes):
-    """What the formulas of the papers' tables take besides.
+class TableSizes:
+    """What the formulas of the papers' tables take; a formula ignores what it does not need.
 
     Attributes
     ----------
+    rows : int
+        M, the number of (client, class) pairs with samples, or of means where a client sends several per class.
+    clients : int
+        K, clients of the run; of one round where there are several.
+    classes : int
+        C, all classes, present or not.
+    feature_dim : int
+        d, the length of what the statistics are taken of (after a feature map, if there is one).
     components : int
         Gaussians of a mixture with diagonal covariances.
     rounds : int
@@ -31,13 +39,33 @@ class TableSizes(Sizes):
         Of all adapters together.
     directions : int
         P, of FedMeZO in a round.
+
+    Raises
+    ------
+    ValueError
+        If one is negative.
     """
 
+    rows: int = 0
+    clients: int = 0
+    classes: int = 0
+    feature_dim: int = 0
     components: int = 1
     rounds: int = 1
     parameters: int = 0
     adapter_parameters: int = 0
     directions: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse negative sizes."""
+        for name, size in asdict(self).items():
+            if size < 0:
+                raise ValueError(f"{name} must be at least 0, got {size}")
+
+
+def uplink_formula(formula: Uplink) -> Callable[[TableSizes], int]:
+    """Return the bytes that all clients send by a method's formula of numbers."""
+    return lambda one: BYTES_PER_NUMBER * formula(one.rows, one.clients, one.classes, one.feature_dim)
 
 
 def _slora_bytes(one: TableSizes) -> int:

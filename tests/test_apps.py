@@ -24,8 +24,8 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS
 from fedstats_app.report.advice import advise
-from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.head_file import read_head
+from fedstats_app.report.method_result import CurvePoint
 from fedstats_app.server import closed_form
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
@@ -118,8 +118,7 @@ def test_the_folder_has_what_a_method_scores_at_other_ranks(tmp_path: Path, monk
     monkeypatch.setattr(closed_form, "curve_points", lambda *_, **__: curves["fedroot"])
     folder = simulate(tmp_path, method="fedroot,fed3r")
     found = {
-        name: [CurvePoint.from_json(one) for one in curve]
-        for name, curve in read_json(folder, "results.json")["curve"].items()
+        name: [CurvePoint(**one) for one in curve] for name, curve in read_json(folder, "results.json")["curve"].items()
     }
     assert found == curves
     assert "| 1 | 9.00 KB | 50.00 % |" in (folder / "heads" / "README.md").read_text()

@@ -13,8 +13,8 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name, method_order
 from fedstats_app.report import view
 from fedstats_app.report.page import render
-from fedstats_app.report.plots.accuracy import CostPoint, accuracy_figure
-from fedstats_app.report.plots.style import plot_style, png_bytes
+from fedstats_app.report.plots.first_stage import CostPoint, accuracy_figure
+from fedstats_app.report.plots.style import png_bytes
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.text_columns import counted, interval_text, percent, size
 from fedstats_app.storage.files import write_atomically
@@ -190,9 +190,8 @@ def _figure(runs: Sequence[RunRecord], letters: Sequence[str]) -> str:
     if len(found) < 2:
         return ""
     points, colours = zip(*found, strict=True)
-    with plot_style():
-        figure = accuracy_figure(points, counted(len(runs), "run"), colours=colours)
-        return base64.b64encode(png_bytes(figure)).decode()
+    figure = accuracy_figure(points, counted(len(runs), "run"), colours=colours)
+    return base64.b64encode(png_bytes(figure)).decode()
 
 
 def _table(runs: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
 from typing import Any
 
@@ -51,43 +51,44 @@ def wilson_interval(correct: int, total: int, confidence: float = 0.95) -> tuple
     return (0.0 if correct == 0 else centre - half), (1.0 if correct == total else centre + half)
 
 
+def client_spread(by_client: Mapping[int, float]) -> dict[str, Any] | None:
+    """Sum up the accuracies of one head on what each client kept for evaluation; None without any.
+
+    Returns
+    -------
+    dict or None
+        `mean`, `minimum` and `maximum` over clients, 0 to 1, every client counting once; `std`, with n - 1, None with
+        one client; `by_client`, from the client as a string to its accuracy.
+    """
+    if not by_client:
+        return None
+    values = {str(client): by_client[client] for client in sorted(by_client)}
+    return {
+        "mean": statistics.fmean(values.values()),
+        "minimum": min(values.values()),
+        "maximum": max(values.values()),
+        "std": statistics.stdev(values.values()) if len(values) > 1 else None,
+        "by_client": values,
+    }
+
+
 @dataclass(frozen=True)
-class ClientAccuracy:
-    """The accuracies of one head on what each client kept for evaluation, every client counting once.
+class CurvePoint:
+    """One method at one setting of how much clients send: an entry under `curve` in results.json.
 
     Attributes
     ----------
-    mean, minimum, maximum : float
-        Over clients, 0 to 1. The mean weighs a client with few samples as much as one with many.
-    std : float or None
-        Standard deviation over clients, with n - 1; None with one client.
-    by_client : dict
-        From client to its accuracy.
+    rank : str
+        The setting in words, such as `sqrt(n)`.
+    wire_bytes : int
+        Bytes from all clients as sent.
+    accuracy : float
+        Share of test samples classified correctly, 0 to 1.
     """
 
-    mean: float
-    minimum: float
-    maximum: float
-    std: float | None
-    by_client: dict[int, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, by_client: Mapping[int, float]) -> ClientAccuracy | None:
-        """Return what is to be said of these accuracies; None without any."""
-        if not by_client:
-            return None
-        values = [by_client[client] for client in sorted(by_client)]
-        std = statistics.stdev(values) if len(values) > 1 else None
-        return cls(statistics.fmean(values), min(values), max(values), std, dict(sorted(by_client.items())))
-
-    def to_json(self) -> dict[str, object]:
-        """Give the entry for results.json, where clients are strings."""
-        return {**asdict(self), "by_client": {str(client): value for client, value in self.by_client.items()}}
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> ClientAccuracy:
-        """Read what :meth:`to_json` gave."""
-        return cls(**{**entry, "by_client": {int(client): value for client, value in entry["by_client"].items()}})
+    rank: str
+    wire_bytes: int
+    accuracy: float
 
 
 MOST_CONFUSED = 20  # pairs of classes that a result names
@@ -112,7 +113,7 @@ class MethodResult:
     num_clients : int
         K, clients whose statistics were merged.
     uplink_bytes : int
-        Bytes from all clients by the papers' formulas (`fedstats_app.report.uplink_bytes`).
+        Bytes from all clients by the papers' formulas .
     wire_bytes : int
         Bytes from all clients as sent.
     solve_seconds : float
@@ -145,8 +146,8 @@ class MethodResult:
     most_confused : list of tuple of int
         (true class, predicted class, test samples) of the pairs confused most often, at most
         :data:`MOST_CONFUSED`.
-    client_accuracy : ClientAccuracy or None
-        How the accuracy differs between clients; None where the server evaluated.
+    client_accuracy : dict or None
+        How the accuracy differs between clients (:func:`client_spread`); None if the server evaluated.
     probe_step : float or None
         From which the learning rate of a probe follows (:func:`fedstats_app.training.start.probe_step`), of the
         features that the head takes.
@@ -176,34 +177,12 @@ class MethodResult:
     per_class_f1: list[float | None] = field(default_factory=list)
     per_class_auroc: list[float | None] = field(default_factory=list)
     most_confused: list[tuple[int, int, int]] = field(default_factory=list)
-    client_accuracy: ClientAccuracy | None = None
+    client_accuracy: dict[str, Any] | None = None
     probe_step: float | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        for name in ("accuracy", "macro_accuracy", "macro_f1", "macro_auroc"):
-            share = getattr(self, name)
-            if share is not None and not 0.0 <= share <= 1.0:
-                raise ValueError(f"{self.method}: {name} must be between 0 and 1 or None, got {share}")
-        for name in ("num_examples", "num_clients", "uplink_bytes", "wire_bytes", "solve_seconds"):
-            amount = getattr(self, name)
-            if not amount >= 0:
-                raise ValueError(f"{self.method}: {name} must be at least 0, got {amount}")
-
     def to_json(self) -> dict[str, object]:
-        """Give the entry for results.json, without the method's name, which is its key there.
-
-        Returns
-        -------
-        dict
-            Field name to value, in the order of the fields.
-        """
-        entry = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "method"}
-        return {
-            **entry,
-            "calibration": None if self.calibration is None else asdict(self.calibration),
-            "client_accuracy": None if self.client_accuracy is None else self.client_accuracy.to_json(),
-        }
+        """Give the entry for results.json, without the method's name, which is its key there."""
+        return {name: value for name, value in asdict(self).items() if name != "method"}
 
 
 # What of it stands beside the accuracy, which a training has of every round.

@@ -14,7 +14,7 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import FILE_KEY, PATH_KEYS, Normalisation, head_to_bytes, tuned_metadata
-from fedstats_app.report.rounds import RoundRecord, RoundsFile, read_rounds
+from fedstats_app.report.training_record import RoundRecord, read_rounds
 from fedstats_app.storage.files import append_line, tensors_to_bytes, to_json, write_atomically
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 
@@ -126,7 +126,8 @@ class RunFolder:
         self.path = path
         self.run_id = run_id
         self.started = started
-        self._rounds = RoundsFile(path / "rounds.jsonl")
+        self._rounds = path / "rounds.jsonl"
+        self._last: dict[tuple[str, str], int] = {}  # by training, its last round that this process wrote
         # A hook for trackers; it sees every round of training when it is written down.
         self.on_round: Callable[[RoundRecord], None] | None = None
 
@@ -270,14 +271,24 @@ class RunFolder:
         write_atomically(self.path / "clients.jsonl", lines.encode())
 
     def append_round(self, record: RoundRecord) -> None:
-        """Add one round's line to rounds.jsonl, in place of what a run that was killed left of it and of later ones."""
-        self._rounds.append(record)
+        """Add one round's line to rounds.jsonl.
+
+        Rounds of the same training from this one on, which a run that was killed after its last checkpoint left there,
+        are removed before; so is the same round, if there is more to say of it.
+        """
+        training = (record.stage, record.start)
+        if self._last.get(training, record.round) >= record.round:
+            before = self.read_rounds()
+            kept = [one for one in before if (one.stage, one.start) != training or one.round < record.round]
+            write_atomically(self._rounds, "".join(one.line() + "\n" for one in kept).encode())
+        self._last[training] = record.round
+        append_line(self._rounds, record.line())
         if self.on_round is not None:
             self.on_round(record)
 
     def read_rounds(self) -> list[RoundRecord]:
-        """Read rounds.jsonl, as `fedstats_app.report.rounds.read_rounds` does."""
-        return read_rounds(self._rounds.path)
+        """Read rounds.jsonl, as `fedstats_app.report.training_record.read_rounds` does."""
+        return read_rounds(self._rounds)
 
     def save_head(
         self,

@@ -14,8 +14,7 @@ from fedstats_app.report.disclosure import DISCLOSURE_FILE
 from fedstats_app.report.examples_file import Example, read_examples
 from fedstats_app.report.head_file import SUFFIX, read_head
 from fedstats_app.report.method_result import head_to_take
-from fedstats_app.report.rounds import read_rounds
-from fedstats_app.report.training_record import TrainingResult
+from fedstats_app.report.training_record import TrainingResult, read_rounds
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
 
 

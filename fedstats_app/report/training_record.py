@@ -1,4 +1,4 @@
-"""What a whole training did: its result, whether that declined, and its curve, a mean over seeds."""
+"""What a training did: a line of rounds.jsonl per round, the result of all, its costs by formula, means over seeds."""
 
 from __future__ import annotations
 
@@ -6,13 +6,177 @@ import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Self
 
 from fedstats_app.heads import Calibration
-from fedstats_app.report.method_result import QUALITY, ClientAccuracy
-from fedstats_app.report.rounds import RoundRecord
+from fedstats_app.report.method_result import QUALITY
+from fedstats_app.storage.json_digest import read_json_lines, to_json_with_digest
 
 RANDOM_START = "random"
+BYTES_PER_NUMBER = 4
+_DIRECTIONS = 2
+
+
+def forward_passes(per_sample: int, *, num_examples: int, num_rounds: int = 1, repeats: int = 1) -> int:
+    """Count the forward passes of a stage by the thesis's formula; the head, which is one layer, counts as nothing.
+
+    Parameters
+    ----------
+    per_sample : int
+        Of one sample in one repeat: 1 for the closed form and for a probe, whose features the thesis does not keep,
+        3 where training goes through the backbone, 2 without gradients.
+    num_examples : int
+        N, the samples of the clients of one round; of all clients for the closed form.
+    num_rounds : int
+        R, aggregations.
+    repeats : int
+        E, a client's passes over its data in a round; directions without gradients.
+    """
+    return per_sample * num_examples * num_rounds * repeats
+
+
+def training_bytes(num_rounds: int, clients_per_round: int, num_parameters: int) -> int:
+    """Count the bytes of training, down and up, of all clients and rounds together.
+
+    Every client of a round gets and sends every trained parameter (C d for a head without bias), four bytes each;
+    headers are left out.
+    """
+    return _DIRECTIONS * BYTES_PER_NUMBER * num_rounds * clients_per_round * num_parameters
+
+
+def mezo_bytes(num_rounds: int, clients_per_round: int, num_directions: int) -> int:
+    """Count the bytes of FedMeZO by the thesis: R (K + 2 K P), one byte for the seed and for every scalar each way.
+
+    No implementation has one-byte scalars; what was sent is in the rounds. Source: Bernier's thesis, equation 6, whose
+    table 4.1 is this with P = 1.
+    """
+    return num_rounds * clients_per_round * (1 + _DIRECTIONS * num_directions)
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round of one training: one line of rounds.jsonl.
+
+    A round is one aggregation. Bytes and forward passes are those of this round alone, of all its clients together.
+
+    Attributes
+    ----------
+    stage : str
+        What is trained: `probe` (the head), `full`, `features` (the backbone under a fixed head), ...
+    start : str
+        What the training started from: a method such as `fedcof`, or `random`.
+    round : int
+        Absolute, also after the run was resumed; 0 is the start, before any training.
+    accuracy : float or None
+        Share of test samples classified correctly, 0 to 1; None where nothing was evaluated.
+    loss : float or None
+        Mean cross-entropy on the test samples (natural logarithm).
+    train_loss : float or None
+        Mean over the samples of the clients' own losses in their last local epoch.
+    num_clients : int
+        Clients whose updates were averaged.
+    num_failed : int
+        Clients that were asked and whose updates were not.
+    bytes_up, bytes_down : int
+        From and to the clients.
+    forward_passes : int
+        Passes of one sample through the backbone; the backward pass counts as two.
+    seconds : float
+        Wall-clock time.
+    bytes_catch_up : int
+        To clients besides, for what they have missed or to begin with (FedMeZO).
+    held_out_accuracy : float or None
+        On what clients hold out, where that chooses the round whose model is kept.
+    """
+
+    stage: str
+    start: str
+    round: int
+    accuracy: float | None = None
+    loss: float | None = None
+    train_loss: float | None = None
+    num_clients: int = 0
+    num_failed: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    forward_passes: int = 0
+    seconds: float = 0.0
+    bytes_catch_up: int = 0
+    held_out_accuracy: float | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """All bytes of the round."""
+        return self.bytes_up + self.bytes_down + self.bytes_catch_up
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        if self.accuracy is not None and not 0.0 <= self.accuracy <= 1.0:
+            raise ValueError(f"{self._who()}: accuracy must be between 0 and 1 or None, got {self.accuracy}")
+        counted = ("round", "num_clients", "num_failed", "bytes_up", "bytes_down", "bytes_catch_up", "forward_passes")
+        for name in (*counted, "seconds"):
+            amount = getattr(self, name)
+            if not amount >= 0:
+                raise ValueError(f"{self._who()}: {name} must be at least 0, got {amount}")
+
+    def line(self) -> str:
+        """Give the line for rounds.jsonl, without its end."""
+        return to_json_with_digest(asdict(self), indent=None)
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> Self:
+        """Read the entries of a line of rounds.jsonl.
+
+        Parameters
+        ----------
+        line : mapping
+            A loss may be the string `"inf"`, which JSON has instead of an infinite number.
+
+        Raises
+        ------
+        ValueError
+            If a field is missing or unknown, or a value is outside its range.
+        """
+        expected = [item.name for item in fields(cls)]
+        if set(line) != set(expected):
+            raise ValueError(f"a round must have {', '.join(expected)}, got {', '.join(sorted(line))}")
+        losses = {name: None if line[name] is None else float(line[name]) for name in ("loss", "train_loss")}
+        return cls(**{**line, **losses})
+
+    def _who(self) -> str:
+        return f"{self.start}-{self.stage}, round {self.round}"
+
+
+def read_rounds(path: Path) -> list[RoundRecord]:
+    """Read a rounds.jsonl.
+
+    A run that was killed between two checkpoints repeats rounds when it is resumed: the later line of a round counts.
+    What a crash left of a last line is left out, and said so in the log.
+
+    Parameters
+    ----------
+    path : Path
+        The file; where there is none there are no rounds.
+
+    Returns
+    -------
+    list of RoundRecord
+        By training, in the order in which they began, and by round.
+
+    Raises
+    ------
+    ValueError
+        If a line other than a cut last one is damaged or no round; the message says which.
+    """
+    found: dict[tuple[str, str], dict[int, RoundRecord]] = {}
+    for number, line in enumerate(read_json_lines(path) if path.is_file() else (), start=1):
+        try:
+            record = RoundRecord.from_json(line)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}, line {number}: not a round: {error}") from error
+        found.setdefault((record.stage, record.start), {})[record.round] = record
+    return [training[number] for training in found.values() for number in sorted(training)]
 
 
 @dataclass(frozen=True)
@@ -35,17 +199,17 @@ class TrainingResult:
     start_forward_passes : int
         Forward passes that the start itself took.
     formula_bytes : int
-        Bytes of the training, up and down, by the papers' formula (`fedstats_app.report.training_bytes`).
+        Bytes of the training, up and down, by the papers' formula (:func:`training_bytes`).
     thesis_forward_passes : int
-        Forward passes of the training by the thesis's formula (`fedstats_app.report.forward_passes`).
+        Forward passes of the training by the thesis's formula (:func:`forward_passes`).
     notes : sequence of str
         Anything a reader should know.
     display_name : str
-        The stage in a heading; "" in runs of versions that did not write it down.
+        The stage in a heading.
     sent : str
-        What every client sent, in words that follow "clients sent"; "" in runs of such versions.
+        What every client sent, in words that follow "clients sent".
     learning_rate : float or None
-        Of the clients' SGD; None where there is none, and in runs of such versions.
+        Of the clients' SGD; None if there is none.
     start_temperature : float
         By which the start's logits were divided before the first round.
     quality : mapping
@@ -53,8 +217,8 @@ class TrainingResult:
         than its accuracy.
     calibration : Calibration or None
         Of that head, on the samples that scored it.
-    client_accuracy : ClientAccuracy or None
-        How that head's accuracy differs between clients, where they told of its classes.
+    client_accuracy : dict or None
+        How that head's accuracy differs between clients, if they evaluated it by class.
     kept_round : int or None
         The round whose model was kept, if another than the last.
     """
@@ -75,29 +239,13 @@ class TrainingResult:
     start_temperature: float = 1.0
     quality: Mapping[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
-    client_accuracy: ClientAccuracy | None = None
+    client_accuracy: dict[str, Any] | None = None
     kept_round: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse rounds that are not one training's, in order, and negative costs."""
+        """Refuse a training without rounds."""
         if not self.rounds:
             raise ValueError(f"{self.name}: a training must have at least one round, or the start as round 0, got none")
-        strangers = {(one.stage, one.start) for one in self.rounds} - {(self.stage, self.start)}
-        if strangers:
-            raise ValueError(
-                f"{self.name}: every round must be of stage {self.stage!r} from {self.start!r}, got {strangers}"
-            )
-        numbers = [one.round for one in self.rounds]
-        if any(second <= first for first, second in itertools.pairwise(numbers)):
-            raise ValueError(f"{self.name}: rounds must be in ascending order, each once, got {numbers}")
-        for name in ("start_bytes", "start_forward_passes", "formula_bytes", "thesis_forward_passes"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{self.name}: {name} must be at least 0, got {getattr(self, name)}")
-
-    @property
-    def from_random_head(self) -> bool:
-        """Whether it is what the others of its stage are compared with."""
-        return self.start == RANDOM_START
 
     @property
     def start_accuracy(self) -> float | None:
@@ -184,7 +332,6 @@ class TrainingResult:
             "seconds": self.seconds,
             **kept,
             "calibration": None if self.calibration is None else asdict(self.calibration),
-            "client_accuracy": None if self.client_accuracy is None else self.client_accuracy.to_json(),
         }
 
     @classmethod
@@ -205,21 +352,15 @@ class TrainingResult:
         ValueError
             If the entry lacks a field or there is no round.
         """
-        taken = [item.name for item in fields(cls) if item.name not in ("name", "rounds")]
+        own = [one for one in rounds if (one.stage, one.start) == (entry.get("stage"), entry.get("start"))]
+        fitted = entry.get("calibration")
         measured = {key: value for key, value in entry.items() if key in QUALITY}
-        fitted, by_client = entry.get("calibration"), entry.get("client_accuracy")
-        entry = {
-            **{"display_name": "", "sent": "", "learning_rate": None, "start_temperature": 1.0, "kept_round": None},
-            **entry,
-            "quality": measured,
-            "calibration": fitted and Calibration(**fitted),
-            "client_accuracy": by_client and ClientAccuracy.from_json(by_client),
-        }
-        missing = [key for key in taken if key not in entry]
+        derived = {"quality": measured, "calibration": fitted and Calibration(**fitted), "name": name, "rounds": own}
+        entry = {**entry, **derived}
+        missing = [item.name for item in fields(cls) if item.name not in entry]
         if missing:
             raise ValueError(f"training {name!r} must have {', '.join(missing)}, got only {', '.join(sorted(entry))}")
-        own = [one for one in rounds if (one.stage, one.start) == (entry["stage"], entry["start"])]
-        return cls(name, rounds=own, **{key: entry[key] for key in taken})
+        return cls(**{item.name: entry[item.name] for item in fields(cls)})
 
     def _index_of(self, accuracy: float) -> int | None:
         reached = (one.accuracy is not None and one.accuracy >= accuracy for one in self.rounds)
@@ -228,7 +369,7 @@ class TrainingResult:
 
 def random_head_training(stage: str, results: Iterable[TrainingResult]) -> TrainingResult | None:
     """Return the training that the others of a stage are compared with, None where no random head was trained."""
-    return next((one for one in results if one.from_random_head and one.stage == stage), None)
+    return next((one for one in results if (one.start, one.stage) == (RANDOM_START, stage)), None)
 
 
 def decline(result: TrainingResult) -> str:
@@ -318,7 +459,9 @@ def _mean(name: str, seeds: Sequence[TrainingResult]) -> TrainingCurve:
         raise ValueError(f"trainings named {name!r} must be of one stage and start, got {sorted(kinds)}")
     points = [_points(seed) for seed in seeds]
     rounds = sorted(set.intersection(*(set(one) for one in points)))
-    scores = [mean_and_deviation([one[number][0] for one in points]) for number in rounds]
+    # Of every round, three tuples of the seeds: accuracies, bytes, passes.
+    columns = [tuple(zip(*(one[number] for one in points), strict=True)) for number in rounds]
+    scores = [mean_and_deviation(accuracies) for accuracies, _, _ in columns]
     return TrainingCurve(
         name=name,
         stage=seeds[0].stage,
@@ -328,8 +471,8 @@ def _mean(name: str, seeds: Sequence[TrainingResult]) -> TrainingCurve:
         rounds=tuple(rounds),
         accuracy=tuple(mean for mean, _ in scores),
         deviation=tuple(deviation for _, deviation in scores),
-        megabytes=tuple(statistics.fmean(one[number][1] / 1e6 for one in points) for number in rounds),
-        forward_passes=tuple(statistics.fmean(one[number][2] for one in points) for number in rounds),
+        megabytes=tuple(statistics.fmean(sent) / 1e6 for _, sent, _ in columns),
+        forward_passes=tuple(statistics.fmean(passes) for _, _, passes in columns),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +15,8 @@ from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.discovery import Federation
 from fedstats_app.methods import FEDROOT, display_name, first_of, is_experiment
 from fedstats_app.report.advice import Advice, Candidate, Comparisons, Sends, advice_lines, advise
-from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.disclosure import policy_record
-from fedstats_app.report.method_result import MethodResult
+from fedstats_app.report.method_result import CurvePoint, MethodResult
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.run_folder import RunFolder
@@ -137,7 +137,7 @@ class ClosedForm:
                 folder.write_results(
                     {
                         "methods": {result.method: result.to_json() for result in results},
-                        "curve": {name: [point.to_json() for point in curve] for name, curve in curves.items()},
+                        "curve": {name: [asdict(point) for point in curve] for name, curve in curves.items()},
                         "advice": None if advice is None else {**advice.to_json(), "text": advice_lines(advice)},
                         "statistics_error": error,
                         **_of_clients(strategy, run.federation),

@@ -88,10 +88,12 @@ class FineTuning:
                 _save(session, result, model, run.metadata, by=by, evaluated_on=evaluated_on)
                 results.append(result)
         if config.run.plots and any(result.final_accuracy is not None for result in results):
-            from fedstats_app.report.plots.fine_tuning import plot_training
+            from fedstats_app.report.plots.later_stages import training_figure
+            from fedstats_app.report.plots.style import save_png
 
             run.folder.plots_path.mkdir(exist_ok=True)
-            plot_training(results, run.folder.plots_path / "fine_tuning.png", f"{run.title}, {len(clients)} clients")
+            figure = training_figure(results, f"{run.title}, {len(clients)} clients")
+            save_png(figure, run.folder.plots_path / "fine_tuning.png")
         write_model_card(run.folder.path)
         progress.say(f"done after {progress.elapsed}")
         print(training_table(results), flush=True)

@@ -107,4 +107,4 @@ def _load(config: AppConfig, over: threading.Event) -> None:
 
 
 def _load_plots() -> None:
-    import fedstats_app.report.plots.write  # noqa: F401  # matplotlib takes a second to load
+    import fedstats_app.report.plots.first_stage  # noqa: F401  # matplotlib takes a second to load

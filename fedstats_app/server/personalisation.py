@@ -58,11 +58,13 @@ class Personalisation:
                     step.at(step.done + _work(options, [approach]))
                 results |= made
         if run.config.run.plots:
-            from fedstats_app.report.plots.personal import plot_personal_accuracies
+            from fedstats_app.report.plots.later_stages import personal_figure
+            from fedstats_app.report.plots.style import save_png
 
             accuracies = {approach_name(name): list(one.accuracies.values()) for name, one in results.items()}
             title = f"{run.title}, {len(session.clients)} clients"
-            plot_personal_accuracies(accuracies, run.folder.plots_path / "personal.png", title)
+            if any(accuracies.values()):
+                save_png(personal_figure(accuracies, title), run.folder.plots_path / "personal.png")
         progress.say(f"done after {progress.elapsed}")
         print(personal_table(list(results.values())), flush=True)
         return state

@@ -37,7 +37,7 @@ class Drawing:
         self._drawn: list[Future[None]] = []
 
     def plots(self, *args: Any, **kwargs: Any) -> None:
-        """Draw what :func:`fedstats_app.report.plots.write.write_plots` draws of these arguments, soon."""
+        """Draw what :func:`fedstats_app.report.plots.first_stage.write_plots` draws of these arguments, soon."""
         if self._folder is not None:
             self._drawn.append(self._thread.submit(_write, self._folder, *args, **kwargs))
 
@@ -68,7 +68,7 @@ def drawing(folder: Path | None) -> Iterator[Drawing]:
 
 
 def _write(folder: Path, *args: Any, **kwargs: Any) -> None:
-    from fedstats_app.report.plots.write import write_plots  # matplotlib takes a second to load
+    from fedstats_app.report.plots.first_stage import write_plots  # matplotlib takes a second to load
 
     write_plots(folder, *args, **kwargs)
 

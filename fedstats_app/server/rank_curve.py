@@ -13,7 +13,7 @@ from fedstats_app.heads import HeadScores, LinearHead
 from fedstats_app.heads.fedroot import complete
 from fedstats_app.methods import FEDROOT, first_of
 from fedstats_app.rank_rule import RankRule
-from fedstats_app.report.curve import CurvePoint
+from fedstats_app.report.method_result import CurvePoint
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.statistics import LowRankStatistics, ScatterSpec, StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy

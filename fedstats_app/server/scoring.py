@@ -17,8 +17,8 @@ from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores, solve_ncm
 from fedstats_app.methods import FEDNCM
-from fedstats_app.report.communication import Sizes, uplink_formula
-from fedstats_app.report.method_result import ClientAccuracy, MethodResult, quality
+from fedstats_app.report.method_result import MethodResult, client_spread, quality
+from fedstats_app.report.training_record import BYTES_PER_NUMBER
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.settings.app_config import AppConfig
@@ -132,7 +132,7 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
     return MethodResult(
         method=method,
         **quality(found),
-        client_accuracy=ClientAccuracy.of(scores.accuracies.get(method, {})),
+        client_accuracy=client_spread(scores.accuracies.get(method, {})),
         num_examples=collection.num_examples,
         num_clients=collection.num_merged,
         uplink_bytes=_uplink_bytes(strategy, method),
@@ -187,13 +187,9 @@ def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
     configured, statistics = strategy.methods()[method], strategy.statistics(method)
     if configured.uplink is None:
         return strategy.wire_bytes(method)
-    sizes = Sizes(
-        rows=statistics.num_rows if configured.method.needs.several_means else statistics.num_pairs,
-        clients=strategy.collection.num_merged,
-        classes=strategy.num_classes,
-        feature_dim=statistics.feature_dim,
-    )
-    return uplink_formula(configured.uplink)(sizes)
+    rows = statistics.num_rows if configured.method.needs.several_means else statistics.num_pairs
+    clients = strategy.collection.num_merged
+    return BYTES_PER_NUMBER * configured.uplink(rows, clients, strategy.num_classes, statistics.feature_dim)
 
 
 def _probe_step(strategy: StatisticsStrategy, method: str) -> float | None:

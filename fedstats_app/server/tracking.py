@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from fedstats_app.report.rounds import RoundRecord
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.trackers import Trackers
+from fedstats_app.report.training_record import RoundRecord
 from fedstats_app.settings.app_config import AppConfig
 
 MEGABYTE = 1e6

@@ -24,7 +24,7 @@ from fedstats_app.data.clients import partitions
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
 from fedstats_app.report.advice import Candidate
-from fedstats_app.report.plots.accuracy import CostPoint
+from fedstats_app.report.plots.first_stage import CostPoint
 from fedstats_app.server.asking import solved_heads
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.strategies import StatisticsStrategy
@@ -256,7 +256,8 @@ def table(lines: Sequence[Compared]) -> str:
 
 def draw(lines: Sequence[Compared], path: Path) -> None:
     """Draw accuracy against megabytes, one file per experiment: PATH for the first, PATH-2 and so on for the next."""
-    from fedstats_app.report.plots.accuracy import plot_accuracy_vs_megabytes
+    from fedstats_app.report.plots.first_stage import accuracy_figure
+    from fedstats_app.report.plots.style import save_png
 
     for number, (title, found) in enumerate(_of(lines).items(), start=1):
         points = [
@@ -268,7 +269,7 @@ def draw(lines: Sequence[Compared], path: Path) -> None:
             for name in found[0].accuracy
         ]
         file = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
-        plot_accuracy_vs_megabytes(points, file, f"{title}, {len(found)} seeds")
+        save_png(accuracy_figure(points, f"{title}, {len(found)} seeds"), file)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.report.plots.fine_tuning import plot_training
+from fedstats_app.report.plots.later_stages import training_figure
+from fedstats_app.report.plots.style import save_png
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from research.reproduce.catalogue import Catalogue
@@ -109,7 +110,7 @@ def reproduce(
             draw_curves(panels, files[-1], preset.title)
     if any(training.final_accuracy is not None for training in trainings):
         files.append(folder / "training.png")
-        plot_training(trainings, files[-1], preset.title)
+        save_png(training_figure(trainings, preset.title), files[-1])
     return Report(text, tuple(files), tuple(comparisons))
 
 

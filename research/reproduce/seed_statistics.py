@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedstats_app.methods import display_name
-from fedstats_app.report.rounds import read_rounds
 from fedstats_app.report.training_record import (
     TrainingResult,
     mean_and_deviation,
     random_head_training,
+    read_rounds,
 )
 from research.reproduce.table import pipe_table
 

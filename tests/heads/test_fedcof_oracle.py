@@ -15,7 +15,6 @@ from fedstats_app.heads import solve_oracle, solve_ridge
 from fedstats_app.heads.fedcof import Covariance
 from fedstats_app.methods import RECORDS
 from fedstats_app.methods.fedcof import OracleOptions
-from fedstats_app.report.communication import Sizes, uplink_formula
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSpec
 from tests.support.compare import absolute_difference
 from tests.support.draws import Sample, samples
@@ -81,4 +80,4 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_bytes_are_those_of_what_the_papers_clients_send(covariance: Covariance, numbers: int) -> None:
     one = RECORDS["oracle"].configured(OracleOptions(covariance))
     assert one.uplink is not None
-    assert uplink_formula(one.uplink)(Sizes(rows=30, clients=4, classes=9, feature_dim=8)) == 4 * numbers
+    assert one.uplink(30, 4, 9, 8) == numbers

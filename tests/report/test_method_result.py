@@ -2,10 +2,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
+from scipy.stats import binom, binomtest
 
 from fedstats_app.heads import Calibration
-from fedstats_app.report.method_result import ClientAccuracy, MethodResult, head_to_take, wilson_interval
+from fedstats_app.report.method_result import MethodResult, client_spread, head_to_take, wilson_interval
 from fedstats_app.storage.files import to_json
 
 Make = Callable[..., MethodResult]
@@ -22,7 +25,7 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
         parameters={"ridge_lambda": 310.0},
         accuracy_interval=wilson_interval(86, 100),
         macro_f1=0.85,
-        client_accuracy=ClientAccuracy.of({12: 0.75, 3: 1.0}),
+        client_accuracy=client_spread({12: 0.75, 3: 1.0}),
     )
     entry = json.loads(to_json({"methods": {result.method: result.to_json()}}))["methods"]["fed3r"]
     assert entry == {
@@ -68,24 +71,10 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
     }
 
 
-def test_one_client_has_no_spread_and_none_has_no_accuracy() -> None:
-    assert ClientAccuracy.of({5: 0.5}) == ClientAccuracy(0.5, 0.5, 0.5, None, {5: 0.5})
-    assert ClientAccuracy.of({}) is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"accuracy": 86.2}, "fed3r: accuracy must be between 0 and 1 or None, got 86.2"),
-        ({"macro_accuracy": float("nan")}, "fed3r: macro_accuracy must be between 0 and 1 or None, got nan"),
-        ({"macro_auroc": 1.5}, "fed3r: macro_auroc must be between 0 and 1 or None, got 1.5"),
-        ({"wire_bytes": -1}, "fed3r: wire_bytes must be at least 0, got -1"),
-        ({"solve_seconds": float("nan")}, "fed3r: solve_seconds must be at least 0, got nan"),
-    ],
-)
-def test_impossible_values_are_refused(make_result: Make, changes: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_result("fed3r", **changes)
+def test_one_client_has_no_deviation_and_none_has_no_accuracy() -> None:
+    spread = {"mean": 0.5, "minimum": 0.5, "maximum": 0.5, "std": None, "by_client": {"5": 0.5}}
+    assert client_spread({5: 0.5}) == spread
+    assert client_spread({}) is None
 
 
 @pytest.mark.parametrize(
@@ -105,3 +94,40 @@ def test_impossible_values_are_refused(make_result: Make, changes: dict[str, obj
 )
 def test_one_head_is_taken_everywhere(results: dict[str, Any], taken: str) -> None:
     assert head_to_take(results) == taken
+
+
+@given(total=st.integers(1, 10**6), share=st.floats(0, 1), confidence=st.floats(0.01, 0.999))
+def test_it_is_scipys(total: int, share: float, confidence: float) -> None:
+    correct = round(share * total)
+    theirs = binomtest(correct, total).proportion_ci(confidence, method="wilson")
+    low, high = wilson_interval(correct, total, confidence)
+    assert (low, high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+    assert 0.0 <= low <= correct / total <= high <= 1.0
+
+
+@pytest.mark.parametrize("true_share", [0.5, 0.85, 0.97])
+def test_it_covers_the_true_share_as_often_as_it_says(true_share: float) -> None:
+    total = 400
+    covered = 0.0
+    for correct in range(total + 1):
+        low, high = wilson_interval(correct, total)
+        covered += float(binom.pmf(correct, total, true_share)) * (low <= true_share <= high)
+    assert covered == pytest.approx(0.95, abs=0.015)
+
+
+def test_without_samples_every_share_is_possible() -> None:
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("correct", "total", "confidence", "message"),
+    [
+        (-1, 3, 0.95, "0 <= correct <= total, got -1 and 3"),
+        (4, 3, 0.95, "got 4 and 3"),
+        (1, 3, 1.0, "between 0 and 1, got 1.0"),
+        (1, 3, 0.0, "between 0 and 1, got 0.0"),
+    ],
+)
+def test_what_cannot_be_is_refused(correct: int, total: int, confidence: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wilson_interval(correct, total, confidence)

@@ -9,7 +9,6 @@ import torch
 import yaml
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.report.curve import CurvePoint
 from fedstats_app.report.head_file import HEAD_FORMAT
 from fedstats_app.report.model_card import model_card, write_model_card
 from fedstats_app.report.run_folder import RunFolder
@@ -94,7 +93,8 @@ def test_which_method_to_take_is_said_where_the_run_could_choose(card: str) -> N
 
 
 def test_what_a_method_scores_at_other_ranks_is_a_table() -> None:
-    curve = {"fed3r": [CurvePoint("sqrt(n)", 3_900_000, 0.85).to_json(), CurvePoint("n", 40_000_000, 0.8535).to_json()]}
+    points = [("sqrt(n)", 3_900_000, 0.85), ("n", 40_000_000, 0.8535)]
+    curve = {"fed3r": [{"rank": rank, "wire_bytes": sent, "accuracy": share} for rank, sent, share in points]}
     choice = section(model_card({"fedncm": metadata("fedncm")}, results(curve=curve)), "Which method")
     assert "Fed3R at other ranks:\n\n| rank | sent by all clients | accuracy |\n| --- | --- | --- |\n" in choice
     assert "| sqrt(n) | 3.90 MB | 85.00 % |\n| n | 40.0 MB | 85.35 % |\n" in choice

@@ -1,12 +1,12 @@
 import json
 import logging
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from fedstats_app.report.rounds import RoundsFile, read_rounds
 from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.report.training_record import TrainingResult
+from fedstats_app.report.training_record import TrainingResult, read_rounds
 from fedstats_app.storage.json_digest import to_json_with_digest
 from tests.support.damage import flipped
 from tests.support.trainings import make_training
@@ -22,10 +22,10 @@ def path(tmp_path: Path) -> Path:
 
 def append(path: Path, *trainings: TrainingResult, first: int = 0, last: int = 3) -> None:
     """Append as one process does."""
-    file = RoundsFile(path)
+    folder = RunFolder(path.parent, "1", datetime.now(UTC))
     for training in trainings:
         for record in training.rounds[first : last + 1]:
-            file.append(record)
+            folder.append_round(record)
 
 
 def test_rounds_are_one_line_each_and_come_back(path: Path) -> None:
@@ -66,7 +66,7 @@ def test_of_two_lines_of_a_round_the_later_counts(path: Path) -> None:
     append(path, FEDCOF)
     other = make_training("fedcof", [0.0, 0.5])
     with path.open("a") as file:
-        file.write(to_json_with_digest(other.rounds[1].to_json(), indent=None) + "\n")
+        file.write(other.rounds[1].line() + "\n")
     assert read_rounds(path) == [FEDCOF.rounds[0], other.rounds[1], *FEDCOF.rounds[2:]]
 
 
@@ -95,13 +95,3 @@ def test_one_flipped_bit_anywhere_is_an_error_that_names_the_file(path: Path) ->
             assert read_rounds(path) == FEDCOF.rounds[:2]
         except ValueError as error:
             assert str(error).startswith(f"{path}, line ")
-
-
-def test_the_run_folder_keeps_them(tmp_path: Path) -> None:
-    folder = RunFolder.create(str(tmp_path), 1)
-    assert folder.read_rounds() == []
-    folder.write_status("running")
-    for record in FEDCOF.rounds:
-        folder.append_round(record)
-    assert RunFolder.reopen(str(folder.path), 2).read_rounds() == FEDCOF.rounds
-    assert (folder.path / "rounds.jsonl").is_file()

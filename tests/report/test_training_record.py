@@ -1,6 +1,7 @@
 import json
 import math
-from dataclasses import fields, replace
+import statistics
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.heads import Calibration, HeadScores
-from fedstats_app.report.method_result import QUALITY, ClientAccuracy, quality
-from fedstats_app.report.rounds import RoundRecord
-from fedstats_app.report.training_record import TrainingResult, random_head_training
+from fedstats_app.report.method_result import QUALITY, client_spread, quality
+from fedstats_app.report.training_record import (
+    RoundRecord,
+    TrainingResult,
+    mean_and_deviation,
+    random_head_training,
+    training_curves,
+)
 from fedstats_app.storage.files import to_json
+from fedstats_app.storage.json_digest import read_with_digest
 from tests.support.trainings import make_training
 
 _COUNTS = st.integers(0, 2**60)
@@ -35,12 +42,12 @@ _RECORDS = st.builds(
 
 @given(_RECORDS)
 def test_a_round_comes_back_from_its_line(record: RoundRecord) -> None:
-    assert RoundRecord.from_json(json.loads(to_json(record.to_json(), indent=None))) == record
+    assert RoundRecord.from_json(read_with_digest(record.line(), "a line")) == record
 
 
 def test_a_loss_that_is_no_number_is_no_value() -> None:
     record = RoundRecord("full", "random", 3, 0.1, loss=math.nan, train_loss=math.inf)
-    back = RoundRecord.from_json(json.loads(to_json(record.to_json())))
+    back = RoundRecord.from_json(read_with_digest(record.line(), "a line"))
     assert back.loss is None
     assert back.train_loss == math.inf
 
@@ -60,7 +67,7 @@ def test_values_outside_their_range_are_refused(changes: dict[str, Any], message
 
 
 def test_a_line_with_other_fields_is_refused() -> None:
-    line = RoundRecord("probe", "fedcof", 0).to_json()
+    line = asdict(RoundRecord("probe", "fedcof", 0))
     with pytest.raises(ValueError, match=r"a round must have stage, start, round.*got"):
         RoundRecord.from_json({key: value for key, value in line.items() if key != "loss"})
     with pytest.raises(ValueError, match="surprise"):
@@ -123,8 +130,6 @@ def test_a_training_comes_back_from_its_entry_and_all_rounds_of_the_run() -> Non
     assert (entry["bytes"], entry["forward_passes"], entry["num_rounds"]) == (3007, 18, 1)
     rounds = [record for training in (others[0], one, others[1]) for record in training.rounds]
     assert TrainingResult.from_json("fedcof-probe", entry, rounds) == one
-    older = {key: entry[key] for key in entry if key not in ("display_name", "sent")}
-    assert TrainingResult.from_json("fedcof-probe", older, rounds) == replace(one, display_name="", sent="")
     with pytest.raises(ValueError, match="'fedcof-probe' must have stopped"):
         TrainingResult.from_json("fedcof-probe", {key: entry[key] for key in entry if key != "stopped"}, rounds)
     with pytest.raises(ValueError, match="at least one round"):
@@ -143,7 +148,7 @@ def test_every_field_is_in_the_entry_but_the_name_and_the_rounds() -> None:
         kept_round=0,
         quality={key: value for key, value in measured.items() if key in QUALITY},
         calibration=Calibration(2.0, 1.0, 0.5, 0.2, 0.1, 30),
-        client_accuracy=ClientAccuracy.of({3: 0.5, 4: 0.75}),
+        client_accuracy=client_spread({3: 0.5, 4: 0.75}),
     )
     entry = training.to_json()
     assert {item.name for item in fields(TrainingResult)} - set(entry) == {"name", "rounds", "quality"}
@@ -151,17 +156,6 @@ def test_every_field_is_in_the_entry_but_the_name_and_the_rounds() -> None:
     assert TrainingResult.from_json(training.name, json.loads(json.dumps(entry)), training.rounds) == replace(
         training, quality=json.loads(json.dumps(training.quality))
     )
-
-
-def test_rounds_of_another_training_or_out_of_order_are_refused() -> None:
-    training, other = make_training("fedcof", [0.8, 0.9]), make_training("fed3r", [0.8, 0.9])
-    with pytest.raises(ValueError, match=r"every round must be of stage 'probe' from 'fedcof', got.*fed3r"):
-        replace(training, rounds=[training.rounds[0], other.rounds[1]])
-    for rounds in (training.rounds[::-1], [training.rounds[0]] * 2):
-        with pytest.raises(ValueError, match="ascending order, each once"):
-            replace(training, rounds=rounds)
-    with pytest.raises(ValueError, match="start_bytes must be at least 0, got -1"):
-        replace(training, start_bytes=-1)
 
 
 def test_the_random_head_of_the_same_stage_is_what_others_are_compared_with() -> None:
@@ -173,3 +167,41 @@ def test_the_random_head_of_the_same_stage_is_what_others_are_compared_with() ->
     assert random_head_training("probe", trainings) is trainings[2]
     assert random_head_training("full", trainings) is trainings[1]
     assert random_head_training("features", trainings) is None
+
+
+def test_one_training_is_its_own_curve() -> None:
+    training = make_training(
+        "fedcof", [0.8, None, 0.9], up=1_000_000, down=2_000_000, passes=7, start_bytes=500_000, start_forward_passes=3
+    )
+    (curve,) = training_curves([training])
+    assert (curve.name, curve.stage, curve.start, curve.num_seeds) == ("fedcof-probe", "probe", "fedcof", 1)
+    assert curve.rounds == (0, 2)
+    assert curve.accuracy == (0.8, 0.9)
+    assert curve.deviation == (0.0, 0.0)
+    assert curve.megabytes == (0.5, 6.5)
+    assert curve.forward_passes == (3, 17)
+
+
+def test_seeds_are_averaged_where_all_were_evaluated() -> None:
+    seeds = [
+        make_training("fedcof", [0.5, 0.6, 0.7, 0.9], up=1_000_000, down=0, start_bytes=0),
+        make_training("fedcof", [0.7, None, 0.8], up=3_000_000, down=0, start_bytes=4_000_000),
+    ]
+    other = make_training("random", [0.1, 0.2])
+    curve, alone = training_curves([seeds[0], other, seeds[1]])
+    assert (curve.num_seeds, alone.num_seeds) == (2, 1)
+    assert curve.rounds == (0, 2)
+    assert curve.accuracy == pytest.approx((0.6, 0.75))
+    assert curve.deviation == pytest.approx((statistics.stdev([0.5, 0.7]), statistics.stdev([0.7, 0.8])))
+    assert curve.megabytes == pytest.approx((2.0, (2 + 10) / 2))
+
+
+def test_trainings_of_one_name_must_be_of_one_kind() -> None:
+    trainings = [make_training("fedcof", [0.5], name="x", stage=stage) for stage in ("probe", "full")]
+    with pytest.raises(ValueError, match=r"named 'x' must be of one stage and start.*full.*probe"):
+        training_curves(trainings)
+
+
+def test_the_deviation_is_that_of_a_sample() -> None:
+    assert mean_and_deviation([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))
+    assert mean_and_deviation([5.0]) == (5.0, 0.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedstats_app.report.plots import write
+from fedstats_app.report.plots import first_stage
 from fedstats_app.server import closed_form
 from fedstats_app.server.pictures import drawing
 from tests.support.simulation import read_json, simulate
@@ -22,7 +22,7 @@ def test_plots_are_drawn_one_after_another_beside_the_run(tmp_path: Path, monkey
         threads.add(threading.get_ident())
         drawn.append((folder, what))
 
-    monkeypatch.setattr(write, "write_plots", draw)
+    monkeypatch.setattr(first_stage, "write_plots", draw)
     with drawing(tmp_path) as plots:
         plots.plots("one")
         plots.plots("other")
@@ -32,7 +32,7 @@ def test_plots_are_drawn_one_after_another_beside_the_run(tmp_path: Path, monkey
 
 
 def test_without_a_folder_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "write_plots", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr(first_stage, "write_plots", lambda *_: pytest.fail("drawn"))
     with drawing(None) as plots:
         plots.plots("one")
         plots.finish()
@@ -42,7 +42,7 @@ def test_what_a_plot_fails_with_is_what_the_run_fails_with(tmp_path: Path, monke
     def draw(*_: Any, **__: Any) -> None:
         raise OSError("no space for plots")
 
-    monkeypatch.setattr(write, "write_plots", draw)
+    monkeypatch.setattr(first_stage, "write_plots", draw)
     with pytest.raises(OSError, match="no space for plots"):
         simulate(tmp_path, method="fedncm", plots=True)
     (folder,) = (tmp_path / "runs").iterdir()

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from fedstats_app.report import examples_file, page
-from fedstats_app.report.plots import fine_tuning, write
+from fedstats_app.report.plots import first_stage
 from fedstats_app.server import pictures
 from tests.support.simulation import simulate, site_folder
 
@@ -59,10 +60,8 @@ def test_a_failed_run_has_one_that_says_why(tmp_path: Path) -> None:
 
 def test_titles_of_plots_name_no_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     titles: list[str] = []
-    monkeypatch.setattr(write, "plot_accuracy_vs_megabytes", lambda _, path, title, lines: titles.append(title))
-    monkeypatch.setattr(write, "plot_label_distribution", lambda _, names, path, title: titles.append(title))
-    monkeypatch.setattr(write, "plot_confusion_matrix", lambda _, names, path, title: titles.append(title))
-    monkeypatch.setattr(fine_tuning, "plot_training", lambda _, path, title: titles.append(title))
+    monkeypatch.setattr(first_stage, "set_title", lambda axes, title, *_, **__: titles.append(title))
+    monkeypatch.setattr(Figure, "suptitle", lambda figure, title, **_: titles.append(title))
     data = tmp_path / "private" / "flowers"
     for part in ("train", "test"):
         site_folder(data / part, ("rose", "tulip"), seed=1)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fedstats_app.report import trackers as module
-from fedstats_app.report.rounds import read_rounds
 from fedstats_app.report.trackers import TRACKERS, Trackers
+from fedstats_app.report.training_record import read_rounds
 from tests.support.simulation import Killed, head_bytes, killed, read_json, simulate
 
 SETTINGS: dict[str, Any] = {

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.report.rounds import RoundRecord
 from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.report.training_record import TrainingResult
+from fedstats_app.report.training_record import RoundRecord, TrainingResult
 from fedstats_app.training.trainers import TRAINERS
 
 

@@ -10,10 +10,15 @@ from typing import Any
 from fedstats_app.grid.asking import Answers
 from fedstats_app.grid.evaluation import evaluate_on_clients, training_losses
 from fedstats_app.heads import Calibration, HeadScores, LinearHead
-from fedstats_app.report.communication import forward_passes, mezo_bytes, training_bytes
-from fedstats_app.report.method_result import QUALITY, ClientAccuracy, quality
-from fedstats_app.report.rounds import RoundRecord
-from fedstats_app.report.training_record import TrainingResult, decline
+from fedstats_app.report.method_result import QUALITY, client_spread, quality
+from fedstats_app.report.training_record import (
+    RoundRecord,
+    TrainingResult,
+    decline,
+    forward_passes,
+    mezo_bytes,
+    training_bytes,
+)
 from fedstats_app.server.training.session import Session
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.training.evaluation import evaluate, head_logits, score_head
@@ -223,7 +228,7 @@ class Training(ABC):
             kept_round=self.kept_round,
             quality={key: value for key, value in quality(scores).items() if key in QUALITY},
             calibration=None if scores is None else self._calibrated(scores),
-            client_accuracy=ClientAccuracy.of(by_client),
+            client_accuracy=client_spread(by_client),
         )
         worse = decline(result)
         return replace(result, notes=[*result.notes, worse]) if worse else result

@@ -1,0 +1,305 @@
+"""Figures of the statistics and their heads: accuracy against bytes, samples by client and class, confusion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import LinearSegmentedColormap, LogNorm, PowerNorm, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike, NDArray
+
+from fedstats_app.methods import display_name
+from fedstats_app.report.method_result import CurvePoint, MethodResult
+from fedstats_app.report.plots.style import (
+    CLASS_COLOURS,
+    INK,
+    METHOD_COLOURS,
+    MUTED,
+    binned,
+    log_x,
+    new_figure,
+    per_cent,
+    plot_style,
+    quiet_axes,
+    save_png,
+    set_title,
+    shortened,
+    whole,
+)
+from fedstats_app.report.text_columns import bytes_with_unit
+
+_MARKERS = "osD^vPX"  # points that coincide show their outlines
+_MOST_BARS, _MOST_CLASSES_IN_BARS = 150, 20
+_MOST_NUMBERS, _MOST_NAMES, _MOST_CELLS = 20, 100, 600
+# One sample must stand out from none, which is left almost white.
+_COUNT_COLOURS = LinearSegmentedColormap.from_list("counts", mpl.colormaps["YlGnBu"](np.linspace(0.3, 1.0, 64)))
+
+
+@dataclass(frozen=True)
+class CostPoint:
+    """One method's place in the plot.
+
+    Attributes
+    ----------
+    label : str
+        As shown.
+    megabytes : float
+        Sent by all clients together, in 10^6 bytes; more than 0.
+    accuracy : float
+        0 to 1.
+    """
+
+    label: str
+    megabytes: float
+    accuracy: float
+
+
+@plot_style()
+def accuracy_figure(
+    points: Sequence[CostPoint],
+    title: str,
+    curves: Sequence[Sequence[CostPoint]] = (),
+    colours: Sequence[int] | None = None,
+) -> Figure:
+    """Draw accuracy over megabytes up (log), one point per method, their Pareto front, and curves.
+
+    Parameters
+    ----------
+    points : sequence of CostPoint
+        At least one.
+    title : str
+        Such as dataset, backbone and number of clients.
+    curves : sequence of sequence of CostPoint
+        Each of one method, which is among the points, at other ranks: joined by a line in the order of megabytes.
+    colours : sequence of int, optional
+        Numbers of the points' colours; by default each has its own.
+    """
+    figure = new_figure(8.5, 4.6)
+    axes = figure.add_subplot()
+    log_x(axes, [1e6 * point.megabytes for point in (*points, *(one for curve in curves for one in curve))], "B")
+    front = pareto_front(points)
+    ends = [*(_place(point) for point in front), (axes.get_xlim()[1], 100 * front[-1].accuracy)]
+    axes.step(*zip(*ends, strict=True), where="post", color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+    shades = {}
+    for index, point in enumerate(points):
+        colour = shades[point.label] = METHOD_COLOURS[(index if colours is None else colours[index]) % 7]
+        text = f"{point.label}\n{100 * point.accuracy:.1f} %, {bytes_with_unit(1e6 * point.megabytes)}"
+        marker = _MARKERS[index % len(_MARKERS)]
+        axes.plot(*_place(point), marker, color=colour, label=text, markersize=9, markeredgecolor="white", zorder=3)
+    for curve in curves:
+        corners = zip(*sorted(map(_place, curve)), strict=True)
+        axes.plot(*corners, "o-", color=shades[curve[0].label], linewidth=1.4, markersize=3.5)
+    subtitle = "dashed: the most accurate method for the bytes"
+    if curves:
+        subtitle += f"; line: {', '.join(curve[0].label for curve in curves)} at other ranks"
+    set_title(axes, title, subtitle, inches=7.0)
+    axes.set_xlabel("sent by all clients together (log scale)")
+    axes.set_ylabel("test accuracy")
+    axes.yaxis.set_major_formatter(per_cent)
+    axes.margins(y=0.12)
+    quiet_axes(axes, "y")
+    figure.legend(loc="outside right upper", labelspacing=0.9)
+    return figure
+
+
+def _place(point: CostPoint) -> tuple[float, float]:
+    return 1e6 * point.megabytes, 100 * point.accuracy
+
+
+def pareto_front(points: Sequence[CostPoint]) -> list[CostPoint]:
+    """Points that no other beats in accuracy for the same or fewer bytes, by growing bytes."""
+    front: list[CostPoint] = []
+    for point in sorted(points, key=lambda point: (point.megabytes, -point.accuracy)):
+        if not front or point.accuracy > front[-1].accuracy:
+            front.append(point)
+    return front
+
+
+@plot_style()
+def label_figure(counts: NDArray[np.int64], class_names: Sequence[str], title: str) -> Figure:
+    """Draw samples per client and class: stacked bars, or a heat map for more than 20 classes or 150 clients.
+
+    Parameters
+    ----------
+    counts : array of int
+        (K, C): samples of each class at each client.
+    class_names : sequence of str
+        C names.
+    title : str
+        Heading.
+    """
+    num_clients, num_classes = counts.shape
+    in_bars = num_classes <= _MOST_CLASSES_IN_BARS and num_clients <= _MOST_BARS
+    figure = new_figure(11.0, 4.8 if in_bars else float(np.clip(1.9 + 0.12 * num_classes, 3.4, 14.0)))
+    axes = figure.add_subplot()
+    if in_bars:
+        _stack_bars(axes, counts, shortened(class_names))
+        figure.legend(loc="outside right upper", reverse=True, handlelength=1.0)
+    else:
+        _draw_heat_map(axes, counts, shortened(class_names))
+    axes.xaxis.set_major_locator(MaxNLocator(11, integer=True))
+    samples = _median_and_range(counts.sum(axis=1), "samples")
+    classes = _median_and_range(np.count_nonzero(counts, axis=1), "classes")
+    summary = f"{num_clients:,} clients, {counts.sum():,} samples; per client {samples}, {classes}"
+    set_title(axes, title, summary, inches=9.5)
+    return figure
+
+
+def _stack_bars(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) -> None:
+    edges = np.arange(len(counts) + 1) - 0.5
+    tops = counts.cumsum(axis=1)
+    for index, name in enumerate(names):
+        colour = to_rgba(CLASS_COLOURS[index % 10], 1.0 if index < 10 else 0.45)  # ten colours, then paler ones
+        top, bottom = tops[:, index], tops[:, index] - counts[:, index]
+        axes.stairs(top, edges, baseline=bottom, fill=True, facecolor=colour, edgecolor="none", label=name)
+    axes.vlines(edges, 0, max(tops.max(), 1), color="white", linewidth=min(40 / len(counts), 2.0))
+    axes.set_xlabel("client")
+    axes.set_ylabel("samples")
+    axes.yaxis.set_major_formatter(whole)
+
+
+def _draw_heat_map(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) -> None:
+    ordered = counts[np.lexsort((-counts.max(axis=1), counts.argmax(axis=1)))]
+    image = binned(ordered, _MOST_CELLS).T
+    extent = (0, len(counts), len(names) - 0.5, -0.5)
+    norm = LogNorm(1, max(int(image.max()), 2))
+    shown = np.ma.masked_equal(image, 0)
+    drawn = axes.imshow(shown, _COUNT_COLOURS, norm, aspect="auto", interpolation="nearest", extent=extent)
+    axes.set_facecolor("#f7f7f7")
+    axes.set_xlabel("clients, ordered by their most frequent class")
+    _name_classes(axes.yaxis, names, "class")
+    what = "samples" if image.size == counts.size else "samples of neighbours"
+    axes.figure.colorbar(drawn, ax=axes, label=f"{what}, log scale", format=whole, pad=0.01, aspect=30)
+
+
+def _median_and_range(values: NDArray[np.int64], what: str) -> str:
+    low, high = values.min(), values.max()
+    text = f"{np.median(values):,.10g} {what}"
+    return text if low == high else f"{text} (median; {low:,} to {high:,})"
+
+
+def _name_classes(axis: Axis, names: Sequence[str], what: str) -> None:
+    """Write the names of up to 100 classes, else numbers."""
+    if len(names) > _MOST_NAMES:
+        axis.set_label_text(f"number of the {what}")
+        axis.set_major_locator(MaxNLocator(10, integer=True))
+        return
+    axis.set_label_text(what)
+    size = 9 if len(names) <= _MOST_NUMBERS else 6
+    axis.set_ticks(range(len(names)), names, fontsize=size)
+    axis.set_tick_params(length=0)
+
+
+@plot_style()
+def confusion_figure(counts: NDArray[np.int64], class_names: Sequence[str], title: str) -> Figure:
+    """Draw a confusion matrix: with numbers for up to 20 classes, with names for up to 100.
+
+    Parameters
+    ----------
+    counts : array of int
+        (C, C): rows are true classes, columns are predicted ones.
+    class_names : sequence of str
+        C names.
+    title : str
+        Heading.
+    """
+    num_classes = len(counts)
+    height = float(np.clip(3.0 + 0.42 * num_classes, 4.8, 10.0))
+    figure = new_figure(height + 0.6, height)
+    axes = figure.add_subplot()
+    cells = binned(counts, _MOST_CELLS)
+    totals = cells.sum(axis=1, keepdims=True)
+    shares = np.ma.masked_invalid(np.divide(100 * cells, totals, out=np.full(cells.shape, np.nan), where=totals > 0))
+    edge = num_classes - 0.5
+    # The square root makes rare confusions visible beside the diagonal.
+    drawn = axes.imshow(shares, "Blues", PowerNorm(0.5, 0, 100), extent=(-0.5, edge, edge, -0.5))
+    axes.set_facecolor("#e2e2e2")
+    axes.spines[:].set_visible(False)
+    figure.colorbar(drawn, ax=axes, ticks=[0, 5, 20, 50, 100], pad=0.02, shrink=0.6, label="% of the true class")
+    names = shortened(class_names)
+    _name_classes(axes.xaxis, names, "predicted class")
+    _name_classes(axes.yaxis, names, "true class")
+    axes.tick_params(axis="x", rotation=90)
+    if num_classes <= _MOST_NUMBERS:
+        for (row, column), share in np.ndenumerate(shares.filled(0.0)):
+            if share > 0.5:  # what rounds to 0 is left blank
+                colour = "white" if share > 35 else INK
+                axes.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=8, color=colour)
+    set_title(axes, title, _summary(counts), inches=height)
+    return figure
+
+
+def _summary(counts: NDArray[np.int64]) -> str:
+    if not (total := int(counts.sum())):
+        return "no test samples"
+    text = f"accuracy {100 * np.trace(counts) / total:.1f} % of {total:,} test samples"
+    missing = int(np.count_nonzero(counts.sum(axis=1) == 0))
+    return text + (f"; grey: no test samples ({missing})" if missing else "")
+
+
+def write_plots(
+    folder: Path,
+    results: Sequence[MethodResult],
+    *,
+    class_names: Sequence[str],
+    label_counts: ArrayLike | None,
+    confusion_matrices: Mapping[str, ArrayLike],
+    dataset: str,
+    backbone: str,
+    curves: Mapping[str, Sequence[CurvePoint]],
+) -> list[Path]:
+    """Write every figure of the first stage that there is data for.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to; made if it does not exist.
+    results : sequence of MethodResult
+        Those with an accuracy and with bytes sent are shown against each other, by the bytes as sent.
+    class_names : sequence of str
+        C names.
+    label_counts : array_like of int or None
+        (K, C) samples per client and class; None where the server does not know them.
+    confusion_matrices : mapping of str to array_like of int
+        Method name to (C, C), rows true, columns predicted.
+    dataset, backbone : str
+        For the headings.
+    curves : mapping of str to sequence of CurvePoint
+        Method name to its points, drawn where the method is shown.
+
+    Returns
+    -------
+    list of Path
+        The files written: accuracy-vs-megabytes.png, label-distribution.png, confusion-matrix-<method>.png.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    figures: dict[str, Figure] = {}
+    points = {
+        one.method: CostPoint(display_name(one.method), one.wire_bytes / 1e6, one.accuracy)
+        for one in results
+        if one.accuracy is not None and one.wire_bytes > 0
+    }
+    if points:
+        title = f"{dataset}, {backbone}, {max(one.num_clients for one in results):,} clients"
+        lines = [
+            [CostPoint(points[method].label, one.wire_bytes / 1e6, one.accuracy) for one in curve if one.wire_bytes > 0]
+            for method, curve in curves.items()
+            if method in points
+        ]
+        figures["accuracy-vs-megabytes"] = accuracy_figure(list(points.values()), title, [one for one in lines if one])
+    if label_counts is not None:
+        title = f"{dataset}: samples per client and class"
+        figures["label-distribution"] = label_figure(np.asarray(label_counts), class_names, title)
+    for method, matrix in confusion_matrices.items():
+        title = f"{display_name(method)} on {dataset}"
+        figures[f"confusion-matrix-{method}"] = confusion_figure(np.asarray(matrix), class_names, title)
+    for name, figure in figures.items():
+        save_png(figure, folder / f"{name}.png")
+    return [folder / f"{name}.png" for name in figures]

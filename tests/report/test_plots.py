@@ -1,0 +1,258 @@
+"""Figures show the numbers that they are given, at every size, and their files are the same again."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from PIL import Image
+
+from fedstats_app.methods import METHODS
+from fedstats_app.report.method_result import CurvePoint, MethodResult
+from fedstats_app.report.plots.first_stage import (
+    CostPoint,
+    accuracy_figure,
+    confusion_figure,
+    label_figure,
+    pareto_front,
+    write_plots,
+)
+from fedstats_app.report.plots.later_stages import personal_figure, training_figure
+from fedstats_app.report.plots.style import METHOD_COLOURS, MUTED, binned, png_bytes, save_png, shortened
+from tests.support.trainings import make_training
+
+POINTS = [CostPoint("FedNCM", 1.7, 0.751), CostPoint("Fed3R", 657.0, 0.862), CostPoint("FedCOF", 1.7, 0.834)]
+CURVE = [CostPoint("FedCOF", *place) for place in [(300.0, 0.86), (1.7, 0.815), (2.4, 0.836)]]
+ACCURACIES = {"global head, Fed3R": [0.5, 0.7, 0.9], "FedProto": [0.4, 1.0], "one": [0.3], "none": []}
+TRAININGS = [make_training(start, [0.1, 0.7, 0.8]) for start in ("random", "fedncm", "fedcof")]
+
+
+def counts(rows: int, columns: int) -> np.ndarray:
+    return np.random.default_rng(rows).integers(0, 50, (rows, columns))
+
+
+def names(number: int) -> list[str]:
+    return [f"a rather long class name, no. {index}" for index in range(number)]
+
+
+def texts(figure: Figure) -> str:
+    return " | ".join(text.get_text().replace("\n", " ") for text in figure.findobj(Text) if text.get_visible())
+
+
+def points_of(line: Any) -> list[tuple[float, float]]:
+    return list(zip(line.get_xdata(), line.get_ydata(), strict=True))
+
+
+FIGURES: dict[str, tuple[Callable[..., Figure], Any, Any]] = {
+    "accuracy": (accuracy_figure, POINTS, POINTS[:2]),
+    "one point": (accuracy_figure, POINTS[:1], POINTS[1:2]),
+    "labels": (lambda data, title: label_figure(data, names(3), title), counts(40, 3), counts(41, 3)),
+    "one client": (lambda data, title: label_figure(data, ["$a$"], title), counts(1, 1), counts(2, 1)),
+    "no samples": (lambda data, title: label_figure(data, ["a"], title), 0 * counts(4, 1), counts(5, 1)),
+    "heat map": (lambda data, title: label_figure(data, names(150), title), counts(160, 150), counts(161, 150)),
+    "confusion": (lambda data, title: confusion_figure(data, names(10), title), counts(10, 10), counts(10, 10).T),
+    "many classes": (
+        lambda data, title: confusion_figure(data, names(101), title),
+        counts(101, 101),
+        counts(101, 101).T,
+    ),
+    "training": (training_figure, TRAININGS, TRAININGS[:2]),
+    "personal": (personal_figure, ACCURACIES, {**ACCURACIES, "one": [0.4]}),
+}
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_file_shows_its_data_and_is_the_same_again(figure: str, tmp_path: Path) -> None:
+    draw, data, other = FIGURES[figure]
+    save_png(draw(data, "Title"), tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes() == png_bytes(draw(data, "Title")) != png_bytes(draw(other, "Title"))
+    with Image.open(tmp_path / "plot.png") as image:
+        assert image.format == "PNG" and min(image.size) > 250
+        assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 20
+
+
+@given(st.lists(st.builds(CostPoint, st.just("x"), st.sampled_from([0.5, 1.0, 7.0]), st.sampled_from([0.1, 0.2, 0.3]))))
+def test_the_front_is_what_no_point_beats(points: list[CostPoint]) -> None:
+    def beaten(point: CostPoint) -> bool:
+        return any(
+            other.megabytes <= point.megabytes and other.accuracy >= point.accuracy and other != point
+            for other in points
+        )
+
+    front = pareto_front(points)
+    assert set(front) == {point for point in points if not beaten(point)}
+    assert [point.megabytes for point in front] == sorted({point.megabytes for point in front})
+
+
+def test_methods_their_front_and_a_curve_are_where_they_belong() -> None:
+    figure = accuracy_figure(POINTS, "CIFAR-100, 100 clients", [CURVE])
+    axes = figure.axes[0]
+    front, *dots, curve = axes.lines
+    assert axes.get_xscale() == "log"
+    assert [points_of(dot)[0] for dot in dots] == [(1e6 * one.megabytes, 100 * one.accuracy) for one in POINTS]
+    assert [*front.get_xdata()[:2], *front.get_ydata()[:2]] == pytest.approx([1.7e6, 657e6, 83.4, 86.2])
+    assert [*curve.get_xdata(), *curve.get_ydata()] == pytest.approx([1.7e6, 2.4e6, 300e6, 81.5, 83.6, 86.0])
+    assert curve.get_color() == dots[2].get_color() and curve.get_markersize() < dots[2].get_markersize()
+    assert "Fed3R 86.2 %, 657.0 MB" in texts(figure) and "line: FedCOF at other ranks" in texts(figure)
+    runs = accuracy_figure(POINTS, "Runs", colours=[0, 0, 1]).axes[0].lines[1:]
+    assert [one.get_color() for one in runs] == [METHOD_COLOURS[0], METHOD_COLOURS[0], METHOD_COLOURS[1]]
+
+
+@pytest.mark.parametrize("classes", [4, 20])
+def test_bars_are_the_counts_stacked(classes: int) -> None:
+    table = counts(60, classes)
+    bars = label_figure(table, [f"{index}" for index in range(classes)], "Title").axes[0].patches
+    tops, _, bottoms = zip(*(bar.get_data() for bar in bars), strict=True)
+    assert np.array_equal(np.array(tops) - np.array(bottoms), table.T)
+    assert np.array_equal(tops, table.cumsum(axis=1).T)
+    assert len({tuple(bar.get_facecolor()) for bar in bars}) == classes
+
+
+def test_the_heat_map_holds_every_sample_and_orders_clients_by_their_most_frequent_class() -> None:
+    table = np.random.default_rng(1).multinomial(80, np.full(30, 1 / 30), size=2500)
+    (image,) = label_figure(table, names(30), "Title").axes[0].images
+    shown = image.get_array()
+    assert shown.shape == (30, 500) and (shown.compressed() > 0).all()
+    assert np.array_equal(shown.filled(0).sum(axis=1), table.sum(axis=0))
+    (image,) = label_figure(table[:200], names(30), "Title").axes[0].images
+    assert (np.diff(image.get_array().filled(0).argmax(axis=0)) >= 0).all()
+
+
+def test_cells_hold_per_cent_of_the_true_class() -> None:
+    figure = confusion_figure(np.array([[3, 1, 0], [0, 0, 0], [1, 998, 1]]), list("abc"), "Title")
+    numbers = {(text.get_position(), text.get_text()) for text in figure.axes[0].texts[:-1]}  # but the subtitle
+    assert numbers == {((0, 0), "75"), ((1, 0), "25"), ((1, 2), "100")}
+    assert "accuracy 0.4 % of 1,004 test samples; grey: no test samples (1)" in texts(figure)
+    assert "no test samples" in texts(confusion_figure(np.zeros((3, 3), dtype=np.int64), list("abc"), "Title"))
+    assert "number of the true class" in texts(confusion_figure(counts(101, 101), names(101), "Title"))
+
+
+@given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 12))
+def test_binning_keeps_the_total_and_the_bound(rows: int, columns: int, most: int) -> None:
+    table = np.arange(rows * columns).reshape(rows, columns)
+    grouped = binned(table, most)
+    assert max(grouped.shape) <= most and grouped.sum() == table.sum()
+
+
+def lines_of(axes: Axes) -> dict[str, Any]:
+    return {str(line.get_label()): line for line in axes.lines if line.get_marker() != "*"}
+
+
+def stars(axes: Axes) -> list[tuple[float, float]]:
+    return [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in axes.lines if line.get_marker() == "*"]
+
+
+def test_three_panels_show_the_same_accuracies_over_rounds_bytes_and_passes() -> None:
+    costs = {"up": 10**6, "down": 10**6, "passes": 70, "start_bytes": 500_000, "start_forward_passes": 35}
+    panels = training_figure([make_training("fedcof", [0.8, 0.85, 0.9], **costs)], "Title").axes  # type: ignore[arg-type]
+    for axes, costs_shown in zip(panels, ([0, 1, 2], [0.5e6, 2.5e6, 4.5e6], [35, 105, 175]), strict=True):
+        line = lines_of(axes)["FedCOF"]
+        assert [*line.get_xdata(), *line.get_ydata()] == pytest.approx([*costs_shown, 80, 85, 90])
+        assert line.get_color() == METHOD_COLOURS[2]
+        assert stars(axes) == [(pytest.approx(costs_shown[0]), pytest.approx(80))]
+    assert [axes.get_xscale() for axes in panels] == ["linear", "log", "log"]
+
+
+def test_solved_heads_have_a_star_and_a_random_one_is_grey_and_enters_from_below() -> None:
+    solved = [make_training(name, [0.75 + 0.02 * index, 0.87]) for index, name in enumerate(METHODS)]
+    axes = training_figure([make_training("random", [0.1, 0.84]), *solved], "Title").axes[0]
+    low, high = axes.get_ylim()
+    random = lines_of(axes).pop("random head")
+    assert random.get_color() == MUTED and random.get_ydata().min() < low < random.get_ydata().max()
+    assert len(stars(axes)) == len(METHODS) and all(low < accuracy < high for _, accuracy in stars(axes))
+    assert not stars(training_figure([make_training("fedcof", [None, 0.8, 0.9])], "Title").axes[0])
+
+
+def test_seeds_are_one_line_with_a_band_and_stages_have_a_row_each() -> None:
+    seeds = [make_training("fedcof", scores) for scores in ([0.7, 0.8], [0.8, 0.9], [0.9, 1.0])]
+    figure = training_figure([*seeds, make_training("fedcof", [0.8, 0.9], stage="full")], "Title")
+    assert [figure.axes[index].get_title(loc="left") for index in (0, 3)] == ["linear probing", "fine-tuning"]
+    edges = figure.axes[0].collections[0].get_paths()[0].get_extents()
+    assert (edges.ymin, edges.ymax) == (pytest.approx(70), pytest.approx(100))
+    assert "mean of 3 seeds" in texts(figure)
+
+
+def test_trainings_of_one_start_are_told_apart() -> None:
+    mixed = [make_training("fedcof", [0.8, 0.9], name=name) for name in ("fedcof-probe", "fedcof, FedAdam")]
+    figure = training_figure([*mixed, make_training("fed3r", [0.8, 0.9])], "Title")
+    looks = {name: (line.get_color(), line.get_linestyle()) for name, line in lines_of(figure.axes[0]).items()}
+    assert looks.keys() == {"FedCOF", "fedcof, FedAdam", "Fed3R"} and len(set(looks.values())) == 3
+
+
+def test_dots_and_means_are_the_clients_accuracies() -> None:
+    figure = personal_figure(ACCURACIES, "Title")
+    dots = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
+    assert [np.asarray(line.get_xdata()).tolist() for line in dots] == [[50.0, 70.0, 90.0], [40.0, 100.0], [30.0]]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["global head, Fed3R", "FedProto", "one"]
+    assert "70.0 ± 16.3" in texts(figure)
+
+
+def test_long_names_keep_both_ends_or_get_a_number() -> None:
+    assert shortened(["short", "a class with a long name 1", "a class with a long name 2"]) == [
+        *("short", "a class w…g name 1", "a class w…g name 2")
+    ]
+    assert shortened(["a beetle of the north, adult", "a beetle of the south, adult"]) == [
+        *("a beetle…h, a #0", "a beetle…h, a #1")
+    ]
+
+
+def test_text_in_the_colours_of_the_methods_can_be_read_on_white() -> None:
+    for colour in METHOD_COLOURS:
+        channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+        assert 1.05 / (luminance + 0.05) >= 4.0  # WCAG 2 asks for 3 in large text, 4.5 in small
+
+
+def test_another_thread_can_plot_and_the_users_style_stays(tmp_path: Path) -> None:
+    with mpl.rc_context({"font.size": 37.0, "text.usetex": True, "savefig.dpi": 10}):
+        thread = threading.Thread(target=lambda: save_png(accuracy_figure(POINTS, "Title"), tmp_path / "plot.png"))
+        thread.start()
+        thread.join(timeout=60)
+        assert mpl.rcParams["font.size"] == 37.0
+    assert (tmp_path / "plot.png").read_bytes() == png_bytes(accuracy_figure(POINTS, "Title"))
+
+
+write = functools.partial(
+    write_plots,
+    class_names=["a", "b"],
+    dataset="sample",
+    backbone="random:tiny",
+    label_counts=None,
+    confusion_matrices={},
+    curves={},
+)
+
+
+def test_every_plot_that_there_is_data_for_is_written(tmp_path: Path, make_result: Callable[..., MethodResult]) -> None:
+    results = [make_result("fedncm"), make_result("fed3r", 0.86, wire_bytes=657_000_000), make_result("fedcgs", None)]
+    matrices = {"fedncm": torch.tensor([[3, 1], [0, 4]]), "fed3r": np.array([[4, 0], [0, 4]])}
+    paths = write(tmp_path / "plots", results, label_counts=np.array([[3, 0], [1, 5]]), confusion_matrices=matrices)
+    matrices_drawn = ["confusion-matrix-fedncm.png", "confusion-matrix-fed3r.png"]
+    assert [path.name for path in paths] == ["accuracy-vs-megabytes.png", "label-distribution.png", *matrices_drawn]
+    assert sorted(paths) == sorted((tmp_path / "plots").iterdir())
+    for nothing in ([], [make_result("fedncm", None)], [make_result("fedncm", wire_bytes=0)]):
+        assert not write(tmp_path / "empty", nothing) and not list((tmp_path / "empty").iterdir())
+
+
+def test_a_curve_is_drawn_where_its_method_is_shown(tmp_path: Path, make_result: Callable[..., MethodResult]) -> None:
+    curve = [CurvePoint("0", 0, 0.5), CurvePoint("1", 1_000_000, 0.7), CurvePoint("2", 2_000_000, 0.8)]
+
+    def picture(*methods: str, **curves: list[CurvePoint]) -> bytes:
+        write(tmp_path, [make_result(method) for method in methods], curves=curves)
+        return (tmp_path / "accuracy-vs-megabytes.png").read_bytes()
+
+    assert picture("fedncm", fedncm=curve) != picture("fedncm")
+    assert picture("fedncm", fed3r=curve, fedcof=[]) == picture("fedncm") == picture("fedncm", fedncm=curve[:1])
