@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedstats_app.report.classifier import load
-    from fedstats_app.server.replay import replay
+    from fedstats_app.server.mezo import replay
     from fedstats_app.simulation import simulate
 
 # Flower reads the version from pyproject.toml and accepts no dynamic one, and an unpacked app bundle has no package
@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "load", "replay", "simulate"]
 
 # Imported on first use, because they need torch.
-_HOMES = {"load": "report.classifier", "replay": "server.replay", "simulate": "simulation"}
+_HOMES = {"load": "report.classifier", "replay": "server.mezo", "simulate": "simulation"}
 
 
 def __getattr__(name: str) -> object:

@@ -6,31 +6,33 @@ import fedstats_app.threads  # noqa: F401  # first: it must come before torch
 
 # isort: split
 
+from collections.abc import Callable
+from functools import partial
+
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedstats_app.grid.progress import Progress
 from fedstats_app.report.state import State
-from fedstats_app.server.closed_form import ClosedForm
+from fedstats_app.server.closed_form import solve_heads
 from fedstats_app.server.lifetime import how_to_stop, lifetime, quiet_flower
-from fedstats_app.server.run import Stage, prepare
+from fedstats_app.server.run import Run, prepare
 from fedstats_app.server.tracking import tracked
-from fedstats_app.settings.app_config import AppConfig
 
 app = ServerApp()
 
 
-def stages(config: AppConfig) -> list[Stage]:
+def stages(run: Run) -> list[Callable[[Run, State], State]]:
     """List what a run does, in this order; each stage builds on the one before and is imported only if asked for."""
-    asked: list[Stage] = [ClosedForm()]
-    if config.trainer:
-        from fedstats_app.server.fine_tuning import FineTuning
+    asked: list[Callable[[Run, State], State]] = [solve_heads]
+    if run.config.trainer:
+        from fedstats_app.server.fine_tuning import fine_tune, given_heads
 
-        asked.append(FineTuning(config.trainer))
-    if config.personal.approaches:
-        from fedstats_app.server.personalisation import Personalisation
+        asked.append(partial(fine_tune, trainer=run.config.trainer, given=given_heads(run)))
+    if run.config.personal.approaches:
+        from fedstats_app.server.personalisation import personalise
 
-        asked.append(Personalisation())
+        asked.append(personalise)
     return asked
 
 
@@ -44,6 +46,6 @@ def main(grid: Grid, context: Context) -> None:
             run = prepare(config, folder, grid, progress, ledger.note)
             state = State()
             with quiet_flower():
-                for stage in stages(config):
-                    state = stage.run(run, state)
+                for stage in stages(run):
+                    state = stage(run, state)
                     tracking.stage_done()

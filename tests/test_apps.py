@@ -25,8 +25,6 @@ from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ri
 from fedstats_app.methods import METHODS
 from fedstats_app.report.advice import advise
 from fedstats_app.report.head_file import read_head
-from fedstats_app.report.method_result import CurvePoint
-from fedstats_app.server import closed_form
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
 from tests.support.local_grid import FIRST_NODE_ID, Fault
@@ -111,17 +109,6 @@ def test_which_method_to_take_is_said_on_the_screen_in_the_results_and_in_the_ca
     one = simulate(tmp_path, method="fed3r")
     assert read_json(one, "results.json")["advice"] is None
     assert "## Which method" not in (one / "heads" / "README.md").read_text()
-
-
-def test_the_folder_has_what_a_method_scores_at_other_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    curves = {"fedroot": [CurvePoint("0", 1000, 0.25), CurvePoint("1", 9000, 0.5)]}
-    monkeypatch.setattr(closed_form, "curve_points", lambda *_, **__: curves["fedroot"])
-    folder = simulate(tmp_path, method="fedroot,fed3r")
-    found = {
-        name: [CurvePoint(**one) for one in curve] for name, curve in read_json(folder, "results.json")["curve"].items()
-    }
-    assert found == curves
-    assert "| 1 | 9.00 KB | 50.00 % |" in (folder / "heads" / "README.md").read_text()
 
 
 def test_plots_and_every_client_are_in_the_folder(default: Path) -> None:
@@ -246,16 +233,6 @@ def test_clients_without_samples_and_absent_classes(tmp_path: Path) -> None:
     results = read_json(folder, "results.json")
     assert results["num_clients_merged"] == 400
     assert all(entry["accuracy"] > 0.15 for entry in results["methods"].values())
-
-
-def test_one_client_makes_fedcof_fedncm(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, num_clients=1, partitioner="iid", method="fedncm,fedcof")
-    ncm, _ = read_head(folder / "heads" / "fedncm.safetensors")
-    cof, metadata = read_head(folder / "heads" / "fedcof.safetensors")
-    assert torch.equal(ncm.weight, cof.weight)
-    assert metadata["regulariser"] == "gamma infinite (auto)"
-    entry = read_json(folder, "results.json")["methods"]["fedcof"]
-    assert entry["ridge_effective"] == "inf" and "FedNCM" in entry["notes"][0]
 
 
 def test_random_features_travel_as_a_seed(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.report.head_file import read_head
@@ -76,9 +75,6 @@ class State:
         From method to its head.
     clients : mapping
         From every client that is in the heads to its number of samples.
-    client_scores : mapping
-        From method to accuracy and mean loss in nats of its head on what all of these clients hold out. Without methods
-        whose head does not know a class, since a model in training knows all; empty if a client did not answer.
     client_accuracies : mapping
         From method to its head's accuracy on what each client holds out, by client; empty where the server evaluated.
     statistics : CollectedStatistics or None
@@ -87,7 +83,6 @@ class State:
 
     heads: Mapping[str, SolvedHead] = field(default_factory=dict)
     clients: Mapping[int, int] = field(default_factory=dict)
-    client_scores: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     client_accuracies: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     statistics: CollectedStatistics | None = None
 
@@ -124,20 +119,7 @@ def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> S
         for name, result in record["methods"].items()
         if result.get("client_accuracy")
     }
-    return State(heads, clients, _client_scores(record, heads), accuracies, statistics)
-
-
-def _client_scores(record: Mapping[str, Any], heads: Mapping[str, SolvedHead]) -> dict[str, tuple[float, float]]:
-    if record["evaluated_on"] != "clients" or record["evaluation_failures"]:
-        return {}
-    calibrations = {name: result["calibration"] for name, result in record["methods"].items()}
-    return {
-        name: (record["methods"][name]["accuracy"], calibration["nll_before"])
-        for name, calibration in calibrations.items()
-        if calibration is not None
-        and calibration["num_examples"] == record["num_test_examples"]
-        and bool(heads[name].head.present.all())
-    }
+    return State(heads, clients, accuracies, statistics)
 
 
 def best_head(

@@ -1,154 +1,173 @@
-"""Asking clients for statistics, with lines of progress and, over several rounds, accuracy against bytes."""
+"""What stage 1 notes while clients answer; an interrupted stage continues from what it had summed and noted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Iterable
 
-from flwr.app import ArrayRecord, MetricRecord
+import numpy as np
+import torch
+from torch import Tensor
 
-from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.data.clients import training_set
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
-from fedstats_app.grid.progress import Progress, Step
-from fedstats_app.heads import LinearHead
 from fedstats_app.report.client_statistics_file import save_client_statistics
 from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.server.accumulator import Asked
-from fedstats_app.server.evaluation_data import ServerTestSet
-from fedstats_app.server.influence import MAX_GRAMS, MAX_KEPT_BYTES
-from fedstats_app.server.machine import expected_seconds
-from fedstats_app.server.rank_curve import rank_curve
-from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.statistics import FeatureMap
+from fedstats_app.report.statistics_file import Accumulated, load_accumulated, save_accumulated
+from fedstats_app.server.rank_curve import RankCurve
+from fedstats_app.settings.app_config import RunOptions
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics
 
+_COLLECTION, _CURVE = "collection", "curve"
+# Clients beyond what fits into so many bytes on disk are not measured for their influence, and of Gram matrices so
+# many, the largest, are.
+MAX_KEPT_BYTES, MAX_GRAMS = 4 * 2**30, 20
+# Rows of single clients, by which their influence is measured in the end, are written down up to so many bytes: above
+# that, it is measured of those that answer after an interruption only. No head depends on it.
+MAX_ROW_BYTES = 64 * 2**20
+# Writing down takes at most one part in so many of the time.
+SHARE_OF_TIME = 20
 # A plot of the labels of every client needs a table of clients x classes; above this size none is kept.
 MAX_LABEL_CELLS = 5_000_000
 
 
-def solved_heads(strategy: StatisticsStrategy) -> dict[str, tuple[FeatureMap, LinearHead]]:
-    """Return every head with the feature map that it was solved for, by method."""
-    methods = strategy.methods()
-    return {name: (methods[name].specification.feature_map, head) for name, head in strategy.heads.items()}
-
-
-def noted(strategy: StatisticsStrategy, num_classes: int, feature_dim: int, *, curve: bool) -> Asked:
-    """Return where to note what clients answer; with a curve where FedRoot's other ranks follow from it."""
-    kept = KeptStatistics(num_classes, rows_only=True, max_bytes=MAX_KEPT_BYTES)
-    found = rank_curve(strategy, feature_dim) if curve else None
-    return Asked(kept, LargestStatistics(num_classes, MAX_GRAMS), curve=found)
-
-
-def seconds_of_pass(config: AppConfig, backbone: Backbone) -> float:
-    """Estimate the seconds of a simulation's pass; 0 if features are cached."""
-    train = training_set(config.data)
-    if FeatureReader(backbone, NodeConfig().cache_root(config.cache)).has_cached(train):
-        return 0.0  # timing the network would take longer than reading them
-    return expected_seconds(backbone, {0: len(train)}, 1, simulated=True)
-
-
-def on_reply(
-    strategy: StatisticsStrategy,
-    asked: Asked,
-    folder: RunFolder,
-    *,
-    class_names: tuple[str, ...],
-    total: int,
-    keep_labels: bool,
-    keep_each: bool,
-    keep: Callable[[], None],
-    progress: Progress,
-    step: Step,
-) -> Callable[[ClientOutcome, ReceivedStatistics | None], None]:
-    """Return what is done with each client as it is folded.
+class Asked:
+    """What is noted of every client, and now and then kept in the run folder, if statistics may be kept there.
 
     Parameters
     ----------
     strategy : StatisticsStrategy
         That folds.
-    asked : Asked
-        Filled.
     folder : RunFolder
-        Gets a line per client, and with ``keep_each`` its statistics.
+        Gets a line per client.
+    options : RunOptions
+        Which statistics may be kept, and how often.
     class_names : tuple of str
         Of the run.
-    total : int
-        Clients that are asked.
-    keep_labels : bool
-        Whether its samples per class are noted.
-    keep_each : bool
-        Whether each client's statistics are kept in a file of their own.
-    keep : callable
-        Writes down where the stage stands.
-    progress, step
-        Of the stage.
+    num_clients : int
+        That are asked.
+    show_labels : bool
+        Whether the samples per class of each client may be shown.
+    curve : RankCurve or None
+        What FedRoot would have been sent at other ranks, where that follows from what is sent.
+
+    Attributes
+    ----------
+    kept : KeptStatistics
+        The rows of every client that answered; none where shares are capped.
+    largest : LargestStatistics
+        Those with the largest Gram matrices or factors; none where shares are capped.
+    label_counts : dict
+        From client to (C,) samples per class, where they may be shown.
+    rounds : list
+        An entry per round for results.json, where there are several.
     """
-    collection, failed = strategy.collection, sum(not one.in_heads for one in strategy.outcomes)
-    # Labels per client are what some sites would rather not show: the plot is for simulations only.
-    keep_labels = keep_labels and total * len(class_names) <= MAX_LABEL_CELLS
 
-    def note(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
-        nonlocal failed
-        failed += not outcome.in_heads
-        folder.append_client(outcome.to_json())
+    def __init__(
+        self,
+        strategy: StatisticsStrategy,
+        folder: RunFolder,
+        options: RunOptions,
+        class_names: tuple[str, ...],
+        *,
+        num_clients: int,
+        show_labels: bool,
+        curve: RankCurve | None,
+    ) -> None:
+        num_classes = len(class_names)
+        self.kept = KeptStatistics(num_classes, rows_only=True, max_bytes=MAX_KEPT_BYTES)
+        self.largest = LargestStatistics(num_classes, MAX_GRAMS)
+        self.label_counts: dict[int, np.ndarray] = {}
+        self.rounds: list[dict[str, object]] = []
+        self.curve = curve
+        self._strategy, self._folder, self._options, self._class_names = strategy, folder, options, class_names
+        self._show_labels = show_labels and num_clients * num_classes <= MAX_LABEL_CELLS
+        self._last, self._took = time.monotonic(), 0.0
+
+    def note(self, outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
+        """Note what a client answered, as it is folded."""
+        client, collection = outcome.client, self._strategy.collection
+        self._folder.append_client(outcome.to_json())
         if received is not None:
-            if asked.curve is not None:
-                asked.curve.add(received)
+            if self.curve is not None:
+                self.curve.add(received)
             if collection.capped is None:
-                asked.kept.add(outcome.client, received.statistics[:1])
-                asked.largest.add(outcome.client, received.statistics[0])
-            if keep_labels:
-                asked.label_counts[outcome.client] = received.statistics[0].rows.class_counts().numpy()
-            if keep_each:
-                digest = collection.digests[outcome.client]
-                save_client_statistics(folder.path, outcome.client, digest, received.statistics, class_names)
-        keep()
-        answered = len(strategy.outcomes)
-        what = f"{collection.num_examples:,} samples, {collection.total_wire_bytes / 1e6:,.1f} MB up"
-        what += f", {failed} failed" if failed else ""
-        if answered < total:
-            step.at(step.done, f"statistics, {what} so far")
-        else:
-            progress.say(f"{answered} of {total} clients answered, {what}, {progress.elapsed}")
-            step.at(step.done, "solving")
+                self.kept.add(client, received.statistics[:1])
+                self.largest.add(client, received.statistics[0])
+            if self._show_labels:
+                self.label_counts[client] = received.statistics[0].rows.class_counts().numpy()
+            if self._options.save_client_statistics:
+                digest = collection.digests[client]
+                save_client_statistics(self._folder.path, client, digest, received.statistics, self._class_names)
+        # Under caps on shares the sums are made when all have answered.
+        pause = max(self._options.checkpoint_seconds, SHARE_OF_TIME * self._took)
+        if self._options.save_statistics and collection.capped is None and time.monotonic() >= self._last + pause:
+            self._keep()
 
-    return note
+    def take_up(self, present: Iterable[int]) -> bool:
+        """Continue from what an interrupted run has kept; whether there is anything.
+
+        Parameters
+        ----------
+        present : iterable of int
+            The clients that are there now. One that was merged and is not may have come back with another id: it is
+            then known by its statistics.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged.
+        """
+        kept = load_accumulated(self._folder.path)
+        if kept is None:
+            return False
+        self._strategy.collection.take_up(_sums(kept, _COLLECTION), kept.record[_COLLECTION], set(present))
+        self.rounds[:] = kept.record["rounds"]
+        self.label_counts.update(zip(kept.record["labelled"], kept.tensors["label-counts"].numpy(), strict=True))
+        if self.curve is not None:
+            self.curve.take_up(_sums(kept, _CURVE), kept.record[_CURVE])
+        start = 0
+        for client, number in kept.record["owners"]:
+            part = slice(start, start + number)
+            ids, counts, sums = (kept.tensors[name][part] for name in ("row-class-ids", "row-counts", "row-sums"))
+            rows = ClassMeanRows(ids, counts, num_classes=self._strategy.num_classes, class_sums=sums)
+            self.kept.add(client, [ClientStatistics(rows)])
+            start += number
+        return True
+
+    def _keep(self) -> None:
+        """Write down where the stage stands."""
+        started = time.monotonic()
+        sums, record = self._strategy.collection.state()
+        named = {f"{_COLLECTION}-{index}": total for index, total in enumerate(sums)}
+        of_curve, curve = ([], []) if self.curve is None else self.curve.state()
+        named |= {f"{_CURVE}-{index}": total for index, total in enumerate(of_curve)}
+        tensors, owners = self._rows()
+        labels = [torch.from_numpy(counts) for counts in self.label_counts.values()]
+        tensors["label-counts"] = torch.stack(labels) if labels else torch.zeros(0, 0, dtype=torch.int64)
+        noted = {"rounds": self.rounds, "labelled": list(self.label_counts), "owners": owners}
+        save_accumulated(self._folder.path, Accumulated(named, tensors, {_COLLECTION: record, _CURVE: curve, **noted}))
+        self._last = time.monotonic()
+        self._took = self._last - started
+
+    def _rows(self) -> tuple[dict[str, Tensor], list[list[int]]]:
+        """Gather the rows of all clients, and of each client in turn its id and how many rows it has."""
+        parts: list[ClassMeanRows] = []
+        owners: list[list[int]] = []
+        for client, (one, *_) in self.kept:
+            parts.append(one.rows)
+            owners.append([client, len(one.rows)])
+            if sum(rows.class_sums.nbytes for rows in parts) > MAX_ROW_BYTES:
+                return {}, []
+        if not parts:
+            return {}, []
+        rows = ClassMeanRows.concatenate(parts)
+        return {"row-class-ids": rows.class_ids, "row-counts": rows.counts, "row-sums": rows.class_sums}, owners
 
 
-def evaluate_fn(
-    strategy: StatisticsStrategy,
-    asked: Asked,
-    test_set: ServerTestSet | None,
-    *,
-    mask_absent: bool,
-    progress: Progress,
-    step: Step,
-) -> Callable[[int, ArrayRecord], MetricRecord | None]:
-    """Return Flower's evaluate_fn: accuracy against bytes after every round, on the server's test set."""
-
-    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        step.at(server_round, "statistics")
-        if test_set is None or not strategy.heads or strategy.num_rounds == 1:
-            return None
-        if any(one["round"] == server_round for one in asked.rounds):  # before the run was interrupted
-            return None
-        confusion = test_set.evaluate(solved_heads(strategy), mask_absent=mask_absent)
-        scores = {name: matrix.accuracy for name, matrix in confusion.items()}
-        asked.rounds.append(
-            {
-                "round": server_round,
-                "num_clients": strategy.collection.num_merged,
-                "methods": {
-                    name: {"accuracy": score, "wire_bytes": strategy.wire_bytes(name)} for name, score in scores.items()
-                },
-            }
-        )
-        told = ", ".join(f"{name} {100 * score:.2f}%" for name, score in scores.items())
-        progress.say(f"round {server_round} of {strategy.num_rounds}: {told}")
-        return MetricRecord({f"{name}-accuracy": score for name, score in scores.items()})
-
-    return evaluate
+def _sums(kept: Accumulated, prefix: str) -> list[StatisticsSum]:
+    """Take the sums of a prefix in the order of their numbers."""
+    numbers = sorted(int(name.rpartition("-")[2]) for name in kept.sums if name.startswith(f"{prefix}-"))
+    return [kept.sums[f"{prefix}-{number}"] for number in numbers]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
 from numpy.typing import NDArray
 
+from fedstats_app.data.clients import training_set
 from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.discovery import Federation
@@ -23,143 +28,184 @@ from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import Phases, State, read_state
 from fedstats_app.report.statistics_file import STATISTICS_FILE, forget_accumulated, load_statistics, save_statistics
 from fedstats_app.report.tables import results_table
-from fedstats_app.server.accumulator import Accumulator, Asked
-from fedstats_app.server.asking import evaluate_fn, noted, on_reply, seconds_of_pass, solved_heads
+from fedstats_app.server.asking import Asked
+from fedstats_app.server.evaluation_data import save_examples
 from fedstats_app.server.influence import measured_clients
-from fedstats_app.server.machine import give_back_memory
-from fedstats_app.server.pictures import drawing, save_examples
-from fedstats_app.server.rank_curve import curve_points
+from fedstats_app.server.rank_curve import curve_points, rank_curve
 from fedstats_app.server.run import Run
-from fedstats_app.server.scoring import Scores, measured_error, method_result, score, with_notes_below_fedncm
+from fedstats_app.server.scoring import BELOW_FEDNCM, Scores, measured_error, method_result, method_results, score
 from fedstats_app.statistics import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.wire import ReceivedStatistics
 
 NO_SCORES = Scores("")
 
 
-class ClosedForm:
-    """Solves for a head by every method that the run asks for."""
+def give_back_memory() -> None:
+    """Return to the system what this process has freed, where the C library is GNU's; elsewhere do nothing.
 
-    def run(self, run: Run, state: State) -> State:
-        """Do all of it, or take what the folder of an interrupted run has."""
-        config, folder, progress = run.config, run.folder, run.progress
-        needed = bool(config.personal.approaches)
-        if config.run.resume and folder.read_results():
-            forget_accumulated(folder.path)
-            return read_state(folder.path, _kept_statistics(folder.path) if needed else None)
-        strategy, phases = run.statistics_strategy(), Phases(lambda: progress.seconds)
-        phases.end("preparation")
-        clients, options, simulated = run.federation.hosts, config.run, run.federation.simulated
-        has_curve = run.test_set is not None and not config.federation.extend
-        asked = noted(strategy, len(run.class_names), run.backbone.feature_dim, curve=has_curve)
-        run.extension.apply(strategy, run.class_names)
-        folder.forget_clients()
-        if options.save_client_statistics:
-            run.extension.take_over_clients(folder.path, progress.say)
-        accumulator = Accumulator(folder.path, strategy, asked, options)
-        if options.resume and accumulator.take_up(clients):
-            for outcome in strategy.outcomes:
-                folder.append_client(outcome.to_json())
-            progress.say(f"going on after {len(strategy.outcomes)} of {len(clients)} clients")
-        progress.say(f"asking {len(clients.keys() - strategy.answered)} clients for the statistics of their features")
-        run.grid.reply_bytes = strategy.expected_reply_bytes
-        expected = seconds_of_pass(config, run.backbone) if simulated else 0.0
-        with progress.doing("statistics", strategy.num_rounds, expected=expected) as step:
-            strategy.on_reply = on_reply(
-                strategy,
-                asked,
-                folder,
-                class_names=run.class_names,
-                total=len(clients),
-                keep_labels=simulated,
-                keep_each=options.save_client_statistics,
-                keep=accumulator.keep,
-                progress=progress,
-                step=step,
-            )
-            masked = options.mask_absent
-            evaluate = evaluate_fn(strategy, asked, run.test_set, mask_absent=masked, progress=progress, step=step)
-            strategy.start(run.grid, evaluate_fn=evaluate)
-        give_back_memory()
-        collected = strategy.collection.collected(run.class_names, folder.run_id)
-        if config.run.save_statistics:
-            with progress.doing("writing the statistics"):
-                save_statistics(folder.path, collected)
-        phases.end("statistics and solving")
-        # Before anybody evaluates: what goes wrong then must not cost the heads.
-        _save_heads(folder, run.metadata, strategy, NO_SCORES)
-        give_back_memory()
-        with progress.doing("evaluating"):
-            scores = score(strategy, run.grid, run.test_set, run.holdout, progress, mask_absent=masked)
-            results = with_notes_below_fedncm(
-                [method_result(strategy, name, scores) for name in strategy.heads],
-                strategy,
-                run.test_set,
-                mask_absent=masked,
-            )
-        advice = _advice(strategy, results, scores)
-        # What somebody waits for comes first; the rest is for the folder.
-        print(results_table(results, _num_with(strategy.outcomes, "merged")), flush=True)
-        for line in advice_lines(advice):
-            progress.say(line)
-        for one in results:
-            if one.notes and "below FedNCM's" in one.notes[-1]:
-                progress.say(f"{display_name(one.method)}: {one.notes[-1]}")
-        with drawing(folder.plots_path if config.run.plots else None) as plots:
-            data = without_folders(run.data_name)
-            draw = partial(
-                plots.plots,
-                class_names=run.class_names,
-                dataset=data,
-                backbone=without_folders(config.backbone.backbone),
-            )
-            matrices = {name: matrix.matrix.numpy() for name, matrix in scores.confusion.items()}
-            draw((), label_counts=_label_counts(asked), confusion_matrices=matrices, curves={})
-            curves: dict[str, list[CurvePoint]] = {}
-            ranked = first_of(FEDROOT, strategy.methods())
-            if asked.curve is not None and run.test_set is not None and ranked in scores.heads:
-                own, curve = scores.heads[ranked], asked.curve
-                points = curve_points(strategy, ranked, curve, run.test_set, own, mask_absent=masked, progress=progress)
-                curves = {ranked: points} if points else {}
-            draw(results, label_counts=None, confusion_matrices={}, curves=curves)
-            give_back_memory()
-            with progress.doing("measuring what each client changes"):
-                test = None if run.test_set is None else run.test_set.evenly_spaced
-                outcomes, influential = measured_clients(strategy, asked, test, run.class_names)
-                folder.write_clients(outcome.to_json() for outcome in outcomes)
-            error = None
-            if config.run.statistics_error:
-                with progress.doing("comparing the statistics with those of all samples in one place"):
-                    error = measured_error(config, run.backbone, strategy)
-            phases.end("evaluation")
-            with progress.doing("writing results and plots"):
-                _save_heads(folder, run.metadata, strategy, scores)
-                folder.write_results(
-                    {
-                        "methods": {result.method: result.to_json() for result in results},
-                        "curve": {name: [asdict(point) for point in curve] for name, curve in curves.items()},
-                        "advice": None if advice is None else {**advice.to_json(), "text": advice_lines(advice)},
-                        "statistics_error": error,
-                        **_of_clients(strategy, run.federation),
-                        "extends": run.extension.to_json(),
-                        "influential_clients": influential,
-                        **scores.to_json(),
-                        "rounds": asked.rounds,
-                        "seconds": round(progress.seconds, 3),
-                        "seconds_by_phase": phases.seconds,
-                    }
-                )
-                write_model_card(folder.path)
-                plots.finish()
+    GNU's keeps what threads free, for each thread apart. A server that goes through large tensors in one thread after
+    another is several times as large then as all that it holds.
+    """
+    with suppress(OSError, TypeError, AttributeError):  # no such library or function; on Windows None is no library
+        ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
+
+
+def solve_heads(run: Run, state: State) -> State:
+    """Solve for a head by every method that the run asks for, or take what the folder of an interrupted run has."""
+    config, folder, progress = run.config, run.folder, run.progress
+    needed, masked = bool(config.personal.approaches), config.run.mask_absent
+    if config.run.resume and folder.read_results():
         forget_accumulated(folder.path)
-        for line in (*_what_failed(strategy.outcomes, scores), *influential):
-            progress.say(line)
-        progress.say(f"done after {progress.elapsed}")
-        if config.run.plots and run.test_set is not None:
-            shown = _head_to_take(results, advice)
-            save_examples(folder.path, run.test_set, shown, solved_heads(strategy), masked)
-        # Later stages build on what the folder says, whether the run was interrupted or not.
-        return read_state(folder.path, collected if needed else None)
+        return read_state(folder.path, _kept_statistics(folder.path) if needed else None)
+    strategy, phases = run.statistics_strategy(), Phases(lambda: progress.seconds)
+    phases.end("preparation")
+    asked = _ask(run, strategy)
+    give_back_memory()
+    collected = strategy.collection.collected(run.class_names, folder.run_id)
+    if config.run.save_statistics:
+        with progress.doing("writing the statistics"):
+            save_statistics(folder.path, collected)
+    phases.end("statistics and solving")
+    # Before anybody evaluates: what goes wrong then must not cost the heads.
+    _save_heads(folder, run.metadata, strategy, NO_SCORES)
+    give_back_memory()
+    with progress.doing("evaluating"):
+        scores = score(strategy, run.grid, run.test_set, run.holdout, progress, mask_absent=masked)
+        results = method_results(strategy, scores, run.test_set, mask_absent=masked)
+    advice = _advice(strategy, results, scores)
+    # What somebody waits for comes first; the rest is for the folder.
+    print(results_table(results, _num_with(strategy.outcomes, "merged")), flush=True)
+    for line in advice_lines(advice):
+        progress.say(line)
+    for one in results:
+        if one.notes and BELOW_FEDNCM in one.notes[-1]:
+            progress.say(f"{display_name(one.method)}: {one.notes[-1]}")
+    curves: dict[str, list[CurvePoint]] = {}
+    ranked = first_of(FEDROOT, strategy.methods())
+    if asked.curve is not None and run.test_set is not None and ranked in scores.heads:
+        own, curve = scores.heads[ranked], asked.curve
+        points = curve_points(strategy, ranked, curve, run.test_set, own, mask_absent=masked, progress=progress)
+        curves = {ranked: points} if points else {}
+    # Beside what follows: torch leaves Python to others while it computes.
+    with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
+        drawn = thread.submit(
+            _draw,
+            folder.plots_path if config.run.plots else None,
+            results,
+            class_names=run.class_names,
+            label_counts=_label_counts(asked),
+            confusion_matrices={name: matrix.matrix.numpy() for name, matrix in scores.confusion.items()},
+            dataset=without_folders(run.data_name),
+            backbone=without_folders(config.backbone.backbone),
+            curves=curves,
+        )
+        give_back_memory()
+        with progress.doing("measuring what each client changes"):
+            test = None if run.test_set is None else run.test_set.evenly_spaced
+            outcomes, influential = measured_clients(strategy, asked, test, run.class_names)
+            folder.write_clients(outcome.to_json() for outcome in outcomes)
+        error = None
+        if config.run.statistics_error:
+            with progress.doing("comparing the statistics with those of all samples in one place"):
+                error = measured_error(config, run.reader, strategy)
+        phases.end("evaluation")
+        with progress.doing("writing results and plots"):
+            _save_heads(folder, run.metadata, strategy, scores)
+            folder.write_results(
+                {
+                    "methods": {result.method: result.to_json() for result in results},
+                    "curve": {name: [asdict(point) for point in curve] for name, curve in curves.items()},
+                    "advice": None if advice is None else {**advice.to_json(), "text": advice_lines(advice)},
+                    "statistics_error": error,
+                    **_of_clients(strategy, run.federation),
+                    "extends": run.extension.to_json(),
+                    "influential_clients": influential,
+                    **scores.to_json(),
+                    "rounds": asked.rounds,
+                    "seconds": round(progress.seconds, 3),
+                    "seconds_by_phase": phases.seconds,
+                }
+            )
+            write_model_card(folder.path)
+            drawn.result()
+    forget_accumulated(folder.path)
+    for line in (*_what_failed(strategy.outcomes, scores), *influential):
+        progress.say(line)
+    progress.say(f"done after {progress.elapsed}")
+    if config.run.plots and run.test_set is not None:
+        save_examples(folder.path, run.test_set, _head_to_take(results, advice), strategy.mapped_heads, masked)
+    # Later stages build on what the folder says, whether the run was interrupted or not.
+    return read_state(folder.path, collected if needed else None)
+
+
+def _ask(run: Run, strategy: StatisticsStrategy) -> Asked:
+    """Ask all clients that have not answered before an interruption, with lines of progress; solve."""
+    options, folder, progress, federation = run.config.run, run.folder, run.progress, run.federation
+    clients, simulated = federation.hosts, federation.simulated
+    has_curve = run.test_set is not None and not run.config.federation.extend
+    asked = Asked(
+        strategy,
+        folder,
+        options,
+        run.class_names,
+        num_clients=len(clients),
+        show_labels=simulated,  # what some sites would rather not show
+        curve=rank_curve(strategy, run.backbone.feature_dim) if has_curve else None,
+    )
+    run.extension.apply(strategy, run.class_names)
+    folder.forget_clients()
+    if options.save_client_statistics:
+        run.extension.take_over_clients(folder.path, progress.say)
+    if options.resume and asked.take_up(clients):
+        for outcome in strategy.outcomes:
+            folder.append_client(outcome.to_json())
+        progress.say(f"going on after {len(strategy.outcomes)} of {len(clients)} clients")
+    progress.say(f"asking {len(clients.keys() - strategy.answered)} clients for the statistics of their features")
+    run.grid.reply_bytes = strategy.expected_reply_bytes
+    expected = 0.0
+    if simulated and not run.reader.has_cached(train := training_set(run.config.data)):
+        expected = run.expected_seconds({0: len(train)}, 1)
+
+    with progress.doing("statistics", strategy.num_rounds, expected=expected) as step:
+
+        def on_reply(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
+            asked.note(outcome, received)
+            collection, answered = strategy.collection, len(strategy.outcomes)
+            failed = sum(not one.in_heads for one in strategy.outcomes)
+            what = f"{collection.num_examples:,} samples, {collection.total_wire_bytes / 1e6:,.1f} MB up"
+            what += f", {failed} failed" if failed else ""
+            if answered < len(clients):
+                step.at(step.done, f"statistics, {what} so far")
+            else:
+                progress.say(f"{answered} of {len(clients)} clients answered, {what}, {progress.elapsed}")
+                step.at(step.done, "solving")
+
+        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            """Note accuracy against bytes after every round but those from before an interruption."""
+            step.at(server_round, "statistics")
+            known = any(one["round"] == server_round for one in asked.rounds)
+            if run.test_set is None or not strategy.heads or strategy.num_rounds == 1 or known:
+                return None
+            confusion = run.test_set.evaluate(strategy.mapped_heads, mask_absent=options.mask_absent)
+            scores = {name: matrix.accuracy for name, matrix in confusion.items()}
+            entries = {name: {"accuracy": one, "wire_bytes": strategy.wire_bytes(name)} for name, one in scores.items()}
+            merged = strategy.collection.num_merged
+            asked.rounds.append({"round": server_round, "num_clients": merged, "methods": entries})
+            told = ", ".join(f"{name} {100 * one:.2f}%" for name, one in scores.items())
+            progress.say(f"round {server_round} of {strategy.num_rounds}: {told}")
+            return MetricRecord({f"{name}-accuracy": one for name, one in scores.items()})
+
+        strategy.on_reply = on_reply
+        strategy.start(run.grid, evaluate_fn=evaluate)
+    return asked
+
+
+def _draw(folder: Path | None, results: Sequence[MethodResult], **data: Any) -> None:
+    if folder is not None:
+        from fedstats_app.report.plots.first_stage import write_plots  # matplotlib takes a second to load
+
+        write_plots(folder, results, **data)
 
 
 def _of_clients(strategy: StatisticsStrategy, federation: Federation) -> dict[str, object]:
@@ -190,7 +236,7 @@ def _advice(strategy: StatisticsStrategy, results: Sequence[MethodResult], score
 
 
 def _head_to_take(results: Sequence[MethodResult], advice: Advice | None) -> MethodResult | None:
-    """Return the result of the method that is advised, else of the most accurate one; None without accuracies."""
+    """Pick the result of the method that is advised, else of the most accurate one; None without accuracies."""
     scored = {result.method: result for result in results if result.accuracy is not None}
     if advice is not None:
         return scored[advice.choice.method]
@@ -217,14 +263,14 @@ def _label_counts(asked: Asked) -> NDArray[np.int64] | None:
 
 
 def _save_heads(folder: RunFolder, metadata: Mapping[str, str], strategy: StatisticsStrategy, scores: Scores) -> None:
-    for name, (feature_map, head) in solved_heads(strategy).items():
+    for name, (feature_map, head) in strategy.mapped_heads.items():
         result = method_result(strategy, name, scores)
         own = head_metadata(result, feature_map, evaluated_on=scores.evaluated_on)
         folder.save_head(name, head, {**metadata, **own})
 
 
 def _what_failed(outcomes: Sequence[ClientOutcome], scores: Scores) -> list[str]:
-    """Return in words, a line each, what is not as it should be."""
+    """List in words what is not as it should be."""
     failed = [outcome for outcome in outcomes if not outcome.in_heads]
     known = _num_with(outcomes, "known")
     suppressed = sum(outcome.num_suppressed_classes > 0 for outcome in outcomes)

@@ -1,27 +1,35 @@
-"""The server's test set: its features are computed once and serve all heads of all rounds."""
+"""The server's test set: its features are computed once and serve all heads; images that a head gets wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import base64
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.samples import DatasetSamples
 from fedstats_app.data import Dataset
-from fedstats_app.grid.progress import Progress
+from fedstats_app.data.dataset import UnreadableSampleError
+from fedstats_app.grid.progress import Progress, say
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.heads.calibration import TEMPERATURES, likely_temperatures
 from fedstats_app.heads.influence import evenly_spaced
+from fedstats_app.report.examples_file import Example, write_examples
+from fedstats_app.report.method_result import MethodResult
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.training.samples import Samples, TensorSamples
 
 # So many test samples, evenly spaced, tell which temperatures are worth measuring on all.
 TEMPERATURE_SAMPLES = 512
-# Logits of one head are gone through twice, or three times: those that fit into so many bytes are computed once.
-MAX_LOGIT_BYTES = 400 * 2**20
+# Examples for the report: pairs of classes, images of each, and pixels of the longer side.
+_PAIRS, _PER_PAIR, _PIXELS = 6, 5, 96
 
 
 class ServerTestSet:
@@ -88,7 +96,7 @@ class ServerTestSet:
     def score(
         self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool
     ) -> tuple[dict[str, HeadScores], dict[str, Calibration | None], dict[str, Tensor]]:
-        """Return all that the test samples say of every head, the temperature that leads to, and who is right where.
+        """Measure all that the test samples say of every head, the temperature that leads to, and who is right where.
 
         The last is by head (n,) bool: which samples it classifies correctly.
 
@@ -97,24 +105,25 @@ class ServerTestSet:
         """
         found, calibrations, right = {}, {}, {}
         for name, (feature_map, head) in heads.items():
-            logits = _Logits(self.blocks, feature_map, head)
-            likely = self._likely_temperatures(*heads[name])
-            scores, right[name] = self._score(logits, mask_absent=mask_absent, temperatures=likely)
-            if not scores.calibration.holds_best:
-                scores, _ = self._score(logits, mask_absent=mask_absent, temperatures=TEMPERATURES)
-            fitted = scores.calibration.fit()
-            found[name] = scores
-            calibrations[name] = fitted and fitted.counted((head.masked(block), labels) for block, labels in logits)
+            blocks = partial(self._logits, feature_map, head, mask_absent=mask_absent)
+            num_classes = len(self.dataset.class_names)
+            found[name] = _scores(blocks(), num_classes, self._likely_temperatures(feature_map, head))
+            if not found[name].calibration.holds_best:
+                found[name] = _scores(blocks(), num_classes, TEMPERATURES)
+            fitted = found[name].calibration.fit()
+            calibrations[name] = fitted and fitted.counted((logits, labels) for logits, labels, _ in blocks())
+            hits = [predicted == labels for _, labels, predicted in blocks()]
+            right[name] = torch.cat([torch.zeros(0, dtype=torch.bool), *hits])
         return found, calibrations, right
 
-    def _score(self, logits: _Logits, *, mask_absent: bool, temperatures: Sequence[float]) -> tuple[HeadScores, Tensor]:
-        total, right = HeadScores.zeros(len(self.dataset.class_names), temperatures), []
-        for block, labels in logits:
-            masked = logits.head.masked(block)
-            predictions = (masked if mask_absent else block).argmax(dim=1)
-            total += HeadScores.from_logits(masked, labels, predictions, temperatures)
-            right.append(predictions == labels)
-        return total, torch.cat([torch.zeros(0, dtype=torch.bool), *right])
+    def _logits(
+        self, feature_map: FeatureMap, head: LinearHead, *, mask_absent: bool
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield a head's logits (b, C), -inf for absent classes, labels (b,) and predictions (b,), block by block."""
+        for features, labels in self.blocks:
+            logits = head.logits(feature_map(features), mask_absent=False)
+            masked = head.masked(logits)
+            yield masked, labels, (masked if mask_absent else logits).argmax(dim=1)
 
     def _likely_temperatures(self, feature_map: FeatureMap, head: LinearHead) -> Sequence[float]:
         num_examples = self.num_readable
@@ -148,33 +157,72 @@ class ServerTestSet:
         return torch.cat([torch.zeros(0, dtype=torch.int64), *(labels for _, labels in self.blocks)])
 
 
-class _Logits:
-    """One head's logits of all samples, absent classes among them, block by block and as often as somebody asks.
+def _scores(
+    blocks: Iterable[tuple[Tensor, Tensor, Tensor]], num_classes: int, temperatures: Sequence[float]
+) -> HeadScores:
+    total = HeadScores.zeros(num_classes, temperatures)
+    for logits, labels, predicted in blocks:
+        total += HeadScores.from_logits(logits, labels, predicted, temperatures)
+    return total
+
+
+def save_examples(
+    folder: Path,
+    test_set: ServerTestSet,
+    result: MethodResult | None,
+    heads: Mapping[str, tuple[FeatureMap, LinearHead]],
+    mask_absent: bool,
+) -> None:
+    """Write the first test images of the pairs that a head confuses most often; nothing of texts.
+
+    The heads are saved by then: whatever goes wrong here costs a line in the log and no more.
 
     Parameters
     ----------
-    blocks : sequence of (Tensor, Tensor)
-        Features and labels.
-    feature_map : FeatureMap
-        That the head was solved for.
-    head : LinearHead
-        The head.
+    folder : Path
+        The run folder.
+    test_set : ServerTestSet
+        Of the server; never a client's samples.
+    result : MethodResult or None
+        Of the head whose mistakes are shown, evaluated on it.
+    heads : mapping
+        From method to feature map and head.
+    mask_absent : bool
+        As in the evaluation.
     """
+    if test_set.dataset.kind != "image" or result is None:
+        return
+    wanted = [(true, predicted) for true, predicted, _ in result.most_confused[:_PAIRS]]
+    try:
+        predictions = test_set.predictions(*heads[result.method], mask_absent=mask_absent)
+        examples = [
+            Example(true, predicted, _thumbnails(test_set, predictions, true, predicted)) for true, predicted in wanted
+        ]
+        write_examples(folder, result.method, examples)
+    except Exception as error:  # noqa: BLE001  # pictures in a report must not cost a run
+        say(f"no example images for the report: {type(error).__name__}: {error}")
 
-    def __init__(self, blocks: Sequence[tuple[Tensor, Tensor]], feature_map: FeatureMap, head: LinearHead) -> None:
-        self.head = head
-        self._blocks, self._feature_map = blocks, feature_map
-        self._kept: list[Tensor] = []
-        self._room = MAX_LOGIT_BYTES
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield logits (b, C) and labels (b,); the first blocks are kept, as many as there is room for."""
-        for index, (features, labels) in enumerate(self._blocks):
-            if index < len(self._kept):
-                yield self._kept[index], labels
+def _thumbnails(
+    test_set: ServerTestSet, predictions: Sequence[tuple[int, int]], true: int, predicted: int
+) -> tuple[str, ...]:
+    """Encode the images of a pair as JPEGs in base64."""
+    dataset, found = test_set.dataset, list[str]()
+    for position, choice in predictions:
+        if len(found) == _PER_PAIR:
+            break
+        if choice == predicted and dataset.labels[position] == true:
+            try:
+                sample = dataset.sample(position)
+            except UnreadableSampleError:  # its features came from the cache
                 continue
-            logits = self.head.logits(self._feature_map(features), mask_absent=False)
-            if index == len(self._kept) and logits.nbytes <= self._room:
-                self._kept.append(logits)
-                self._room -= logits.nbytes
-            yield logits, labels
+            if isinstance(sample, Image.Image):
+                found.append(_jpeg(sample))
+    return tuple(found)
+
+
+def _jpeg(image: Image.Image) -> str:
+    image.thumbnail((_PIXELS, _PIXELS))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=85)
+    return base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -19,7 +19,7 @@ from fedstats_app.heads.fedroot import complete
 from fedstats_app.heads.influence import Influence, Judges, LeaveOneOut, LeaveOneOutOfGram, LeaveOneOutOfMeans
 from fedstats_app.methods import FED3R, FEDROOT, first_of
 from fedstats_app.methods.method import FEW_FEATURES
-from fedstats_app.server.accumulator import Asked
+from fedstats_app.server.asking import Asked
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, FeatureStatistics, StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.threads import beside_each_other
@@ -29,10 +29,8 @@ TestSamples: TypeAlias = Callable[[int], tuple[Tensor, Tensor]]
 
 # More judges than this, or than so many multiplications allow for all clients together, are thinned out evenly.
 MAX_JUDGES, MIN_JUDGES, MAX_PRODUCTS = 1000, 200, 40_000_000_000
-# Clients beyond what fits into so many bytes on disk are not measured.
-MAX_KEPT_BYTES = 4 * 2**30
-# Of Gram matrices so many, the largest, are measured, and none with more features than this: each takes a solve.
-MAX_GRAMS, MAX_GRAM_DIM = 20, 4096
+# No Gram matrix with more features than this is measured: each takes a solve.
+MAX_GRAM_DIM = 4096
 # Heads on which clients are measured: FedNCM's and a ridge regression's.
 MAX_HEADS = 2
 # Those whose influence is large are named, the worst first, each measured without the ones before.

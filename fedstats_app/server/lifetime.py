@@ -62,7 +62,7 @@ def lifetime(context: Context) -> Iterator[tuple[AppConfig, RunFolder, Disclosur
         except BaseException as error:
             _tell_failure(folder, error)
             raise
-        _tell((f"completed; results are in\n{folder.path}",), LastWord(str(folder.path)))
+        _tell([f"completed; results are in\n{folder.path}"], LastWord(str(folder.path)))
 
 
 def folder_of(context: Context) -> Path:
@@ -117,6 +117,7 @@ def _tell_failure(folder: RunFolder | None, error: BaseException) -> None:
     if isinstance(error, KeyboardInterrupt):
         reason = "stopped by Ctrl-C"
     lines = [*getattr(error, "__notes__", ())]
+    elsewhere = isinstance(error, (ValueError, OSError))  # whose traceback says nothing to a user
     if folder is not None:
         try:
             folder.write_status("failed", reason)
@@ -124,20 +125,11 @@ def _tell_failure(folder: RunFolder | None, error: BaseException) -> None:
         except OSError as second:
             lines.append(f"status.json could not be written, and may say something else: {second}")
         lines.append(f"run folder: {folder.path}")
-    elsewhere = _keep_traceback(folder, error) or isinstance(error, (ValueError, OSError))
+        with suppress(OSError):
+            folder.write_traceback("".join(traceback.format_exception(error)))
+            elsewhere = True
     last = LastWord(f"[fedstats] FAILED: {' '.join(reason.split())}", error if elsewhere else None)
-    _tell((*lines, f"FAILED: {reason}"), last)
-
-
-def _keep_traceback(folder: RunFolder | None, error: BaseException) -> bool:
-    """Write an error's traceback into the run folder; return whether it is there."""
-    if folder is None:
-        return False
-    try:
-        folder.write_traceback("".join(traceback.format_exception(error)))
-    except OSError:
-        return False
-    return True
+    _tell([*lines, f"FAILED: {reason}"], last)
 
 
 def _tell(lines: Sequence[str], last: LastWord) -> None:

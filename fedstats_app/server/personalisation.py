@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.grid.progress import in_words
 from fedstats_app.personal.approaches import run_approach
 from fedstats_app.personal.personal_options import PersonalOptions
@@ -13,65 +12,61 @@ from fedstats_app.report.personal_result import PersonalResult, approach_name
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
 from fedstats_app.report.tables import personal_table
-from fedstats_app.server.machine import TRAINING_PASSES, expected_seconds
-from fedstats_app.server.run import Run
+from fedstats_app.server.run import TRAINING_PASSES, Run
 
 # In results.json, the key under which an entry says which approach it is of: one approach can have several.
 _APPROACH = "approach"
 
 
-class Personalisation:
-    """Compares what each client can have for itself, on what it kept for testing."""
+def personalise(run: Run, state: State) -> State:
+    """Run the approaches that the folder lacks, and compare all on what each client kept for testing."""
+    options, progress = run.config.personal, run.progress
+    if state.statistics is None:
+        raise ValueError("personal models need the statistics of the first stage")
+    session = PersonalSession(
+        options=options,
+        grid=run.grid,
+        clients=run.trainable(state),
+        asked=run.statistics_strategy().request,
+        heads=state.heads,
+        statistics=state.statistics,
+        methods=run.config.configured_methods,
+        training=run.training_request(),
+        backbone=run.backbone.module,
+        progress=progress,
+    )
+    progress.say(f"personalise {options.personalise} on {len(session.clients)} clients, after {progress.elapsed}")
+    finished = {approach: _finished(run.folder, approach) for approach in options.approaches}
+    left = [approach for approach, made in finished.items() if not made]
+    results: dict[str, PersonalResult] = {}
+    expected = _announced(session, left, run)
+    with progress.doing("personal models", _work(options, left), expected=expected) as step:
+        for number, (approach, made) in enumerate(finished.items(), start=1):
+            text = f"personal models, {approach} ({number} of {len(finished)})"
+            step.at(step.done, text, within=_work(options, [approach]))
+            if made:
+                progress.say(f"personal, {approach}: was finished before")
+            else:
+                made = run_approach(session, approach)
+                entries = {name: {_APPROACH: approach, **one.to_json()} for name, one in made.items()}
+                run.folder.add_results("personal", entries)
+                step.at(step.done + _work(options, [approach]))
+            results |= made
+    if run.config.run.plots:
+        from fedstats_app.report.plots.later_stages import personal_figure
+        from fedstats_app.report.plots.style import save_png
 
-    def run(self, run: Run, state: State) -> State:
-        """Run the approaches that the run folder does not have yet, and show all of them beside each other."""
-        options, progress = run.config.personal, run.progress
-        if state.statistics is None:
-            raise ValueError("personal models need the statistics of the first stage")
-        session = PersonalSession(
-            options=options,
-            grid=run.grid,
-            clients=run.trainable(state),
-            asked=run.statistics_strategy().request,
-            heads=state.heads,
-            statistics=state.statistics,
-            methods=run.config.configured_methods,
-            training=run.training_request(),
-            backbone=run.backbone.module,
-            progress=progress,
-        )
-        progress.say(f"personalise {options.personalise} on {len(session.clients)} clients, after {progress.elapsed}")
-        finished = {approach: _finished(run.folder, approach) for approach in options.approaches}
-        left = [approach for approach, made in finished.items() if not made]
-        results: dict[str, PersonalResult] = {}
-        expected = _announced(session, left, run.backbone, simulated=run.federation.simulated)
-        with progress.doing("personal models", _work(options, left), expected=expected) as step:
-            for number, (approach, made) in enumerate(finished.items(), start=1):
-                text = f"personal models, {approach} ({number} of {len(finished)})"
-                step.at(step.done, text, within=_work(options, [approach]))
-                if made:
-                    progress.say(f"personal, {approach}: was finished before")
-                else:
-                    made = run_approach(session, approach)
-                    entries = {name: {_APPROACH: approach, **one.to_json()} for name, one in made.items()}
-                    run.folder.add_results("personal", entries)
-                    step.at(step.done + _work(options, [approach]))
-                results |= made
-        if run.config.run.plots:
-            from fedstats_app.report.plots.later_stages import personal_figure
-            from fedstats_app.report.plots.style import save_png
-
-            accuracies = {approach_name(name): list(one.accuracies.values()) for name, one in results.items()}
-            title = f"{run.title}, {len(session.clients)} clients"
-            if any(accuracies.values()):
-                save_png(personal_figure(accuracies, title), run.folder.plots_path / "personal.png")
-        progress.say(f"done after {progress.elapsed}")
-        print(personal_table(list(results.values())), flush=True)
-        return state
+        accuracies = {approach_name(name): list(one.accuracies.values()) for name, one in results.items()}
+        title = f"{run.title}, {len(session.clients)} clients"
+        if any(accuracies.values()):
+            save_png(personal_figure(accuracies, title), run.folder.plots_path / "personal.png")
+    progress.say(f"done after {progress.elapsed}")
+    print(personal_table(list(results.values())), flush=True)
+    return state
 
 
 def _finished(folder: RunFolder, approach: str) -> dict[str, PersonalResult]:
-    """Return what an interrupted run has of an approach; nothing where it had not come to its end."""
+    """Read what an interrupted run has of an approach; nothing where it had not come to its end."""
     kept = folder.read_results().get("personal", {})
     return {
         name: PersonalResult.from_json(name, entry) for name, entry in kept.items() if entry.get(_APPROACH) == approach
@@ -79,18 +74,18 @@ def _finished(folder: RunFolder, approach: str) -> dict[str, PersonalResult]:
 
 
 def _work(options: PersonalOptions, approaches: Sequence[str]) -> int:
-    """Return how many passes over every client's samples approaches take: those of training, and one to be scored."""
+    """Count the passes over every client's samples: those of training, and one to be scored."""
     return sum(TRAINING_PASSES * options.epochs(approach) + 1 for approach in approaches)
 
 
-def _announced(session: PersonalSession, approaches: Sequence[str], backbone: Backbone, *, simulated: bool) -> float:
-    """Say what clients will train, how often and about how long; return that in seconds, 0 where nobody can say."""
+def _announced(session: PersonalSession, approaches: Sequence[str], run: Run) -> float:
+    """Say what clients will train, how often and about how long; return that in seconds, 0 if unknown."""
     epochs = {one: session.options.epochs(one) for one in approaches if session.options.epochs(one)}
     if not epochs:
         return 0.0
     head = session.start.head.weight
     size = sum(parameter.numel() for parameter in session.backbone.parameters()) + head.numel() + len(head)
-    seconds = expected_seconds(backbone, session.clients, _work(session.options, approaches), simulated=simulated)
+    seconds = run.expected_seconds(session.clients, _work(session.options, approaches))
     trained = ", ".join(f"{one} {number}" for one, number in epochs.items())
     guess = f"; about {in_words(seconds)} at the speed of the server's machine" if seconds else ""
     session.progress.say(

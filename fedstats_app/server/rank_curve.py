@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from fedstats_app.grid.progress import Progress
-from fedstats_app.heads import HeadScores, LinearHead
+from fedstats_app.heads import HeadScores
 from fedstats_app.heads.fedroot import complete
 from fedstats_app.methods import FEDROOT, first_of
 from fedstats_app.rank_rule import RankRule
@@ -17,16 +14,13 @@ from fedstats_app.report.method_result import CurvePoint
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.statistics import LowRankStatistics, ScatterSpec, StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.threads import beside_each_other, one_thread
+from fedstats_app.threads import one_thread
 from fedstats_app.wire import ReceivedStatistics
 from fedstats_app.wire.statistics_records import scatter_bytes_of, with_scatter
 
 # From rows alone to all directions, by multiples of the square root of a client's number of samples.
 FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0)
 CURVE = (*(ScatterSpec(RankRule("root", factor)) for factor in FACTORS), ScatterSpec(RankRule("full")))
-# Clients whose Gram matrices are held at most until they are added.
-MOST_WAITING = 2
-
 # A rank takes a d x d matrix and a solve: with more features than this, too much for a picture.
 MAX_FEATURE_DIM = 2048
 
@@ -34,9 +28,8 @@ MAX_FEATURE_DIM = 2048
 class RankCurve:
     """Sums of the factors of several ranks, made of the Gram matrices that clients sent: accuracy against bytes.
 
-    Feed it with each client as it is folded (:attr:`ServedMethods.on_reply`), in that order. It adds them in a thread
-    of its own, which takes about as long as all else that a server does with a reply; whoever asks for anything waits
-    until all are added. Memory: a d x d matrix for each rank, the rows once, and what two clients sent.
+    Feed it with each client as it is folded (:attr:`StatisticsStrategy.on_reply`), in that order. Memory: a d x d
+    matrix for each rank, and the rows once.
 
     Parameters
     ----------
@@ -50,39 +43,20 @@ class RankCurve:
         self.specs, self._index = tuple(specs), index
         self._sums: dict[ScatterSpec, StatisticsSum] = {}
         self._bytes = dict.fromkeys(self.specs, 0)
-        # One thread: the order is that of the clients.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedstats-rank-curve")
-        self._adding: list[Future[None]] = []
 
     def add(self, received: ReceivedStatistics) -> None:
-        """Add one client's statistics, soon.
+        """Add one client's statistics.
 
         Raises
         ------
         ValueError
-            If it sent no Gram matrix, or an earlier client's rows alone exceed the bytes of a rule.
+            If it sent no Gram matrix, or its rows alone exceed the bytes of a rule.
         """
-        if not received.statistics[self._index].has_gram:
-            raise ValueError("a curve of ranks needs statistics with a Gram matrix, got none")
-        if len(self._adding) == MOST_WAITING:
-            self._adding.pop(0).result()
-        self._adding.append(self._thread.submit(self._add, received))
-
-    def finish(self) -> None:
-        """Wait until every client is added.
-
-        Raises
-        ------
-        ValueError
-            If a client's rows alone exceed the bytes of a rule.
-        """
-        for one in self._adding:
-            one.result()
-
-    def _add(self, received: ReceivedStatistics) -> None:
         client = received.statistics[self._index]
+        if not client.has_gram:
+            raise ValueError("a curve of ranks needs statistics with a Gram matrix, got none")
         bytes_without = received.row_bytes[self._index] + received.other_bytes
-        with one_thread():  # the other cores are the clients' and the server's
+        with one_thread():  # the other cores are the clients'
             made = {spec: with_scatter(client, spec, bytes_without) for spec in self.specs}
             shape = (client.rows.num_classes, client.rows.feature_dim)
             for number, (spec, one) in enumerate(made.items()):
@@ -92,8 +66,7 @@ class RankCurve:
                 self._bytes[spec] += bytes_without + scatter_bytes_of(spec, one)
 
     def state(self) -> tuple[list[StatisticsSum], list[int]]:
-        """Return the sums and bytes of the ranks, in their order, for :meth:`take_up`; none before the first client."""
-        self.finish()
+        """Give the sums and bytes of the ranks, in their order, for :meth:`take_up`; none before the first client."""
         return [self._sums[spec] for spec in self.specs if self._sums], [self._bytes[spec] for spec in self.specs]
 
     def take_up(self, sums: Sequence[StatisticsSum], num_bytes: Sequence[int]) -> None:
@@ -110,13 +83,10 @@ class RankCurve:
         KeyError
             If the rank is not one of the curve's, or there is no client yet.
         """
-        self.finish()
-        rows = self._sums[self.specs[0]].rows()
-        return self._sums[spec].low_rank(rows)
+        return self._sums[spec].low_rank(self._sums[self.specs[0]].rows())
 
     def wire_bytes(self, spec: ScatterSpec) -> int:
         """Return the bytes that all clients would have sent for one of the ranks."""
-        self.finish()
         return self._bytes[spec]
 
 
@@ -175,17 +145,13 @@ def curve_points(
     own = method.specification
     if own.scatter is None or not scores.confusion.num_examples:
         return []
-    with progress.doing("FedRoot at {now} of {total} other ranks", len(curve.specs)) as step:
-        done = itertools.count(1)
-
-        def solved(spec: ScatterSpec) -> LinearHead:
+    heads = {}
+    with progress.doing("FedRoot at {now} of {total} other ranks", len(curve.specs)) as step, one_thread():
+        for done, spec in enumerate(curve.specs, start=1):
             held = curve.low_rank(spec)
             head = method.method.solve(complete(held.rows, held.scatter, held.left_out), method.options)
-            step.at(next(done))
-            return head
-
-        solves = beside_each_other([functools.partial(solved, spec) for spec in curve.specs])
-    heads = {str(spec.rank): (own.feature_map, head) for spec, head in zip(curve.specs, solves, strict=True)}
+            heads[str(spec.rank)] = (own.feature_map, head)
+            step.at(done)
     found = test_set.evaluate(heads, mask_absent=mask_absent)
     points = [CurvePoint(str(one.rank), curve.wire_bytes(one), found[str(one.rank)].accuracy) for one in curve.specs]
     wire_bytes = strategy.wire_bytes(name)

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.report.client_statistics_file import load_client_statistics, take_over
 from fedstats_app.report.head_file import SUFFIX, SUPERSEDED, head_to_bytes, read_head
 from fedstats_app.report.method_result import MethodResult
@@ -143,7 +142,7 @@ def _client_named(name: str, clients: Sequence[MergedClient]) -> MergedClient:
 
 
 def _folded(folder: Path, collected: CollectedStatistics, clients: Iterable[MergedClient]) -> tuple[StatisticsSum, ...]:
-    sums = [
+    sums = tuple(
         StatisticsSum(
             total.num_classes,
             total.feature_dim,
@@ -152,11 +151,11 @@ def _folded(folder: Path, collected: CollectedStatistics, clients: Iterable[Merg
             scatter=total.has_scatter,
         )
         for total in collected.sums
-    ]
+    )
     for client in clients:
         for total, one in zip(sums, load_client_statistics(folder, client, collected.class_names), strict=True):
             total.add(one)
-    return tuple(sums)
+    return sums
 
 
 def _subtracted(
@@ -187,7 +186,7 @@ def _written(
     output_dir: str,
 ) -> Removal:
     """Solve, write the new folder, and mark the heads of the old one."""
-    record = read_json_file(old / "config.json")
+    record, results = read_json_file(old / "config.json"), read_json_file(old / "results.json")
     config = AppConfig.from_run_config(record["run_config"])
     methods = config.configured_methods
     if ShareCaps(config.federation.max_class_share, config.federation.max_client_share).bind:
@@ -195,25 +194,29 @@ def _written(
             f"{old}: shares were capped (max-class-share, max-client-share), and what one client counts for depends on "
             "all: only a new run without it is a run that never had it"
         )
-    results = read_json_file(old / "results.json")
-    before = results["methods"]
+    gone = {one.client for one in removed}
+    clients = [line for line in read_json_lines(old / "clients.jsonl") if line["client"] not in gone]
+    specs = {name: method.specification for name, method in methods.items()}
+    masked = tuple(name for name, spec in specs.items() if classes and (spec.gram or spec.scatter is not None))
     run_id = json.loads((old / "status.json").read_text(encoding="utf-8"))["run_id"]
     folder = RunFolder.create(output_dir or str(old.resolve().parent), run_id)
-    masked = tuple(name for name, one in methods.items() if classes and _needs_matrix(one))
     entries: dict[str, object] = {}
     with lock_folder(folder.path), _whole_or_gone(folder.path):
         folder.write_status("running")
         for name, method in methods.items():
             head, header = read_head(old / "heads" / f"{name}.safetensors")
-            head = _masked(head, classes) if name in masked else method.solve(_sum_for(method, rest))
-            result = _result(name, head, rest, before[name], what)
+            if name in masked:
+                head = _masked(head, classes)
+            else:
+                sums = zip(rest.specs, rest.sums, strict=True)
+                head = method.solve(next(total for spec, total in sums if spec.covers(specs[name])))
+            result = _result(name, head, rest, results["methods"][name], what)
             common = {key: value for key, value in header.items() if key not in _OF_THE_SOLVE}
-            feature_map = method.specification.feature_map
-            folder.save_head(name, head, {**common, **head_metadata(result, feature_map, evaluated_on="")})
+            own = head_metadata(result, specs[name].feature_map, evaluated_on="")
+            folder.save_head(name, head, {**common, **own})
             entries[name] = result.to_json()
         folder.write_config({**record, "removed": what, "removed_from": str(old)})
-        for line in _clients(old, removed):
-            folder.append_client(line)
+        folder.write_clients(clients)
         folder.write_results(
             {
                 "methods": entries,
@@ -229,8 +232,13 @@ def _written(
         if not classes:
             take_over(old, folder.path, rest.clients)
             save_statistics(folder.path, rest)
-    not_made = _mark_superseded(old, methods, f"{what} removed: {folder.path}")
+    paths = [path for path in sorted((old / "heads").glob("*.safetensors")) if not path.name.endswith(SUFFIX)]
+    for path in paths:
+        head, header = read_head(path)
+        by = f"{what} removed: {folder.path}"
+        write_atomically(path, head_to_bytes(head, {**header, SUPERSEDED: by}))
     folder.write_status("completed", f"{what} removed from {old}")
+    not_made = tuple(path.stem for path in paths if path.stem not in methods)
     return Removal(folder.path, tuple(methods), masked, not_made, len(rest.clients), rest.num_examples)
 
 
@@ -244,20 +252,10 @@ def _whole_or_gone(folder: Path) -> Iterator[None]:
         raise
 
 
-def _needs_matrix(method: ConfiguredMethod) -> bool:
-    return method.specification.gram or method.specification.scatter is not None
-
-
-def _sum_for(method: ConfiguredMethod, collected: CollectedStatistics) -> StatisticsSum:
-    return next(
-        total for spec, total in zip(collected.specs, collected.sums, strict=True) if spec.covers(method.specification)
-    )
-
-
 def _result(
     name: str, head: LinearHead, rest: CollectedStatistics, before: Mapping[str, Any], what: str
 ) -> MethodResult:
-    """Return the entry of a head that nobody has evaluated yet; its bytes are those of all that had sent any."""
+    """Make the entry of a head that is not evaluated yet; its bytes are those of all that had sent any."""
     return MethodResult(
         method=name,
         accuracy=None,
@@ -281,17 +279,3 @@ def _masked(head: LinearHead, classes: Sequence[int]) -> LinearHead:
     present, weight, bias = head.present.clone(), head.weight.clone(), head.bias.clone()
     present[list(classes)], weight[list(classes)], bias[list(classes)] = False, 0.0, -torch.inf
     return replace(head, present=present, weight=weight, bias=bias)
-
-
-def _clients(old: Path, removed: Sequence[MergedClient]) -> list[dict[str, Any]]:
-    gone = {one.client for one in removed}
-    return [line for line in read_json_lines(old / "clients.jsonl") if line["client"] not in gone]
-
-
-def _mark_superseded(old: Path, methods: Iterable[str], by: str) -> tuple[str, ...]:
-    """Say in the header of every head of a folder what took its place; return those that nothing did."""
-    paths = [path for path in sorted((old / "heads").glob("*.safetensors")) if not path.name.endswith(SUFFIX)]
-    for path in paths:
-        head, header = read_head(path)
-        write_atomically(path, head_to_bytes(head, {**header, SUPERSEDED: by}))
-    return tuple(path.stem for path in paths if path.stem not in set(methods))

@@ -1,18 +1,16 @@
-"""Run: all that the stages of a run have in common, made once; Stage: what they are."""
+"""Run: all that the stages of a run have in common, made once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.backbones.measurements import FeatureNorm, feature_norm
+from fedstats_app.backbones.measurements import FeatureNorm, feature_norm, seconds_per_sample
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.backbones.samples import check_kind
 from fedstats_app.data import Dataset
@@ -27,7 +25,6 @@ from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
-from fedstats_app.server.machine import warmed_up
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics.share_caps import ShareCaps
@@ -38,6 +35,9 @@ from fedstats_app.wire import Limits
 OWN_DATA = "each node's own data"
 # With which it is judged how many classes nodes may bring, before the backbone is loaded.
 USUAL_FEATURE_DIM = 2048
+# Forward and backward pass through the backbone.
+TRAINING_PASSES = 3
+_TIMED_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,10 @@ class Run:
         With nothing left to be measured.
     folder : RunFolder
         Where everything is written down.
+    reader : FeatureReader
+        Of features.
     backbone : Backbone
-        Pre-trained.
+        Pre-trained; the reader's.
     feature_norm : FeatureNorm
         Of its features.
     class_names : tuple of str
@@ -76,6 +78,7 @@ class Run:
 
     config: AppConfig
     folder: RunFolder
+    reader: FeatureReader
     backbone: Backbone
     feature_norm: FeatureNorm
     class_names: tuple[str, ...]
@@ -108,8 +111,26 @@ class Run:
         """Heading of plots, which goes on with the number of clients."""
         return f"{without_folders(self.data_name)}, {without_folders(self.config.backbone.backbone)}"
 
+    def expected_seconds(self, clients: Mapping[int, int], passes: float) -> float:
+        """Estimate how long clients will compute, in seconds; 0 if unknown, as for texts, whose length decides.
+
+        In a simulation they share this machine, and their samples count one after another; elsewhere they work side by
+        side, and the one with most samples counts, as if its machine were as fast as this one.
+
+        Parameters
+        ----------
+        clients : mapping
+            From client to its number of samples.
+        passes : float
+            Forward passes that every sample takes.
+        """
+        if self.backbone.kind != "image" or not clients or not passes:
+            return 0.0
+        number = sum(clients.values()) if self.federation.simulated else max(clients.values())
+        return seconds_per_sample(self.backbone, self.backbone.transform.blank(), _TIMED_SECONDS) * passes * number
+
     def trainable(self, state: State) -> dict[int, int]:
-        """Return the clients that are in the heads and can train, with their number of samples."""
+        """Select the clients that are in the heads and can train, with their number of samples."""
         federation = self.federation
         return {
             client: number
@@ -118,7 +139,7 @@ class Run:
         }
 
     def statistics_strategy(self) -> StatisticsStrategy:
-        """Return the strategy that serves all methods of the run."""
+        """Make the strategy that serves all methods of the run."""
         config = self.config
         return StatisticsStrategy(
             len(self.class_names),
@@ -136,7 +157,7 @@ class Run:
         )
 
     def training_request(self) -> TrainingRequest:
-        """Return what every client that trains is told, whatever trains what."""
+        """Make what every client that trains is told, whatever trains what."""
         tuning = self.config.tuning
         return TrainingRequest(
             len(self.class_names),
@@ -149,13 +170,6 @@ class Run:
             backbone_fingerprint=self.backbone.fingerprint,
             class_names=self.sent_names,
         )
-
-
-class Stage(Protocol):
-    """A part of a run."""
-
-    def run(self, run: Run, state: State) -> State:
-        """Do it, or what is left of it; return what later stages build on."""
 
 
 def prepare(
@@ -183,9 +197,9 @@ def prepare(
     """
     progress.say(f"methods {', '.join(config.methods)}; backbone {config.backbone.backbone}")
     extension = Extension(config.federation)
-    with progress.doing("waiting for SuperNodes and their answers"), warmed_up(config):
+    with progress.doing("waiting for SuperNodes and their answers"):
         federation = _discover(config, grid, extension, progress, on_reply)
-    simulated, supernodes = federation.simulated, len(set(federation.hosts.values()))
+    simulated, supernodes = federation.simulated, len(federation.supernodes)
     data_name = config.data.dataset if simulated else OWN_DATA
     found = f"{len(federation.hosts)} clients on {supernodes} SuperNodes after {progress.elapsed}"
     progress.say(f"{found}{_in_words(federation.workers)}; {data_name}")
@@ -199,23 +213,22 @@ def prepare(
     progress.say(f"features by {engine}")
     for warning in backbone.licence.warnings:
         progress.say(warning)
+    own_names = federation.class_names
     if simulated:
         check_kind(training_set(config.data), backbone)
+        own_names = training_set(config.data).class_names
     elif config.run.statistics_error:
         raise ValueError(
             "statistics-error: compares with all samples in one place, which only a simulation has; got true with "
             "nodes that have data of their own"
         )
-    own_names = training_set(config.data).class_names if simulated else federation.class_names
     class_names = extension.with_earlier_classes(own_names)
-    _check_classes(config, len(class_names), backbone.feature_dim)
-    if config.trainer:
-        from fedstats_app.server.start_heads import head_of_file, label_word_head
-
-        if "label-words" in config.start_heads:
-            label_word_head(config.tuning.words, backbone, class_names)  # words that do not suit are an error now
-        if config.tuning.start_head_file:
-            head_of_file(Path(config.tuning.start_head_file).expanduser(), backbone, class_names)  # likewise
+    allowed = config.federation.classes_allowed(backbone.feature_dim, len(config.methods))
+    if allowed is not None and len(class_names) > allowed:  # before any array of them is made
+        raise ValueError(
+            f"max-classes: the run has {len(class_names)} classes, this machine's memory takes {allowed} of "
+            f"{backbone.feature_dim} features: fewer methods, or a larger max-classes if you know better"
+        )
     reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache), read_threads=options.read_threads)
     test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader, progress)
     clients = ClientGrid(
@@ -228,6 +241,7 @@ def prepare(
     run = Run(
         config=config.measured(None if test_set is None else test_set.features, progress.say),
         folder=folder,
+        reader=reader,
         backbone=backbone,
         feature_norm=feature_norm(backbone),
         class_names=class_names,
@@ -257,16 +271,6 @@ def prepare(
     return run
 
 
-def _check_classes(config: AppConfig, num_classes: int, feature_dim: int) -> None:
-    """Refuse classes that the memory does not take, before any array of them is made."""
-    allowed = config.federation.classes_allowed(feature_dim, len(config.methods))
-    if allowed is not None and num_classes > allowed:
-        raise ValueError(
-            f"max-classes: the run has {num_classes} classes, this machine's memory takes {allowed} of {feature_dim} "
-            "features: fewer methods, or a larger max-classes if you know better"
-        )
-
-
 def _discover(
     config: AppConfig, grid: Grid, extension: Extension, progress: Progress, on_reply: Callable[[Message], None]
 ) -> Federation:
@@ -286,7 +290,7 @@ def _discover(
 
 
 def _in_words(workers: Sequence[int]) -> str:
-    """Return in how many processes SuperNodes answer, and of how many threads; "" where nobody says."""
+    """Say in how many processes SuperNodes answer, and of how many threads; "" if unknown."""
     if not workers:
         return ""
     few, most, number = min(workers), max(workers), len(workers)

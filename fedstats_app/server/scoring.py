@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.data.subset import flipped, with_mirror_images
@@ -19,14 +18,15 @@ from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores, solve_n
 from fedstats_app.methods import FEDNCM
 from fedstats_app.report.method_result import MethodResult, client_spread, quality
 from fedstats_app.report.training_record import BYTES_PER_NUMBER
-from fedstats_app.server.asking import solved_heads
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.feature_statistics import statistics_error
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.start import probe_step
+
+# In the note on a head that is not worth what it costs.
+BELOW_FEDNCM = "below FedNCM's"
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,12 @@ def score(
             progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
         return scores
     progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
-    heads = solved_heads(strategy)
-    scored, fitted, right = test_set.score(heads, mask_absent=mask_absent)
+    scored, fitted, right = test_set.score(strategy.mapped_heads, mask_absent=mask_absent)
     return Scores("server", scored, calibrations=fitted, num_unreadable=test_set.num_unreadable, right=right)
 
 
 def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> MethodResult:
-    """Return one method's entry in results.json.
+    """Make one method's entry in results.json.
 
     Parameters
     ----------
@@ -128,7 +127,7 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
         Of its heads; a method may be missing.
     """
     head, collection = strategy.heads[method], strategy.collection
-    found = scores.heads.get(method)
+    found, sums = scores.heads.get(method), strategy.statistics(method).summed(gram=False)
     return MethodResult(
         method=method,
         **quality(found),
@@ -144,29 +143,30 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
         calibration=scores.calibrations.get(method),
         notes=list(head.report.notes),
         parameters=dict(head.report.parameters),
-        probe_step=_probe_step(strategy, method),
+        probe_step=probe_step(sums.class_counts, sums.class_sums),
     )
 
 
-def with_notes_below_fedncm(
-    results: Sequence[MethodResult], strategy: StatisticsStrategy, test_set: ServerTestSet | None, *, mask_absent: bool
+def method_results(
+    strategy: StatisticsStrategy, scores: Scores, test_set: ServerTestSet | None, *, mask_absent: bool
 ) -> list[MethodResult]:
-    """Return results with a note on every head that is less accurate than FedNCM's, which needs the class sums alone.
+    """Make every method's entry, with a note on heads less accurate than FedNCM's, which needs the class sums alone.
 
     Where FedNCM is not among the methods, its head is solved and scored for this on the server's test set; what clients
     hold out is not asked for again.
 
     Parameters
     ----------
-    results : sequence of MethodResult
-        Of all methods.
     strategy : StatisticsStrategy
         Finished.
+    scores : Scores
+        Of its heads.
     test_set : ServerTestSet or None
         The server's.
     mask_absent : bool
         Whether absent classes are never predicted.
     """
+    results = [method_result(strategy, name, scores) for name in strategy.heads]
     own = {result.method: result.accuracy for result in results}
     least = own.get(FEDNCM.name)
     if FEDNCM.name not in own and test_set is not None:
@@ -174,8 +174,8 @@ def with_notes_below_fedncm(
         means = {FEDNCM.name: (strategy.request.specs[0].feature_map, head)}
         least = test_set.evaluate(means, mask_absent=mask_absent)[FEDNCM.name].accuracy
     if least is None:
-        return list(results)
-    note = f"its accuracy is below FedNCM's, {100 * least:.2f} %, which needs no more than the class means"
+        return results
+    note = f"its accuracy is {BELOW_FEDNCM}, {100 * least:.2f} %, which needs no more than the class means"
     return [
         replace(one, notes=[*one.notes, note]) if one.accuracy is not None and one.accuracy < least else one
         for one in results
@@ -183,7 +183,7 @@ def with_notes_below_fedncm(
 
 
 def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
-    """Return what clients sent by the paper's formula; without a paper that has one, what they did send."""
+    """Count what clients sent by the paper's formula; without a paper that has one, what they did send."""
     configured, statistics = strategy.methods()[method], strategy.statistics(method)
     if configured.uplink is None:
         return strategy.wire_bytes(method)
@@ -192,13 +192,10 @@ def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
     return BYTES_PER_NUMBER * configured.uplink(rows, clients, strategy.num_classes, statistics.feature_dim)
 
 
-def _probe_step(strategy: StatisticsStrategy, method: str) -> float | None:
-    total = strategy.statistics(method).summed(gram=False)
-    return probe_step(total.class_counts, total.class_sums)
-
-
-def measured_error(config: AppConfig, backbone: Backbone, strategy: StatisticsStrategy) -> dict[str, dict[str, float]]:
-    """Return the error of the class means and, with Gram matrices, of the covariance.
+def measured_error(
+    config: AppConfig, reader: FeatureReader, strategy: StatisticsStrategy
+) -> dict[str, dict[str, float]]:
+    """Measure the error of the class means and, with Gram matrices, of the covariance.
 
     The samples are all that the clients have for statistics: what floors held back or could not be read is an error.
     Their features come from the cache where that is on, else the backbone runs over them once more, here.
@@ -207,8 +204,8 @@ def measured_error(config: AppConfig, backbone: Backbone, strategy: StatisticsSt
     ----------
     config : AppConfig
         Of a simulation.
-    backbone : Backbone
-        The run's.
+    reader : FeatureReader
+        With the run's backbone.
     strategy : StatisticsStrategy
         Finished.
     """
@@ -221,7 +218,6 @@ def measured_error(config: AppConfig, backbone: Backbone, strategy: StatisticsSt
         indices, dataset = flipped(indices, len(dataset), flips, config.run.seed), with_mirror_images(dataset)
     labels, spec = torch.from_numpy(np.array(dataset.labels[indices])), strategy.request.specs[0]
     found = strategy.collection.statistics(0).summed()
-    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
     gram = found.gram is not None
     true = FeatureStatistics.zeros(found.num_classes, found.feature_dim, gram=gram)
     for features, positions in reader.blocks(dataset, indices):

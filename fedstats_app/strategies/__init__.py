@@ -18,27 +18,19 @@ if TYPE_CHECKING:
     from fedstats_app.strategies.fedmezo import FedMeZO as FedMeZO
     from fedstats_app.strategies.fine_tuning import FineTuning as FineTuning
 
-_CLOSED_FORM = "strategies.closed_form"
 _HOMES = {
     "ClientGrid": "grid.client_grid",
-    "Fed3R": _CLOSED_FORM,
-    "FedCGS": _CLOSED_FORM,
-    "FedCOF": _CLOSED_FORM,
     "FedMeZO": "strategies.fedmezo",
-    "FedNCM": _CLOSED_FORM,
-    "FedRoot": _CLOSED_FORM,
     "FineTuning": "strategies.fine_tuning",
-    "OnePass": _CLOSED_FORM,
     "StatisticsStrategy": "strategies.base",
 }
-__all__ = list(_HOMES)
+__all__ = [*_HOMES, "Fed3R", "FedCGS", "FedCOF", "FedNCM", "FedRoot", "OnePass"]
 
 
 def __getattr__(name: str) -> object:
     """Import a Strategy class on first use, that of a method without a line above too (``closed_form.CLASSES``)."""
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"fedstats_app.{_HOMES[name]}"), name)
-    made = importlib.import_module(f"{__name__}.closed_form").CLASSES if name[:1].isupper() else {}
-    if name not in made:
+    home = f"fedstats_app.{_HOMES.get(name, 'strategies.closed_form')}"
+    found = getattr(importlib.import_module(home), name, None) if name[:1].isupper() else None
+    if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return made[name]
+    return found

@@ -4,32 +4,50 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result, Strategy
 
 from fedstats_app.grid.asking import first_reasons
 from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.client_outcome import ClientOutcome
+from fedstats_app.grid.collection import Collection
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
+from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
-from fedstats_app.statistics import merge_specs
+from fedstats_app.statistics import ClientSize, CollectedStatistics, FeatureMap, StatisticsSum, merge_specs
 from fedstats_app.statistics.share_caps import ShareCaps
-from fedstats_app.strategies.rounds import WithoutEvaluation
-from fedstats_app.strategies.served import ServedMethods
-from fedstats_app.wire import QUERY_STATISTICS, Limits, StatisticsRequest
+from fedstats_app.wire import QUERY_STATISTICS, Limits, ReceivedStatistics, StatisticsRequest
+from fedstats_app.wire.arrays import NUMBER_BYTES, to_array
+from fedstats_app.wire.reading import MAX_COUNT
 
 logger = logging.getLogger("fedstats_app")
 
 
-class StatisticsStrategy(ServedMethods, WithoutEvaluation):
+class WithoutEvaluation(Strategy):
+    """A Strategy whose rounds only train: heads and models are scored by messages of :mod:`fedstats_app.grid`."""
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Ask no client."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return nothing."""
+        return None
+
+
+class StatisticsStrategy(WithoutEvaluation):
     """Serves one or several methods from one upload per client: the union of what they need.
 
     ``start`` works with any Grid: with Flower's own every node is a client; with a :class:`ClientGrid` clients are what
-    it says. What can be read afterwards is that of :class:`ServedMethods`.
+    it says.
 
     Parameters
     ----------
@@ -48,7 +66,7 @@ class StatisticsStrategy(ServedMethods, WithoutEvaluation):
         Share of the clients asked per round, without replacement: ``ceil(1 / fraction_train)`` rounds cover all.
     seed : int
         Draws the clients of a round, and which samples share a mean where there are several per class.
-    wire_dtype : {"float32", "float64"}
+    wire_dtype : {"float16", "float32", "float64"}
         Of sums and Gram matrices on the wire; they are added in float64 in any case.
     backbone_fingerprint : str
         If given, replies must carry the same.
@@ -65,6 +83,17 @@ class StatisticsStrategy(ServedMethods, WithoutEvaluation):
         Seconds to wait for nodes, for no new one to come, and for a reply.
     window_bytes : int
         Replies outstanding at a time, in bytes.
+
+    Attributes
+    ----------
+    heads : dict of str to LinearHead
+        By method, as last solved.
+    solve_seconds : dict of str to float
+        Of the last solve.
+    collection : Collection
+        The merged statistics.
+    on_reply : callable or None
+        Called once per client as its reply is merged, for example to print progress.
 
     Raises
     ------
@@ -101,26 +130,117 @@ class StatisticsStrategy(ServedMethods, WithoutEvaluation):
             raise ValueError(f"fraction_train must lie in (0, 1], got {fraction_train}")
         if min_clients < 1:
             raise ValueError(f"min_clients must be at least 1, got {min_clients}")
-        specs = merge_specs(method.specification for method in methods)
-        request = StatisticsRequest(
+        self.request = StatisticsRequest(
             num_classes,
-            specs,
+            merge_specs(method.specification for method in methods),
             wire_dtype,
             seed=seed,
             backbone_fingerprint=backbone_fingerprint,
             class_names=tuple(class_names),
             holdout=holdout,
         )
-        super().__init__(methods, request, feature_dim, limits, caps)
+        self._methods = {method.name: method for method in methods}
+        self.num_classes, self.feature_dim, self._limits, self._caps = num_classes, feature_dim, limits, caps
         self.num_clients, self.min_clients, self.fraction_train = num_clients, min_clients, fraction_train
         self.seed, self.window_bytes = seed, window_bytes
         self.wait_timeout, self.settle_seconds, self.reply_timeout = wait_timeout, settle_seconds, reply_timeout
+        self.extend(None)
+        self.heads: dict[str, LinearHead] = {}
+        self.solve_seconds: dict[str, float] = {}
+        self.on_reply: Callable[[ClientOutcome, ReceivedStatistics | None], None] | None = None
         self._asked: set[int] = set()
+
+    def extend(self, earlier: CollectedStatistics | None) -> None:
+        """Start from the statistics of earlier runs, to which the clients of this one are added.
+
+        A client whose very statistics are among them is not counted twice. Call it before ``start``.
+
+        Parameters
+        ----------
+        earlier : CollectedStatistics or None
+            Of the same backbone, specifications and classes (:meth:`CollectedStatistics.with_class_names`).
+
+        Raises
+        ------
+        ValueError
+            If they are of another kind; the message says what was and what is.
+        """
+        keep_rows = [
+            any(one.keeps_rows and spec.covers(one.specification) for one in self._methods.values())
+            for spec in self.request.specs
+        ]
+        self.collection = Collection(self.request, keep_rows, self.feature_dim, earlier, self._limits, self._caps)
+
+    def methods(self) -> Mapping[str, ConfiguredMethod]:
+        """Return the methods served, by name."""
+        return self._methods
 
     @property
     def num_rounds(self) -> int:
         """Rounds after which every client was asked."""
         return math.ceil(1 / self.fraction_train)
+
+    @property
+    def outcomes(self) -> list[ClientOutcome]:
+        """One per client asked, in the order of rounds and clients."""
+        return self.collection.outcomes
+
+    @property
+    def answered(self) -> set[int]:
+        """The clients of which it is known what became of them."""
+        return {outcome.client for outcome in self.outcomes}
+
+    @property
+    def expected_reply_bytes(self) -> int:
+        """Upper bound of a reply's size, for a :class:`ClientGrid` that has seen none; 1 MiB where d is not known."""
+        if self.feature_dim is None:
+            return 2**20
+        size = NUMBER_BYTES[self.request.wire_dtype]
+        largest = [ClientSize(MAX_COUNT, self.num_classes)]
+        return sum(spec.num_bytes(largest, self.feature_dim, size) for spec in self.request.specs)
+
+    @property
+    def head(self) -> LinearHead:
+        """The head, of the first method if there are several.
+
+        Raises
+        ------
+        TooFewClients
+            If no client was merged yet.
+        """
+        if not self.heads:
+            raise TooFewClients("there is no head: no client's statistics were merged")
+        return next(iter(self.heads.values()))
+
+    @property
+    def indexed_heads(self) -> dict[str, tuple[int, LinearHead]]:
+        """The heads as they are sent to be scored: by method, with which of the request's specifications serves it."""
+        return {name: (self.spec_index(name), head) for name, head in self.heads.items()}
+
+    @property
+    def mapped_heads(self) -> dict[str, tuple[FeatureMap, LinearHead]]:
+        """The heads by method, each with the feature map that it was solved for."""
+        return {name: (self._methods[name].specification.feature_map, head) for name, head in self.heads.items()}
+
+    def spec_index(self, method: str) -> int:
+        """Index of the request's specification that serves a method."""
+        wanted = self._methods[method].specification
+        return next(index for index, spec in enumerate(self.request.specs) if spec.covers(wanted))
+
+    def statistics(self, method: str | None = None) -> StatisticsSum:
+        """Return the merged statistics that a method (by default the first) is solved from."""
+        return self.collection.statistics(self.spec_index(method if method is not None else next(iter(self._methods))))
+
+    def wire_bytes(self, method: str) -> int:
+        """Return the bytes, of all that was received, that a method needed: what it alone would have cost."""
+        return self.collection.wire_bytes(self.spec_index(method), self._methods[method].specification)
+
+    def solve(self) -> None:
+        """Solve every method from what was collected so far."""
+        for name, method in self._methods.items():
+            started = time.perf_counter()
+            self.heads[name] = method.solve(self.statistics(name))
+            self.solve_seconds[name] = time.perf_counter() - started
 
     # Flower's Strategy
 
@@ -177,17 +297,18 @@ class StatisticsStrategy(ServedMethods, WithoutEvaluation):
             evaluate_config,
             evaluate_fn,
         )
-        if self.collection.num_merged < self.min_clients or not any(outcome.in_heads for outcome in self.outcomes):
+        failed = [f"client {one.client} {one.outcome}: {one.reason}" for one in self.outcomes if not one.in_heads]
+        if self.collection.num_merged < self.min_clients or len(failed) == len(self.outcomes):
             raise TooFewClients(
                 f"{self.collection.num_merged} of {len(self._asked)} clients were merged, "
-                f"{self.min_clients} are needed (min-clients); {self._first_reasons()}"
+                f"{self.min_clients} are needed (min-clients); {first_reasons(failed)}"
             )
         return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Return one request for each client of this round: those not asked yet, drawn by (seed, round).
+        """Make one request for each client of this round: those not asked yet, drawn by (seed, round).
 
         A client that was asked before the run was interrupted belongs to its round, but is not asked again.
         """
@@ -226,12 +347,12 @@ class StatisticsStrategy(ServedMethods, WithoutEvaluation):
                 "wire-bytes": self.collection.total_wire_bytes,
             }
         )
-        return self._arrays(), metrics
+        arrays = {}
+        for name, head in self.heads.items():
+            prefix = "" if len(self._methods) == 1 else f"{name}."
+            arrays[f"{prefix}weight"], arrays[f"{prefix}bias"] = to_array(head.weight), to_array(head.bias)
+        return ArrayRecord(arrays), metrics
 
     def summary(self) -> None:
         """Log what is asked for."""
         logger.info("methods %s, %d rounds, %s", ", ".join(self._methods), self.num_rounds, self.request)
-
-    def _first_reasons(self) -> str:
-        failed = [outcome for outcome in self.outcomes if not outcome.in_heads]
-        return first_reasons([f"client {one.client} {one.outcome}: {one.reason}" for one in failed])

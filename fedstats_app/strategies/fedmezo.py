@@ -209,39 +209,35 @@ class FedMeZO(SampledTraining):
         ReplicasDiffer, TrainingDiverged
             As their names say.
         """
-        if not isinstance(grid, ClientGrid):
-            grid = ClientGrid(grid)
-        result, empty = Result(arrays=ArrayRecord()), ArrayRecord()
+        grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)
         if self.learning_rate is None:
             self.measure_learning_rate(grid, timeout)
-        first = len(self.log) + 1
-        last = first + num_rounds - 1
-        with grid.silences.forgotten_afterwards(), grid.progress.doing("training", num_rounds) as step:
-            for number in range(first, last + 1):
-                step.at(number - first, f"round {number} of {last}")
-                messages = self.configure_train(number, empty, ConfigRecord(), grid)
-                replies = grid.send_and_receive(messages, timeout=timeout)
-                _, metrics = self.aggregate_train(number, replies)
-                if metrics is not None:
-                    result.train_metrics_clientapp[number] = metrics
-                if evaluate_fn is not None and self.replica is not None:
-                    scores = evaluate_fn(number, self._arrays())
-                    if scores is not None:
-                        result.evaluate_metrics_serverapp[number] = scores
-                if self.on_round is not None and self._last is not None and self.on_round(self._last):
-                    break
-                if self.stalled_rounds >= STALLED_ROUNDS:
-                    logger.warning(
-                        "FedMeZO ends after round %d: the loss no longer changes along any direction", number
-                    )
-                    break
+
+        def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            return None if evaluate_fn is None or self.replica is None else evaluate_fn(number, self._arrays())
+
+        result = super().start(grid, None, num_rounds, timeout, evaluate_fn=evaluate)
         result.arrays = self._arrays()
         return result
+
+    @property
+    def first_round(self) -> int:  # type: ignore[override]
+        """The round after those of the log."""
+        return len(self.log) + 1
+
+    def is_last(self) -> bool:
+        """Tell ``on_round`` of a round; whether training ends with it, also because the loss no longer changes."""
+        if self.on_round is not None and self._last is not None and self.on_round(self._last):
+            return True
+        stalled = self.stalled_rounds >= STALLED_ROUNDS
+        if stalled:
+            logger.warning("FedMeZO ends after round %d: the loss no longer changes along any direction", len(self.log))
+        return stalled
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Return the round's messages: its seed, and the updates that each client lacks."""
+        """Make the round's messages: its seed, and the updates that each client lacks."""
         self._grid, self._asked = grid, Asked()
         return self._exchange.messages(self._asked, self.begin_round(grid, server_round))
 

@@ -1,23 +1,24 @@
-"""Stage 2: Flower's own strategies, started from a head, over clients drawn by (seed, round)."""
+"""Stage 2: Flower's own strategies, started from a head, within limits on what one client can do to a round."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
 from fedstats_app.grid.asking import Answers, array_bytes, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.strategies.rounds import SampledTraining
-from fedstats_app.strategies.update_limits import Update, UpdateLimits, update_length
 from fedstats_app.training.model import TrainingRequest
+from fedstats_app.training.proportion import allowances, capped, usual_size
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.reading import to_values
 from fedstats_app.wire.training import TrainingMetrics, check_training_reply
@@ -25,9 +26,11 @@ from fedstats_app.wire.training import TrainingMetrics, check_training_reply
 logger = logging.getLogger("fedstats_app")
 
 
-@dataclass(frozen=True)
-class TrainingRound:
-    """What happened in one round.
+@dataclass
+class TrainingRound(Answers[TrainingMetrics]):
+    """What happened in one round: what the clients in the average measured, why others are not in it, and bytes.
+
+    Bytes are those of the arrays of all clients of the round, those of dropped ones included.
 
     Attributes
     ----------
@@ -35,41 +38,64 @@ class TrainingRound:
         Absolute: counted from 1 at the start of training, whether or not the run was interrupted.
     arrays : ArrayRecord
         The model after it: what is trained.
-    num_examples : dict
-        From every client whose update was averaged to its number of samples.
-    failures : dict
-        From every client that was dropped to the reason.
     left_out : dict
         From every client that was dropped for being out of proportion to how many times the usual length its update is.
     clipped : dict
         The same of clients whose update was shortened.
-    train_loss : float
-        Mean over samples of the clients' losses in their last local epoch.
-    bytes_down, bytes_up : int
-        Of the arrays of all clients of the round, those of dropped ones included.
     seconds : float
         Wall-clock time of the round.
     """
 
-    server_round: int
-    arrays: ArrayRecord
-    num_examples: Mapping[int, int]
-    failures: Mapping[int, str]
-    left_out: Mapping[int, float]
-    clipped: Mapping[int, float]
-    train_loss: float
-    bytes_down: int
-    bytes_up: int
-    seconds: float
-
-
-@dataclass
-class _Progress(Answers[TrainingMetrics]):
-    """What is counted while a round goes on."""
-
-    started: float = field(default_factory=time.perf_counter)
+    server_round: int = 0
+    arrays: ArrayRecord = field(default_factory=ArrayRecord)
     left_out: Mapping[int, float] = field(default_factory=dict)
     clipped: Mapping[int, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def num_examples(self) -> dict[int, int]:
+        """From every client whose update was averaged to its number of samples."""
+        return {client: one.num_examples for client, one in self.of.items()}
+
+    @property
+    def train_loss(self) -> float:
+        """Mean over samples of the clients' losses in their last local epoch."""
+        return sum(one.loss * one.num_examples for one in self.of.values()) / sum(self.num_examples.values())
+
+
+@dataclass(frozen=True)
+class UpdateLimits:
+    """Limits on what one client can do to a round.
+
+    The usual length is the upper quartile over the round's clients
+    (:func:`~fedstats_app.training.proportion.usual_size`). A client with more samples than the mean takes more steps,
+    and one with fewer weighs less: in both cases as many times the usual length are as usual.
+
+    Attributes
+    ----------
+    clip : float
+        An update longer than this times the usual length is shortened to that; 0 for never.
+    outlier : float
+        A client whose update is longer than this times the usual length is left out; 0 for never.
+    max_share : float
+        Of the samples of a round, the most that count for one client.
+    """
+
+    clip: float = 0.0
+    outlier: float = 4.0
+    max_share: float = 1.0
+
+
+def times_usual(lengths: Mapping[int, float], num_examples: Mapping[int, int]) -> dict[int, float]:
+    """Compute how many times the usual length, over its allowance, each client's update is.
+
+    Parameters
+    ----------
+    lengths, num_examples : mapping
+        From client to the length of its update and to its samples.
+    """
+    usual, allowed = usual_size(lengths.values()), allowances(num_examples, steps=True)
+    return {client: length / (usual * allowed[client]) if usual else 0.0 for client, length in lengths.items()}
 
 
 class FineTuning(SampledTraining):
@@ -125,83 +151,31 @@ class FineTuning(SampledTraining):
         self.inner, self.request, self.fixed, self.first_round = inner, request, to_record(fixed or {}), first_round
         self.on_round: Callable[[TrainingRound], bool | None] | None = None
         self.limits, self.rate_factor = limits or UpdateLimits(), rate_factor
-        self._progress = _Progress()
+        self._round, self._started = TrainingRound(), 0.0
         self._current: dict[str, Tensor] = {}
-
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float | None = None,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        """Run rounds and return Flower's Result.
-
-        Flower's own loop counts from 1 and cannot be stopped, so it runs one round at a time here.
-
-        Parameters
-        ----------
-        grid : Grid
-            Flower's, or a :class:`ClientGrid`.
-        initial_arrays : ArrayRecord
-            What is trained, float32.
-        num_rounds : int
-            How many, from ``first_round`` on.
-        timeout : float, optional
-            Seconds for each round, beside the limit of every request; none by default.
-        train_config : ConfigRecord, optional
-            Further entries of the config that clients get.
-        evaluate_config, evaluate_fn
-            As Flower's; ``evaluate_fn`` gets absolute rounds.
-
-        Raises
-        ------
-        TooFewClients
-            If a round has too few usable updates.
-        """
-        if not isinstance(grid, ClientGrid):
-            grid = ClientGrid(grid)
-        result, arrays, first = Result(arrays=initial_arrays), initial_arrays, self.first_round
-        last = first + num_rounds - 1
-        with grid.silences.forgotten_afterwards(), grid.progress.doing("training", num_rounds) as step:
-            for absolute in range(first, last + 1):
-                step.at(absolute - first, f"round {absolute} of {last}")
-                self.first_round = absolute
-                config = ConfigRecord({**to_values(self._request_of(absolute)), **(train_config or {})})
-                one = super().start(grid, arrays, 1, timeout, config, evaluate_config)  # type: ignore[arg-type]  # Flower declares float but passes None on to a Grid, which takes it
-                arrays = result.arrays = one.arrays
-                result.train_metrics_clientapp[absolute] = one.train_metrics_clientapp[1]
-                scores = evaluate_fn(absolute, arrays) if evaluate_fn is not None else None
-                if scores is not None:
-                    result.evaluate_metrics_serverapp[absolute] = scores
-                if self.on_round is not None and self.on_round(self._round(absolute, arrays)):
-                    break
-        return result
-
-    # Flower's Strategy
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Return the inner strategy's messages to this round's clients, with what is fixed beside what is trained."""
-        absolute = self._absolute(server_round)
-        self._progress = _Progress()
+        self._round, self._started = TrainingRound(server_round=server_round), time.perf_counter()
         self._current = to_tensors(arrays)
+        options = self.request.options
+        rate = options.learning_rate * self.rate_factor(server_round)
+        request = replace(self.request, options=replace(options, learning_rate=rate))
+        config = ConfigRecord({**to_values(request), **config})
         # The inner strategy samples from all nodes it sees, with a generator of its own: it sees the participants only.
-        participants = ClientGrid(grid, {client: client for client in self.begin_round(grid, absolute)})
-        messages = list(self.inner.configure_train(absolute, arrays, config, participants))
+        participants = ClientGrid(grid, {client: client for client in self.begin_round(grid, server_round)})
+        messages = list(self.inner.configure_train(server_round, arrays, config, participants))
         # One content for all: clients of one SuperNode then share a message.
         content = RecordDict({**(messages[0].content if messages else {}), "fixed": self.fixed})
-        self._progress.bytes_down = len(messages) * array_bytes(content)
+        self._round.bytes_down = len(messages) * array_bytes(content)
         return [
             Message(
                 content,
                 dst_node_id=msg.metadata.dst_node_id,
                 message_type=msg.metadata.message_type,
-                group_id=str(absolute),
+                group_id=str(server_round),
             )
             for msg in messages
         ]
@@ -216,60 +190,64 @@ class FineTuning(SampledTraining):
         TooFewClients
             If there are too few of them.
         """
-        progress, asked = self._progress, len(self.participants(self._absolute(server_round)))
-        taken = dict[int, Update]()
-        for client, reply, metrics in usable(replies, self._read, progress.failures, self.clients):
+        this, asked = self._round, len(self.participants(server_round))
+        taken = dict[int, Message]()
+        for client, reply, metrics in usable(replies, self._read, this.failures, self.clients):
             if metrics.num_examples:
-                length = update_length(self._current, reply)
-                taken[client] = Update(reply, metrics.num_examples, length)
-                progress.of[client] = metrics
-                progress.bytes_up += array_bytes(reply.content)
-        limited = self.limits.apply(taken, self._current)
-        progress.left_out, progress.clipped = limited.left_out, limited.clipped
-        for client, times in limited.left_out.items():
-            progress.failures[client] = f"its update is {times:.3g} times as long as is usual (optimizer@outlier)"
-            del progress.of[client]
-        number = len(limited.replies)
-        if number < self.needed(asked):
+                taken[client], this.of[client] = reply, metrics
+                this.bytes_up += array_bytes(reply.content)
+        self._limit(taken)
+        if len(taken) < self.needed(asked):
             raise TooFewClients(
-                f"round {self._absolute(server_round)}: {number} of {asked} clients sent a usable update, "
-                f"{self.needed(asked)} are needed (min-clients); {progress.reasons()}"
+                f"round {server_round}: {len(taken)} of {asked} clients sent a usable update, "
+                f"{self.needed(asked)} are needed (min-clients); {this.reasons()}"
             )
-        arrays, averaged = self.inner.aggregate_train(self._absolute(server_round), limited.replies)
-        if arrays is None:
-            return None, averaged
-        # Flower's adaptive strategies return float64 where numpy promotes; a round's model is float32, always.
-        return to_record({name: tensor.float() for name, tensor in to_tensors(arrays).items()}), averaged
+        arrays, averaged = self.inner.aggregate_train(server_round, list(taken.values()))
+        if arrays is not None:
+            # Flower's adaptive strategies return float64 where numpy promotes; a round's model is float32, always.
+            arrays = to_record({name: tensor.float() for name, tensor in to_tensors(arrays).items()})
+        this.arrays, this.seconds = arrays or to_record(self._current), time.perf_counter() - self._started
+        return arrays, averaged
+
+    def is_last(self) -> bool:
+        """Tell ``on_round`` of a round; whether training ends with it."""
+        return self.on_round is not None and bool(self.on_round(self._round))
 
     def summary(self) -> None:
         """Log what is done."""
         logger.info("%s on %d clients: %s", type(self.inner).__name__, len(self.clients), self.request)
 
-    def _request_of(self, absolute: int) -> TrainingRequest:
-        options = self.request.options
-        rate = options.learning_rate * self.rate_factor(absolute)
-        return replace(self.request, options=replace(options, learning_rate=rate))
-
-    def _absolute(self, server_round: int) -> int:
-        return self.first_round + server_round - 1
-
     def _read(self, reply: Message) -> TrainingMetrics:
         shapes = {name: tuple(tensor.shape) for name, tensor in self._current.items()}
         return check_training_reply(reply, shapes, self.clients[int(reply.metadata.src_node_id)])
 
-    def _round(self, absolute: int, arrays: ArrayRecord) -> TrainingRound:
-        progress = self._progress
-        total = sum(one.num_examples for one in progress.of.values())
-        weighted = sum(one.loss * one.num_examples for one in progress.of.values())
-        return TrainingRound(
-            absolute,
-            arrays,
-            {client: one.num_examples for client, one in progress.of.items()},
-            progress.failures,
-            progress.left_out,
-            progress.clipped,
-            weighted / total,
-            progress.bytes_down,
-            progress.bytes_up,
-            time.perf_counter() - progress.started,
-        )
+    def _limit(self, taken: dict[int, Message]) -> None:
+        """Leave out, shorten or weigh less the updates that exceed a limit; the others stay as they came."""
+        this, limits = self._round, self.limits
+        times = times_usual({client: self._length(reply) for client, reply in taken.items()}, this.num_examples)
+        this.left_out = {client: ratio for client, ratio in times.items() if ratio > limits.outlier > 0.0}
+        for client, ratio in this.left_out.items():
+            this.failures[client] = f"its update is {ratio:.3g} times as long as is usual (optimizer@outlier)"
+            del this.of[client], taken[client]
+        this.clipped = {client: times[client] for client in taken if times[client] > limits.clip > 0.0}
+        weights = capped(this.num_examples, limits.max_share)
+        for client, reply in taken.items():
+            if client in this.clipped:
+                self._shorten(reply, limits.clip / this.clipped[client])
+            if weights[client] != this.of[client].num_examples:
+                metrics = {**reply.content.metric_records["metrics"], "num-examples": weights[client]}
+                reply.content["metrics"] = MetricRecord(metrics)
+
+    def _changes(self, reply: Message) -> dict[str, Tensor]:
+        """Compute the changes of all arrays, in float64."""
+        changed = to_tensors(reply.content.array_records["arrays"])
+        return {name: changed[name].double() - tensor.double() for name, tensor in self._current.items()}
+
+    def _length(self, reply: Message) -> float:
+        """Compute the Euclidean length of all changes together."""
+        return math.sqrt(math.fsum(float(change.square().sum()) for change in self._changes(reply).values()))
+
+    def _shorten(self, reply: Message, factor: float) -> None:
+        changes = self._changes(reply)
+        shortened = {name: (self._current[name].double() + factor * one).float() for name, one in changes.items()}
+        reply.content["arrays"] = to_record(shortened)

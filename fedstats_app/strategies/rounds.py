@@ -1,37 +1,27 @@
-"""What the Strategies have in common: no evaluation of Flower's kind, and who takes part in a round of training."""
+"""Rounds of training: who takes part in each, and the loop that FineTuning and FedMeZO share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result
 
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.strategies.base import WithoutEvaluation
 
 # Keeps the draw of a training round's clients apart from every other draw by (seed, number).
 SAMPLING_STREAM = 0x7EA1
 
 
-class WithoutEvaluation(Strategy):
-    """A Strategy whose rounds only train: heads and models are scored by messages of :mod:`fedstats_app.grid`."""
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return nothing."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return nothing."""
-        return None
-
-
 class SampledTraining(WithoutEvaluation):
     """Rounds of training over clients drawn by (seed, round), so that an interrupted run goes on as it would have.
+
+    Flower's own loop counts from 1 and cannot be stopped, so :meth:`start` has one of its own.
 
     Parameters
     ----------
@@ -52,6 +42,8 @@ class SampledTraining(WithoutEvaluation):
         If the fraction has another value.
     """
 
+    first_round: int
+
     def __init__(self, clients: Mapping[int, int | None], fraction: float, min_clients: int, seed: int) -> None:
         if not clients:
             raise TooFewClients("no client can train")
@@ -59,8 +51,66 @@ class SampledTraining(WithoutEvaluation):
             raise ValueError(f"fraction must lie in (0, 1], got {fraction}")
         self.clients, self.fraction, self.min_clients, self._seed = dict(clients), fraction, min_clients, seed
 
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run rounds and return Flower's Result.
+
+        Parameters
+        ----------
+        grid : Grid
+            Flower's, or a :class:`ClientGrid`.
+        initial_arrays : ArrayRecord, optional
+            What is trained.
+        num_rounds : int
+            How many, from ``first_round`` on.
+        timeout : float, optional
+            Seconds for each round, beside the limit of every request; none by default.
+        train_config : ConfigRecord, optional
+            Further entries of the config that clients get.
+        evaluate_config : ConfigRecord, optional
+            Not used.
+        evaluate_fn : callable, optional
+            As Flower's, with absolute rounds.
+
+        Raises
+        ------
+        TooFewClients
+            If a round has too few usable answers.
+        """
+        grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)
+        result, config = Result(arrays=initial_arrays or ArrayRecord()), train_config or ConfigRecord()
+        first = self.first_round
+        last = first + num_rounds - 1
+        with grid.silences.forgotten_afterwards(), grid.progress.doing("training", num_rounds) as step:
+            for number in range(first, last + 1):
+                step.at(number - first, f"round {number} of {last}")
+                messages = self.configure_train(number, result.arrays, config, grid)
+                arrays, metrics = self.aggregate_train(number, grid.send_and_receive(messages, timeout=timeout))
+                if arrays is not None:
+                    result.arrays = arrays
+                if metrics is not None:
+                    result.train_metrics_clientapp[number] = metrics
+                scores = evaluate_fn(number, result.arrays) if evaluate_fn is not None else None
+                if scores is not None:
+                    result.evaluate_metrics_serverapp[number] = scores
+                if self.is_last():
+                    break
+        return result
+
+    @abstractmethod
+    def is_last(self) -> bool:
+        """Report a round that has ended; whether training ends with it."""
+
     def participants(self, server_round: int) -> list[int]:
-        """Return the clients of a round, ascending, drawn without replacement by (seed, round)."""
+        """Draw the clients of a round without replacement by (seed, round); ascending."""
         ordered = sorted(self.clients)
         size = max(1, round(self.fraction * len(ordered)))
         if size >= len(ordered):
@@ -69,7 +119,7 @@ class SampledTraining(WithoutEvaluation):
         return sorted(int(client) for client in draw.choice(np.array(ordered, dtype=object), size, replace=False))
 
     def begin_round(self, grid: Grid, server_round: int) -> list[int]:
-        """Return the clients of a round, in which those that were silent before rest, unless the others are too few."""
+        """Draw the clients of a round; those that were silent before rest, unless the others are too few."""
         drawn = self.participants(server_round)
         if isinstance(grid, ClientGrid):
             grid.silences.next_round()
@@ -79,5 +129,5 @@ class SampledTraining(WithoutEvaluation):
         return drawn
 
     def needed(self, num_asked: int) -> int:
-        """Return how many usable answers are enough where so many clients were asked."""
+        """Compute how many usable answers are enough if so many clients were asked."""
         return max(1, min(self.min_clients, num_asked))

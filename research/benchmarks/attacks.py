@@ -22,8 +22,8 @@ from fedstats_app.data.clients import partitions
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
 from fedstats_app.heads.influence import energy, evenly_spaced
-from fedstats_app.server.asking import solved_heads
-from fedstats_app.server.influence import MAX_GRAMS, measure
+from fedstats_app.server.asking import MAX_GRAMS
+from fedstats_app.server.influence import measure
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, ScatterFactor
 from fedstats_app.statistics.share_caps import ShareCaps
@@ -228,7 +228,7 @@ def run(
         tuple(sorted({client for one in measure(strategy, kept, largest, test) for client in one.named}))
         for test in (None, functools.partial(_some_test_samples, data))
     )
-    accuracy = {name: data.accuracy(head, feature_map) for name, (feature_map, head) in solved_heads(strategy).items()}
+    accuracy = {name: data.accuracy(head, feature_map) for name, (feature_map, head) in strategy.mapped_heads.items()}
     (outcome,) = (one for one in strategy.outcomes if one.client == HOSTILE)
     return accuracy, outcome, by_clients, by_test
 

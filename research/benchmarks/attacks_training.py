@@ -24,7 +24,7 @@ from fedstats_app.fedmezo.average import RateGuard, ScalarAverage
 from fedstats_app.heads import solve_ncm
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.strategies.update_limits import times_usual
+from fedstats_app.strategies.fine_tuning import times_usual
 from fedstats_app.training.proportion import capped
 from fedstats_app.training.start import TEMPERATURES, best_temperature
 from fedstats_app.wire.mezo import MezoReply

@@ -25,7 +25,6 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
 from fedstats_app.report.advice import Candidate
 from fedstats_app.report.plots.first_stage import CostPoint
-from fedstats_app.server.asking import solved_heads
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.training_options import LocalOptions
@@ -113,7 +112,7 @@ def _closed_form(data: Features, parts: Sequence[np.ndarray], config: AppConfig)
     ask(strategy, answer, len(parts))
     return [
         Candidate(name, data.accuracy(head, feature_map), strategy.wire_bytes(name))
-        for name, (feature_map, head) in solved_heads(strategy).items()
+        for name, (feature_map, head) in strategy.mapped_heads.items()
     ]
 
 

@@ -116,18 +116,6 @@ def test_nodes_that_come_again_are_counted_once_and_evaluate(
     assert results["num_test_examples"] == read_json(whole, "results.json")["num_test_examples"]
 
 
-def test_a_simulation_can_be_extended_too(tmp_path: Path) -> None:
-    first = simulate(tmp_path, num_clients=10, wire_dtype="float64")
-
-    again = simulate(tmp_path, num_clients=10, wire_dtype="float64", extend=str(first))
-
-    assert {one["outcome"] for one in clients(again)} <= {"known", "merged"}
-    assert all(one["num_examples"] == 0 for one in clients(again) if one["outcome"] == "merged")
-    for name in METHODS:
-        one, other = ((run / "heads" / f"{name}.safetensors") for run in (first, again))
-        assert torch.equal(read_head(one)[0].weight, read_head(other)[0].weight)
-
-
 def test_a_simulation_takes_over_classes_that_its_data_does_not_have(tmp_path: Path, nodes: Nodes) -> None:
     first = simulate(tmp_path, node_configs=nodes[:2], input_size=16, wire_dtype="float64")
     data = tmp_path / "data"

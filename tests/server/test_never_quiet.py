@@ -9,8 +9,7 @@ import pytest
 from flwr.app import Context, Message
 
 from fedstats_app import client_app, server_app
-from fedstats_app.server import closed_form, machine, rank_curve, run
-from fedstats_app.server.training import training
+from fedstats_app.server import closed_form, rank_curve, run, training
 from fedstats_app.strategies import StatisticsStrategy
 from tests.support.clock import Clock, Said
 from tests.support.local_grid import clients_in
@@ -81,7 +80,7 @@ def test_training_says_about_how_long_it_will_take(tmp_path: Path, monkeypatch: 
 
 
 def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "seconds_per_sample", lambda *_: 0.01)
+    monkeypatch.setattr(run, "seconds_per_sample", lambda *_: 0.01)
     said = told(
         tmp_path,
         monkeypatch,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from fedstats_app.report import examples_file, page
 from fedstats_app.report.plots import first_stage
-from fedstats_app.server import pictures
+from fedstats_app.server import evaluation_data
 from tests.support.simulation import simulate, site_folder
 
 SETTINGS: dict[str, Any] = {"method": "fedncm", "num_clients": 3, "min_clients": 1, "plots": True}
@@ -41,7 +41,7 @@ def test_a_failing_report_is_one_clear_line(
         raise error
 
     monkeypatch.setattr(page, "report", fail)
-    monkeypatch.setattr(pictures, "write_examples", fail)
+    monkeypatch.setattr(evaluation_data, "write_examples", fail)
     folder = simulate(tmp_path, **SETTINGS)
     said = [line for line in capsys.readouterr().out.splitlines() if str(error) in line]
     assert len(said) == 2 and "no example images" in said[0] and "no report" in said[1]

@@ -121,7 +121,7 @@ def test_wandb_stays_offline_and_in_the_folder(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_is_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard", reason="extra tensorboard is not installed")
-    from fedstats_app.server.training.training import Training
+    from fedstats_app.server.training import Training
 
     settings = {**SETTINGS, "start_head": "fedncm", "checkpoint_every": 1, "tracker": "tensorboard"}
     record = Training.record

@@ -17,11 +17,9 @@ import fedstats_app
 from fedstats_app import client_app
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
-from fedstats_app.client import training as client_training
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.grid.discovery import TooFewClients
-from fedstats_app.report import state as state_module
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
@@ -170,39 +168,6 @@ def test_clients_with_folders_of_their_own_train_and_evaluate(tmp_path: Path) ->
     lines = rounds(folder, "fedncm-full")
     assert all(0.0 <= line["accuracy"] <= 1.0 and line["loss"] > 0 for line in lines)
     assert fedstats_app.load(folder, "fedncm-full").predict(Image.new("RGB", (16, 16))) in ("ant", "bee", "cow")
-
-
-@pytest.mark.parametrize("temperature", [1.0, 1.5])
-@pytest.mark.parametrize("classes", [("ant", "bee"), ("bee", "cow")])
-@pytest.mark.parametrize("tune", ["probe", "full"])
-def test_clients_are_not_asked_twice_how_good_a_head_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: str, classes: tuple[str, str], temperature: float
-) -> None:
-    """Round 0 says what the clients would say of the model, asked or not."""
-    evaluate_model, asked = client_training.evaluate_model, []
-
-    def counted(msg: Message, context: Context, client_id: int | None) -> Message:
-        asked.append(client_id)
-        return evaluate_model(msg, context, client_id)
-
-    monkeypatch.setattr(client_training, "evaluate_model", counted)
-    configs = [
-        {"data-path": site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=20)},
-        {"data-path": site_folder(tmp_path / "b", classes, seed=2, images=20)},
-    ]
-    settings = {**FAST, "fine_tune": tune, "num_server_rounds": 1, "temperature": temperature, "learning_rate": 0.01}
-    scores = []
-    for known in (True, False):
-        if not known:
-            monkeypatch.setattr(state_module, "_client_scores", lambda *_: {})
-        folder = simulate(tmp_path, node_configs=configs, **settings)
-        start, _ = rounds(folder, f"fedncm-{tune}")
-        scores.append((start["accuracy"], start["loss"]))
-        # A temperature that the heads were not scored at is asked for.
-        assert len(asked) == (2 if known and temperature == 1.0 else 4)
-        asked.clear()
-    assert scores[0][0] == scores[1][0]
-    assert scores[0][1] == pytest.approx(scores[1][1], rel=1e-5)
 
 
 def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) -> None:

@@ -94,21 +94,6 @@ def test_two_runs_are_one(method: str, fraction_train: float, tmp_path: Path) ->
         assert predicted == [NAMES[index] for index in whole.heads[name].predict(mapped).tolist()], name
 
 
-def test_rows_of_both_runs_are_kept(tmp_path: Path) -> None:
-    first = run("fedcof", EARLY, NAMES)
-    save_statistics(tmp_path, first.collection.collected(NAMES, "17"))
-    second = strategy_for("fedcof", NAMES)
-    second.extend(load_statistics(tmp_path))
-    second.start(federation(LATE, NAMES))
-
-    rows, expected = second.statistics().rows(), run("fedcof", [*EARLY, *LATE], NAMES).statistics().rows()
-
-    def as_set(of: object) -> set[tuple[int, int, bytes]]:
-        return {(int(c), int(n), s.numpy().tobytes()) for c, n, s in zip(of.class_ids, of.counts, of.class_sums)}  # type: ignore[attr-defined]  # noqa: B905
-
-    assert len(rows) == len(expected) and as_set(rows) == as_set(expected)
-
-
 def test_who_is_in_already_is_not_counted_twice_and_is_named(tmp_path: Path) -> None:
     """Node ids are new, and so are class numbers and the wire's dtype; the client is known by what it sends."""
     first = run("one pass", EARLY, NAMES)
@@ -131,43 +116,24 @@ def test_who_is_in_already_is_not_counted_twice_and_is_named(tmp_path: Path) -> 
     assert torch.equal(by_class(second.statistics("fed3r"), after)[0], by_class(whole.statistics("fed3r"), NAMES)[0])
 
 
-def test_a_chain_of_runs_knows_all_its_clients(tmp_path: Path) -> None:
-    collected = run("fedncm", ALL[:3], NAMES).collection.collected(NAMES, "1")
-    for number, clients in enumerate((ALL[3:5], ALL[5:9]), start=2):
-        strategy = strategy_for("fedncm", NAMES)
-        strategy.extend(collected)
-        strategy.start(federation(clients, NAMES))
-        collected = strategy.collection.collected(NAMES, str(number))
-
-    assert [(one.run, one.client) for one in collected.clients] == [
-        *(("1", client) for client in range(3)),
-        *(("2", client) for client in (3, 4)),
-        *(("3", client) for client in range(5, 9)),
-    ]
-
-
 @pytest.mark.parametrize(
-    ("method", "options", "reason"),
+    ("method", "names", "options", "reason"),
     [
-        ("fedncm", {"backbone_fingerprint": "other"}, r"backbone \(fingerprint\) was f, is other"),
-        ("fed3r", {}, "statistics"),
-        ("fedcof, several means", {}, "statistics .*means_per_class=1.*means_per_class=3"),
-        ("fedcof", {}, r"rows kept was \[False\], is \[True\]"),
-        ("fed3r, other options", {}, "RandomFourierFeatures"),
+        ("fedncm", (*NAMES, "g"), {}, "number of classes was 6, is 7"),
+        ("fedncm", NAMES, {"backbone_fingerprint": "other"}, r"backbone \(fingerprint\) was f, is other"),
+        ("fed3r", NAMES, {}, "statistics"),
+        ("fedcof, several means", NAMES, {}, "statistics .*means_per_class=1.*means_per_class=3"),
+        ("fedcof", NAMES, {}, r"rows kept was \[False\], is \[True\]"),
+        ("fed3r, other options", NAMES, {}, "RandomFourierFeatures"),
     ],
 )
-def test_statistics_of_another_kind_are_refused(method: str, options: dict[str, object], reason: str) -> None:
+def test_statistics_of_another_kind_are_refused(
+    method: str, names: tuple[str, ...], options: dict[str, object], reason: str
+) -> None:
     collected = run("fedncm", [0, 1], NAMES).collection.collected(NAMES, "1")
 
     with pytest.raises(ValueError, match=f"of another kind: .*{reason}"):
-        strategy_for(method, NAMES, **options).extend(collected)
-
-
-def test_other_classes_are_refused_until_they_are_aligned() -> None:
-    collected = run("fedncm", [0, 1], NAMES).collection.collected(NAMES, "1")
-
-    with pytest.raises(ValueError, match="number of classes was 6, is 7"):
-        strategy_for("fedncm", (*NAMES, "g")).extend(collected)
+        strategy_for(method, names, **options).extend(collected)
 
 
 def test_a_run_that_adds_nobody_fails(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from fedstats_app.grid.asking import Answers
 from fedstats_app.grid.evaluation import evaluate_on_clients, training_losses
 from fedstats_app.heads import Calibration, HeadScores, LinearHead
 from fedstats_app.report.method_result import QUALITY, client_spread, quality
+from fedstats_app.report.state import SolvedHead
 from fedstats_app.report.training_record import (
     RoundRecord,
     TrainingResult,
@@ -19,11 +20,12 @@ from fedstats_app.report.training_record import (
     mezo_bytes,
     training_bytes,
 )
-from fedstats_app.server.training.session import Session
+from fedstats_app.server.run import Run
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.training.evaluation import evaluate, head_logits, score_head
-from fedstats_app.training.model import TunedModel
-from fedstats_app.training.training_options import LocalOptions
+from fedstats_app.training.model import TrainingRequest, TunedModel
+from fedstats_app.training.trainers import Trainer
+from fedstats_app.training.training_options import MADE_HEADS, LocalOptions
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.training import EvaluationCounts, TrainingLosses
 
@@ -38,11 +40,25 @@ class Training(ABC):
 
     Parameters
     ----------
-    session : Session
-        What it is given.
+    run : Run
+        The run.
+    trainer : Trainer
+        Who trains.
+    clients : mapping
+        From those that can train to their number of samples.
+    start : str
+        Name of the head to start from.
+    head : SolvedHead
+        That head.
+    number : int
+        Of the training in the run.
 
     Attributes
     ----------
+    name : str
+        Of the training and of its head, such as "fedcof-probe".
+    made : bool
+        Whether the start was made rather than solved, so that no statistics, and no features, were needed for it.
     request : TrainingRequest
         What clients are told.
     on_features : bool
@@ -74,18 +90,33 @@ class Training(ABC):
     start_temperature: float = 1.0
     kept_round: int | None = None
 
-    def __init__(self, session: Session) -> None:
-        self.session, self.request = session, session.trainer.request(session.request)
+    def __init__(
+        self, run: Run, trainer: Trainer, clients: Mapping[int, int], start: str, head: SolvedHead, number: int
+    ) -> None:
+        self.run, self.trainer, self.clients = run, trainer, clients
+        self.start, self.head, self.number = start, head, number
+        self.tuning, self.min_clients = run.config.tuning, run.config.federation.min_clients
+        self.name, self.made = f"{start}-{trainer.name}", start in MADE_HEADS
+        self.local = run.config.local_from(start)
+        request = replace(run.training_request(), feature_map=head.feature_map, options=self.local.with_rate())
+        self.request = self.specified(request)
         self.on_features = self.request.tune == "probe"
         self.rounds: list[RoundRecord] = []
         self.notes: list[str] = []
         self.stopped = ""
         self._left_out: dict[int, list[float]] = {}
-        self._test = None if session.test_samples is None else session.test_samples(self.on_features)
+        # A head takes features that are there already, a network images.
+        test_set = run.test_set
+        self._test = None if test_set is None else test_set.samples(head.feature_map if self.on_features else None)
+        self._batch_size = FEATURE_BATCH if self.on_features else run.backbone.batch_size
 
     @abstractmethod
-    def run(self) -> tuple[TrainingResult, TunedModel]:
-        """Train, going on after the last round that the run folder has, if any; return what came of it."""
+    def specified(self, request: TrainingRequest) -> TrainingRequest:
+        """Complete what all trainings from the head tell clients by what this one does."""
+
+    @abstractmethod
+    def train(self) -> tuple[TrainingResult, TunedModel]:
+        """Train, going on after the last round that the run folder has, if any; the result and the model."""
 
     @abstractmethod
     def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
@@ -99,57 +130,56 @@ class Training(ABC):
         TooFewClients
             If too few clients answer.
         """
-        session = self.session
-        request = replace(session.request, tune="probe", options=LocalOptions())
-        return training_losses(session.grid, request, head, session.clients, session.min_clients)
+        request = replace(self.request, tune="probe", options=LocalOptions())
+        return training_losses(self.run.grid, request, head, self.clients, self.min_clients)
+
+    def say(self, line: str) -> None:
+        """Print a line about this training."""
+        self.run.progress.say(f"{self.name}: {line}")
 
     def announce(self, num_parameters: int) -> None:
         """Say what is trained, for how long and on what."""
-        session = self.session
-        clients = f"{len(session.clients)} clients with {sum(session.clients.values()):,} samples"
-        rounds = f"{session.tuning.num_server_rounds:,} rounds"
-        session.progress.say(f"{session.name}: {num_parameters:,} parameters are trained in {rounds} over {clients}")
+        clients = f"{len(self.clients)} clients with {sum(self.clients.values()):,} samples"
+        rounds = f"{self.tuning.num_server_rounds:,} rounds"
+        self.say(f"{num_parameters:,} parameters are trained in {rounds} over {clients}")
 
     def score(self, number: int) -> tuple[float | None, float | None]:
-        """Return accuracy and mean loss after a round, of the server's test set or of what clients hold out."""
-        session = self.session
-        if self._test is not None:
-            with session.progress.doing("evaluating on the test samples"):
-                scores = evaluate(
-                    self.model,
-                    self._test,
-                    self.request.num_classes,
-                    batch_size=FEATURE_BATCH if self.on_features else session.backbone.batch_size,
-                    present=session.head.head.present if session.mask_absent else None,
-                )
-            return scores.confusion.accuracy, scores.loss
-        return self._score_held_out(number)
+        """Measure accuracy and mean loss after a round, on the server's test set or on what clients hold out."""
+        if self._test is None:
+            return self._score_held_out(number)
+        with self.run.progress.doing("evaluating on the test samples"):
+            scores = evaluate(
+                self.model,
+                self._test,
+                self.request.num_classes,
+                batch_size=self._batch_size,
+                present=self.head.head.present if self.run.config.run.mask_absent else None,
+            )
+        return scores.confusion.accuracy, scores.loss
 
     def _score_held_out(self, number: int) -> tuple[float | None, float | None]:
-        session = self.session
         if not self.request.holdout:
             return None, None
         counts, failures = self.ask_clients(number)
         for client, reason in list(failures.items())[:3]:
-            session.progress.say(f"round {number}: client {client} did not evaluate: {reason}")
+            self.run.progress.say(f"round {number}: client {client} did not evaluate: {reason}")
         if not counts.num_examples:
             return None, None
         return counts.num_correct / counts.num_examples, counts.loss_sum / counts.num_examples
 
     def recorded(self) -> list[RoundRecord]:
-        """Return what the run folder has of this training."""
-        own = (self.session.start, self.session.trainer.name)
-        return [one for one in self.session.folder.read_rounds() if (one.start, one.stage) == own]
+        """Read what the run folder has of this training."""
+        own = (self.start, self.trainer.name)
+        return [one for one in self.run.folder.read_rounds() if (one.start, one.stage) == own]
 
     def take_up(self, last: int) -> None:
         """Go on after a round that the run folder has."""
         self.rounds = [one for one in self.recorded() if one.round <= last]
-        self.session.progress.say(f"{self.session.name}: going on after round {last}")
+        self.say(f"going on after round {last}")
 
     def is_due(self, number: int) -> bool:
         """Return whether a round is to be evaluated."""
-        tuning = self.session.tuning
-        return number in (0, tuning.num_server_rounds) or number % tuning.evaluate_every == 0
+        return number in (0, self.tuning.num_server_rounds) or number % self.tuning.evaluate_every == 0
 
     def record(self, number: int, failures: Mapping[int, str], **costs: Any) -> None:
         """Score a round where that is due, write it down, and say how it went.
@@ -163,28 +193,28 @@ class Training(ABC):
         **costs
             As :class:`RoundRecord`.
         """
-        session = self.session
+        progress = self.run.progress
         accuracy, loss = self.score(number) if self.is_due(number) else (None, None)
         held_out = None
-        if session.tuning.keep == "best" and self.is_due(number):
+        if self.tuning.keep == "best" and self.is_due(number):
             # What tells how good a model is must not choose it too, if the server has other samples for that.
             held_out = accuracy if self._test is None else self._score_held_out(number)[0]
         record = RoundRecord(
-            *(session.trainer.name, session.start, number, accuracy, loss),
+            *(self.trainer.name, self.start, number, accuracy, loss),
             num_failed=len(failures),
             held_out_accuracy=held_out,
             **costs,
         )
         self.rounds.append(record)
-        session.folder.append_round(record)
+        self.run.folder.append_round(record)
         for client, reason in failures.items():
-            session.progress.say(f"round {number}: client {client} is not in the average: {reason}")
-        total = session.tuning.num_server_rounds
+            progress.say(f"round {number}: client {client} is not in the average: {reason}")
+        total = self.tuning.num_server_rounds
         told = "" if accuracy is None else f"{100 * accuracy:.2f}%, "
         told += "" if loss is None else f"loss {loss:.4f}, "
         megabytes = sum(one.num_bytes for one in self.rounds) / 1e6
-        line = f"{session.name} round {number} of {total}: {told}{megabytes:,.1f} MB"
-        session.progress.now_and_then(line, in_any_case=number in (0, total))
+        line = f"{self.name} round {number} of {total}: {told}{megabytes:,.1f} MB"
+        progress.now_and_then(line, in_any_case=number in (0, total))
 
     def name_left_out(self, left_out: Mapping[int, float]) -> None:
         """Note the clients that are out of proportion in a round, by how many times the usual size."""
@@ -193,26 +223,25 @@ class Training(ABC):
 
     def stop_at_plateau(self) -> bool:
         """Return whether training is to end here, for want of a better accuracy or because it was to before."""
-        patience = self.session.tuning.patience
+        patience = self.tuning.patience
         if plateau(self.rounds, patience):
             self.stopped = f"no better accuracy in {patience} evaluations"
         return bool(self.stopped)
 
     def result(self) -> TrainingResult:
         """Return what the training did and cost, by its rounds and by formula."""
-        session, trainer = self.session, self.session.trainer
-        num_examples, num_clients = sum(session.clients.values()), len(session.clients)
-        participants = max(1, round(session.tuning.fraction_tune * num_clients))
+        trainer, num_examples, num_clients = self.trainer, sum(self.clients.values()), len(self.clients)
+        participants = max(1, round(self.tuning.fraction_tune * num_clients))
         num_rounds = self.rounds[-1].round
         scores, by_client = self._score_head()
         result = TrainingResult(
-            name=session.name,
+            name=self.name,
             stage=trainer.name,
-            start=session.start,
+            start=self.start,
             rounds=self.rounds,
             stopped=self.stopped or "rounds done",
-            start_bytes=0 if session.made else session.head.wire_bytes,
-            start_forward_passes=0 if session.made else num_examples,
+            start_bytes=0 if self.made else self.head.wire_bytes,
+            start_forward_passes=0 if self.made else num_examples,
             formula_bytes=(training_bytes if trainer.by_gradient else mezo_bytes)(num_rounds, participants, self.size),
             thesis_forward_passes=forward_passes(
                 trainer.passes,
@@ -239,12 +268,11 @@ class Training(ABC):
         Clients are asked as in the first stage. They cannot score a network that was tuned so: of that they tell its
         accuracy and loss alone.
         """
-        session, request = self.session, self.request
-        head = self.model.to_head(session.head.head.present)
+        request, run = self.request, self.run
+        head = self.model.to_head(self.head.head.present)
         if self._test is not None:
-            size = FEATURE_BATCH if self.on_features else session.backbone.batch_size
-            masked = session.mask_absent
-            return score_head(self.model, head, self._test, batch_size=size, mask_absent=masked), {}
+            masked = run.config.run.mask_absent
+            return score_head(self.model, head, self._test, batch_size=self._batch_size, mask_absent=masked), {}
         if not request.holdout or not self.on_features:
             return None, {}
         asked = StatisticsRequest(
@@ -255,17 +283,17 @@ class Training(ABC):
             backbone_fingerprint=request.backbone_fingerprint,
             class_names=request.class_names,
         )
-        found = evaluate_on_clients(session.grid, asked, {session.name: (0, head)}, session.clients)
+        found = evaluate_on_clients(run.grid, asked, {self.name: (0, head)}, self.clients)
         for client, reason in list(found.failures.items())[:3]:
-            session.progress.say(f"{session.name}: client {client} did not evaluate the head: {reason}")
-        return found.heads[session.name], found.accuracies[session.name]
+            self.say(f"client {client} did not evaluate the head: {reason}")
+        return found.heads[self.name], found.accuracies[self.name]
 
     def _calibrated(self, scores: HeadScores) -> Calibration | None:
         """Return the head's temperature; only where features are at hand are the errors after it counted again."""
         fitted = scores.calibration.fit()
         if fitted is None or self._test is None or not self.on_features:
             return fitted
-        head = self.model.to_head(self.session.head.head.present)
+        head = self.model.to_head(self.head.head.present)
         return fitted.counted(head_logits(self.model, head, self._test, batch_size=FEATURE_BATCH))
 
     def _notes_on_left_out(self) -> list[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.fedmezo.log import TrainingFiles, UpdateLog
 from fedstats_app.fedmezo.lora import merge_lora
 from fedstats_app.fedmezo.mezo_options import FedMeZOOptions
@@ -15,16 +18,18 @@ from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.evaluation import sum_evaluations
 from fedstats_app.grid.mezo_exchange import Asked
+from fedstats_app.report.state import SolvedHead
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.server.training.session import Session
-from fedstats_app.server.training.training import Training
+from fedstats_app.server.run import Run
+from fedstats_app.server.training import Training
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO, MezoRound
-from fedstats_app.training.model import TrainingRequest, Tune, TunedModel
+from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.start import best_temperature
+from fedstats_app.training.trainers import Trainer
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
-from fedstats_app.wire.reading import to_values
+from fedstats_app.wire.reading import from_values, to_values
 from fedstats_app.wire.training import EvaluationCounts
 
 FOLDER = "mezo"
@@ -35,41 +40,37 @@ _RATE, _TEMPERATURE = "learning-rate", "temperature-of-start"
 
 
 class MezoTraining(Training):
-    """Seeds go down and scalars come back; the model is its start and a log. When done it is in float32.
-
-    Parameters
-    ----------
-    session : Session
-        What it is given.
-    """
+    """Seeds go down and scalars come back; the model is its start and a log. When done it is in float32."""
 
     replica: Replica
     start_tensors: dict[str, Tensor]
     strategy: FedMeZO
 
-    def __init__(self, session: Session) -> None:
-        self.options = session.options(FedMeZOOptions)
-        tune: Tune = "probe" if self.options.tune == "head" else "full"
-        super().__init__(replace(session, request=replace(session.request, tune=tune, options=LocalOptions())))
-        session = self.session
+    def __init__(
+        self, run: Run, trainer: Trainer, clients: Mapping[int, int], start: str, head: SolvedHead, number: int
+    ) -> None:
+        self.options = run.config.fedmezo
+        super().__init__(run, trainer, clients, start, head, number)
         self.setup = _setup(self.options, self.request)
         self.repeats = self.size = self.setup.num_directions
-        self.files = TrainingFiles(session.folder.path / FOLDER / session.name)
+        self.files = TrainingFiles(run.folder.path / FOLDER / self.name)
         dtype = torch.float64 if self.options.dtype == "float64" else torch.float32
-        head = session.head.head
-        start_of = {"head.weight": head.weight, "head.bias": torch.nan_to_num(head.bias, neginf=0.0)}
+        start_of = {"head.weight": head.head.weight, "head.bias": torch.nan_to_num(head.head.bias, neginf=0.0)}
         self._take_start({key: tensor.to(dtype) for key, tensor in start_of.items()})
 
-    def run(self) -> tuple[TrainingResult, TunedModel]:
+    def specified(self, request: TrainingRequest) -> TrainingRequest:
+        """As the base; no client runs SGD."""
+        return replace(request, tune="probe" if self.options.tune == "head" else "full", options=LocalOptions())
+
+    def train(self) -> tuple[TrainingResult, TunedModel]:
         """Train, going on after the last round in the log if there is one."""
-        session = self.session
         self.announce(sum(one.numel() for one in self.replica.parameters.values()))
-        if not (session.resume and self._resumed()):
+        if not (self.run.config.run.resume and self._resumed()):
             self._begin()
         self.strategy.on_round = self._after_round
-        left = session.tuning.num_server_rounds - len(self.strategy.log)
+        left = self.tuning.num_server_rounds - len(self.strategy.log)
         if left > 0 and not self.stop_at_plateau():
-            self.strategy.start(session.grid, num_rounds=left)
+            self.strategy.start(self.run.grid, num_rounds=left)
             if self.strategy.stalled_rounds >= STALLED_ROUNDS:
                 self.stopped = "the loss no longer changes along any direction"
         self._synchronise()
@@ -82,45 +83,43 @@ class MezoTraining(Training):
 
     def _take_start(self, start: dict[str, Tensor], **kept: Any) -> None:
         """Build the server's replica of a start, and the strategy, perhaps with a log and rates to go on from."""
-        session, options = self.session, self.options
+        options, backbone = self.options, self.run.backbone
         self.start_tensors = start
-        backbone = session.backbone
         self.model = build_model(self.setup, start, backbone.module, backbone.feature_dim, backbone.device)
         self.replica = make_replica(self.setup, self.model)
         given = None if options.learning_rate == "auto" else options.learning_rate
         self.strategy = FedMeZO(
             self.setup,
             start,
-            session.clients,
+            self.clients,
             **{"learning_rate": given, **kept},
             replica=self.replica,
-            fraction=session.tuning.fraction_tune,
-            min_clients=session.min_clients,
+            fraction=self.tuning.fraction_tune,
+            min_clients=self.min_clients,
             weighting=options.weighting,
             clip=options.clip,
             outlier=options.outlier,
-            max_share=session.tuning.max_tuning_share,
+            max_share=self.tuning.max_tuning_share,
             guarded=options.learning_rate == "auto",
-            training=session.number,
+            training=self.number,
         )
 
     def _begin(self) -> None:
         """Find temperature and learning rate if they are to be found, keep the start, record it as round 0."""
-        session, say, asked, passes = self.session, self.session.progress.say, Asked(), 0
-        answers = None
-        temperature = 1.0 if session.made else self.options.temperature
+        answers, asked, passes = None, Asked(), 0
+        temperature = 1.0 if self.made else self.options.temperature
         if temperature == "auto":
-            losses, answers = self.losses_of(session.head.head)
+            losses, answers = self.losses_of(self.head.head)
             temperature = best_temperature(losses)
             passes = sum(one.num_examples for one in answers.of.values())
-            say(f"{session.name}: the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
+            self.say(f"the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
         self.start_temperature = temperature
         if temperature != 1.0:
             self._take_start({key: tensor / temperature for key, tensor in self.start_tensors.items()})
         if self.strategy.learning_rate is None:
-            asked = self.strategy.measure_learning_rate(session.grid)
+            asked = self.strategy.measure_learning_rate(self.run.grid)
             passes += (1 + 2 * CURVATURE_DIRECTIONS) * sum(one.num_examples for one in asked.of.values())
-            say(f"{session.name}: fedmezo@learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
+            self.say(f"fedmezo@learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
         found = {_RATE: self.strategy.learning_rate, _TEMPERATURE: temperature}
         self.files.save_start({**to_values(self.setup), **found}, self.start_tensors)
         if answers is not None:
@@ -147,13 +146,13 @@ class MezoTraining(Training):
 
     def _synchronise(self) -> None:
         """Bring every replica to the end, and say how many are there."""
-        session, asked = self.session, self.strategy.synchronise(self.session.grid)
-        confirmed, total = len(asked.of), len(session.clients)
+        asked = self.strategy.synchronise(self.run.grid)
+        confirmed, total = len(asked.of), len(self.clients)
         digest = self.replica.digest().hex()
         note = f"{confirmed} of {total} replicas are bit-identical in the end, digest {digest}"
-        session.progress.say(f"{session.name}: {note}")
+        self.say(note)
         for client, reason in list(asked.failures.items())[:3]:
-            session.progress.say(f"{session.name}: client {client} is not among them: {reason}")
+            self.say(f"client {client} is not among them: {reason}")
         num_bytes = asked.bytes_down + asked.bytes_up + asked.bytes_catch_up
         self.notes.append(f"{note}; telling them took {num_bytes} bytes, which are not in the rounds")
 
@@ -161,7 +160,7 @@ class MezoTraining(Training):
 
     def _after_round(self, outcome: MezoRound) -> bool:
         """Evaluate, record, write the log; return whether to stop."""
-        number, say = outcome.server_round, self.session.progress.say
+        number, say = outcome.server_round, self.run.progress.say
         for client, reason in outcome.asked.replayed.items():
             say(f"round {number}: client {client} was brought up to date by the log: {reason}")
         for client in outcome.clipped:
@@ -173,7 +172,7 @@ class MezoTraining(Training):
             say(f"round {number}: by the slopes of the last rounds the learning rate is now {rate:.4g}")
         self.name_left_out(outcome.left_out)
         used = sum(min(self.setup.batch_size or n, n) for n in outcome.num_examples.values())
-        passes = self.session.trainer.passes * self.setup.num_directions * used
+        passes = self.trainer.passes * self.setup.num_directions * used
         self._record(number, outcome.asked, passes, num_clients=len(outcome.num_examples), seconds=outcome.seconds)
         self.files.extend_log([outcome.update], number)
         return self.is_due(number) and self.stop_at_plateau()
@@ -181,7 +180,7 @@ class MezoTraining(Training):
     def _record(self, number: int, asked: Asked, passes: int, *, num_clients: int = 0, seconds: float = 0.0) -> None:
         if self.on_features:
             # The head alone takes the features that stage 1 has computed, or that are computed now, once.
-            passes = sum(self.session.clients.values()) if self.session.made and number == 0 else 0
+            passes = sum(self.clients.values()) if self.made and number == 0 else 0
         self.record(
             number,
             asked.failures,
@@ -194,9 +193,9 @@ class MezoTraining(Training):
         )
 
     def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
-        """Return how the replicas do on what clients hold out, and why some did not say."""
+        """Ask how the replicas do on what clients hold out, and why some did not say."""
         messages, _ = self.strategy.evaluation_messages(EVALUATE_MEZO)
-        return sum_evaluations(self.session.grid, messages, self.session.clients, self.request.holdout)
+        return sum_evaluations(self.run.grid, messages, self.clients, self.request.holdout)
 
 
 def _setup(options: FedMeZOOptions, request: TrainingRequest) -> MezoSetup:
@@ -212,3 +211,33 @@ def _setup(options: FedMeZOOptions, request: TrainingRequest) -> MezoSetup:
         lora_rank=options.lora_rank,
         lora_alpha=options.lora_alpha,
     )
+
+
+def replay(folder: Path, backbone: Backbone) -> Replica:
+    """Make the tuned model from a run's start and log: the same bits as every node's.
+
+    Parameters
+    ----------
+    folder : Path
+        ``mezo/NAME`` of a run folder.
+    backbone : Backbone
+        The run's.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds no start, or one that is damaged or of another backbone.
+    """
+    files = TrainingFiles(folder)
+    kept = files.load_start()
+    if kept is None:
+        raise ValueError(f"{folder} must hold the start of a training by FedMeZO, sound, and does not")
+    setup = from_values(MezoSetup, kept[0])
+    if setup.request.backbone_fingerprint not in ("", backbone.fingerprint):
+        raise ValueError(
+            f"{folder}: the backbone must have fingerprint {setup.request.backbone_fingerprint[:16]}, "
+            f"got {backbone.name} with {backbone.fingerprint[:16]}"
+        )
+    replica = make_replica(setup, build_model(setup, kept[1], backbone.module, backbone.feature_dim, backbone.device))
+    replica.apply(files.load_log(setup.num_directions))
+    return replica

@@ -12,17 +12,17 @@ from flwr.app import ArrayRecord
 
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
+from fedstats_app.report.state import SolvedHead
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.server.training.probe_start import divided, found_options
-from fedstats_app.server.training.session import Session
-from fedstats_app.server.training.training import Training
+from fedstats_app.server.run import Run
+from fedstats_app.server.training import Training
 from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
-from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
+from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, UpdateLimits
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
-from fedstats_app.strategies.update_limits import UpdateLimits
-from fedstats_app.training.model import TunedModel
-from fedstats_app.training.start import best_temperature
-from fedstats_app.training.training_options import OptimizerOptions
+from fedstats_app.training.model import TrainingRequest, TunedModel
+from fedstats_app.training.start import best_temperature, probe_rate, typical_steps
+from fedstats_app.training.trainers import Trainer
+from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import EvaluationCounts
 
@@ -30,39 +30,55 @@ _COSTS = ("bytes_up", "bytes_down")
 
 
 class GradientTraining(Training):
-    """What is trained goes down to the clients and comes back in every round.
+    """What is trained goes down to the clients and comes back in every round."""
 
-    Parameters
-    ----------
-    session : Session
-        What it is given.
-    """
-
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
+    def __init__(
+        self, run: Run, trainer: Trainer, clients: Mapping[int, int], start: str, head: SolvedHead, number: int
+    ) -> None:
+        super().__init__(run, trainer, clients, start, head, number)
         if self.on_features:
-            self.request = replace(self.request, options=found_options(session))
+            self.request = replace(self.request, options=self._found_options())
         self.learning_rate = self.request.options.learning_rate
         self.repeats = self.request.options.epochs
-        self._checkpoints: Path = session.folder.path / "checkpoints" / session.name
+        self._checkpoints: Path = run.folder.path / "checkpoints" / self.name
         # The clients' least loss with the solved head, where they were asked.
         self._start_loss: float | None = None
         # Where the model of the best round is, if that is to be kept, and how good it is.
-        self._best_folder, self._best = self._checkpoints.with_name(f"{session.name}.best"), -1.0
+        self._best_folder, self._best = self._checkpoints.with_name(f"{self.name}.best"), -1.0
 
-    def run(self) -> tuple[TrainingResult, TunedModel]:
+    def specified(self, request: TrainingRequest) -> TrainingRequest:
+        """As the base."""
+        return self.trainer.request(request)
+
+    def _found_options(self) -> LocalOptions:
+        """Find the learning rate of a probe, if it is not given, from the first stage's statistics.
+
+        Where these are of other features than the head takes, it is the fixed one.
+        """
+        given, step = self.local, self.head.probe_step
+        if given.learning_rate != "auto" or step is None:
+            return given.with_rate()
+        rate = probe_rate(
+            step,
+            num_steps=typical_steps(self.clients.values(), given.batch_size, given.epochs),
+            made_classes=self.head.head.num_classes if self.made else 0,
+            momentum=given.momentum,
+            temperature=self.tuning.logit_temperature,
+        )
+        self.say(f"learning-rate {rate:.4g}, from the class means and the clients' samples")
+        return given.with_rate(rate)
+
+    def train(self) -> tuple[TrainingResult, TunedModel]:
         """Train, from the newest checkpoint if there is one."""
-        session = self.session
-        checkpoint = latest_checkpoint(self._checkpoints) if session.resume else None
+        run, num_rounds = self.run, self.tuning.num_server_rounds
+        checkpoint = latest_checkpoint(self._checkpoints) if run.config.run.resume else None
         temperature, asked = 1.0, None
         if checkpoint is not None:
             temperature, self._start_loss = (checkpoint.metadata[key] for key in ("temperature", "start_loss"))
-        elif self.on_features and not session.made and session.tuning.temperature == "auto":
-            losses, asked = self.losses_of(session.head.head)
+        elif self.on_features and not self.made and self.tuning.temperature == "auto":
+            losses, asked = self.losses_of(self.head.head)
             temperature, self._start_loss = best_temperature(losses), min(losses)
-            session.progress.say(
-                f"{session.name}: the head's logits are divided by {temperature:.4g}, where the clients' loss is least"
-            )
+            self.say(f"the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
         self._build(temperature)
         self.announce(self.size)
         done = 0 if checkpoint is None else checkpoint.round
@@ -80,11 +96,11 @@ class GradientTraining(Training):
             best = latest_checkpoint(self._best_folder)
             self._best = -1.0 if best is None else float(best.metadata["accuracy"])
         self._strategy.on_round = self._after_round
-        if done < session.tuning.num_server_rounds and not self.stopped:
-            self._strategy.start(session.grid, self._arrays, session.tuning.num_server_rounds - done)
+        if done < num_rounds and not self.stopped:
+            self._strategy.start(run.grid, self._arrays, num_rounds - done)
         if self._best >= 0.0:
             self._take_best()
-        elif session.tuning.keep == "auto" and self._start_loss is not None:
+        elif self.tuning.keep == "auto" and self._start_loss is not None:
             self._keep_start_unless_better(self._start_loss)
         return self.result(), self.model
 
@@ -93,17 +109,17 @@ class GradientTraining(Training):
 
         Many samples at each site tell that a drift between sites took more than training gave, and none is held out.
         """
-        session, last = self.session, self.rounds[-1]
+        last = self.rounds[-1]
         try:
-            losses, asked = self.losses_of(self.model.to_head(session.head.head.present))
+            losses, asked = self.losses_of(self.model.to_head(self.head.head.present))
         except TooFewClients as error:
             self.notes.append(f"whether the clients' loss fell is not known: {error}")
             return
         costs = {name: getattr(last, name) + getattr(asked, name) for name in _COSTS}
         self.rounds[-1] = replace(last, **costs)
-        session.folder.append_round(self.rounds[-1])
+        self.run.folder.append_round(self.rounds[-1])
         told = f"{before:.4f} at the start, {min(losses):.4f} after round {last.round}"
-        session.progress.say(f"{session.name}: the clients' loss on their training samples is {told}")
+        self.say(f"the clients' loss on their training samples is {told}")
         if min(losses) >= before and last.round:
             self.kept_round = 0
             self._take(self._start_arrays)
@@ -124,9 +140,9 @@ class GradientTraining(Training):
 
     def _build(self, temperature: float) -> None:
         """Make the model from the start, whose logits are divided by a temperature first, and the strategy."""
-        session, request, self.start_temperature = self.session, self.request, temperature
-        head = divided(session.head.head, temperature)
-        self.model = TunedModel.of(request, head, session.backbone.module).to(session.backbone.device)
+        start, backbone, self.start_temperature = self.head.head, self.run.backbone, temperature
+        head = replace(start, weight=start.weight / temperature, bias=start.bias / temperature)
+        self.model = TunedModel.of(self.request, head, backbone.module).to(backbone.device)
         trained = self.model.trained_state()
         self.size = sum(tensor.numel() for tensor in trained.values())
         # What of the head clients need and is not trained.
@@ -136,27 +152,18 @@ class GradientTraining(Training):
             if name not in trained
         }
         self._arrays = self._start_arrays = to_record(trained)
-        optimizer = session.options(OptimizerOptions)
+        optimizer = self.run.config.optimizer
         self._inner = make_optimizer(optimizer, buffers=self.model.buffer_names)
         self._strategy = FineTuning(
             self._inner,
-            request,
-            session.clients,
+            self.request,
+            self.clients,
             fixed=self._fixed,
-            fraction=session.tuning.fraction_tune,
-            min_clients=session.min_clients,
-            limits=UpdateLimits(optimizer.update_clip, optimizer.update_outlier, session.tuning.max_tuning_share),
-            rate_factor=session.tuning.rate_factor,
+            fraction=self.tuning.fraction_tune,
+            min_clients=self.min_clients,
+            limits=UpdateLimits(optimizer.update_clip, optimizer.update_outlier, self.tuning.max_tuning_share),
+            rate_factor=self.tuning.rate_factor,
         )
-
-    def score(self, number: int) -> tuple[float | None, float | None]:
-        """As the base; where stage 1 scored the head as training would, nobody is asked again."""
-        known = self.session.known_score
-        # Stage 1 scored at temperature 1, on features that only a probe sees too where they are in half precision.
-        as_in_training = self.request.temperature == self.start_temperature == 1.0 and (
-            self.on_features or self.session.backbone.autocast == "none"
-        )
-        return known if number == 0 and known is not None and as_in_training else super().score(number)
 
     def record(self, number: int, failures: Mapping[int, str], **costs: Any) -> None:
         """As the base; the best model so far is written down where that is the one to keep."""
@@ -167,20 +174,19 @@ class GradientTraining(Training):
             save_checkpoint(self._best_folder, number, to_tensors(self._arrays), {}, {"accuracy": accuracy})
 
     def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
-        """Return how the model of a round does on what clients hold out, and why some did not say."""
-        session = self.session
-        return evaluate_model_on_clients(session.grid, self.request, session.clients, self._arrays, self._fixed, number)
+        """Ask how the model of a round does on what clients hold out, and why some did not say."""
+        return evaluate_model_on_clients(self.run.grid, self.request, self.clients, self._arrays, self._fixed, number)
 
     def _after_round(self, outcome: TrainingRound) -> bool:
         """Evaluate, record, write a checkpoint; return whether to stop."""
-        number, tuning = outcome.server_round, self.session.tuning
+        number, tuning = outcome.server_round, self.tuning
         self._take(outcome.arrays)
         self.name_left_out(outcome.left_out)
         for client, times in outcome.clipped.items():
             line = (
                 f"round {number}: the update of client {client}, {times:.3g} times as long as is usual, was shortened"
             )
-            self.session.progress.say(f"{line} (optimizer@clip)")
+            self.run.progress.say(f"{line} (optimizer@clip)")
         self.record(
             number,
             outcome.failures,
@@ -200,7 +206,7 @@ class GradientTraining(Training):
                 to_tensors(outcome.arrays),
                 optimizer_state(self._inner),
                 {
-                    "name": self.session.name,
+                    "name": self.name,
                     "stopped": self.stopped,
                     "temperature": self.start_temperature,
                     "start_loss": self._start_loss,
@@ -210,17 +216,17 @@ class GradientTraining(Training):
         return stop
 
     def _forward_passes(self, outcome: TrainingRound) -> int:
-        """Return the backbone's passes over samples: a probe makes one, once, where stage 1 did not; a backward is two.
+        """Count the backbone's passes over samples: a probe makes one, once, where stage 1 did not; a backward is two.
 
         Whatever a cache may have saved besides is luck and does not count.
         """
         if not self.on_features:
-            return self.session.trainer.passes * self.repeats * sum(outcome.num_examples.values())
-        if not self.session.made:
+            return self.trainer.passes * self.repeats * sum(outcome.num_examples.values())
+        if not self.made:
             return 0
         number, strategy = outcome.server_round, self._strategy
         before = {client for earlier in range(1, number) for client in strategy.participants(earlier)}
-        return sum(self.session.clients[client] for client in set(strategy.participants(number)) - before)
+        return sum(self.clients[client] for client in set(strategy.participants(number)) - before)
 
     def _take(self, arrays: ArrayRecord) -> None:
         """Go on with the model of a round."""

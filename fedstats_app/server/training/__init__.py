@@ -1,1 +1,0 @@
-"""One training on the server, by gradients or without: its rounds, scores and records."""

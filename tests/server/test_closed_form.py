@@ -1,0 +1,114 @@
+"""Stage 1 of a run: what it writes and says, in which order, and what goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstats_app import load
+from fedstats_app.report.plots import first_stage
+from fedstats_app.server import closed_form, run
+from tests.support.simulation import Killed, clients, killed, read_json, simulate
+
+
+def test_heads_are_on_disk_before_anybody_evaluates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(closed_form, "score", die)
+
+    folder = killed(tmp_path, method="fedncm,fedcof", num_clients=3)
+
+    assert sorted(path.stem for path in (folder / "heads").iterdir()) == ["fedcof", "fedncm"]
+    assert len(load(str(folder), "fedcof").class_names) == 10
+
+
+def test_what_a_plot_fails_with_is_what_the_run_fails_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(*_: Any, **__: Any) -> None:
+        raise OSError("no space for plots")
+
+    monkeypatch.setattr(first_stage, "write_plots", draw)
+    with pytest.raises(OSError, match="no space for plots"):
+        simulate(tmp_path, method="fedncm", plots=True)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert read_json(folder, "status.json")["reason"] == "OSError: no space for plots"
+
+
+def test_the_table_is_printed_before_clients_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed, measure = [], closed_form.measured_clients
+
+    def measured(*args: Any) -> Any:
+        printed.append(capsys.readouterr().out)
+        return measure(*args)
+
+    monkeypatch.setattr(closed_form, "measured_clients", measured)
+    simulate(tmp_path, method="fedncm")
+    assert "FedNCM" in printed[0] and "done after" not in printed[0]
+    assert "done after" in capsys.readouterr().out
+
+
+def test_the_network_is_timed_in_the_first_run_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed, real = [], run.seconds_per_sample
+    monkeypatch.setattr(run, "seconds_per_sample", lambda *args: timed.append(1) or real(*args))  # type: ignore[func-returns-value]
+    for _ in range(2):
+        simulate(
+            tmp_path, method="fedncm", cache_dir=str(tmp_path / "cache"), partitioner="dirichlet@samples-per-class=20"
+        )
+    assert len(timed) == 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_client_share": 0.3}], ids=["no caps", "caps"])
+def test_shares_add_up_and_nobody_honest_is_named(tmp_path: Path, settings: dict[str, object]) -> None:
+    folder = simulate(tmp_path, method="fedncm,fedcof", num_clients=5, **settings)
+
+    lines = clients(folder)
+    assert sum(line["share"] for line in lines) == pytest.approx(1.0, abs=1e-3)
+    of_class = [line["class_shares"] for line in lines]
+    for name in {name for shares in of_class for name in shares}:
+        assert sum(shares.get(name, 0.0) for shares in of_class) == pytest.approx(1.0, abs=1e-3)
+    assert all(-1.0 <= line["influence"] <= 1.0 for line in lines)
+    assert read_json(folder, "results.json")["influential_clients"] == []
+    if settings:
+        assert max(line["share"] for line in lines) <= 0.31
+
+
+PROGRAM = """
+from pathlib import Path
+from fedstats_app.server.closed_form import give_back_memory
+
+def resident():
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) / 1024
+
+parts = [b"x" * (60_000 + number % 2) for number in range(3000)]  # 180 MB
+kept = parts[::100]
+del parts
+before = resident()
+give_back_memory()
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not GNU's")
+def test_what_lies_between_what_is_kept_is_given_back() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 100
+
+
+@pytest.mark.parametrize("error", [TypeError, OSError, AttributeError])
+def test_where_there_is_no_such_function_nothing_happens(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(closed_form.ctypes, "CDLL", missing)
+    closed_form.give_back_memory()
