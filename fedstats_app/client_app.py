@@ -20,8 +20,7 @@ from fedstats_app.client.budget import is_within_budget
 from fedstats_app.client.ledger import ledger_of, note
 from fedstats_app.data.clients import listed_classes, own_dataset
 from fedstats_app.data.description import doubts
-from fedstats_app.settings.choices import REFUSED, refused_choice
-from fedstats_app.settings.of_message import node_of, run_of
+from fedstats_app.settings.of_message import REFUSED, node_of, refused_choice, run_of
 from fedstats_app.wire import NodeInfo, RejectedRequest, guard, node_info_reply, per_client
 from fedstats_app.wire.serving import clients_in
 

@@ -112,7 +112,7 @@ class BackboneOptions(Options):
         "efficientnet_lite0",
         backbone_name,
         "or squeezenet1_1, mobilenet_v2, resnet18, resnet50, efficientnet_b0, vit_b_16, "
-        "vit_b_32, timm:NAME, random:NAME; for text all-MiniLM-L6-v2, sentence:NAME, "
+        "vit_b_32, timm:NAME, random:NAME (also tiny, wide, tiny-text); for text all-MiniLM-L6-v2, sentence:NAME, "
         "transformers:NAME (NAME on the hub, or the path of a folder) timm:hf-hub:ORG/NAME, "
         "timm:local-dir:/PATH, vision:NAME (docs/backbones.md)",
     )

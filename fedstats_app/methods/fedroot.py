@@ -29,8 +29,9 @@ class FedRootOptions(Options):
     rank: str = option(
         "sqrt(n)",
         rank_rule,
-        'directions of its n samples\' scatter that a client sends: sqrt(n), "0.5 sqrt(n)", "90%" '
-        'of the energy, "64", full, or as many as fit into "200KB" or "1.5MB" a client',
+        "directions of its n samples' scatter that a client sends: sqrt(n) or a multiple "
+        '("0.5 sqrt(n)"), a share of the energy ("90%"), a number, full, or as many as fit into bytes '
+        '("200KB", "1.5MB")',
     )
     factor_dtype: Literal["float32", "float16", "int8", "int4"] = option(
         "int8",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -42,8 +42,13 @@ from fedstats_app.training.training_options import FILE_HEAD, MADE_HEADS, Client
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What one pass asks clients for once, in words, by the option that says it.
-_DIFFERENT = {"rank of the scatter's factors": "rank", "type of the scatter's factors": "factor_dtype"}
+# What one pass asks clients for once: in words, the option that says it, and what to do.
+_SAME = ": give all of these the same NAME-means-per-class, or leave some out of method"
+_ASKED_ONCE = {
+    "number of means per class": ("means_per_class", _SAME),
+    "rank of the scatter's factors": ("rank", ""),
+    "type of the scatter's factors": ("factor_dtype", ""),
+}
 # Pixels: the built-in sample's 28 need not become 224.
 BUILTIN_INPUT_SIZE = 64
 
@@ -55,7 +60,7 @@ class RunOptions(Options):
     method: str = option(
         "all",
         method_list((), "all"),
-        "all, or some of fedncm,fed3r,fedcof,fedcgs,fedroot: one pass serves them together; "
+        "all, or some of fedncm,fed3r,fedcof,fedcgs,fedroot,oracle: one pass serves them together; "
         '"fedcof@shrinkage=0.1" = FedCOF with another fedcof-shrinkage than the run\'s',
     )
     fine_tune: str = option(
@@ -241,76 +246,61 @@ class AppConfig:
     def _own(cls) -> list[Field[Any]]:
         return [one for one in fields(cls) if one.name != "method_options"]
 
-    def _contradictions(self) -> list[str]:
-        """Return what is wrong with groups together."""
-        problems, tuning = [], self.tuning
-        if self.run.statistics_error and self.federation.extend:
-            problems.append("statistics-error: the samples behind statistics to extend are not there to compare with")
-        for name in self.methods:
-            try:
-                self.options_of(name)
-            except ValueError as error:  # with the run's other options, of which a variant has the rest
-                problems.append(f"method: {error}")
-        if problems:
-            return problems
-        if self.run.save_client_statistics and not self.run.save_statistics:
-            problems.append("save-client-statistics: needs save-statistics, got false")
-        if (
-            self.run.save_client_statistics
-            and min(self.federation.max_class_share, self.federation.max_client_share) < 1
-        ):
-            problems.append(
+    def _contradictions(self) -> Iterator[str]:
+        """Say what is wrong with groups together."""
+        run, federation, tuning, text = self.run, self.federation, self.tuning, self.backbone.takes_text
+        if run.statistics_error and federation.extend:
+            yield "statistics-error: the samples behind statistics to extend are not there to compare with"
+        if run.save_client_statistics and not run.save_statistics:
+            yield "save-client-statistics: needs save-statistics, got false"
+        if run.save_client_statistics and min(federation.max_class_share, federation.max_client_share) < 1:
+            yield (
                 "save-client-statistics: must be false with a max-class-share or max-client-share below 1: what a "
                 "client counts for then depends on all others, and nobody could be removed"
             )
-        chosen = {name: self.options_of(name) for name in self.methods}
-        means = {name: one.means_per_class for name, one in chosen.items() if hasattr(one, "means_per_class")}
-        several = max(means.values(), default=1)
-        if len(set(means.values())) > 1:
-            asked = ", ".join(f"{name}: {number}" for name, number in means.items())
-            problems.append(
-                f"method: one run asks for one number of means per class, got {asked}: give all of these the same "
-                "NAME-means-per-class, or leave some out of method"
-            )
-        for what, asked in _DIFFERENT.items():
+        yield from self._contradictions_of_methods()
+        unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
+        if self.trainer and unsolved:
+            yield f"start-head: method must name {', '.join(unsolved)} too, got method {run.method!r}"
+        needless = [name for name in tuning.rates if name not in self.start_heads and self.start_heads != ("best",)]
+        if needless:
+            yield f"start-learning-rates: start-head must name {', '.join(needless)} too"
+        if tuning.warm_up_rounds >= (rounds := tuning.num_server_rounds):
+            warm_up = f"must be fewer than num-server-rounds {rounds}, got {tuning.warm_up_rounds}"
+            yield f"{run.fine_tune}@warm-up-rounds: {warm_up}"
+        if text and (flips := self.partition.training_flips) != "none":
+            yield f"partitioner@flips: are for images, got {flips!r} with backbone {self.backbone.backbone!r}"
+        if text and self.local.flip:
+            yield f"flip: is for images, got true with backbone {self.backbone.backbone!r}"
+        if tuning.label_words and not self.backbone.text_template:
+            yield f"label-words: need a text-template, got {tuning.label_words!r} without"
+        if (FILE_HEAD in self.start_heads) != bool(tuning.start_head_file):
+            given = f"start-head {tuning.start_head!r} and start-head-file {tuning.start_head_file!r}"
+            yield f"start-head-file: goes with start-head file, got {given}"
+        if "label-words" in self.start_heads and not tuning.label_words:
+            yield "start-head: label-words needs the words in label-words, got none"
+        if self.trainer:
+            yield from self.trainer.problems(tuning)
+        if self.personal.approaches and not any(record_of(name).name in PERSONAL_METHODS for name in self.methods):
+            allowed = " or ".join(name for name in METHODS if name in PERSONAL_METHODS)
+            yield f"personalise: method must name {allowed}, got method {run.method!r}"
+
+    def _contradictions_of_methods(self) -> Iterator[str]:
+        """Say which variants are none, and what one pass cannot serve together."""
+        chosen: dict[str, Any] = {}
+        for name in self.methods:
+            try:
+                chosen[name] = self.options_of(name)
+            except ValueError as error:  # with the run's other options, of which a variant has the rest
+                yield f"method: {error}"
+        for what, (asked, advice) in _ASKED_ONCE.items():
             found = {name: getattr(one, asked) for name, one in chosen.items() if hasattr(one, asked)}
             if len(set(found.values())) > 1:
                 listed = ", ".join(f"{name}: {value}" for name, value in found.items())
-                problems.append(f"method: one run asks for one {what}, got {listed}")
-        oracles = [name for name in self.methods if record_of(name).name == "oracle"]
-        if several > 1 and any(self.options_of(name).covariance != "full" for name in oracles):
-            problems.append(f"oracle@covariance: must be full where a method asks for several means, got {several}")
-        medians = [
-            name for name in self.methods if record_of(name).name == "fedncm" and chosen[name].center == "median"
-        ]
-        if several > 1 and medians:
-            problems.append(f"fedncm-center: median needs one mean per class of all methods, got {several}")
-        unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
-        if self.trainer and unsolved:
-            problems.append(f"start-head: method must name {', '.join(unsolved)} too, got method {self.run.method!r}")
-        needless = [name for name in tuning.rates if name not in self.start_heads and self.start_heads != ("best",)]
-        if needless:
-            problems.append(f"start-learning-rates: start-head must name {', '.join(needless)} too")
-        if tuning.warm_up_rounds >= tuning.num_server_rounds:
-            problems.append(
-                f"{self.run.fine_tune}@warm-up-rounds: must be fewer than num-server-rounds "
-                f"{tuning.num_server_rounds}, got {tuning.warm_up_rounds}"
-            )
-        if self.backbone.takes_text and self.partition.training_flips != "none":
-            flips, name = self.partition.training_flips, self.backbone.backbone
-            problems.append(f"partitioner@flips: are for images, got {flips!r} with backbone {name!r}")
-        if self.backbone.takes_text and self.local.flip:
-            problems.append(f"flip: is for images, got true with backbone {self.backbone.backbone!r}")
-        if tuning.label_words and not self.backbone.text_template:
-            problems.append(f"label-words: need a text-template, got {tuning.label_words!r} without")
-        if (FILE_HEAD in self.start_heads) != bool(tuning.start_head_file):
-            given = f"start-head {tuning.start_head!r} and start-head-file {tuning.start_head_file!r}"
-            problems.append(f"start-head-file: goes with start-head file, got {given}")
-        if "label-words" in self.start_heads and not tuning.label_words:
-            problems.append("start-head: label-words needs the words in label-words, got none")
-        if self.trainer:
-            problems += self.trainer.problems(tuning)
-        if self.personal.approaches and not any(record_of(name).name in PERSONAL_METHODS for name in self.methods):
-            allowed = " or ".join(name for name in METHODS if name in PERSONAL_METHODS)
-            problems.append(f"personalise: method must name {allowed}, got method {self.run.method!r}")
-        return problems
+                yield f"method: one run asks for one {what}, got {listed}{advice}"
+        several = max((one.means_per_class for one in chosen.values() if hasattr(one, "means_per_class")), default=1)
+        for name, one in chosen.items() if several > 1 else ():
+            if record_of(name).name == "oracle" and one.covariance != "full":
+                yield f"oracle@covariance: must be full where a method asks for several means, got {several}"
+            if record_of(name).name == "fedncm" and one.center == "median":
+                yield f"fedncm-center: median needs one mean per class of all methods, got {several}"

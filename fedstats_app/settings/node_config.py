@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from fedstats_app.backbones.backbone_options import backbone_name, network_arguments
 from fedstats_app.backbones.engine import NODE_ENGINES
@@ -13,7 +12,7 @@ from fedstats_app.data.data_options import CacheOptions, DataOptions
 from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.data.layout import FOLDER_LEVELS
 from fedstats_app.methods import RECORDS
-from fedstats_app.settings.option import Check, ConfigError, number, one_of, some_of, text, whole
+from fedstats_app.settings.option import ConfigError, Options, flag, number, one_of, option, some_of, text, whole
 from fedstats_app.training.limits import MAX_CLIENT_NAME, RequestLimits
 
 # What a node's owner can allow besides the closed-form methods: all that trains on the node.
@@ -21,6 +20,7 @@ TRAINING = "training"
 # On a node with data of its own, unless its owner says otherwise.
 DEFAULT_MIN_CLASS_COUNT = 5
 STATE_FOLDER = "state"
+_MANY = whole(0, 1_000_000_000)
 
 
 def allowed_method_list(value: object) -> tuple[str, ...] | None:
@@ -42,7 +42,7 @@ def client_name(value: object) -> object:
 
 
 @dataclass(frozen=True)
-class NodeConfig:
+class NodeConfig(Options):
     """What a SuperNode's owner says in ``--node-config``, or what a simulation says of its virtual nodes.
 
     Attributes
@@ -93,31 +93,31 @@ class NodeConfig:
         What the owner says of single requests; None for what is usual (:attr:`request_limits`).
     """
 
-    data_path: str = ""
-    partition_id: int | None = None
-    num_partitions: int | None = None
-    backbone_weights: str = ""
-    cache_dir: str = ""
-    trains: bool = True
-    min_class_count: int | None = None
-    min_gram_samples: int = 0
-    allowed_methods: tuple[str, ...] | None = None
-    state_dir: str = ""
-    any_app: bool = False
-    deployed: bool = False
-    allowed_datasets: tuple[str, ...] = ()
-    image_column: str = ""
-    text_column: str = ""
-    label_column: str = ""
-    folder_levels: str = "auto"
-    allowed_backbones: tuple[str, ...] | None = None
-    engine: str = ""
-    backbone_arguments: str = ""
-    holdout_fraction: float | None = None
-    max_questions: int = 8
-    max_heads: int = 1_000
-    max_rounds: int = 10_000
-    client_name: str = ""
+    data_path: str = option("", str)
+    partition_id: int | None = option(None, lambda value: value)
+    num_partitions: int | None = option(None, lambda value: value)
+    backbone_weights: str = option("", str)
+    cache_dir: str = option("", str)
+    trains: bool = option(True, flag, key="train")
+    min_class_count: int | None = option(None, _MANY)
+    min_gram_samples: int = option(0, _MANY)
+    allowed_methods: tuple[str, ...] | None = option(None, allowed_method_list)
+    state_dir: str = option("", str)
+    any_app: bool = option(False, lambda value: value is True)
+    deployed: bool = option(False, lambda value: value is True)
+    allowed_datasets: tuple[str, ...] = option((), lambda value: tuple(str(value).split(",")))
+    image_column: str = option("", text)
+    text_column: str = option("", text)
+    label_column: str = option("", text)
+    folder_levels: str = option("auto", one_of(*FOLDER_LEVELS))
+    allowed_backbones: tuple[str, ...] | None = option(None, backbone_list)
+    engine: str = option("", one_of(*NODE_ENGINES))
+    backbone_arguments: str = option("", network_arguments)
+    holdout_fraction: float | None = option(None, number(0.0, 0.9, open_low=True))
+    max_questions: int = option(8, _MANY, key="max-statistics-questions")
+    max_heads: int = option(1_000, _MANY, key="max-heads-scored")
+    max_rounds: int = option(10_000, _MANY, key="max-training-rounds")
+    client_name: str = option("", client_name)
     limits: RequestLimits | None = None
 
     def data_options(self, run: DataOptions) -> DataOptions:
@@ -157,22 +157,18 @@ class NodeConfig:
         A run can only do without it. There is one in a simulation, and on a node with data of its own if its owner
         names a ``cache-dir``: features are as personal as the images.
         """
-        if options.feature_cache == "off" or (self.data_path and not self.cache_dir):
-            return None
-        return self._cache_folder(options)
+        none = options.feature_cache == "off" or (self.data_path and not self.cache_dir)
+        return None if none else self.engine_root(options)
 
     def engine_root(self, options: CacheOptions) -> Path:
         """Return the folder of networks exported to an engine: copies of weights that the node has, nothing of data."""
-        return self._cache_folder(options)
-
-    def state_root(self, options: CacheOptions) -> Path:
-        """Return the folder of what must last on a node between messages of a run, such as a client's own model."""
-        return Path(self.state_dir).expanduser() if self.state_dir else self._cache_folder(options) / STATE_FOLDER
-
-    def _cache_folder(self, options: CacheOptions) -> Path:
         # Nor does a run say where files go on a machine that is not its own.
         folder = self.cache_dir or ("" if self.is_owners else options.cache_dir)
         return Path(folder).expanduser() if folder else default_cache_root()
+
+    def state_root(self, options: CacheOptions) -> Path:
+        """Return the folder of what must last on a node between messages of a run, such as a client's own model."""
+        return Path(self.state_dir).expanduser() if self.state_dir else self.engine_root(options) / STATE_FOLDER
 
     def without_partition(self) -> NodeConfig:
         """Return what all virtual nodes of a machine have in common."""
@@ -194,66 +190,26 @@ class NodeConfig:
         ConfigError
             If there is neither data-path nor a partition, or a value is not allowed.
         """
-        data_path = str(node_config.get("data-path", ""))
-        partition_id, num_partitions = node_config.get("partition-id"), node_config.get("num-partitions")
-        paths = {name: str(node_config.get(name, "")) for name in ("backbone-weights", "cache-dir", "state-dir")}
-        trains = node_config.get("train", True)
-        if not isinstance(trains, bool):
-            raise ConfigError(f"node-config: train must be true or false, got {trains!r}")
         if "approved-apps" in node_config:
             # The command leaves it out when it has seen to it.
             raise ConfigError("node-config: approved-apps is for `fedstats node`: flower-supernode runs any app")
-        any_app = node_config.get("any-app", False) is True
-        more = {**_node_policy(node_config), "state_dir": paths["state-dir"], "any_app": any_app}
-        more["deployed"] = node_config.get("deployed", False) is True
-        if data_path:
-            return cls(data_path, None, None, paths["backbone-weights"], paths["cache-dir"], trains, **more)
-        if partition_id is None or num_partitions is None:
+        try:
+            node = cls.read(node_config)
+            if RequestLimits.keys().keys() & node_config.keys():
+                usual = DEFAULT_MIN_CLASS_COUNT if node.min_class_count is None else node.min_class_count
+                node = replace(node, limits=RequestLimits.read({"min-batch-size": usual, **node_config}))
+        except ConfigError as error:
+            raise ConfigError("\n".join(f"node-config: {line}" for line in str(error).splitlines())) from error
+        if node.data_path:
+            return node.without_partition()
+        if node.partition_id is None or node.num_partitions is None:
             raise ConfigError(
                 "node-config: must name data-path (a folder of this node's own images), or partition-id and "
                 f"num-partitions, got the keys {sorted(node_config)}"
             )
-        if not isinstance(partition_id, int) or not isinstance(num_partitions, int):
+        if not isinstance(node.partition_id, int) or not isinstance(node.num_partitions, int):
             raise ConfigError(
                 f"node-config: partition-id and num-partitions must be whole numbers, "
-                f"got {partition_id!r} and {num_partitions!r}"
+                f"got {node.partition_id!r} and {node.num_partitions!r}"
             )
-        return cls("", partition_id, num_partitions, paths["backbone-weights"], paths["cache-dir"], trains, **more)
-
-
-def _node_policy(node_config: Mapping[str, object]) -> dict[str, Any]:
-    """Return what the owner says of what may be asked and what may leave the node."""
-    many = whole(0, 1_000_000_000)
-    checks: dict[str, tuple[str, Check]] = {
-        "min-class-count": ("min_class_count", many),
-        "min-gram-samples": ("min_gram_samples", many),
-        "allowed-methods": ("allowed_methods", allowed_method_list),
-        "allowed-backbones": ("allowed_backbones", backbone_list),
-        "backbone-arguments": ("backbone_arguments", network_arguments),
-        "engine": ("engine", one_of(*NODE_ENGINES)),
-        "allowed-datasets": ("allowed_datasets", lambda value: tuple(str(value).split(","))),
-        "image-column": ("image_column", text),
-        "text-column": ("text_column", text),
-        "label-column": ("label_column", text),
-        "folder-levels": ("folder_levels", one_of(*FOLDER_LEVELS)),
-        "holdout-fraction": ("holdout_fraction", number(0.0, 0.9, open_low=True)),
-        "max-statistics-questions": ("max_questions", many),
-        "max-heads-scored": ("max_heads", many),
-        "max-training-rounds": ("max_rounds", many),
-        "client-name": ("client_name", client_name),
-    }
-    policy: dict[str, Any] = {}
-    for name, (field, check) in checks.items():
-        if name not in node_config:
-            continue
-        try:
-            policy[field] = check(node_config[name])
-        except ValueError as error:
-            raise ConfigError(f"node-config: {name}: {error}, got {node_config[name]!r}") from error
-    if RequestLimits.keys().keys() & node_config.keys():
-        usual = {"min-batch-size": policy.get("min_class_count", DEFAULT_MIN_CLASS_COUNT)}
-        try:
-            policy["limits"] = RequestLimits.read({**usual, **node_config})
-        except ConfigError as error:
-            raise ConfigError("\n".join(f"node-config: {line}" for line in str(error).splitlines())) from error
-    return policy
+        return node

@@ -21,6 +21,9 @@ from fedstats_app.settings.option import Check, Options
 PYPROJECT, PAGE = Path("pyproject.toml"), Path("docs/settings.md")
 _HEADER = "[tool.flwr.app.config]"
 _COLUMN, _WIDTH = 36, 120
+# Words of a check that allow nothing by themselves.
+_FILLING = {"a", "an", "the", "one", "of", "or", "some", "and", "all", "none", "true", "false", "text", "path", "start"}
+_FILLING |= {"with", "different", "words", "empty", "run"}
 _PAGE_HEAD = """# Settings
 
 Written by `python -m fedstats_app.settings.reference --write` from the options' records; a test compares them.
@@ -28,8 +31,8 @@ Written by `python -m fedstats_app.settings.reference --write` from the options'
 A key is set by `--run-config "key=value"` or in a file of `conf/`. An option with an `@` has no key. It is written
 after a word of the key that it belongs to: `fine-tune = "fedmezo@num-z=2@clip=10"`. `optimizer@clip` goes with every
 optimizer. A method's options make a variant: `method = "fed3r@normalize=false,fed3r"` solves Fed3R both ways in one
-run. In a Strategy class the same options are arguments: `Fed3R(num_classes, normalize=False)`. Where nothing is said
-of what is allowed, the default or the meaning says it.
+run. In a Strategy class the same options are arguments: `Fed3R(num_classes, normalize=False)`. Every line shows the
+default and, in brackets, what is allowed if neither the default nor the meaning says it.
 """
 
 
@@ -71,32 +74,36 @@ def with_run_config(pyproject: str) -> str:
 
 
 def page() -> str:
-    """Write the reference page: a table for each group, with default, allowed values and sentence."""
+    """Write the reference page: a list for each group, with default, range and sentence of every option."""
     parts = [_PAGE_HEAD]
     for title, group in _groups():
-        rows = ["| Option | Default | Allowed | Meaning |", "|---|---|---|---|"]
+        record = next((record for record in RECORDS.values() if record.options is type(group)), None)
+        lines = []
         for key, one in type(group).keys().items():
-            record = next((record for record in RECORDS.values() if record.options is type(group)), None)
             name = type(group).label(key)
             if one.metadata["rare"] and record:
                 name = f"{record.name}@{key.removeprefix(group.prefix)}"
-            cells = (
-                f"`{name}`",
-                f"`{json.dumps(one.default)}`",
-                _short(allowed(one.metadata["check"]), one.metadata["sentence"]),
-                one.metadata["sentence"],
-            )
-            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        parts.append(f"## {title}\n\n" + "\n".join(rows) + "\n")
+            default, sentence = json.dumps(one.default), one.metadata["sentence"]
+            more = _not_said(allowed(one.metadata["check"]), f"{default} {sentence}")
+            lines.append(f"- `{name} = {default}`{more}: {sentence.replace(' |', ';')}")
+        parts.append(f"## {title}\n\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
-def _short(allowed: str, sentence: str) -> str:
-    """Say what is allowed in a cell: nothing if a flag's default shows it or the sentence has all of its words."""
-    words = set(re.findall(r"[\w-]+", allowed.partition(" (did you mean")[0])) - {"one", "of", "or", "some"}
-    if allowed in ("true or false", "text") or words <= set(re.findall(r"[\w-]+", sentence)):
+def _not_said(allowed: str, said: str) -> str:
+    """Say what is allowed, in brackets; nothing if the default and the sentence have all of its words."""
+    allowed = re.sub(r" \(did you mean.*|; must be.*|, separated by commas|, or three.*", "", allowed)
+    words = set(re.findall(r"[\w-]+", allowed)) - set(re.findall(r"[\w-]+", said)) - _FILLING
+    if "/PATH" in said:
+        words -= {"absolute", "folder"}
+    if "methods" in said:
+        words -= RECORDS.keys()
+    if not words:
         return ""
-    return re.sub("a whole number from |a number in ", "", allowed)
+    allowed = re.sub(r"a whole number from |a number in |,? or \"auto\"|, or (?:be )?empty", "", allowed)
+    allowed = re.sub(r"\((\S+), inf\)", r"above \1", re.sub(r"\[(\S+), inf\)", r"at least \1", allowed))
+    allowed = re.sub(r"(\d+) to (\d+)", r"\1-\2", allowed)
+    return f" in {allowed}" if allowed.startswith(("[", "(")) else f" ({allowed})"
 
 
 def allowed(check: Check) -> str:

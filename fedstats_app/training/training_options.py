@@ -112,7 +112,7 @@ class ClientOptions(_SgdOptions):
 
 @dataclass(frozen=True)
 class OptimizerOptions(Options):
-    """What the server does with the clients' updates, one of :data:`OPTIMIZERS` and its settings."""
+    """What the server does with the clients' updates."""
 
     owner: ClassVar[str] = "optimizer"
 
@@ -205,7 +205,7 @@ class TuningOptions(Options):
         "", absolute, 'of start-head "file": /PATH/TO/RUN_FOLDER/heads/NAME.safetensors of an earlier run'
     )
     label_words: str = option("", word_list, 'one word per class, separated by commas, for start-head "label-words"')
-    start_learning_rates: str = option("", rates_by_start, 'of single heads in place of it, "fedncm=0.01,random=0.1"')
+    start_learning_rates: str = option("", rates_by_start, 'HEAD=RATE for single start heads, "fedncm=0.01,random=0.1"')
     learning_rate_schedule: Literal["constant", "linear", "cosine"] = option(
         "constant",
         one_of(*SCHEDULES),

@@ -22,8 +22,8 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.data import load_dataset
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.choices import refused_choice
 from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.settings.of_message import refused_choice
 from fedstats_app.settings.option import ConfigError
 from tests.backbones.conftest import random_images
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from flwr.common.config import parse_config_args
 
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.choices import refused_choice
 from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.settings.of_message import refused_choice
 from tests.docs.markdown import DOCS, blocks
 
 PAGE = DOCS / "backbones.md"

@@ -90,7 +90,7 @@ def test_every_run_config_key_is_documented() -> None:
 def test_tables_of_keys_name_keys(path: Path) -> None:
     listed = [key for row in rows(path, "key") for key in re.findall(r"`([^`]+)`", row[0])]
     # Options that only a variant's name can set, `fed3r@normalize`, stand on the page of settings.
-    assert {key for key in listed if f"| `{key}` |" not in SETTINGS} - set(DEFAULTS) == set()
+    assert {key for key in listed if f"- `{key} = " not in SETTINGS} - set(DEFAULTS) == set()
 
 
 def test_bounds_of_a_request_are_listed_with_their_defaults() -> None:
