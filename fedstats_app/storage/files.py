@@ -5,15 +5,13 @@ Tensors are the bytes of one safetensors file, the same bytes for the same conte
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
 import os
 import re
-import stat
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import FileIO
 from numbers import Integral, Real
 from pathlib import Path
@@ -22,13 +20,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-_DIGEST = "sha256"
+_DIGEST, _METADATA = "sha256", "__metadata__"
 _BLOCK = 4096
-_COPIED = 2**20
-# Most values by far; asking for abstract kinds takes most of the time of a line.
-_PLAIN = frozenset({str, int, bool, type(None)})
-# The second is safetensors' own: from version 0.8 on it writes beside the file that it is told.
-_UNFINISHED = re.compile(r"\..+\.\d+-\d+\.tmp|\.tmp[0-9A-Za-z]{6}")
+_UNFINISHED = re.compile(r"\..+\.\d+-\d+\.tmp")
+# Of tensors, in the order in which safetensors' own writer puts them, from the last to the first.
+_DTYPES = ("BOOL", "U8", "I8", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64")
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
@@ -50,20 +46,18 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     OSError
         If the file cannot be written. The old file, if there was one, is untouched and no temporary file stays.
     """
-    with _replacing(path, mode) as temporary, temporary.open("r+b") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    _write(path, [data], mode)
 
 
-@contextlib.contextmanager
-def _replacing(path: Path, mode: int) -> Iterator[Path]:
-    """Yield an empty file in the same folder, which takes the name of `path` in the end, or is gone after an error."""
+def _write(path: Path, blocks: Iterable[bytes | memoryview], mode: int) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         # Not `tempfile`, which makes every file readable by its owner only. The file has its mode from the beginning.
-        os.close(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode))
-        yield temporary
+        with os.fdopen(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode), "wb") as file:
+            for block in blocks:
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -73,7 +67,7 @@ def _replacing(path: Path, mode: int) -> Iterator[Path]:
 def remove_unfinished(folder: Path) -> None:
     """Delete what `write_atomically` and `write_tensors` left in a folder, at any depth, when its process was killed.
 
-    Only for whoever is the folder's only user.
+    Only for the folder's only user.
     """
     for path in folder.rglob(".*tmp*"):
         if _UNFINISHED.fullmatch(path.name) and not path.is_dir():
@@ -177,18 +171,15 @@ def to_plain(value: Mapping[str, object]) -> dict[str, object]:
 
 
 def _plain(value: object, where: str) -> object:
-    if type(value) in _PLAIN:
-        return value
-    if type(value) is float:
-        return _finite_or_name(value)
-    if value is None or isinstance(value, (str, bool)):
+    if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return _finite_or_name(float(value))
+    if isinstance(value, (float, Real)):
+        if isinstance(value, Integral):
+            return int(value)
+        number = float(value)
+        return None if math.isnan(number) else number if math.isfinite(number) else str(number)
     if isinstance(value, Mapping):
         return {_key(key, where): _plain(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
@@ -203,12 +194,6 @@ def _key(key: object, where: str) -> str:
     if not isinstance(key, str):
         raise TypeError(f"cannot write {where} as JSON: keys must be strings, got {key!r} ({type(key).__name__})")
     return key
-
-
-def _finite_or_name(number: float) -> float | str | None:
-    if math.isnan(number):
-        return None
-    return number if math.isfinite(number) else str(number)
 
 
 def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, digest: bool = False) -> bytes:
@@ -233,23 +218,13 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str],
     TypeError
         If a key or a value of `metadata` is not a string.
     """
-    from safetensors.torch import save
-
-    _check_metadata(metadata)
-    header, data = _parts(save(_apart(tensors), dict(metadata)))
-    if digest:
-        header.setdefault("__metadata__", {})[_DIGEST] = _digest(header, data)
-    # Sorted: safetensors writes the metadata in a different order in every call. The offsets in the header count from
-    # its end, so it may change its length.
-    text = _canonical(header)
-    text += b" " * (-len(text) % 8)
-    return b"".join((len(text).to_bytes(8, "little"), text, data))
+    return b"".join(_blocks(tensors, metadata, digest=digest))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, mode: int = 0o666) -> None:
     """Replace the file at `path` by what :func:`tensors_to_bytes` gives, with a digest, or leave it as it was.
 
-    The same bytes, of which with safetensors 0.8 none are in memory twice: for statistics of many clients.
+    The same bytes, none of which are in memory twice: for statistics of many clients.
 
     Parameters
     ----------
@@ -265,53 +240,38 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     TypeError
         If a key or a value of `metadata` is not a string.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    _check_metadata(metadata)
-    with _replacing(path, mode) as temporary:
-        allowed = stat.S_IMODE(temporary.stat().st_mode)
-        try:
-            # With a digest in its place from the beginning: the header is written again, and keeps its length then.
-            save_file(_apart(tensors), temporary, {**metadata, _DIGEST: "0" * hashlib.sha256().digest_size * 2})
-        except SafetensorError as error:
-            raise OSError(f"{path} could not be written: {error}") from error
-        temporary.chmod(allowed)  # from version 0.8 on it is another file, which only its owner can read
-        with temporary.open("r+b") as file:
-            room = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(room))
-            del header["__metadata__"][_DIGEST]
-            found = hashlib.sha256(_canonical(header))
-            while block := file.read(_COPIED):
-                found.update(block)
-            header["__metadata__"][_DIGEST] = found.hexdigest()
-            text = _canonical(header)
-            if len(text) > room:
-                raise OSError(f"{path}: the header must have at most {room} bytes, got {len(text)}")
-            file.seek(8)
-            file.write(text.ljust(room))
-            file.flush()
-            os.fsync(file.fileno())
+    _write(path, _blocks(tensors, metadata, digest=True), mode)
 
 
-def _check_metadata(metadata: Mapping[str, str]) -> None:
+def _blocks(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, digest: bool
+) -> Iterator[bytes | memoryview]:
+    """Yield the header of a safetensors file and then the data of each tensor, without a copy of them."""
+    import torch
+
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"metadata must be strings, got {key!r}: {value!r} ({type(value).__name__})")
+    header: dict[str, Any] = {_METADATA: dict(metadata)}
+    blocks: list[memoryview] = []
+    end = 0
+    for name, tensor in sorted(tensors.items(), key=lambda one: (-_DTYPES.index(_code(one[1])), one[0])):
+        numbers = tensor.detach().to("cpu").contiguous()
+        blocks.append(numbers.reshape(-1).view(torch.uint8).numpy().data)
+        start, end = end, end + blocks[-1].nbytes
+        header[name] = {"dtype": _code(tensor), "shape": list(tensor.shape), "data_offsets": [start, end]}
+    if digest:
+        header[_METADATA][_DIGEST] = _digest(header, blocks)
+    text = _canonical(header)
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    yield from blocks
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors on the CPU by name; those that share memory, as tied weights and views do, are copied.
-
-    safetensors refuses them. Of others a copy would only take memory: statistics of many clients are large.
-    """
-    found: dict[str, Tensor] = {}
-    storages: set[int] = set()
-    for name, tensor in sorted(tensors.items()):
-        own = tensor.detach().to("cpu").contiguous()
-        found[name] = own.clone() if own.untyped_storage().data_ptr() in storages else own
-        storages.add(own.untyped_storage().data_ptr())
-    return found
+def _code(tensor: Tensor) -> str:
+    """Name a dtype as safetensors does: F32, BF16, I64."""
+    name = str(tensor.dtype).removeprefix("torch.").replace("bfloat", "BF").replace("bool", "BOOL")
+    return name.replace("float", "F").replace("complex", "C").replace("uint", "U").replace("int", "I")
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -334,32 +294,29 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     ValueError
         If it is no safetensors file, or lacks the digest of its content.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.torch import load
 
     try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-            tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        content = path.read_bytes()
+        tensors: dict[str, Tensor] = load(content)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    metadata: dict[str, str] = header.get(_METADATA, {})
     expected = metadata.pop(_DIGEST, None)
     if expected is None:
         raise ValueError(f"{path} is damaged: its header has no {_DIGEST}")
-    header, data = _parts(path.read_bytes())
-    del header["__metadata__"][_DIGEST]
-    if _digest(header, data) != expected:
+    if _digest(header, [memoryview(content)[end:]]) != expected:
         raise ValueError(f"{path} is damaged: its content does not have the sha256 in its header")
     return tensors, metadata
 
 
-def _parts(file: bytes) -> tuple[dict[str, Any], memoryview]:
-    end = 8 + int.from_bytes(file[:8], "little")
-    return json.loads(file[8:end]), memoryview(file)[end:]
-
-
-def _digest(header: Mapping[str, Any], data: memoryview) -> str:
+def _digest(header: Mapping[str, Any], blocks: Iterable[memoryview]) -> str:
     found = hashlib.sha256(_canonical(header))
-    found.update(data)
+    for block in blocks:
+        found.update(block)
     return found.hexdigest()
 
 
