@@ -12,18 +12,19 @@ from tests.docs.markdown import REPOSITORY, blocks
 from tests.support.commands import output_of
 
 
-def changed_copy(root: Path, page: Path, *, num_files: int, num_lines: int = 1) -> Path:
-    """Copy the package and add the files and the lines of a page."""
+def changed_copy(root: Path, page: Path, *, num_files: int) -> Path:
+    """Copy the package and add the files and the line of a page."""
     shutil.copytree(
         REPOSITORY / "fedstats_app", root / "fedstats_app", ignore=shutil.ignore_patterns("__pycache__", "*.json")
     )
+    shutil.copytree(REPOSITORY / "conf", root / "conf")
     shutil.copy(REPOSITORY / "pyproject.toml", root)
     files = [(root / block.file, block.code) for block in blocks(page, "python") if block.file]
     assert len(files) == num_files and not any(path.exists() for path, _ in files)
     for path, code in files:
         path.write_text(code)
     line = blocks(page, "diff")[0].code
-    assert line.count("\n+") == num_lines and "\n-" not in line
+    assert line.count("\n+") == 1 and "\n-" not in line
     apply(line, root)
     return root
 

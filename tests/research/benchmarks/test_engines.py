@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from PIL import Image
 
 from research.benchmarks import engines
 from tests.support.commands import printed_by
@@ -22,13 +19,6 @@ def test_rates_of_every_engine_are_printed_against_the_first(
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("tiny")]
     assert [line[1] for line in lines] == ["torch", "openvino"] + ["reading"] * (what[0] == "client")
     assert lines[0][-2] == "1.00" and all(float(line[2]) > 0 for line in lines)
-
-
-def test_images_are_jpegs_of_that_size(tmp_path: Path) -> None:
-    assert engines.write_jpegs(tmp_path, 2, 60) > 0
-    [first, _] = sorted(tmp_path.rglob("*.jpg"))
-    with Image.open(first) as image:
-        assert image.size == (60, 60) and image.format == "JPEG"
 
 
 def test_heads_of_one_engine_do_not_differ_from_themselves() -> None:

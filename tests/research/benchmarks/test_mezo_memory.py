@@ -32,12 +32,6 @@ def test_living_tensors_are_added_up_once() -> None:
     assert (live.now, live.peak) == (0, 8000)
 
 
-def test_what_was_made_elsewhere_counts_when_it_is_used() -> None:
-    with LiveTensors() as live:
-        torch.frombuffer(bytearray(400), dtype=torch.float32).mul_(2)
-    assert live.peak == 400
-
-
 @pytest.mark.parametrize("how", ["read", "copy"])
 def test_memory_of_a_step_is_seen(how: str) -> None:
     """A layer of many weights and few activations: all of it is alive once, by "copy" together with the others."""
@@ -65,9 +59,7 @@ def measurement(step_megabytes: float, step_seconds: float) -> Measurement:
     return Measurement(TINY, "read", 20.0, 4.0, live, seconds)
 
 
-@pytest.mark.parametrize(
-    ("megabytes", "seconds", "code"), [(14.0, 2.5, 0), (14.3, 2.7, 0), (14.5, 2.5, 1), (14.0, 2.8, 1)]
-)
+@pytest.mark.parametrize(("megabytes", "seconds", "code"), [(14.3, 2.6, 0), (14.5, 2.5, 1), (14.0, 2.8, 1)])
 def test_beyond_a_limit_the_program_fails(
     megabytes: float, seconds: float, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,10 +67,3 @@ def test_beyond_a_limit_the_program_fails(
     assert made.modules == pytest.approx((megabytes - 10) / 4) and made.passes == pytest.approx(seconds - 0.5)
     monkeypatch.setattr(mezo_memory, "measure", lambda case, repeats: made)
     assert mezo_memory.main(["--models", "tiny"]) == code
-
-
-def test_a_text_model_takes_tokens() -> None:
-    pytest.importorskip("transformers")
-    work = Work(dataclasses.replace(TINY, model="tiny-text", size=8, dtype="bfloat16"))
-    work.step()
-    assert work.batch.inputs(torch.arange(4)).shape == (4, 2, 8)

@@ -5,10 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.heads import solve_gaussian, solve_ridge
 from fedstats_app.heads.scatter import class_mean_products
-from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from research.benchmarks import regularisers
 from research.benchmarks.features import Features
@@ -66,10 +64,3 @@ def test_the_table_counts_losses_notes_and_what_lies_below_fedncm() -> None:
 
     table = regularisers.table([line(5, 79.0, 79.4, 0), line(20, 77.0, 79.9, 5)])
     assert table.splitlines()[-1] == "| fed3r | 2 | 2.00 | 3.00 | 0.40 | 50% |"
-
-
-def test_parts_are_those_of_a_run() -> None:
-    config = AppConfig.from_run_config({"dataset": "builtin"})
-    parts = regularisers.parts_of(training_set(config.data), config, config.partition.num_clients, config.run.seed)
-    for one, other in zip(parts, partitions(config.data, config.partition, config.run.seed), strict=True):
-        assert one.tolist() == other.tolist()

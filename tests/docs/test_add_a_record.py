@@ -1,20 +1,26 @@
-"""The page about adding a method, done to a copy of the package: the new method is wherever the others are."""
+"""The pages about adding a method and a trainer, done to one copy of the package: both are wherever the others are."""
 
 import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from fedstats_app.report.head_file import read_head
+from fedstats_app.training.trainers import TRAINERS
 from tests.docs.changed_copy import apply, changed_copy, python, run_app
-from tests.docs.markdown import DOCS, blocks
+from tests.docs.markdown import DOCS, blocks, rows
 
-PAGE = DOCS / "add-a-method.md"
-
+METHOD, TRAINER = DOCS / "add-a-method.md", DOCS / "methods" / "fine-tuning.md"
 # Two nodes' owners say for which methods theirs works.
 ALLOWED = ({}, {"allowed-methods": "feddiag,training"}, {"allowed-methods": "fedncm,training"})
+# Any group's key takes two edits: in the class of its options, and in pyproject.toml.
+FIELD, DECLARED = "    holdout_fraction: float = option(", "num-clients = 100 "
+LUCKY = "    lucky_number: int = option(7, whole(1, 9))\n", "lucky-number = 7                    # of nothing\n"
 KEYS = """
 import tomllib, pathlib, torch
 from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from fedstats_app.statistics import FeatureStatistics
 declared = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 assert AppConfig().to_run_config() == declared
@@ -25,45 +31,67 @@ import inspect
 from fedstats_app.strategies import FedDiag
 assert inspect.signature(FedDiag).parameters["shrinkage"].default == 0.01 and "shrinkage : float" in FedDiag.__doc__
 assert FedDiag(3, shrinkage=0.25).methods()["feddiag"].options == method.options
+try:
+    AppConfig.of(lucky_number=10)
+except ConfigError as error:
+    print(error)
 """
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with the two files and the one line of the page."""
-    return changed_copy(tmp_path_factory.mktemp("copy"), PAGE, num_files=2)
+    """A copy of the package with the two files and the one line of a method, and the record of a trainer."""
+    root = changed_copy(tmp_path_factory.mktemp("copy"), METHOD, num_files=2)
+    line = blocks(TRAINER, "diff")[0].code
+    assert line.count("\n+") == 7 and "\n-" not in line
+    apply(line, root)
+    for file, place, new in (("fedstats_app/data/data_options.py", FIELD, 0), ("pyproject.toml", DECLARED, 1)):
+        text = (root / file).read_text()
+        assert text.count(place) == 1
+        (root / file).write_text(text.replace(place, LUCKY[new] + place))
+    return root
 
 
 @pytest.fixture(scope="module")
 def settings(
     tmp_path_factory: pytest.TempPathFactory, run_config: dict[str, str | int | float | bool]
 ) -> dict[str, object]:
-    """The new method beside another one, a start of training, and personal heads."""
+    """The new method beside another one, the start of the new training, and personal heads."""
     return {
         **run_config,
         "method": "fedncm,feddiag",
+        "fine-tune": "probe-no-bias",
         "start-head": "feddiag",
+        "keep": "last",
+        "learning-rate": 0.5,
         "personalise": "global,closed-form",
+        "lucky-number": 8,
         "plots": True,
         "output-dir": str(tmp_path_factory.mktemp("runs")),
     }
 
 
-def test_the_new_method_is_wherever_the_others_are(copy: Path, settings: dict[str, object]) -> None:
-    printed = run_app(copy, settings, ALLOWED)
+@pytest.fixture(scope="module")
+def printed(copy: Path, settings: dict[str, object]) -> str:
+    return run_app(copy, settings, ALLOWED)
 
-    [folder] = Path(str(settings["output-dir"])).iterdir()
+
+@pytest.fixture(scope="module")
+def folder(printed: str, settings: dict[str, object]) -> Path:
+    [made] = Path(str(settings["output-dir"])).iterdir()
+    return made
+
+
+def test_the_new_method_is_wherever_the_others_are(folder: Path, printed: str) -> None:
     results = json.loads((folder / "results.json").read_text())
     assert list(results["methods"]) == ["fedncm", "feddiag"]
     found = results["methods"]["feddiag"]
     assert found["regulariser"] == "shrinkage 0.01 (diagonal)" and found["accuracy"] > 0.9
     assert found["uplink_bytes"] == results["methods"]["fedncm"]["uplink_bytes"] + 4 * 4 * 32**2
-    assert set(results["training"]) == {"feddiag-probe"}
     assert {"global-feddiag", "closed-form-feddiag"} <= set(results["personal"])
     assert results["personal"]["closed-form-feddiag"]["num_test"]
     for words in ("\nFedDiag ", "global head, FedDiag", "closed form, FedDiag"):
         assert words in printed
-    assert {path.name for path in (folder / "heads").glob("*.safetensors")} >= {"feddiag.safetensors"}
     card = (folder / "heads" / "README.md").read_text()
     assert "| `feddiag` | FedDiag | shrinkage 0.01 (diagonal) |" in card
     sent = "for each of its classes the number of samples and the sum of their features, and one Gram matrix"
@@ -78,6 +106,25 @@ def test_the_new_method_is_wherever_the_others_are(copy: Path, settings: dict[st
     assert "a Gram matrix: needed by none of this node's allowed-methods (fedncm, training)" in outcomes[2]["reason"]
 
 
+def test_the_new_trainer_is_wherever_the_others_are(folder: Path, printed: str) -> None:
+    [(name, found)] = json.loads((folder / "results.json").read_text())["training"].items()
+    assert name == "feddiag-probe-no-bias"
+    assert found["display_name"] == "linear probing, bias kept" and found["num_rounds"] == 3
+    assert found["formula_bytes"] == 2 * 4 * 3 * 4 * 3 * 32  # up and down, three rounds, four clients, no bias
+    assert "fine-tune probe-no-bias by fedavg on 4 clients" in printed and f"\n{name} " in printed
+    start, tuned = (read_head(folder / "heads" / f"{one}.safetensors")[0] for one in ("feddiag", name))
+    temperature = start.bias[0] / tuned.bias[0]  # which divides the start
+    assert torch.allclose(start.bias, temperature * tuned.bias, rtol=1e-5)
+    assert not torch.allclose(start.weight, temperature * tuned.weight, rtol=1e-3)
+    card = (folder / "heads" / "README.md").read_text()
+    assert f"- `{name}`: besides the statistics of its start, clients sent trained weights" in card
+
+
+def test_the_page_lists_every_trainer() -> None:
+    [said] = [values for key, values in rows(TRAINER, "key") if key == "`fine-tune`"]
+    assert said == "; ".join(["`none`", *(f"`{name}`: {trainer.tunes}" for name, trainer in TRAINERS.items())])
+
+
 def test_check_forecasts_its_cost(copy: Path, settings: dict[str, object]) -> None:
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     (copy / "run.toml").write_text("\n".join(lines))
@@ -89,20 +136,9 @@ def test_check_forecasts_its_cost(copy: Path, settings: dict[str, object]) -> No
     assert "feddiag 10.8 kB" in sent
 
 
-def test_a_key_of_its_own_takes_an_option_and_a_line_of_pyproject(copy: Path) -> None:
-    apply(blocks(PAGE, "diff")[1].code, copy)
-    assert python(copy, "-c", KEYS) == "shrinkage 0.25 (diagonal)\n"
-
-
-def test_a_key_of_any_group_takes_two_edits(copy: Path, settings: dict[str, object], tmp_path: Path) -> None:
-    options, declared = copy / "fedstats_app" / "data" / "data_options.py", copy / "pyproject.toml"
-    place = "    holdout_fraction: float = option("
-    options.write_text(options.read_text().replace(place, f"    lucky_number: int = option(7, whole(1, 9))\n{place}"))
-    line = "lucky-number = 7                    # of nothing\n"
-    declared.write_text(declared.read_text().replace("num-clients = 100 ", f"{line}num-clients = 100 "))
-    own = {**settings, "output-dir": str(tmp_path / "runs"), "personalise": "none", "fine-tune": "none"}
-    run_app(copy, {**own, "lucky-number": 8}, ({},))
-    [folder] = (tmp_path / "runs").iterdir()
+def test_a_key_takes_an_option_and_a_line_of_pyproject(copy: Path, folder: Path) -> None:
     assert json.loads((folder / "config.json").read_text())["run_config"]["lucky-number"] == 8
-    with pytest.raises(AssertionError, match="lucky-number: must be a whole number from 1 to 9, got 10"):
-        run_app(copy, {**own, "lucky-number": 10}, ({},))
+    apply(blocks(METHOD, "diff")[1].code, copy)
+    regulariser, refused = python(copy, "-c", KEYS).split("\n", 1)
+    assert regulariser == "shrinkage 0.25 (diagonal)"
+    assert "lucky-number: must be a whole number from 1 to 9, got 10" in refused
