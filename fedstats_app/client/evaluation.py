@@ -17,7 +17,8 @@ from fedstats_app.privacy import (
     margins_above_floor,
     named_samples,
 )
-from fedstats_app.wire import StatisticsRequest, evaluation_reply, read_evaluation_request
+from fedstats_app.wire import StatisticsRequest
+from fedstats_app.wire.evaluation import evaluation_reply, read_evaluation_request
 
 
 def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:

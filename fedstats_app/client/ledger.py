@@ -38,7 +38,7 @@ from fedstats_app.storage.ledger import (
 from fedstats_app.wire.keeping import content_digest, content_from_bytes, content_to_bytes
 
 if TYPE_CHECKING:
-    from fedstats_app.wire.statistics_request import StatisticsRequest
+    from fedstats_app.wire.statistics import StatisticsRequest
 
 logger = logging.getLogger("fedstats_app")
 

@@ -27,9 +27,19 @@ from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples
 from fedstats_app.training.start import random_head
 from fedstats_app.wire import RejectedRequest
-from fedstats_app.wire.personal import PersonalMetrics, PersonalTask, personal_reply, read_personal_task
-from fedstats_app.wire.personal_heads import head_scores_reply, personal_heads_reply, read_personal_heads_task
-from fedstats_app.wire.prototypes import LocalPrototypes, prototype_reply, read_prototype_task
+from fedstats_app.wire.personal import (
+    HeadMetrics,
+    LocalPrototypes,
+    PersonalMetrics,
+    PersonalTask,
+    PrototypeMetrics,
+    head_scores_reply,
+    prototype_reply,
+    read_personal_heads_task,
+    read_personal_task,
+    read_prototype_task,
+)
+from fedstats_app.wire.reading import metrics_reply
 from fedstats_app.wire.training import TrainingTask
 
 # Keeps the draw of what is held out to choose a head apart from that of batches.
@@ -100,7 +110,7 @@ def personalise(msg: Message, context: Context, client_id: int | None) -> Messag
         report.forward_passes,
         time.perf_counter() - started,
     )
-    return personal_reply(msg, metrics)
+    return metrics_reply(msg, metrics)
 
 
 def prototypes(msg: Message, context: Context, client_id: int | None) -> Message:
@@ -118,18 +128,20 @@ def prototypes(msg: Message, context: Context, client_id: int | None) -> Message
         client.own_model.forget()
     else:
         client.own_model.save(model.trained_state(), task.training.server_round)
-    metrics = PersonalMetrics(
+    loss = report.loss
+    if client.floor > 1 and report.num_examples:
+        loss = mean_loss_above_floor(loss, report.num_examples)
+    metrics = PrototypeMetrics(
         report.num_examples,
         client.num_test if last else 0,
         before,
         client.num_correct(model, task.predictable) if last else 0,
         report.forward_passes + report.num_examples,  # the class means take one more pass
         time.perf_counter() - started,
+        loss,
+        int(restarted),
     )
-    loss = report.loss
-    if client.floor > 1 and report.num_examples:
-        loss = mean_loss_above_floor(loss, report.num_examples)
-    return prototype_reply(msg, LocalPrototypes(class_ids, means, loss, restarted, metrics))
+    return prototype_reply(msg, LocalPrototypes(class_ids, means, metrics))
 
 
 def personal_heads(msg: Message, context: Context, client_id: int | None) -> Message:
@@ -150,8 +162,8 @@ def personal_heads(msg: Message, context: Context, client_id: int | None) -> Mes
         _num_head_correct(personal_head(shared, own, mixing, solve), client) for mixing in (0.0, choice.mixing)
     )
     seconds = time.perf_counter() - started
-    metrics = PersonalMetrics(len(labels), client.num_test, before, after, forward_passes=len(labels), seconds=seconds)
-    return personal_heads_reply(msg, metrics, choice.mixing)
+    metrics = HeadMetrics(len(labels), client.num_test, before, after, len(labels), seconds, choice.mixing)
+    return metrics_reply(msg, metrics)
 
 
 def evaluate_personal(msg: Message, context: Context, client_id: int | None) -> Message:

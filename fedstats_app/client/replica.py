@@ -34,8 +34,7 @@ from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.mezo import Behind, MezoReply, MezoRequest, mezo_reply, read_mezo_request
-from fedstats_app.wire.reading import from_values, to_values
-from fedstats_app.wire.training import model_evaluation_reply
+from fedstats_app.wire.reading import from_values, metrics_reply, to_values
 
 logger = logging.getLogger("fedstats_app")
 
@@ -70,7 +69,7 @@ def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Mess
         raise RejectedRequest(f"this node's replica is behind: it knows round {behind.round}")
     samples, batch_size = node_replica.held_out(client_id), node_replica.batch_size
     floor = Site.of(context, client_id).floor
-    return model_evaluation_reply(msg, scored(node_replica.model, samples, floor=floor, batch_size=batch_size))
+    return metrics_reply(msg, scored(node_replica.model, samples, floor=floor, batch_size=batch_size))
 
 
 def _check(policy: NodePolicy, setup: MezoSetup) -> None:

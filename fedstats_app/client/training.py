@@ -16,11 +16,11 @@ from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, SelectedSamples
 from fedstats_app.wire import RejectedRequest
+from fedstats_app.wire.reading import metrics_reply
 from fedstats_app.wire.training import (
     EvaluationCounts,
     TrainingTask,
     losses_reply,
-    model_evaluation_reply,
     nothing_to_train_reply,
     read_training_task,
     training_reply,
@@ -60,7 +60,7 @@ def evaluate_model(msg: Message, context: Context, client_id: int | None) -> Mes
     site = Site.of(context, client_id)
     reader, samples = site.samples(task.request, held_out=True)
     model = received_model(task, reader)
-    return model_evaluation_reply(msg, scored(model, samples, floor=site.floor))
+    return metrics_reply(msg, scored(model, samples, floor=site.floor))
 
 
 def losses(msg: Message, context: Context, client_id: int | None) -> Message:

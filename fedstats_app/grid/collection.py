@@ -17,6 +17,7 @@ from fedstats_app.rank_rule import OverBudget
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSpec, StatisticsSum, client_digest
 from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.wire import Limits, ReceivedStatistics, RejectedReply, StatisticsRequest, read_statistics_reply
+from fedstats_app.wire.statistics_records import WireBytes
 
 logger = logging.getLogger("fedstats_app")
 
@@ -170,11 +171,10 @@ class Collection:
         self._merged = {int(client): digest for client, digest in record["digests"].items()}
         self._names = {int(client): name for client, name in record["names"].items()}
         self._taken = set(self._names.values())
-        sizes: list[dict[str, Any]] = [
-            {key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}
+        self._sizes = [
+            ReceivedStatistics(**{**one, "statistics": (), "sizes": tuple(WireBytes(**size) for size in one["sizes"])})
             for one in record["sizes"]
         ]
-        self._sizes = [ReceivedStatistics(**one) for one in sizes]
         self._num_received = sum(one.num_examples for one in self._sizes)
         self._bytes_received = sum(one.wire_bytes for one in self._sizes)
         absent = {client: digest for client, digest in self._merged.items() if client not in present and digest}
@@ -225,10 +225,11 @@ class Collection:
     def wire_bytes(self, index: int, wanted: StatisticsSpec) -> int:
         """Return what clients would have sent for ``wanted`` alone, which the specification at ``index`` covers."""
         return sum(
-            (one.row_bytes if wanted.means_per_class > 1 or wanted.scatter else one.single_row_bytes)[index]
-            + (one.gram_bytes[index] if wanted.gram else one.scatter_bytes[index] if wanted.scatter else 0)
+            (size.rows if wanted.means_per_class > 1 or wanted.scatter else size.single_rows)
+            + (size.gram if wanted.gram else size.scatter if wanted.scatter else 0)
             + one.other_bytes
             for one in self._sizes
+            for size in (one.sizes[index],)
         )
 
     def statistics(self, index: int) -> StatisticsSum:

@@ -17,14 +17,9 @@ from fedstats_app.heads import HeadScores, LinearHead
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.proportion import DECIDES, deciding
 from fedstats_app.training.start import best_temperature
-from fedstats_app.wire import (
-    EVALUATE_HEADS,
-    RejectedReply,
-    StatisticsRequest,
-    evaluation_content,
-    read_evaluation_reply,
-)
+from fedstats_app.wire import RejectedReply, StatisticsRequest
 from fedstats_app.wire.arrays import to_record
+from fedstats_app.wire.evaluation import EVALUATE_HEADS, evaluation_content, read_evaluation_reply
 from fedstats_app.wire.reading import LARGEST_WHOLE
 from fedstats_app.wire.training import (
     EVALUATE_MODEL,

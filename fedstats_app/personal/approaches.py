@@ -24,17 +24,24 @@ from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import EVERYBODY
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start import random_head
-from fedstats_app.wire import evaluation_content
 from fedstats_app.wire.arrays import to_record, to_tensors
-from fedstats_app.wire.personal import PERSONALISE, PersonalMetrics, Prototypes, personal_content, read_personal_reply
-from fedstats_app.wire.personal_heads import (
+from fedstats_app.wire.evaluation import evaluation_content
+from fedstats_app.wire.personal import (
     EVALUATE_PERSONAL,
     PERSONAL_HEADS,
+    PERSONALISE,
+    PROTOTYPES,
+    LocalPrototypes,
+    PersonalMetrics,
+    Prototypes,
+    personal_content,
     personal_heads_content,
+    prototype_content,
     read_head_scores_reply,
     read_personal_heads_reply,
+    read_personal_reply,
+    read_prototype_reply,
 )
-from fedstats_app.wire.prototypes import PROTOTYPES, LocalPrototypes, prototype_content, read_prototype_reply
 
 # Forward and backward pass through the backbone.
 PASSES = 3
@@ -60,7 +67,7 @@ def fedproto(session: PersonalSession) -> dict[str, PersonalResult]:
             total.failures |= {client: f"round {server_round}: {reason}" for client, reason in answers.failures.items()}
             total.add_bytes(answers)
             passes += sum(metrics.forward_passes for metrics in total.of.values())
-            lost = [client for client, answer in answers.of.items() if answer.restarted]
+            lost = [client for client, answer in answers.of.items() if answer.metrics.restarted]
             notes += [f"round {server_round}: client {client} had lost its model and started again" for client in lost]
             active = list(answers.of)
             prototypes = mean_prototypes(answers.of, session.predictable.numel(), dim, options.alignment_weight)
@@ -242,14 +249,8 @@ def closed_form(session: PersonalSession) -> dict[str, PersonalResult]:
             wire_dtype="float64" if session.asked.wire_dtype == "float64" else "float32",
         )
         answers = ask(session.grid, content, PERSONAL_HEADS, session.clients, read_personal_heads_reply)
-        metrics = Answers(
-            {client: metrics for client, (metrics, _) in answers.of.items()},
-            answers.failures,
-            answers.bytes_down,
-            answers.bytes_up,
-        )
-        mixing = {client: weight for client, (_, weight) in answers.of.items()}
-        results[name] = replace(personal_result(name, metrics, started), mixing=mixing)
+        mixing = {client: metrics.mixing for client, metrics in answers.of.items()}
+        results[name] = replace(personal_result(name, answers, started), mixing=mixing)
     return results
 
 

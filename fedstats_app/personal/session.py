@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +22,11 @@ from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.personal import PersonalMetrics
 
+Metrics = TypeVar("Metrics", bound=PersonalMetrics)
+
 
 def personal_result(
-    approach: str, answers: Answers[PersonalMetrics], started: float, *, before: bool = False
+    approach: str, answers: Answers[Metrics], started: float, *, before: bool = False
 ) -> PersonalResult:
     """Return the result of an approach that asks once.
 

@@ -55,7 +55,7 @@ class RankCurve:
         client = received.statistics[self._index]
         if not client.has_gram:
             raise ValueError("a curve of ranks needs statistics with a Gram matrix, got none")
-        bytes_without = received.row_bytes[self._index] + received.other_bytes
+        bytes_without = received.sizes[self._index].rows + received.other_bytes
         with one_thread():  # the other cores are the clients'
             made = {spec: with_scatter(client, spec, bytes_without) for spec in self.specs}
             shape = (client.rows.num_classes, client.rows.feature_dim)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import math
 import re
 from collections.abc import Mapping
@@ -23,44 +22,32 @@ NPY_HEADER = re.compile(
 )
 # Flower's own header for our arrays is 128 bytes; this leaves room for other numpy versions, and no more.
 MAX_HEADER_BYTES = 1024
-# Thousands of clients send arrays of few shapes: so many headers are remembered as they were read.
-MAX_KNOWN_HEADERS = 1024
 
-WIRE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
-# Of statistics, with a scale per row where it is one of the last two, and the bytes of a number.
-NUMBER_BYTES = {"float64": 8, "float32": 4, "float16": 2, "int8": 1}
+WIRE_DTYPES = {"float64": torch.float64, "float32": torch.float32}
+# Of statistics, with a scale per row for the last two; and the bytes of a number.
+NUMBER_DTYPES = {**WIRE_DTYPES, "float16": torch.float16, "int8": torch.int8}
+NUMBER_BYTES = {kind: dtype.itemsize for kind, dtype in NUMBER_DTYPES.items()}
 # No network's features have more dimensions.
 MAX_FEATURE_DIM = 100_000
 
 
 def to_array(tensor: Tensor) -> Array:
-    """Return a tensor as a Flower Array (C order, on the CPU): as Flower makes it, but each header is written once."""
-    values = np.asarray(tensor.detach().cpu().numpy(), order="C")  # ascontiguousarray gives a scalar an axis
-    dtype, header = _npy_header(values.dtype, values.shape)
-    return Array(dtype, values.shape, "numpy.ndarray", b"".join((header, values.reshape(-1).view(np.uint8).data)))
-
-
-@functools.lru_cache(maxsize=1024)
-def _npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[str, bytes]:
-    """Return the dtype's name, and what numpy.save writes before values of C order."""
-    stream = io.BytesIO()
-    about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(stream, about)
-    return str(dtype), stream.getvalue()
+    """Write a tensor as a Flower Array, in C order."""
+    return Array(np.asarray(tensor.detach().cpu().numpy(), order="C"))  # ascontiguousarray gives a scalar an axis
 
 
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Return tensors by name as a record, in the order given."""
+    """Write tensors by name as a record, in the order given."""
     return ArrayRecord({name: to_array(tensor) for name, tensor in tensors.items()})
 
 
 def to_tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
-    """Return the tensors of a record of this process's own; what a stranger sent is for :func:`read_tensors`."""
+    """Read the tensors of a record of this process's own; what a stranger sent is for :func:`read_tensors`."""
     return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
 
 
 def read_tensors(content: RecordDict, name: str, *dtypes: torch.dtype) -> dict[str, Tensor]:
-    """Return all tensors of one of a message's records, of any names and shapes, each of one of these dtypes."""
+    """Read all tensors of one of a message's records, of any names and shapes, each of one of these dtypes."""
     record = record_of(content, name, ArrayRecord)
     return {key: _values(key, array, *_read_header(key, array, dtypes)) for key, array in record.items()}
 
@@ -68,7 +55,7 @@ def read_tensors(content: RecordDict, name: str, *dtypes: torch.dtype) -> dict[s
 def read_array(
     record: ArrayRecord, name: str, dtype: torch.dtype, shape: tuple[int | range, ...], *, finite: bool = True
 ) -> Tensor:
-    """Return one array of a record as a tensor, or refuse it.
+    """Read one array of a record as a tensor, or refuse it.
 
     Parameters
     ----------
@@ -101,7 +88,7 @@ def read_array(
 
 
 def _read_header(name: str, array: Array, dtypes: tuple[torch.dtype, ...]) -> tuple[np.dtype, tuple[int, ...], int]:
-    """Return dtype, shape and where the values start."""
+    """Read dtype, shape and where the values start."""
     if array.stype != "numpy.ndarray":
         raise Malformed(f"{name}: must be a numpy.ndarray, got {array.stype!r:.40}")
     data = array.data
@@ -109,29 +96,21 @@ def _read_header(name: str, array: Array, dtypes: tuple[torch.dtype, ...]) -> tu
         raise Malformed(f"{name}: must be an .npy array, version 1.0, got data that starts with {data[:8]!r}")
     start = len(NPY_MAGIC) + 2
     offset = start + int.from_bytes(data[len(NPY_MAGIC) : start], "little")
-    header = _parsed(data[start:offset]) if offset <= min(len(data), start + MAX_HEADER_BYTES) else None
-    if header is None:
-        raise Malformed(f"{name}: must have the .npy header of a plain array, got {data[start : start + 60]!r}")
-    dtype, order, shape = header
+    header = data[start:offset]
+    found = NPY_HEADER.fullmatch(header) if offset <= min(len(data), start + MAX_HEADER_BYTES) else None
+    if found is None:
+        raise Malformed(f"{name}: must have the .npy header of a plain array, got {header[:60]!r}")
+    dtype, order = found[1].decode(), "Fortran" if found[2] == b"True" else "C"
     wanted = _numpy_dtypes(dtypes)
     if dtype not in wanted or order != "C":
         raise Malformed(f"{name}: must be {' or '.join(wanted)} in C order, got {dtype} in {order} order")
-    return wanted[dtype], shape, offset
-
-
-@functools.lru_cache(MAX_KNOWN_HEADERS)
-def _parsed(header: bytes) -> tuple[str, str, tuple[int, ...]] | None:
-    """Return what a header says of dtype, order and shape; None where it is not that of a plain array."""
-    found = NPY_HEADER.fullmatch(header)
-    if found is None:
-        return None
     shape = tuple(int(extent) for extent in found[3].replace(b" ", b"").split(b",") if extent)
-    return found[1].decode(), "Fortran" if found[2] == b"True" else "C", shape
+    return wanted[dtype], shape, offset
 
 
 @functools.cache
 def _numpy_dtypes(dtypes: tuple[torch.dtype, ...]) -> dict[str, np.dtype]:
-    """Return numpy's dtypes for torch's, by what a header calls them."""
+    """List numpy's dtypes for torch's by what a header calls them."""
     found = [torch.empty(0, dtype=dtype).numpy().dtype for dtype in dtypes]
     return {one.str: one for one in found}
 
@@ -139,12 +118,11 @@ def _numpy_dtypes(dtypes: tuple[torch.dtype, ...]) -> dict[str, np.dtype]:
 def _values(
     name: str, array: Array, dtype: np.dtype, shape: tuple[int, ...], offset: int, *, finite: bool = True
 ) -> Tensor:
-    """Return the values behind a header, as many as its shape needs."""
+    """Read the values behind a header, as many as its shape needs."""
     expected, found = math.prod(shape) * dtype.itemsize, len(array.data) - offset
     if found != expected:
         raise Malformed(f"{name}: shape {shape!s:.80} needs {expected} bytes, got {found}")
     values = np.frombuffer(array.data, dtype=dtype, offset=offset).reshape(shape).copy()
-    # By numpy: torch takes several passes, each of which costs more than the few numbers of a small client.
     if finite and dtype.kind == "f" and not np.isfinite(values).all():
         raise Malformed(f"{name}: must be finite, got NaN or infinity")
     return torch.from_numpy(values)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import Array, Message, MetricRecord, RecordDict
 
-from fedstats_app.wire.serving import clean_reason
-from fedstats_app.wire.statistics_replies import SUPPRESSED
+from fedstats_app.wire.reading import clean_reason
 
 # Of a stranger's reply: how many fields are described, how much of a field's name, and how many extents of its shape;
 # and how many different errors of a client are kept.
@@ -124,5 +123,5 @@ def _of_values(value: object) -> dict[str, object]:
 
 def _suppressed(content: RecordDict) -> int:
     metrics = content.get("metrics")
-    number = metrics.get(SUPPRESSED, 0) if isinstance(metrics, MetricRecord) else 0
+    number = metrics.get("num-suppressed-classes", 0) if isinstance(metrics, MetricRecord) else 0
     return number if isinstance(number, int) else 0

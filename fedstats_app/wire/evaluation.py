@@ -17,7 +17,7 @@ from fedstats_app.heads.scores import NUM_MARGIN_BINS
 from fedstats_app.methods import MOST_METHODS
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array, to_array
 from fedstats_app.wire.reading import MAX_COUNT, Malformed, check_keys, reads_replies, reads_requests, record_of, whole
-from fedstats_app.wire.statistics_request import StatisticsRequest, read_statistics_request
+from fedstats_app.wire.statistics import StatisticsRequest, read_statistics_request
 
 EVALUATE_HEADS = "evaluate.heads"
 MAX_HEADS = MOST_METHODS

@@ -11,8 +11,8 @@ do the one that it is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import MISSING, dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,10 +24,13 @@ from fedstats_app.fedmezo.replica import DIGEST_BYTES
 from fedstats_app.fedmezo.setup import MAX_DIRECTIONS, MezoSetup
 from fedstats_app.wire.arrays import read_tensors, to_record
 from fedstats_app.wire.reading import (
+    LARGEST_WHOLE,
     MAX_COUNT,
     Malformed,
     check_keys,
+    counted,
     from_values,
+    optional,
     reads_replies,
     reads_requests,
     record_of,
@@ -72,24 +75,20 @@ class MezoRequest:
         ``head.weight`` and ``head.bias``, or empty.
     """
 
-    training: int
-    round: int
-    seed: int
-    updates: tuple[Update, ...] = ()
-    wanted: Wanted = ""
-    restart: bool = False
-    setup: MezoSetup | None = None
-    start: Mapping[str, Tensor] = field(default_factory=dict)
+    training: int = counted(LARGEST_WHOLE, key="t", default=MISSING)
+    round: int = counted(LARGEST_WHOLE, low=1, key="r", default=MISSING)
+    seed: int = counted(LARGEST_WHOLE, key="s", default=MISSING)
+    updates: tuple[Update, ...] = field(default=(), metadata={"apart": True})
+    wanted: Wanted = optional("", "w")  # noqa: RUF009  # a text
+    restart: bool = optional(False, "x")
+    setup: MezoSetup | None = field(default=None, metadata={"apart": True})
+    start: Mapping[str, Tensor] = field(default_factory=dict, metadata={"apart": True})
 
     def to_content(self) -> RecordDict:
-        """Return the records of a message."""
-        record = ConfigRecord({"t": self.training, "r": self.round, "s": self.seed, "u": pack_updates(self.updates)})
+        """Write the records of a message."""
+        record = ConfigRecord({**to_values(self), "u": pack_updates(self.updates)})
         if self.num_directions != 1:
             record["p"] = self.num_directions
-        if self.wanted:
-            record["w"] = self.wanted
-        if self.restart:
-            record["x"] = True
         content = RecordDict({RECORD: record})
         if self.setup is not None:
             content["setup"] = ConfigRecord(to_values(self.setup))
@@ -119,7 +118,7 @@ class MezoRequest:
 
 @reads_requests("of FedMeZO")
 def read_mezo_request(msg: Message) -> MezoRequest:
-    """Return what a message asks for.
+    """Read what a message asks for.
 
     Parameters
     ----------
@@ -131,23 +130,14 @@ def read_mezo_request(msg: Message) -> MezoRequest:
     RejectedRequest
         If a key is missing or a value is not allowed.
     """
-    record, content = record_of(msg.content, RECORD, ConfigRecord), msg.content
-    values = {"p": 1, "w": "", "x": False, **record}
-    directions = whole(values, "p", 1, MAX_DIRECTIONS)
-    wanted = typed(values, "w", str)
-    if wanted not in get_args(Wanted):
-        raise Malformed(f"w: must be one of {get_args(Wanted)}, got {wanted!r:.40}")
-    setup = from_values(MezoSetup, record_of(content, "setup", ConfigRecord)) if "setup" in content else None
-    return MezoRequest(
-        training=whole(record, "t"),
-        round=whole(record, "r", 1),
-        seed=whole(record, "s"),
-        updates=tuple(unpack_updates(typed(record, "u", bytes), directions)),
-        wanted=wanted,  # type: ignore[arg-type]  # checked above
-        restart=typed(values, "x", bool),
-        setup=setup,
-        start=read_tensors(content, "start", torch.float32, torch.float64) if setup is not None else {},
-    )
+    content, record = msg.content, record_of(msg.content, RECORD, ConfigRecord)
+    directions = whole({"p": 1, **record}, "p", 1, MAX_DIRECTIONS)
+    updates = tuple(unpack_updates(typed(record, "u", bytes), directions))
+    if "setup" not in content:
+        return from_values(MezoRequest, record, updates=updates)
+    setup = from_values(MezoSetup, record_of(content, "setup", ConfigRecord))
+    start = read_tensors(content, "start", torch.float32, torch.float64)
+    return from_values(MezoRequest, record, updates=updates, setup=setup, start=start)
 
 
 @dataclass(frozen=True)
@@ -182,7 +172,7 @@ class Behind:
 
 
 def mezo_reply(msg: Message, answer: MezoReply | Behind) -> Message:
-    """Return the reply of a node."""
+    """Answer as a node."""
     if isinstance(answer, Behind):
         return Message(RecordDict({RECORD: ConfigRecord({"b": answer.round})}), reply_to=msg)
     scalars = np.array(answer.scalars, dtype="<f8").tobytes()
@@ -192,7 +182,7 @@ def mezo_reply(msg: Message, answer: MezoReply | Behind) -> Message:
 
 @reads_replies
 def read_mezo_reply(reply: Message, num_scalars: int, num_examples: int | None = None) -> MezoReply | Behind:
-    """Return what a node answered.
+    """Read what a node answered.
 
     Parameters
     ----------

@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, field, fields, is_dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedstats_app.settings.option import Options
-from fedstats_app.wire.serving import RejectedReply, RejectedRequest
 
 # Larger counts than any site has images: a forged one cannot drown the others without limit.
 MAX_COUNT = 10_000_000
 # What Flower's records hold.
 LARGEST_WHOLE = 2**63 - 1
+
+# Flower cuts nothing; a traceback of megabytes must not travel, nor fill a log.
+MAX_REASON = 500
+# Of a longer reason the beginning tells where it comes from, and the end what happened (tracebacks name it last).
+HEAD_OF_REASON = 100
+# Of a stranger's megabytes so many characters at either end are looked at.
+_LOOKED_AT = 10_000
+ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 TYPE_WORDS = {int: "a whole number", float: "a finite float", bool: "true or false", str: "text", bytes: "bytes"}
 
@@ -32,6 +40,42 @@ Arguments = ParamSpec("Arguments")
 
 
 # What is refused
+
+
+class RejectedReply(Exception):
+    """A reply that must not be used; the message says what was wrong, what is allowed and what came.
+
+    Parameters
+    ----------
+    reason : str
+        May hold what a stranger sent: it is cleaned by :func:`clean_reason`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(clean_reason(reason))
+
+
+class RejectedRequest(Exception):
+    """A request that a client does not answer; the message says why."""
+
+    for_server = True
+
+
+def clean_reason(reason: object) -> str:
+    """Return a reason as one short line of printable text that any wire takes.
+
+    Line breaks and control characters of a stranger must not forge lines of the log. A lone surrogate (from a file
+    name that is no UTF-8) cannot be serialised, and a reply that cannot be serialised wedges a SuperNode.
+    """
+    raw = str(reason)
+    if len(raw) > 2 * _LOOKED_AT:  # before anything is made of it: the list of its words takes several times its size
+        raw = f"{raw[:_LOOKED_AT]} ... {raw[-_LOOKED_AT:]}"
+    text = " ".join(ANSI_ESCAPE.sub("", raw).split())
+    if len(text) > MAX_REASON:
+        text = f"{text[:HEAD_OF_REASON]} ... {text[HEAD_OF_REASON + 5 - MAX_REASON :]}"
+    if text.isprintable():  # nearly always, and character by character it takes ten times as long
+        return text
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 class Malformed(ValueError):
@@ -88,7 +132,7 @@ def check_keys(what: str, found: Mapping[str, Any], required: set[str], optional
 def record_of(
     content: RecordDict, name: str, kind: type[Record], keys: set[str] | None = None, optional: set[str] | None = None
 ) -> Record:
-    """Return a record of a message if it is of this kind and has these keys; any keys by default."""
+    """Take a record of this kind and with these keys out of a message; any keys by default."""
     record = content.get(name)
     if not isinstance(record, kind):
         got = "none" if record is None else type(record).__name__
@@ -100,7 +144,7 @@ def record_of(
 
 
 def typed(values: Mapping[str, Any], key: str, kind: type[Value]) -> Value:
-    """Return a value of exactly this type, and finite: 1.5 is no count, 1 no flag and True no seed."""
+    """Take a value of exactly this type, and finite: 1.5 is no count, 1 no flag and True no seed."""
     value = _present(values, key)
     if not _is_exactly(value, kind):
         raise Malformed(f"{key}: must be {TYPE_WORDS[kind]}, got {value!r:.60}")
@@ -108,7 +152,7 @@ def typed(values: Mapping[str, Any], key: str, kind: type[Value]) -> Value:
 
 
 def whole(values: Mapping[str, Any], key: str, low: int = 0, high: int = LARGEST_WHOLE) -> int:
-    """Return a whole number in a range, both ends included."""
+    """Take a whole number in a range, both ends included."""
     value = _present(values, key)
     if type(value) is not int or not low <= value <= high:
         bounds = f"of at least {low}" if high == LARGEST_WHOLE else f"from {low} to {high}"
@@ -117,7 +161,7 @@ def whole(values: Mapping[str, Any], key: str, low: int = 0, high: int = LARGEST
 
 
 def number(values: Mapping[str, Any], key: str, high: float = math.inf) -> float:
-    """Return a finite float from 0 to a bound, both included."""
+    """Take a finite float from 0 to a bound, both included."""
     value = _present(values, key)
     if not _is_exactly(value, float) or not 0.0 <= value <= high:
         bounds = "of at least 0" if high == math.inf else f"from 0 to {high:g}"
@@ -126,7 +170,7 @@ def number(values: Mapping[str, Any], key: str, high: float = math.inf) -> float
 
 
 def list_of(values: Mapping[str, Any], key: str, kind: type[Value], most: int | None = None) -> list[Value]:
-    """Return a list of at most so many values of exactly this type."""
+    """Take a list of at most so many values of exactly this type."""
     found = _present(values, key)
     if type(found) is not list or (most is not None and len(found) > most):
         bound = "" if most is None else f" of at most {most} values"
@@ -150,23 +194,62 @@ def _present(values: Mapping[str, Any], key: str) -> Any:
 # Whole dataclasses
 
 
+def counted(
+    high: int | str = MAX_COUNT, *, low: int = 0, key: str = "", default: Any = 0, optional: bool = False
+) -> Any:
+    """Define a dataclass field that travels as a whole number from ``low`` to ``high``.
+
+    Parameters
+    ----------
+    high : int or str
+        The largest number allowed, or the name of an earlier field that holds it.
+    low : int
+        The smallest.
+    key : str
+        By default the field's name with hyphens.
+    default : Any
+        ``MISSING`` for none.
+    optional : bool
+        Whether it travels only if it differs from the default.
+    """
+    return field(default=default, metadata={"key": key, "low": low, "high": high, "optional": optional})
+
+
+def measured(high: float = math.inf) -> Any:
+    """Define a dataclass field that travels as a finite float from 0 to ``high``."""
+    return field(default=0.0, metadata={"low": 0, "high": high})
+
+
+def optional(default: object, key: str = "") -> Any:
+    """Define a dataclass field that travels only if it differs from its default."""
+    return field(default=default, metadata={"key": key, "optional": True})
+
+
 @functools.cache
 def _wire_fields(kind: Any) -> dict[str, tuple[Field[Any], Any]]:
-    """Return field and type by key of all fields that travel: of a group of options those that have a key."""
+    """List field and type by key of all fields that travel.
+
+    Of a group of options those travel that have a key, of other dataclasses all whose metadata do not say ``apart``.
+    """
     types = get_type_hints(kind)
-    keyed = {one.metadata.get("key") or one.name.replace("_", "-"): one for one in fields(kind)}
-    own = kind.keys() if issubclass(kind, Options) else keyed
-    return {key: (one, types[one.name]) for key, one in own.items()}
+    if issubclass(kind, Options):
+        keyed = kind.keys()
+    else:
+        own = [one for one in fields(kind) if "apart" not in one.metadata]
+        keyed = {one.metadata.get("key") or one.name.replace("_", "-"): one for one in own}
+    return {key: (one, types[one.name]) for key, one in keyed.items()}
 
 
 def to_values(value: Any) -> dict[str, Any]:
-    """Return the fields of a frozen dataclass by key, those of dataclasses in it among them.
+    """Write the fields of a frozen dataclass by key, those of dataclasses in it among them.
 
     A key is the field's name with hyphens, unless its metadata have another.
     """
     values: dict[str, Any] = {}
     for key, (one, kind) in _wire_fields(type(value)).items():  # type: ignore[arg-type]  # classes are hashable
         own = getattr(value, one.name)
+        if one.metadata.get("optional") and own == one.default:
+            continue
         if "write" in one.metadata:
             values[key] = one.metadata["write"](own)
         elif is_dataclass(kind):
@@ -176,33 +259,42 @@ def to_values(value: Any) -> dict[str, Any]:
     return values
 
 
-def from_values(kind: type[Read], values: Mapping[str, Any]) -> Read:
-    """Return the dataclass that :func:`to_values` was given, each field of exactly its annotated type.
+def from_values(kind: type[Read], values: Mapping[str, Any], **apart: Any) -> Read:
+    """Read the dataclass that :func:`to_values` wrote, each field of exactly its annotated type and in its range.
 
     Parameters
     ----------
     kind : type
-        Of fields that are int, float (finite), bool, str, Literal, tuples of one of them, dataclasses, or have ``read``
-        in their metadata. It checks ranges itself.
+        Of fields that are int, float (finite), bool, str, bytes, Literal, tuples of one of them, dataclasses, or have
+        ``read`` in their metadata. What its fields do not say of ranges it checks itself.
     values : mapping
-        By key; keys of nobody are ignored.
+        By key; other keys are ignored.
+    apart
+        Fields that did not travel with the others.
 
     Raises
     ------
     ValueError
         If a key is missing, or a value is not of its type or not allowed.
     """
-    wanted = _wire_fields(kind)  # type: ignore[arg-type]  # classes are hashable
-    return kind(**{one.name: _read_field(key, one, of, values) for key, (one, of) in wanted.items()})
+    read: dict[str, Any] = {}
+    for key, (one, of) in _wire_fields(kind).items():  # type: ignore[arg-type]  # classes are hashable
+        if key in values or not one.metadata.get("optional"):
+            read[one.name] = _read_field(key, one, of, values, read)
+    return kind(**read, **apart)
 
 
-def _read_field(key: str, one: Field[Any], kind: Any, values: Mapping[str, Any]) -> Any:
+def _read_field(key: str, one: Field[Any], kind: Any, values: Mapping[str, Any], earlier: Mapping[str, Any]) -> Any:
     if "read" in one.metadata:
         try:
             return one.metadata["read"](_present(values, key))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             what = "" if type(error) is ValueError else f"{type(error).__name__}: "  # which says what it is about
             raise Malformed(f"{key}: {what}{error!s:.200}") from error
+    if "high" in one.metadata:
+        low, high = one.metadata["low"], one.metadata["high"]
+        high = earlier[high] if isinstance(high, str) else high
+        return number(values, key, high) if kind is float else whole(values, key, low, high)
     if is_dataclass(kind):
         return from_values(kind, values)  # type: ignore[arg-type]  # a type, not an instance
     if get_origin(kind) is tuple:
@@ -213,3 +305,29 @@ def _read_field(key: str, one: Field[Any], kind: Any, values: Mapping[str, Any])
             raise Malformed(f"{key}: must be one of {', '.join(allowed)}, got {value!r:.60}")
         return value
     return typed(values, key, kind)
+
+
+def from_record(kind: type[Read], content: RecordDict, name: str, of: type[Record]) -> Read:
+    """Read a dataclass from a record of exactly its keys, those of optional fields left out or not."""
+    wanted = _wire_fields(kind)  # type: ignore[arg-type]  # classes are hashable
+    may_lack = {key for key, (one, _) in wanted.items() if one.metadata.get("optional")}
+    return from_values(kind, record_of(content, name, of, wanted.keys() - may_lack, may_lack))
+
+
+# Replies with metrics
+
+
+def metrics_reply(msg: Message, metrics: object, **records: ArrayRecord) -> Message:
+    """Answer a message with a dataclass as the record ``metrics``, and with other records."""
+    return Message(RecordDict({**records, "metrics": MetricRecord(to_values(metrics))}), reply_to=msg)
+
+
+def read_metrics(content: RecordDict, kind: type[Read], *others: str) -> Read:
+    """Read the metrics of a reply that has exactly these and the ``others`` as its records."""
+    check_keys("reply", content, {*others, "metrics"})
+    return from_record(kind, content, "metrics", MetricRecord)
+
+
+def metrics_reader(kind: type[Read]) -> Callable[[Message], Read]:
+    """Make what reads a reply that has metrics only, or raises :class:`RejectedReply`."""
+    return reads_replies(lambda reply: read_metrics(reply.content, kind))

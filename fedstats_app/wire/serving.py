@@ -1,4 +1,6 @@
-"""Serving messages: several clients in one, and a reply to whatever happens.
+"""What a SuperNode does with any message: which clients it hosts, several clients in one message, a reply in any case.
+
+``query.clients`` asks which clients a SuperNode hosts.
 
 A request for several clients is their common content plus a ConfigRecord ``clients`` with ``ids``; the reply has every
 client's records under ``<id>.<name>`` and a ConfigRecord ``failed`` from id to reason. Without ``clients`` the message
@@ -8,65 +10,41 @@ is for the node itself, which then is one client. No reply at all would hang a s
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
-import re
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
+from fedstats_app.wire.reading import (
+    LARGEST_WHOLE,
+    Malformed,
+    RejectedRequest,
+    check_keys,
+    clean_reason,
+    counted,
+    from_values,
+    list_of,
+    optional,
+    reads_replies,
+    record_of,
+    to_values,
+    whole,
+)
+
+QUERY_CLIENTS = "query.clients"
+MAX_CLASS_NAMES = 100_000
+MAX_CLASS_NAME_LENGTH = 200
 GUARD_ERROR_CODE = 100
-# Flower cuts nothing; a traceback of megabytes must not travel, nor fill a log.
-MAX_REASON = 500
-# Of a longer reason the beginning tells where it comes from, and the end what happened (tracebacks name it last).
-HEAD_OF_REASON = 100
-# Of a stranger's megabytes so many characters at either end are looked at.
-_LOOKED_AT = 10_000
 
 WITHHELD = "the reason is in the log of this node"
-
-ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 # What a handler for one client looks like: client id is None where the node is the client.
 ClientHandler = Callable[[Message, Context, int | None], Message]
 
 logger = logging.getLogger("fedstats_app")
-
-
-class RejectedReply(Exception):
-    """A reply that must not be used; the message says what was wrong, what is allowed and what came.
-
-    Parameters
-    ----------
-    reason : str
-        May hold what a stranger sent: it is cleaned by :func:`clean_reason`.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(clean_reason(reason))
-
-
-class RejectedRequest(Exception):
-    """A request that a client does not answer; the message says why."""
-
-    for_server = True
-
-
-def clean_reason(reason: object) -> str:
-    """Return a reason as one short line of printable text that any wire takes.
-
-    Line breaks and control characters of a stranger must not forge lines of the log. A lone surrogate (from a file
-    name that is no UTF-8) cannot be serialised, and a reply that cannot be serialised wedges a SuperNode.
-    """
-    raw = str(reason)
-    if len(raw) > 2 * _LOOKED_AT:  # before anything is made of it: the list of its words takes several times its size
-        raw = f"{raw[:_LOOKED_AT]} ... {raw[-_LOOKED_AT:]}"
-    text = " ".join(ANSI_ESCAPE.sub("", raw).split())
-    if len(text) > MAX_REASON:
-        text = f"{text[:HEAD_OF_REASON]} ... {text[HEAD_OF_REASON + 5 - MAX_REASON :]}"
-    if text.isprintable():  # nearly always, and character by character it takes ten times as long
-        return text
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def guard(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
@@ -202,3 +180,90 @@ def per_client(handler: ClientHandler) -> Callable[[Message, Context], Message]:
         return Message(content, reply_to=msg)
 
     return for_all
+
+
+# Which clients a SuperNode hosts
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """What a SuperNode says of itself.
+
+    Attributes
+    ----------
+    partition_id, num_partitions : int or None
+        In a simulation (or where node-config says so) the node hosts the clients ``partition_id``, ``partition_id +
+        num_partitions``, ... of the run's data set. None: the node has data of its own and is one client.
+    class_names : tuple of str
+        Of a node with data of its own, in its own order; those that its policy keeps to itself are not among them.
+    class_ids : tuple of int or None
+        The numbers that its data itself has for them, ascending; None where its classes have names only.
+    trains : bool
+        False: the node's clients send statistics and evaluate, but take no part in training.
+    any_app : bool
+        True: the node's owner lets code of anybody's run there.
+    process, threads : int
+        Of a node that hosts partitions: what tells its process from others, and how many threads that computes with. 0
+        where it does not say.
+    """
+
+    partition_id: int | None = counted(LARGEST_WHOLE, default=None, optional=True)
+    num_partitions: int | None = counted(LARGEST_WHOLE, low=1, default=None, optional=True)
+    class_names: tuple[str, ...] = field(default=(), metadata={"apart": True})
+    class_ids: tuple[int, ...] | None = field(default=None, metadata={"apart": True})
+    trains: bool = optional(True)
+    any_app: bool = optional(False)
+    process: int = counted(LARGEST_WHOLE, optional=True)
+    threads: int = counted(LARGEST_WHOLE, optional=True)
+
+
+def node_info_reply(msg: Message, info: NodeInfo) -> Message:
+    """Answer a ``query.clients`` message."""
+    record = ConfigRecord(to_values(info))
+    if info.partition_id is None:
+        record["class-names"] = list(info.class_names)
+        if info.class_ids is not None:
+            record["class-ids"] = list(info.class_ids)
+    return Message(RecordDict({"node": record}), reply_to=msg)
+
+
+@reads_replies
+def read_node_info(reply: Message) -> NodeInfo:
+    """Read what a SuperNode says of itself.
+
+    Raises
+    ------
+    RejectedReply
+        If it failed, or says something that cannot be.
+    """
+    record = record_of(reply.content, "node", ConfigRecord)
+    check_keys("reply", reply.content, {"node"})
+    if "class-names" in record and "partition-id" not in record:
+        check_keys("node", record, {"class-names"}, {"trains", "any-app", "class-ids"})
+        names = _read_class_names(record)
+        return from_values(NodeInfo, record, class_names=names, class_ids=_read_class_ids(record, len(names)))
+    check_keys("node", record, {"partition-id", "num-partitions"}, {"trains", "any-app", "process", "threads"})
+    info = from_values(NodeInfo, record)
+    whole(record, "partition-id", 0, (info.num_partitions or 1) - 1)
+    return info
+
+
+def _read_class_names(record: ConfigRecord) -> tuple[str, ...]:
+    names = list_of(record, "class-names", str, MAX_CLASS_NAMES)
+    for name in names:
+        if not (1 <= len(name) <= MAX_CLASS_NAME_LENGTH and name.isprintable()):
+            raise Malformed(
+                f"class-names: must have 1 to {MAX_CLASS_NAME_LENGTH} printable characters, got {name[:40]!r}"
+            )
+    if len(set(names)) != len(names):
+        raise Malformed("class-names: must differ, got one twice")
+    return tuple(names)
+
+
+def _read_class_ids(record: ConfigRecord, number: int) -> tuple[int, ...] | None:
+    if "class-ids" not in record:
+        return None
+    ids = list_of(record, "class-ids", int)
+    if len(ids) != number or any(not low < high for low, high in itertools.pairwise([-1, *ids, 2**63])):
+        raise Malformed(f"class-ids: must be {number} ascending whole numbers from 0, got {ids!r:.80}")
+    return tuple(ids)

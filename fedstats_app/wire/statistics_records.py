@@ -11,6 +11,7 @@ int8, or for int4 (k, ceil(d / 2)) uint8, and ``scatter-left-out`` () float64, t
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from flwr.app import ArrayRecord
@@ -36,7 +37,7 @@ from fedstats_app.statistics.quantisation import (
     unit_rows,
     unpacked_nibbles,
 )
-from fedstats_app.wire.arrays import MAX_FEATURE_DIM, NUMBER_BYTES, WIRE_DTYPES, read_array, to_array
+from fedstats_app.wire.arrays import MAX_FEATURE_DIM, NUMBER_BYTES, NUMBER_DTYPES, WIRE_DTYPES, read_array, to_array
 from fedstats_app.wire.reading import Malformed, check_keys
 from fedstats_app.wire.statistics_checks import (
     Limits,
@@ -46,23 +47,39 @@ from fedstats_app.wire.statistics_checks import (
     check_scatter,
     check_sums,
 )
-from fedstats_app.wire.statistics_request import StatisticsRequest
 
-ROW_KEYS = ("class-ids", "counts", "class-sums", "class-sum-scales")
-GRAM_KEYS = ("gram", "gram-factor", "gram-scales")
-# Of the codes of rows in few bits.
-CODE_DTYPES = {"float16": torch.float16, "int8": torch.int8}
-SCATTER_KEYS = ("scatter-values", "scatter-directions", "scatter-left-out")
+ROW_KEYS = {"class-ids", "counts", "class-sums"}
+SCATTER_KEYS = {"scatter-values", "scatter-directions", "scatter-left-out"}
+
+# Of the directions of the scatter; two numbers of int4 share a byte.
+DIRECTION_DTYPES = {**FACTOR_DTYPES, "int8": torch.int8, "int4": torch.uint8}
 
 
-def bytes_per_row(rows: ClassMeanRows, wire_dtype: str) -> int:
-    """Return the bytes of one row, without headers of arrays."""
-    scale = 0 if wire_dtype in WIRE_DTYPES else 4
-    return 16 + rows.feature_dim * NUMBER_BYTES[wire_dtype] + scale
+@dataclass(frozen=True)
+class WireBytes:
+    """Bytes of one specification's arrays, headers included.
+
+    Attributes
+    ----------
+    on_wire : int
+        All that travelled.
+    rows, gram : int
+        Of the rows, and of the Gram matrix or its factor.
+    scatter : int
+        Of the factor of the scatter; if that was made of the Gram matrix, what it would have taken on the wire.
+    single_rows : int
+        What the rows would have been with one row per class.
+    """
+
+    on_wire: int
+    rows: int
+    gram: int
+    scatter: int
+    single_rows: int
 
 
 def statistics_record(client: ClientStatistics, spec: StatisticsSpec, wire_dtype: str, other_bytes: int) -> ArrayRecord:
-    """Return what a specification asks for, sums and Gram matrix in ``wire_dtype``.
+    """Write what a specification asks for, sums and Gram matrix in ``wire_dtype``.
 
     Parameters
     ----------
@@ -82,36 +99,52 @@ def statistics_record(client: ClientStatistics, spec: StatisticsSpec, wire_dtype
         If a Gram matrix or factor asked for is missing, a number is too large for the dtype, or the rows alone take
         more bytes than the reply may.
     """
+    if spec.gram and not client.has_gram:
+        raise ValueError("the request asks for a Gram matrix, got statistics without one")
     record = ArrayRecord()  # of a dictionary it would copy every Array
     record["class-ids"] = to_array(client.rows.class_ids)
     record["counts"] = to_array(client.rows.counts)
-    sums, dtype = client.rows.class_sums, WIRE_DTYPES.get(wire_dtype)
-    if spec.gram and not client.has_gram:
-        raise ValueError("the request asks for a Gram matrix, got statistics without one")
-    if dtype is None:
-        _put_encoded(record, client, wire_dtype, gram=spec.gram)
-    else:
-        record["class-sums"] = to_array(_cast(sums, dtype))
+    if wire_dtype in WIRE_DTYPES:
+        dtype = WIRE_DTYPES[wire_dtype]
+        record["class-sums"] = to_array(_cast(client.rows.class_sums, dtype))
         if spec.gram and client.gram_factor is not None:
             record["gram-factor"] = to_array(_cast(client.gram_factor.packed(), dtype))
         elif spec.gram and client.gram is not None:
             record["gram"] = to_array(_cast(pack_upper(client.gram), dtype))
+    else:
+        codes, scales = encoded(client.rows.class_sums, wire_dtype, dithered=True)
+        record["class-sums"], record["class-sum-scales"] = to_array(codes), to_array(scales)
+        if spec.gram and client.gram is not None:
+            factor = client.gram_factor if client.gram_factor is not None else GramFactor.of_gram(client.gram)
+            codes, scales = encoded(factor.trapezoid, wire_dtype)
+            row, column = torch.triu_indices(*codes.shape)
+            record["gram-factor"], record["gram-scales"] = to_array(codes[row, column]), to_array(scales)
     if spec.sends_scatter and spec.scatter is not None:
-        sent = with_scatter(client, spec.scatter, num_bytes(record, ROW_KEYS) + other_bytes).scatter
+        sent = with_scatter(client, spec.scatter, _num_bytes(record, "c") + other_bytes).scatter
         if sent is not None:
+            directions, kind = sent.directions, spec.scatter.dtype
+            if kind in LEVELS:  # they are given as unit_rows of their codes
+                directions = direction_codes(directions, kind)
             record["scatter-values"] = to_array(_cast(sent.values, torch.float32))
-            record["scatter-directions"] = to_array(_direction_array(sent.directions, spec.scatter.dtype))
+            record["scatter-directions"] = to_array(packed_nibbles(directions) if kind == "int4" else directions)
             record["scatter-left-out"] = to_array(torch.tensor(sent.left_out, dtype=torch.float64))
     return record
 
 
-def num_bytes(record: ArrayRecord, keys: tuple[str, ...]) -> int:
-    """Return the bytes of a record's arrays of these keys, those that are there."""
-    return sum(len(record[key].data) for key in keys if key in record)
+def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
+    cast = values.to(dtype)
+    if not all_finite(cast):
+        raise ValueError(f"statistics must fit {dtype}, got values up to {float(values.abs().max()):.3g}")
+    return cast
+
+
+def _num_bytes(record: ArrayRecord, first: str) -> int:
+    """Count the bytes of the arrays whose keys begin with a letter: c of the rows, g of a Gram matrix, s of scatter."""
+    return sum(len(array.data) for key, array in record.items() if key.startswith(first))
 
 
 def with_scatter(client: ClientStatistics, spec: ScatterSpec, bytes_without: int) -> ClientStatistics:
-    """Return statistics with the factor of the scatter as it is sent, from one of enough directions or the Gram matrix.
+    """Cut the factor of the scatter to what is sent, from one of enough directions or the Gram matrix.
 
     Parameters
     ----------
@@ -142,18 +175,20 @@ def with_scatter(client: ClientStatistics, spec: ScatterSpec, bytes_without: int
 
 
 def scatter_bytes_of(spec: ScatterSpec, client: ClientStatistics) -> int:
-    """Return the bytes that the arrays of a client's factor take on the wire, headers included."""
+    """Count the bytes that the arrays of a client's factor take on the wire, headers included."""
     return 0 if client.scatter is None else spec.num_bytes(len(client.scatter), client.rows.feature_dim)
 
 
 def read_statistics_record(
     record: ArrayRecord,
     spec: StatisticsSpec,
-    request: StatisticsRequest,
+    wire_dtype: str,
+    num_classes: int,
     feature_dim: int | None,
-    limits: Limits = Limits(),  # noqa: B008  # frozen
-) -> ClientStatistics:
-    """Return the statistics of a stranger's record that passes every check.
+    limits: Limits,
+    other_bytes: int,
+) -> tuple[ClientStatistics, WireBytes]:
+    """Read the statistics of a stranger's record that passes every check.
 
     Parameters
     ----------
@@ -161,79 +196,75 @@ def read_statistics_record(
         From anybody.
     spec : StatisticsSpec
         What was asked for.
-    request : StatisticsRequest
-        Of which that is a part.
+    wire_dtype : str
+        Of the request.
+    num_classes : int
+        C.
     feature_dim : int or None
         The backbone's dimension d, where known.
     limits : Limits
-        Beyond which nobody's statistics are.
+        Beyond which no client's statistics are.
+    other_bytes : int
+        Of the reply's other records.
 
     Raises
     ------
     Malformed
         Saying what was wrong, what is allowed and what came.
     """
-    kind = request.wire_dtype
-    dtype, few_bits = WIRE_DTYPES.get(kind, torch.float32), kind not in WIRE_DTYPES
-    gram_key = "gram-factor" if few_bits or "gram-factor" in record else "gram"
-    more = {gram_key} if spec.gram else {*SCATTER_KEYS} if spec.sends_scatter else set()
-    scales = ({"class-sum-scales"} | ({"gram-scales"} if spec.gram else set())) if few_bits else set()
-    check_keys("statistics", record, {*ROW_KEYS[:3], *more, *scales})
-    ids = read_array(record, "class-ids", torch.int64, (range(request.num_classes * spec.means_per_class + 1),))
-    counts = read_array(record, "counts", torch.int64, (len(ids),))
-    check_rows(ids, counts, request.num_classes, spec.means_per_class)
-    dims = range(1, MAX_FEATURE_DIM + 1) if feature_dim is None else spec.feature_map.output_dim(feature_dim)
+    exact = wire_dtype in WIRE_DTYPES
+    gram_key = "gram" if exact and "gram-factor" not in record else "gram-factor"
+    more = {gram_key} if spec.gram else SCATTER_KEYS if spec.sends_scatter else set[str]()
+    scales = set[str]() if exact else {"class-sum-scales"} | ({"gram-scales"} if spec.gram else set())
+    check_keys("statistics", record, ROW_KEYS | more | scales)
     norm = limits.mapped_norm(spec, feature_dim)
-    slack = 0.0
-    if few_bits:
-        codes = read_array(record, "class-sums", CODE_DTYPES[kind], (len(ids), dims))
-        steps = _read_scales(record, "class-sum-scales", len(ids))
-        sums = decoded(codes, steps)
-        slack = _slack(torch.linalg.vector_norm(sums.double(), dim=1), largest_errors(codes, steps), counts)
-    else:
-        sums = read_array(record, "class-sums", dtype, (len(ids), dims))
-    rows = ClassMeanRows(ids, counts, num_classes=request.num_classes, class_sums=sums)
+    dims = range(1, MAX_FEATURE_DIM + 1) if feature_dim is None else spec.feature_map.output_dim(feature_dim)
+    rows, slack = _read_rows(record, wire_dtype, num_classes, spec.means_per_class, dims)
     if int(rows.num_examples) > limits.max_samples:
         raise Malformed(
             f"counts: must sum to at most {limits.max_samples} (max-client-samples), got {rows.num_examples}"
         )
     check_sums(rows, norm)
-    if spec.scatter is not None and not spec.gram:
-        return ClientStatistics(rows, scatter=_read_scatter(record, rows, spec.scatter, norm))
-    if not spec.gram:
-        return ClientStatistics(rows)
-    eps = torch.finfo(dtype).eps
-    if few_bits:
-        factor, error = _read_encoded_factor(record, rows, kind)
-        length = float(torch.linalg.matrix_norm(factor.trapezoid))
-        check_gram_factor(factor, rows, eps, norm, slack + 2.0 * length * error + error**2)
-        return ClientStatistics(rows, factor)
-    if gram_key == "gram-factor":
-        factor = _read_factor(record, rows, dtype)
-        check_gram_factor(factor, rows, eps, norm)
-        return ClientStatistics(rows, factor)
-    gram = _read_triangle(record, rows, dtype)
-    check_gram(gram, rows, eps, norm)
-    return ClientStatistics(rows, gram)
+    client = ClientStatistics(rows)
+    if spec.gram:
+        eps = torch.finfo(WIRE_DTYPES.get(wire_dtype, torch.float32)).eps
+        if gram_key == "gram":
+            numbers = rows.feature_dim * (rows.feature_dim + 1) // 2
+            triangle = read_array(record, "gram", WIRE_DTYPES[wire_dtype], (numbers,))
+            gram = unpack_upper(triangle, rows.feature_dim).to(torch.float64)
+            check_gram(gram, rows, eps, norm)
+            client = ClientStatistics(rows, gram)
+        else:
+            factor, error = _read_factor(record, rows, wire_dtype)
+            slack += 2.0 * float(torch.linalg.matrix_norm(factor.trapezoid)) * error + error**2
+            check_gram_factor(factor, rows, eps, norm, slack)
+            client = ClientStatistics(rows, factor)
+    elif spec.scatter is not None:
+        client = ClientStatistics(rows, scatter=_read_scatter(record, rows, spec.scatter, norm))
+    of_rows, of_gram, of_scatter = (_num_bytes(record, first) for first in "cgs")
+    on_wire = of_rows + of_gram + of_scatter
+    if spec.gram and spec.scatter is not None:
+        client = with_scatter(client, spec.scatter, of_rows + other_bytes)
+        of_scatter = scatter_bytes_of(spec.scatter, client)
+    repeated = len(rows) - len(set(rows.class_ids.tolist()))
+    per_row = 16 + rows.feature_dim * NUMBER_BYTES[wire_dtype] + (0 if exact else 4)
+    return client, WireBytes(on_wire, of_rows, of_gram, of_scatter, of_rows - repeated * per_row)
 
 
-def _put_encoded(record: ArrayRecord, client: ClientStatistics, kind: str, *, gram: bool) -> None:
-    """Put sums and, where asked for, the factor of the Gram matrix in few bits."""
-    codes, scales = encoded(client.rows.class_sums, kind, dithered=True)
-    record["class-sums"], record["class-sum-scales"] = to_array(codes), to_array(scales)
-    if gram and client.gram is not None:
-        factor = client.gram_factor if client.gram_factor is not None else GramFactor.of_gram(client.gram)
-        codes, scales = encoded(factor.trapezoid, kind)
-        row, column = torch.triu_indices(*codes.shape)
-        record["gram-factor"], record["gram-scales"] = to_array(codes[row, column]), to_array(scales)
-
-
-def _direction_array(directions: Tensor, kind: str) -> Tensor:
-    """Return directions as they travel; those of integers are given as :func:`unit_rows` of them."""
-    if kind in FACTOR_DTYPES:
-        return directions
-    codes = direction_codes(directions, kind)
-    return packed_nibbles(codes) if kind == "int4" else codes
+def _read_rows(
+    record: ArrayRecord, kind: str, num_classes: int, means_per_class: int, dims: int | range
+) -> tuple[ClassMeanRows, float]:
+    """Read class ids, counts and sums, and by how much rounding can move an eigenvalue of sum_j s_j s_j^T / n_j."""
+    ids = read_array(record, "class-ids", torch.int64, (range(num_classes * means_per_class + 1),))
+    counts = read_array(record, "counts", torch.int64, (len(ids),))
+    check_rows(ids, counts, num_classes, means_per_class)
+    sums, slack = read_array(record, "class-sums", NUMBER_DTYPES[kind], (len(ids), dims)), 0.0
+    if kind not in WIRE_DTYPES:
+        scales = _read_scales(record, "class-sum-scales", len(ids))
+        errors, sums = largest_errors(sums, scales), decoded(sums, scales)
+        lengths = torch.linalg.vector_norm(sums.double(), dim=1)
+        slack = float(((2.0 * lengths * errors + errors.square()) / counts.to(torch.float64)).sum())
+    return ClassMeanRows(ids, counts, num_classes=num_classes, class_sums=sums), slack
 
 
 def _read_scales(record: ArrayRecord, name: str, number: int) -> Tensor:
@@ -243,67 +274,37 @@ def _read_scales(record: ArrayRecord, name: str, number: int) -> Tensor:
     return scales
 
 
-def _slack(lengths: Tensor, errors: Tensor, counts: Tensor) -> float:
-    """Return by how much rounded sums can move an eigenvalue of sum_j s_j s_j^T / n_j."""
-    return float(((2.0 * lengths * errors + errors.square()) / counts.to(torch.float64)).sum())
+def _read_factor(record: ArrayRecord, rows: ClassMeanRows, kind: str) -> tuple[GramFactor, float]:
+    """Read the factor, and how far off it can be, as a length.
 
-
-def _read_encoded_factor(record: ArrayRecord, rows: ClassMeanRows, kind: str) -> tuple[GramFactor, float]:
-    """Return the factor, of no more rows than samples or features, and how far off it can be, as a length."""
-    dim = rows.feature_dim
-    most = min(int(rows.num_examples), dim)
-    packed = read_array(record, "gram-factor", CODE_DTYPES[kind], (range(num_factor_numbers(most, dim) + 1),))
+    It has no more rows than there are samples, and fewer than features, or in few bits as many.
+    """
+    dim, exact = rows.feature_dim, kind in WIRE_DTYPES
+    most = num_factor_numbers(min(int(rows.num_examples), dim - 1 if exact else dim), dim)
+    packed = read_array(record, "gram-factor", NUMBER_DTYPES[kind], (range(most + 1),))
     try:
-        codes = GramFactor.unpacked(packed, dim).trapezoid
+        factor = GramFactor.unpacked(packed, dim)
+        if exact:
+            return factor, 0.0
+        codes = factor.trapezoid
         scales = _read_scales(record, "gram-scales", len(codes))
-        errors = largest_errors(codes.to(packed.dtype), scales)
-        return GramFactor(codes * scales.to(torch.float64).unsqueeze(1)), float(errors.square().sum().sqrt())
-    except ValueError as error:
-        raise Malformed(f"gram-factor: {error}") from error
-
-
-def _read_triangle(record: ArrayRecord, rows: ClassMeanRows, dtype: torch.dtype) -> Tensor:
-    dim = rows.feature_dim
-    return unpack_upper(read_array(record, "gram", dtype, (dim * (dim + 1) // 2,)), dim).to(torch.float64)
-
-
-def _read_factor(record: ArrayRecord, rows: ClassMeanRows, dtype: torch.dtype) -> GramFactor:
-    """Return the factor: of no more rows than there are samples, and fewer than features."""
-    dim = rows.feature_dim
-    most = num_factor_numbers(min(int(rows.num_examples), dim - 1), dim)
-    packed = read_array(record, "gram-factor", dtype, (range(most + 1),))
-    try:
-        return GramFactor.unpacked(packed, dim)
-    except ValueError as error:
-        raise Malformed(f"gram-factor: {error}") from error
+        error = float(largest_errors(codes.to(packed.dtype), scales).square().sum().sqrt())
+        return GramFactor(codes * scales.to(torch.float64).unsqueeze(1)), error
+    except ValueError as refused:
+        raise Malformed(f"gram-factor: {refused}") from refused
 
 
 def _read_scatter(record: ArrayRecord, rows: ClassMeanRows, spec: ScatterSpec, norm: float) -> ScatterFactor:
-    most, dim = range(full_rank(rows) + 1), rows.feature_dim
-    values = read_array(record, "scatter-values", torch.float32, (most,))
-    if spec.dtype in FACTOR_DTYPES:
-        directions = read_array(record, "scatter-directions", FACTOR_DTYPES[spec.dtype], (len(values), dim))
-    else:
-        directions = _read_directions(record, spec.dtype, len(values), dim)
+    dim, kind = rows.feature_dim, spec.dtype
+    values = read_array(record, "scatter-values", torch.float32, (range(full_rank(rows) + 1),))
+    width = math.ceil(dim / 2) if kind == "int4" else dim
+    directions = read_array(record, "scatter-directions", DIRECTION_DTYPES[kind], (len(values), width))
+    if kind in LEVELS:
+        codes = unpacked_nibbles(directions, dim) if kind == "int4" else directions
+        if not bool(codes.any(dim=1).all()):
+            raise Malformed("scatter-directions: none may be zero, got one")
+        directions = unit_rows(codes)
     left_out = float(read_array(record, "scatter-left-out", torch.float64, ()))
     factor = ScatterFactor(values, directions, left_out)
-    check_scatter(factor, rows, norm, LEVELS.get(spec.dtype, 0))
+    check_scatter(factor, rows, norm, LEVELS.get(kind, 0))
     return factor
-
-
-def _read_directions(record: ArrayRecord, kind: str, rank: int, dim: int) -> Tensor:
-    if kind == "int4":
-        packed = read_array(record, "scatter-directions", torch.uint8, (rank, math.ceil(dim / 2)))
-        codes = unpacked_nibbles(packed, dim)
-    else:
-        codes = read_array(record, "scatter-directions", torch.int8, (rank, dim))
-    if not bool(codes.any(dim=1).all()):
-        raise Malformed("scatter-directions: none may be zero, got one")
-    return unit_rows(codes)
-
-
-def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
-    cast = values.to(dtype)
-    if not all_finite(cast):
-        raise ValueError(f"statistics must fit {dtype}, got values up to {float(values.abs().max()):.3g}")
-    return cast

@@ -8,7 +8,6 @@ with what the model has besides and is not trained. A reply to ``train`` is an A
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,8 +22,13 @@ from fedstats_app.wire.reading import (
     MAX_COUNT,
     Malformed,
     check_keys,
+    counted,
     from_values,
+    measured,
+    metrics_reader,
+    metrics_reply,
     number,
+    read_metrics,
     reads_replies,
     reads_requests,
     record_of,
@@ -41,8 +45,6 @@ MAX_MEAN_LOSS = 1e30
 
 # Flower's FedProx puts this one into the config itself.
 PROXIMAL_MU = "proximal-mu"
-# In the config and not of the request, which is the same in all rounds.
-_OF_A_ROUND = {PROXIMAL_MU, "server-round"}
 
 
 @dataclass(frozen=True)
@@ -68,14 +70,14 @@ class TrainingTask:
 def training_content(
     request: TrainingRequest, arrays: ArrayRecord, fixed: ArrayRecord, *, server_round: int = 1
 ) -> RecordDict:
-    """Return what :func:`read_training_task` reads: the request, what is trained, and what the head has besides."""
+    """Write what :func:`read_training_task` reads: the request, what is trained, and what the head has besides."""
     config = ConfigRecord({**to_values(request), "server-round": server_round})
     return RecordDict({"config": config, "arrays": arrays, "fixed": fixed})
 
 
 @reads_requests("to train")
 def read_training_task(msg: Message) -> TrainingTask:
-    """Return what a message of type ``train``, ``train.losses`` or ``evaluate.model`` asks for.
+    """Read a message of type ``train``, ``train.losses`` or ``evaluate.model``.
 
     Raises
     ------
@@ -83,7 +85,7 @@ def read_training_task(msg: Message) -> TrainingTask:
         If a key is missing or a value is not allowed.
     """
     config = record_of(msg.content, "config", ConfigRecord)
-    request = _request(tuple((key, *_hashable(value)) for key, value in config.items() if key not in _OF_A_ROUND))
+    request = from_values(TrainingRequest, config)
     if PROXIMAL_MU in config:
         # FedProx sends what its user gave it, and 1 is a number too.
         given = config[PROXIMAL_MU]
@@ -93,44 +95,37 @@ def read_training_task(msg: Message) -> TrainingTask:
     return TrainingTask(request, whole(config, "server-round"), trained, fixed)
 
 
-@functools.lru_cache(maxsize=4)
-def _request(values: tuple[tuple[str, type, object], ...]) -> TrainingRequest:
-    """Read a request once in a process: its feature map keeps what it draws."""
-    return from_values(TrainingRequest, {key: list(value) if kind is list else value for key, kind, value in values})  # type: ignore[call-overload]
+@dataclass(frozen=True)
+class NumExamples:
+    """How many samples a client has for what it is asked."""
+
+    num_examples: int = counted()
 
 
-def _hashable(value: object) -> tuple[type, object]:
-    """Return a record's value with its type: 1 and True are equal, and one of them may not be allowed."""
-    return type(value), tuple(value) if isinstance(value, list) else value
+@dataclass(frozen=True)
+class TrainingMetrics(NumExamples):
+    """What a client says of its training: number of samples, mean loss of its last epoch, seconds."""
+
+    loss: float = measured()
+    seconds: float = measured()
 
 
 def training_reply(
     msg: Message, trained: Mapping[str, Tensor], *, num_examples: int, loss: float, seconds: float
 ) -> Message:
-    """Return the reply of a client that trained."""
-    metrics = MetricRecord({"num-examples": num_examples, "loss": float(loss), "seconds": float(seconds)})
-    return Message(RecordDict({"arrays": to_record(trained), "metrics": metrics}), reply_to=msg)
+    """Answer as a client that trained."""
+    return metrics_reply(msg, TrainingMetrics(num_examples, loss, seconds), arrays=to_record(trained))
 
 
 def losses_reply(msg: Message, losses: Sequence[float], num_examples: int) -> Message:
-    """Return the reply to ``train.losses``: mean losses at ``TEMPERATURES``, over at least one sample."""
+    """Answer ``train.losses`` with mean losses at ``TEMPERATURES``, over at least one sample."""
     record = ArrayRecord({"by-temperature": to_array(torch.tensor(losses, dtype=torch.float64))})
-    metrics = MetricRecord({"num-examples": num_examples})
-    return Message(RecordDict({"losses": record, "metrics": metrics}), reply_to=msg)
+    return metrics_reply(msg, NumExamples(num_examples), losses=record)
 
 
 def nothing_to_train_reply(msg: Message) -> Message:
-    """Return the reply of a client without samples: no failure, and nothing to average."""
-    return Message(RecordDict({"metrics": MetricRecord({"num-examples": 0})}), reply_to=msg)
-
-
-@dataclass(frozen=True)
-class TrainingMetrics:
-    """What a client says of its training: number of samples, mean loss of its last epoch, seconds."""
-
-    num_examples: int
-    loss: float = 0.0
-    seconds: float = 0.0
+    """Answer as a client without samples: no failure, and nothing to average."""
+    return metrics_reply(msg, NumExamples(0))
 
 
 @reads_replies
@@ -158,18 +153,16 @@ def check_training_reply(
     RejectedReply
         If it failed, or must not be used.
     """
-    if "arrays" not in reply.content and num_examples in (None, 0):
-        check_keys("reply", reply.content, {"metrics"})
-        metrics = record_of(reply.content, "metrics", MetricRecord, {"num-examples"})
-        return TrainingMetrics(whole(metrics, "num-examples", 0, 0))
-    check_keys("reply", reply.content, {"arrays", "metrics"})
-    metrics = record_of(reply.content, "metrics", MetricRecord, {"num-examples", "loss", "seconds"})
+    content = reply.content
+    if "arrays" not in content and num_examples in (None, 0):
+        return TrainingMetrics(_read_number(content, 0, 0))
     low, high = (1, MAX_COUNT) if num_examples is None else (num_examples, num_examples)
-    count = whole(metrics, "num-examples", low, high)
-    arrays = record_of(reply.content, "arrays", ArrayRecord, set(shapes))
+    metrics = read_metrics(content, TrainingMetrics, "arrays")
+    whole(content.metric_records["metrics"], "num-examples", low, high)
+    arrays = record_of(content, "arrays", ArrayRecord, set(shapes))
     for name, shape in shapes.items():
         read_array(arrays, name, torch.float32, shape)
-    return TrainingMetrics(count, number(metrics, "loss"), number(metrics, "seconds"))
+    return metrics
 
 
 @dataclass(frozen=True)
@@ -190,7 +183,7 @@ class TrainingLosses:
 
 @reads_replies
 def read_losses_reply(reply: Message, num_examples: int) -> TrainingLosses:
-    """Return what a client answered to ``train.losses``.
+    """Read what a client answered to ``train.losses``.
 
     Parameters
     ----------
@@ -204,9 +197,7 @@ def read_losses_reply(reply: Message, num_examples: int) -> TrainingLosses:
     RejectedReply
         If it failed, or says something that cannot be.
     """
-    check_keys("reply", reply.content, {"metrics", "losses"} if num_examples else {"metrics"})
-    metrics = record_of(reply.content, "metrics", MetricRecord, {"num-examples"})
-    whole(metrics, "num-examples", num_examples, num_examples)
+    _read_number(reply.content, num_examples, num_examples, *(["losses"] if num_examples else []))
     if not num_examples:
         return TrainingLosses((), 0)
     record = record_of(reply.content, "losses", ArrayRecord, {"by-temperature"})
@@ -216,13 +207,22 @@ def read_losses_reply(reply: Message, num_examples: int) -> TrainingLosses:
     return TrainingLosses(tuple(losses), num_examples)
 
 
+def _read_number(content: RecordDict, low: int, high: int, *others: str) -> int:
+    """Read the number of samples of a reply that says no other number."""
+    check_keys("reply", content, {*others, "metrics"})
+    return whole(record_of(content, "metrics", MetricRecord, {"num-examples"}), "num-examples", low, high)
+
+
 @dataclass(frozen=True)
 class EvaluationCounts:
-    """Sums over samples that can be added: how many, how many right, and the cross-entropy in nats."""
+    """Sums over samples that can be added: how many, how many right, and the cross-entropy in nats.
 
-    num_examples: int = 0
-    num_correct: int = 0
-    loss_sum: float = 0.0
+    They are the metrics of a reply to ``evaluate.model``.
+    """
+
+    num_examples: int = counted()
+    num_correct: int = counted("num_examples")
+    loss_sum: float = measured()
 
     def __add__(self, other: EvaluationCounts) -> EvaluationCounts:
         return EvaluationCounts(
@@ -232,28 +232,5 @@ class EvaluationCounts:
         )
 
 
-def model_evaluation_reply(msg: Message, counts: EvaluationCounts) -> Message:
-    """Return the reply to ``evaluate.model``."""
-    metrics = MetricRecord(
-        {
-            "num-examples": counts.num_examples,
-            "num-correct": counts.num_correct,
-            "loss-sum": float(counts.loss_sum),
-        }
-    )
-    return Message(RecordDict({"metrics": metrics}), reply_to=msg)
-
-
-@reads_replies
-def read_model_evaluation_reply(reply: Message) -> EvaluationCounts:
-    """Return what a client counted.
-
-    Raises
-    ------
-    RejectedReply
-        If it failed, or says something that cannot be.
-    """
-    check_keys("reply", reply.content, {"metrics"})
-    metrics = record_of(reply.content, "metrics", MetricRecord, {"num-examples", "num-correct", "loss-sum"})
-    num_examples = whole(metrics, "num-examples", 0, MAX_COUNT)
-    return EvaluationCounts(num_examples, whole(metrics, "num-correct", 0, num_examples), number(metrics, "loss-sum"))
+# Replies to ``evaluate.model``.
+read_model_evaluation_reply = metrics_reader(EvaluationCounts)

@@ -205,7 +205,7 @@ def run(
     def answer(msg: Message, client: int) -> Message:
         request, index = read_statistics_request(msg), torch.from_numpy(parts[client])
         victim = Victim(data.train[index], data.train_labels[index], data, request, limits)
-        return statistics_reply(msg, attack(victim) if client == HOSTILE else victim.honest())
+        return statistics_reply(msg, [attack(victim) if client == HOSTILE else victim.honest()])
 
     strategy = StatisticsStrategy(
         data.num_classes,

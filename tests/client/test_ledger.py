@@ -27,8 +27,9 @@ from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.feature_maps import RandomProjection
 from fedstats_app.storage import ledger as storage_ledger
 from fedstats_app.training.model import TrainingRequest
-from fedstats_app.wire import StatisticsRequest, evaluation_content, read_statistics_reply
+from fedstats_app.wire import StatisticsRequest, read_statistics_reply
 from fedstats_app.wire.arrays import to_record
+from fedstats_app.wire.evaluation import evaluation_content
 from fedstats_app.wire.keeping import content_digest, content_to_bytes
 from fedstats_app.wire.reading import to_values
 from tests.support.local_grid import instruction

@@ -22,9 +22,19 @@ from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.start import random_head
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire import RejectedRequest
-from fedstats_app.wire.personal import PERSONALISE, PersonalMetrics, Prototypes, personal_content, read_personal_reply
-from fedstats_app.wire.personal_heads import PERSONAL_HEADS, personal_heads_content, read_personal_heads_reply
-from fedstats_app.wire.prototypes import PROTOTYPES, prototype_content, read_prototype_reply
+from fedstats_app.wire.personal import (
+    PERSONAL_HEADS,
+    PERSONALISE,
+    PROTOTYPES,
+    PersonalMetrics,
+    Prototypes,
+    personal_content,
+    personal_heads_content,
+    prototype_content,
+    read_personal_heads_reply,
+    read_personal_reply,
+    read_prototype_reply,
+)
 from tests.support.local_grid import instruction
 from tests.support.simulation import site_folder
 
@@ -131,8 +141,8 @@ def test_a_client_with_nothing_takes_part_without_a_model(tmp_path: Path, site: 
     assert len(proto.class_ids) == 0 and proto.metrics.num_test == 0
     statistics = FeatureStatistics.from_features(torch.rand(9, DIM), torch.arange(9) % 2, 2)
     heads = client_personal.personal_heads(instruction(heads_content(statistics), PERSONAL_HEADS), empty, None)
-    metrics, mixing = read_personal_heads_reply(heads)
-    assert (metrics.num_examples, metrics.num_test, mixing) == (0, 0, 0.0)
+    metrics = read_personal_heads_reply(heads)
+    assert (metrics.num_examples, metrics.num_test, metrics.mixing) == (0, 0, 0.0)
 
 
 def test_absent_classes_are_not_predicted_unless_asked_for(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from fedstats_app.statistics import (
     StatisticsSpec,
 )
 from fedstats_app.training.model import TrainingRequest
-from fedstats_app.wire import StatisticsRequest, evaluation_content
-from fedstats_app.wire.evaluation import MAX_HEADS
+from fedstats_app.wire import StatisticsRequest
+from fedstats_app.wire.evaluation import MAX_HEADS, evaluation_content
 from fedstats_app.wire.mezo import MezoRequest
 from tests.support.hostile_server import CLASSES, Victim
 

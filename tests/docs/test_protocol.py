@@ -21,10 +21,9 @@ from fedstats_app.wire import (
     statistics_reply,
 )
 from fedstats_app.wire.arrays import MAX_HEADER_BYTES
-from fedstats_app.wire.hosting import MAX_CLASS_NAME_LENGTH, MAX_CLASS_NAMES
-from fedstats_app.wire.reading import MAX_COUNT
-from fedstats_app.wire.serving import MAX_REASON
-from fedstats_app.wire.statistics_request import MAX_GRAM_DIM, MAX_MEANS_PER_CLASS, MAX_SPECS
+from fedstats_app.wire.reading import MAX_COUNT, MAX_REASON
+from fedstats_app.wire.serving import MAX_CLASS_NAME_LENGTH, MAX_CLASS_NAMES
+from fedstats_app.wire.statistics import MAX_GRAM_DIM, MAX_MEANS_PER_CLASS, MAX_SPECS
 from tests.docs.markdown import DOCS, prose, rows
 from tests.support.local_grid import LocalGrid
 

@@ -21,7 +21,8 @@ from fedstats_app.training.evaluation import losses_by_temperature
 from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.start import best_temperature
-from fedstats_app.wire import evaluation_reply, guard, per_client, read_evaluation_request
+from fedstats_app.wire import guard, per_client
+from fedstats_app.wire.evaluation import evaluation_reply, read_evaluation_request
 from fedstats_app.wire.training import losses_reply, nothing_to_train_reply, read_training_task
 from tests.support.clients import Clients, strategy_for
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid

@@ -19,8 +19,7 @@ from fedstats_app.training.local import alignment_loss, train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start import random_head
 from fedstats_app.wire.arrays import to_record, to_tensors
-from fedstats_app.wire.personal import PersonalMetrics
-from fedstats_app.wire.prototypes import LocalPrototypes
+from fedstats_app.wire.personal import LocalPrototypes, PrototypeMetrics
 from tests.support.local_grid import FIRST_NODE_ID
 from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, federation
 from tests.support.personal_federation import personal_app as app_with
@@ -35,7 +34,7 @@ def fresh_model(one: Federation) -> TunedModel:
 
 
 def own_prototypes(client: int, ids: list[int], rows: list[list[float]]) -> LocalPrototypes:
-    return LocalPrototypes(torch.tensor(ids), torch.tensor(rows), 0.0, False, PersonalMetrics(num_examples=client))
+    return LocalPrototypes(torch.tensor(ids), torch.tensor(rows), PrototypeMetrics(num_examples=client))
 
 
 def test_every_client_that_has_a_class_counts_alike() -> None:
@@ -78,7 +77,7 @@ def test_prototypes_on_the_wire_are_means_of_the_round_before(data: Path, tmp_pa
         arrays = to_tensors(reply.content["prototypes"])
         server_round = int(msg.content["config"]["server-round"])
         replies[server_round, int(client_id or 0)] = LocalPrototypes(
-            arrays["class-ids"], arrays["means"], 0.0, False, PersonalMetrics()
+            arrays["class-ids"], arrays["means"], PrototypeMetrics()
         )
         return reply
 

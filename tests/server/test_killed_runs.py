@@ -13,7 +13,7 @@ from flwr.app import Context, Message
 
 from fedstats_app import client_app
 from fedstats_app.report.statistics_file import ACCUMULATOR_FILE
-from fedstats_app.wire.personal_heads import EVALUATE_PERSONAL
+from fedstats_app.wire.personal import EVALUATE_PERSONAL
 from tests.support.killed_run import run_killed
 from tests.support.local_grid import clients_in
 from tests.support.simulation import Killed, clients, head_bytes, killed, read_json, simulate

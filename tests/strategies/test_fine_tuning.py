@@ -23,7 +23,8 @@ from fedstats_app.training.training_options import OPTIMIZERS as NAMES
 from fedstats_app.training.training_options import OptimizerOptions
 from fedstats_app.wire import per_client
 from fedstats_app.wire.arrays import to_record, to_tensors
-from fedstats_app.wire.training import EvaluationCounts, model_evaluation_reply, read_training_task, training_reply
+from fedstats_app.wire.reading import metrics_reply
+from fedstats_app.wire.training import EvaluationCounts, read_training_task, training_reply
 from tests.support.clients import silent
 from tests.support.local_grid import Fault, LocalGrid, begin_run
 
@@ -33,7 +34,7 @@ START = {"head.bias": torch.zeros(2), "head.weight": torch.tensor([[1.0, 2.0, 3.
 def toward_own_number(msg: Message, context: Context, client_id: int | None) -> Message:
     """A client whose model moves toward its own number: what each sends can be computed by hand."""
     if msg.metadata.message_type == "evaluate.model":
-        return model_evaluation_reply(msg, EvaluationCounts(10, client_id or 0, 1.0))
+        return metrics_reply(msg, EvaluationCounts(10, client_id or 0, 1.0))
     task = read_training_task(msg)
     own = float(client_id if client_id is not None else context.node_config["number"])
     # Not the same for every array and round, so that moments do not vanish.

@@ -1,12 +1,14 @@
-"""A good message of every kind, what reads it, and the tools to forge others from it."""
+"""A good message of every kind, what it says, what reads it, and the tools to forge others from it."""
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedstats_app import wire
 from fedstats_app.fedmezo.log import Update
@@ -14,33 +16,78 @@ from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.wire import mezo, personal, personal_heads, prototypes, training
+from fedstats_app.training.training_options import LocalOptions
+from fedstats_app.wire import evaluation, mezo, personal, training
 from fedstats_app.wire.arrays import to_record
+from fedstats_app.wire.reading import metrics_reply
 from tests.support.local_grid import instruction
-from tests.wire.replies import DIM, FEW, NUM_CLASSES, SCATTER, features_and_labels, honest_reply, request_for
+from tests.wire.replies import (
+    DIM,
+    FEW,
+    GRAM,
+    NUM_CLASSES,
+    NUM_SAMPLES,
+    SCATTER,
+    features_and_labels,
+    honest_reply,
+    request_for,
+    scatter_of,
+)
 
 FED3R = METHODS["fed3r"].configured(METHODS["fed3r"].options(ridge_lambda=2.0, kernel_width=3.0))
 NAMES = tuple("abcde")
-REQUEST = training.TrainingRequest(NUM_CLASSES, "full", class_names=NAMES)
-ARRAYS = {"head.weight": torch.ones(NUM_CLASSES, DIM), "head.bias": torch.zeros(NUM_CLASSES)}
+REQUEST = training.TrainingRequest(
+    NUM_CLASSES,
+    "full",
+    LocalOptions(epochs=3, batch_size=5, learning_rate=0.2, momentum=0.5, weight_decay=1e-4, flip=True),
+    temperature=0.1,
+    tune_bias=False,
+    batch_norm="averaged",
+    seed=4,
+    holdout=0.25,
+    backbone_fingerprint="abc",
+    class_names=NAMES,
+)
+ARRAYS = {"head.weight": torch.rand(NUM_CLASSES, DIM), "head.bias": torch.zeros(NUM_CLASSES)}
 SHAPES = {name: tuple(tensor.shape) for name, tensor in ARRAYS.items()}
-EVERY = torch.ones(NUM_CLASSES, dtype=torch.bool)
-SHARED = personal.Prototypes(torch.ones(NUM_CLASSES, DIM), EVERY, "mean-square", 0.5)
-HEAD = LinearHead(torch.ones(NUM_CLASSES, DIM), torch.zeros(NUM_CLASSES))
+MOST = torch.arange(NUM_CLASSES) != 2
+SHARED = personal.Prototypes(torch.rand(NUM_CLASSES, DIM), MOST, "mean-square", 0.5)
+HEAD = LinearHead(torch.rand(NUM_CLASSES, DIM).double(), torch.zeros(NUM_CLASSES).double(), MOST)
 STATISTICS = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES)
-SETUP = MezoSetup(REQUEST, tuned="full", num_directions=2)
+SETUP = MezoSetup(REQUEST, tuned="lora", epsilon=0.01, num_directions=2, distribution="gaussian", dtype="float64")
 MEZO_REQUEST = mezo.MezoRequest(0, 2, 6, (Update(5, (0.5, 0.25)),), "curvature", True, setup=SETUP, start=ARRAYS)
+MEZO_REPLY, BEHIND = mezo.MezoReply((0.5,), 3, bytes(range(16))), mezo.Behind(3)
 METRICS = personal.PersonalMetrics(100, 25, 10, 20, 6000, 1.5)
-LOCAL = prototypes.LocalPrototypes(torch.tensor([0, 3]), torch.ones(2, DIM), 0.75, True, METRICS)
+HEAD_METRICS = personal.HeadMetrics(**vars(METRICS), mixing=0.3)
+LOCAL = personal.LocalPrototypes(
+    torch.tensor([0, 3]), torch.rand(2, DIM), personal.PrototypeMetrics(**vars(METRICS), loss=0.75, restarted=1)
+)
+PARTITION = wire.NodeInfo(1, 3, trains=False, any_app=True, process=2**62, threads=2)
+CLASSES = wire.NodeInfo(class_names=("a", "Łódź"), class_ids=(0, 7), trains=False, any_app=True)
+COUNTS = training.EvaluationCounts(4, 3, 1.5)
+LOSSES = tuple(0.5 + number for number in range(33))
 ASKED = instruction(RecordDict())
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of message: what makes the content of a good one, what reads it, and which parts may be missing."""
+    """One kind of message.
+
+    Attributes
+    ----------
+    make : callable
+        Makes the content of a good one.
+    reads : callable
+        Reads a message of this kind.
+    says : object
+        What is read in the good one; None where other tests look.
+    optional : frozenset of str
+        Parts that may be missing.
+    """
 
     make: Callable[[], RecordDict]
     reads: Callable[[Message], object]
+    says: object = None
     optional: frozenset[str] = frozenset()
     is_reply: bool = False
 
@@ -48,121 +95,171 @@ class Kind:
     def refusal(self) -> type[Exception]:
         return wire.RejectedReply if self.is_reply else wire.RejectedRequest
 
+    def good(self) -> RecordDict:
+        """Return the content of a good message, made once, whose records can be changed."""
+        return copied(_made(self.make))
+
     def read(self, content: RecordDict) -> object:
         return self.reads(Message(content, reply_to=ASKED) if self.is_reply else instruction(content))
 
 
+@functools.cache
+def _made(make: Callable[[], RecordDict]) -> RecordDict:
+    return make()
+
+
+def copied(content: RecordDict) -> RecordDict:
+    """Return a content whose records can be changed; arrays never are."""
+    makes: dict[type, Callable[[dict], object]] = {ArrayRecord: ArrayRecord, ConfigRecord: ConfigRecord}
+    made = {}
+    for name, record in content.items():
+        values = dict(record) if isinstance(record, ArrayRecord) else copy.deepcopy(dict(record))
+        made[name] = makes.get(type(record), MetricRecord)(values)
+    return RecordDict(made)  # type: ignore[arg-type]
+
+
 def training_content() -> RecordDict:
-    config = personal.personal_content(REQUEST, {}, None, EVERY)["config"]
-    config["proximal-mu"] = 0.1  # type: ignore[index,call-overload]
-    return RecordDict({"arrays": to_record(ARRAYS), "fixed": to_record(ARRAYS), "config": config})
+    content = training.training_content(REQUEST, to_record(ARRAYS), to_record(ARRAYS), server_round=9)
+    content["config"]["proximal-mu"] = 0.1  # type: ignore[index,call-overload]
+    return content
 
 
-def scored_reply() -> Message:
+TASK = training.TrainingTask(REQUEST, 1, {}, {})
+FEDPROX = replace(REQUEST, options=replace(REQUEST.options, proximal_mu=0.1))
+
+
+def scores() -> HeadScores:
+    """Score 20 samples, of which three of class 3 are said to be taken for no class in particular, and pool 7 more."""
     labels = torch.arange(20) % NUM_CLASSES
-    scores = HeadScores.from_logits(torch.zeros(20, NUM_CLASSES).double(), labels, labels)
-    pooled = replace(scores, confusion=ConfusionMatrix(scores.confusion.matrix, 20, 3))
-    return wire.evaluation_reply(ASKED, {"x": pooled})
+    made = HeadScores.from_logits(torch.zeros(20, NUM_CLASSES).double(), labels, labels)
+    matrix = made.confusion.matrix.clone()
+    matrix[3, 3] -= 3
+    confusion = ConfusionMatrix(matrix, 7, 5, 3 * (torch.arange(NUM_CLASSES) == 3))
+    return replace(made, confusion=confusion)
 
 
-def _request(make: Callable[[], RecordDict], reads: Callable[[Message], object], *optional: str) -> Kind:
-    return Kind(make, reads, frozenset(optional))
+SCORES = scores()
 
 
-def _reply(make: Callable[[], Message], reads: Callable[[Message], object], *optional: str) -> Kind:
-    return Kind(lambda: make().content, reads, frozenset(optional), is_reply=True)
+def _request(
+    make: Callable[[], RecordDict], reads: Callable[[Message], object], says: object = None, *optional: str
+) -> Kind:
+    return Kind(make, reads, says, frozenset(optional))
 
 
+def _reply(
+    make: Callable[[], Message], reads: Callable[[Message], object], says: object = None, *optional: str
+) -> Kind:
+    return Kind(lambda: make().content, reads, says, frozenset(optional), is_reply=True)
+
+
+def _statistics(request: wire.StatisticsRequest, n: int = NUM_SAMPLES) -> Kind:
+    return _reply(
+        lambda: honest_reply(request, n=n),
+        lambda reply: wire.read_statistics_reply(reply, request),
+        None,
+        "about",
+        "backbone-fingerprint",
+    )
+
+
+STATISTICS_REPLIES = {
+    "statistics reply": request_for(),
+    "statistics reply of few samples": request_for(),
+    "statistics reply in half precision": request_for(wire_dtype="float16"),
+    "statistics reply in int8": request_for(wire_dtype="int8"),
+    "statistics reply with a factor": request_for(SCATTER),
+    "statistics reply with a factor in int8": request_for(scatter_of("2", "int8")),
+    "statistics reply with a factor in int4": request_for(scatter_of("2", "int4")),
+}
+ASKED_FOR = wire.StatisticsRequest(5, GRAM, wire_dtype="float64", seed=2**63 - 1, server_round=7, class_names=NAMES)
 KINDS: dict[str, Kind] = {
-    "statistics": _request(wire.StatisticsRequest(5, class_names=NAMES).to_content, wire.read_statistics_request),
-    "statistics with a factor": _request(request_for(SCATTER).to_content, wire.read_statistics_request),
+    "statistics": _request(ASKED_FOR.to_content, wire.read_statistics_request, ASKED_FOR),
+    "statistics with a factor": _request(
+        request_for(SCATTER).to_content, wire.read_statistics_request, request_for(SCATTER)
+    ),
     "heads": _request(
-        lambda: wire.evaluation_content(wire.StatisticsRequest(NUM_CLASSES), {"x": (0, HEAD)}),
-        wire.read_evaluation_request,
+        lambda: evaluation.evaluation_content(ASKED_FOR, {"x": (0, HEAD)}),
+        evaluation.read_evaluation_request,
+        (ASKED_FOR, {"x": (0, HEAD)}),
         "head.x",
     ),
-    "train": _request(training_content, training.read_training_task, "proximal-mu", *ARRAYS),
-    "losses reply": _reply(
-        lambda: training.losses_reply(ASKED, [0.5 + n for n in range(33)], 7),
-        lambda reply: training.read_losses_reply(reply, 7),
+    "train": _request(
+        training_content,
+        training.read_training_task,
+        training.TrainingTask(FEDPROX, 9, ARRAYS, ARRAYS),
+        "proximal-mu",
+        *ARRAYS,
     ),
     "personalise": _request(
-        lambda: personal.personal_content(REQUEST, ARRAYS, SHARED, EVERY),
+        lambda: personal.personal_content(REQUEST, ARRAYS, SHARED, MOST),
         personal.read_personal_task,
+        personal.PersonalTask(replace(TASK, trained=ARRAYS), SHARED, MOST),
         "prototypes",
         *ARRAYS,
     ),
     "prototypes": _request(
-        lambda: prototypes.prototype_content(REQUEST, SHARED, EVERY, server_round=1, last=False),
-        prototypes.read_prototype_task,
+        lambda: personal.prototype_content(REQUEST, SHARED, MOST, server_round=5, last=True),
+        personal.read_prototype_task,
+        (personal.PersonalTask(replace(TASK, server_round=5), SHARED, MOST), True),
         "prototypes",
     ),
     "personal heads": _request(
-        lambda: personal_heads.personal_heads_content(REQUEST, STATISTICS, FED3R, (0.0, 1.0), wire_dtype="float64"),
-        personal_heads.read_personal_heads_task,
+        lambda: personal.personal_heads_content(REQUEST, STATISTICS, FED3R, (0.0, 1.0), wire_dtype="float64"),
+        personal.read_personal_heads_task,
+        personal.PersonalHeadTask(TASK, STATISTICS, FED3R, (0.0, 1.0)),
     ),
-    "mezo": _request(MEZO_REQUEST.to_content, mezo.read_mezo_request, "p", "w", "x", "setup", *ARRAYS),
+    "mezo": _request(MEZO_REQUEST.to_content, mezo.read_mezo_request, MEZO_REQUEST, "p", "w", "x", "setup", *ARRAYS),
     "partition": _reply(
-        lambda: wire.node_info_reply(ASKED, wire.NodeInfo(1, 3, trains=False, any_app=True)),
+        lambda: wire.node_info_reply(ASKED, PARTITION),
         wire.read_node_info,
+        PARTITION,
         "trains",
         "any-app",
+        "process",
+        "threads",
     ),
     "classes": _reply(
-        lambda: wire.node_info_reply(
-            ASKED, wire.NodeInfo(class_names=("a", "b"), class_ids=(0, 7), trains=False, any_app=True)
-        ),
-        wire.read_node_info,
-        "trains",
-        "any-app",
-        "class-ids",
+        lambda: wire.node_info_reply(ASKED, CLASSES), wire.read_node_info, CLASSES, "trains", "any-app", "class-ids"
     ),
-    "statistics reply": _reply(
-        lambda: honest_reply(request_for()),
-        lambda reply: wire.read_statistics_reply(reply, request_for()),
-        "about",
-        "backbone-fingerprint",
-    ),
-    "statistics reply of few samples": _reply(
-        lambda: honest_reply(request_for(), n=FEW),
-        lambda reply: wire.read_statistics_reply(reply, request_for()),
-        "about",
-        "backbone-fingerprint",
-    ),
-    "statistics reply with a factor": _reply(
-        lambda: honest_reply(request_for(SCATTER)),
-        lambda reply: wire.read_statistics_reply(reply, request_for(SCATTER)),
-        "about",
-        "backbone-fingerprint",
-    ),
+    **{
+        name: _statistics(request, FEW if "few" in name else NUM_SAMPLES)
+        for name, request in STATISTICS_REPLIES.items()
+    },
     "heads reply": _reply(
-        scored_reply,
-        lambda reply: wire.read_evaluation_reply(reply, wire.StatisticsRequest(NUM_CLASSES), ("x",)),
+        lambda: evaluation.evaluation_reply(ASKED, {"x": SCORES}),
+        lambda reply: evaluation.read_evaluation_reply(reply, wire.StatisticsRequest(NUM_CLASSES), ("x",)),
+        None,
         "pooled",
+        "elsewhere",
     ),
     "train reply": _reply(
         lambda: training.training_reply(ASKED, ARRAYS, num_examples=7, loss=0.25, seconds=1.5),
         lambda reply: training.check_training_reply(reply, SHAPES, 7),
+        training.TrainingMetrics(7, 0.25, 1.5),
     ),
-    "model reply": _reply(
-        lambda: training.model_evaluation_reply(ASKED, training.EvaluationCounts(4, 3, 1.5)),
-        training.read_model_evaluation_reply,
+    "losses reply": _reply(
+        lambda: training.losses_reply(ASKED, LOSSES, 7),
+        lambda reply: training.read_losses_reply(reply, 7),
+        training.TrainingLosses(LOSSES, 7),
     ),
-    "personalise reply": _reply(lambda: personal.personal_reply(ASKED, METRICS), personal.read_personal_reply),
+    "model reply": _reply(lambda: metrics_reply(ASKED, COUNTS), training.read_model_evaluation_reply, COUNTS),
+    "personalise reply": _reply(lambda: metrics_reply(ASKED, METRICS), personal.read_personal_reply, METRICS),
     "prototypes reply": _reply(
-        lambda: prototypes.prototype_reply(ASKED, LOCAL),
-        lambda reply: prototypes.read_prototype_reply(reply, NUM_CLASSES, DIM),
+        lambda: personal.prototype_reply(ASKED, LOCAL),
+        lambda reply: personal.read_prototype_reply(reply, NUM_CLASSES, DIM),
+        LOCAL,
     ),
     "personal heads reply": _reply(
-        lambda: personal_heads.personal_heads_reply(ASKED, METRICS, 0.3), personal_heads.read_personal_heads_reply
+        lambda: metrics_reply(ASKED, HEAD_METRICS), personal.read_personal_heads_reply, HEAD_METRICS
     ),
     "scores reply": _reply(
-        lambda: personal_heads.head_scores_reply(ASKED, 7, {"x": 3}),
-        lambda reply: personal_heads.read_head_scores_reply(reply, ("x",)),
+        lambda: personal.head_scores_reply(ASKED, 7, {"x": 3}),
+        lambda reply: personal.read_head_scores_reply(reply, ("x",)),
+        (7, {"x": 3}),
     ),
     "mezo reply": _reply(
-        lambda: mezo.mezo_reply(ASKED, mezo.MezoReply((0.5,), 3, bytes(16))),
-        lambda reply: mezo.read_mezo_reply(reply, 1),
+        lambda: mezo.mezo_reply(ASKED, MEZO_REPLY), lambda reply: mezo.read_mezo_reply(reply, 1), MEZO_REPLY
     ),
-    "behind": _reply(lambda: mezo.mezo_reply(ASKED, mezo.Behind(3)), lambda reply: mezo.read_mezo_reply(reply, 1)),
+    "behind": _reply(lambda: mezo.mezo_reply(ASKED, BEHIND), lambda reply: mezo.read_mezo_reply(reply, 1), BEHIND),
 }

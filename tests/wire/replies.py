@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -15,11 +13,18 @@ from fedstats_app.wire import StatisticsRequest, statistics_reply
 from tests.support.local_grid import instruction
 
 NUM_CLASSES, DIM, NUM_SAMPLES = 5, 6, 30
-# Two directions of six, in half precision.
-SCATTER = StatisticsSpec(scatter=ScatterSpec(RankRule("number", 2.0)))
+GRAM = (StatisticsSpec(gram=True),)
 # Samples of a client that sends the factor of its Gram matrix: fewer than features.
 FEW = 4
 FINGERPRINT = "5f" * 32
+
+
+def scatter_of(rank: str, dtype: str = "float16", *, gram: bool = False) -> StatisticsSpec:
+    return StatisticsSpec(gram=gram, scatter=ScatterSpec(RankRule.parse(rank), dtype))
+
+
+# Two directions of six, in half precision.
+SCATTER = scatter_of("2")
 
 
 def features_and_labels(seed: int = 0, n: int = NUM_SAMPLES) -> tuple[Tensor, Tensor]:
@@ -30,8 +35,7 @@ def features_and_labels(seed: int = 0, n: int = NUM_SAMPLES) -> tuple[Tensor, Te
 
 
 def request_for(*specs: StatisticsSpec, wire_dtype: str = "float32", fingerprint: str = "") -> StatisticsRequest:
-    wanted = specs or (StatisticsSpec(gram=True),)
-    return StatisticsRequest(NUM_CLASSES, wanted, wire_dtype=wire_dtype, backbone_fingerprint=fingerprint)
+    return StatisticsRequest(NUM_CLASSES, specs or GRAM, wire_dtype=wire_dtype, backbone_fingerprint=fingerprint)
 
 
 def honest_reply(request: StatisticsRequest, *, seed: int = 0, n: int = NUM_SAMPLES, node: int = 1) -> Message:
@@ -61,13 +65,11 @@ def put_bytes(content: RecordDict, key: str, data: bytes) -> None:
     arrays(content)[key] = Array(dtype=old.dtype, shape=old.shape, stype=old.stype, data=data)
 
 
-def npy(array: np.ndarray, *, allow_pickle: bool = False) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, array, allow_pickle=allow_pickle)
-    return stream.getvalue()
+def header(dtype: str, shape: str) -> str:
+    return f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}\n"
 
 
-def with_header(header: str, body: bytes = b"") -> bytes:
+def with_header(text: str, body: bytes = b"") -> bytes:
     """Return .npy bytes, version 1.0, with any header."""
-    encoded = header.encode("latin1")
+    encoded = text.encode("latin1")
     return b"\x93NUMPY\x01\x00" + len(encoded).to_bytes(2, "little") + encoded + body

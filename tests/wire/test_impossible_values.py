@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array
+from flwr.app import Array, ArrayRecord, RecordDict
 
-from tests.wire.messages import KINDS
-from tests.wire.replies import DIM, NUM_CLASSES
+from fedstats_app.grid.collection import Collection
+from fedstats_app.heads import solve_ridge
+from tests.support.compare import same_bits
+from tests.wire.messages import KINDS, STATISTICS_REPLIES
+from tests.wire.replies import DIM, FEW, NUM_CLASSES, NUM_SAMPLES, honest_reply
 
 
 def specifications(**changes: object) -> str:
@@ -22,165 +26,402 @@ def feature_map(kind: str, **parameters: object) -> str:
     return specifications(feature_map={"kind": kind, **parameters})
 
 
+def changed(index: int | tuple[int, int], value: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Set one entry of an array."""
+
+    def change(good: np.ndarray) -> np.ndarray:
+        made = good.copy()
+        made[index if isinstance(index, tuple) or made.ndim == 1 else np.unravel_index(index, made.shape)] = value
+        return made
+
+    return change
+
+
+def cells(*rows: tuple[int, int, int]) -> np.ndarray:
+    return np.array(rows, np.int64)
+
+
 RELU = {"num_features": 4, "seed": 0, "activation": "relu"}
-C, D, TRIANGLE = NUM_CLASSES, DIM, DIM * (DIM + 1) // 2
-# Kind, record and key, a value of the right type that cannot be, and why not.
-IMPOSSIBLE: tuple[tuple[str, str, str, Any, str], ...] = (
-    ("statistics", "request", "num-classes", 0, r"num_classes must lie in \[1, 1000000\], got 0"),
-    ("statistics", "request", "num-classes", 10**12, "num_classes must lie in"),
-    ("statistics", "request", "wire-dtype", "object", "wire_dtype must be one of"),
-    ("statistics", "request", "seed", -1, r"seed must lie in \[0, 2\^63\)"),
-    ("statistics", "request", "seed", 2**63, "seed must lie in"),
-    ("statistics", "request", "class-names", ["a", "b"], "class_names must name all 5 classes, got 2"),
-    ("statistics", "request", "holdout", 1.0, r"holdout must lie in \[0, 1\)"),
-    ("statistics", "request", "specifications", "{", "JSONDecodeError"),
-    ("statistics", "request", "specifications", '{"gram": true}', "must be a list of objects"),
-    ("statistics", "request", "specifications", "[1, null]", "must be a list of objects"),
-    ("statistics", "request", "specifications", "[" * 99_999, "RecursionError"),
-    ("statistics", "request", "specifications", " " * 10**6, "take at most 100000 characters, got 1000000"),
-    ("statistics", "request", "specifications", "[]", "takes 1 to 16 specifications, got 0"),
-    ("statistics", "request", "specifications", f"[{', '.join(17 * [specifications()[1:-1]])}]", "1 to 16 .*, got 17"),
-    ("statistics", "request", "specifications", specifications(gram="false"), "gram must be of type bool"),
-    ("statistics", "request", "specifications", specifications(means_per_class=1.5), "must be of type int"),
-    ("statistics", "request", "specifications", specifications(means_per_class=1e999), "must be of type int"),
-    ("statistics", "request", "specifications", specifications(means_per_class=0), "must be at least 1"),
-    ("statistics", "request", "specifications", specifications(means_per_class=10**9), "must be at most 10000"),
-    ("statistics", "request", "specifications", specifications(feature_map="identity"), "must be of type dict"),
-    ("statistics", "request", "specifications", specifications(feature_map={}), "feature map kind must be one of"),
-    ("statistics", "request", "specifications", feature_map("exec"), "feature map kind must be one of"),
-    *(
-        ("statistics", "request", "specifications", feature_map("random-projection", **{**RELU, **changes}), reason)
-        for changes, reason in (
-            ({"num_features": 10**9}, "num_features"),
-            ({"num_features": 50_000}, "at most 32768"),
-            ({"activation": "exec"}, "activation"),
-            ({"seed": -1}, "seed must lie"),
-        )
-    ),
-    *(
-        (
-            "statistics",
-            "request",
-            "specifications",
-            feature_map("random-fourier", num_features=4, kernel_width=width, seed=0),
-            "kernel_width",
-        )
-        for width in (float("nan"), 0.0)
-    ),
-    *(
-        ("statistics with a factor", "request", "specifications", specifications(scatter=scatter), reason)
-        for scatter, reason in (
-            (None, "scatter must be of type dict"),
-            ({"rank": 2, "dtype": "float16"}, "rank must be of type str"),
-            ({"rank": "half", "dtype": "float16"}, 'must be full, "sqrt'),
-            ({"rank": "full", "dtype": "int2"}, "dtype of a factor must be one of .*, int4, got 'int2'"),
-            ({"rank": "full"}, "KeyError"),
-        )
-    ),
-    (
-        "statistics with a factor",
-        "request",
-        "specifications",
-        specifications(
-            gram=False,
-            scatter={"rank": "full", "dtype": "float16"},
-            feature_map={"kind": "random-projection", **RELU, "num_features": 50_000},
+C, D = NUM_CLASSES, DIM
+# By kind and record: key, a value of the right type that cannot be (or how it is made of the good one), and why not.
+IMPOSSIBLE: dict[tuple[str, str], tuple[tuple[str, Any, str], ...]] = {
+    ("statistics", "request"): (
+        ("num-classes", 0, r"num_classes must lie in \[1, 1000000\], got 0"),
+        ("num-classes", 10**12, "num_classes must lie in"),
+        ("wire-dtype", "object", "wire_dtype must be one of"),
+        ("seed", -1, r"seed must lie in \[0, 2\^63\)"),
+        ("seed", 2**63, "seed must lie in"),
+        ("class-names", ["a", "b"], "class_names must name all 5 classes, got 2"),
+        ("holdout", 1.0, r"holdout must lie in \[0, 1\)"),
+        ("specifications", "{", "JSONDecodeError"),
+        ("specifications", '{"gram": true}', "must be a list of objects"),
+        ("specifications", "[1, null]", "must be a list of objects"),
+        ("specifications", "[" * 99_999, "RecursionError"),
+        ("specifications", " " * 10**6, "take at most 100000 characters, got 1000000"),
+        ("specifications", "[]", "takes 1 to 16 specifications, got 0"),
+        ("specifications", f"[{', '.join(17 * [specifications()[1:-1]])}]", "1 to 16 .*, got 17"),
+        ("specifications", specifications(gram="false"), "gram must be of type bool"),
+        ("specifications", specifications(means_per_class=1.5), "must be of type int"),
+        ("specifications", specifications(means_per_class=1e999), "must be of type int"),
+        ("specifications", specifications(means_per_class=0), "must be at least 1"),
+        ("specifications", specifications(means_per_class=10**9), "must be at most 10000"),
+        ("specifications", specifications(feature_map="identity"), "must be of type dict"),
+        ("specifications", specifications(feature_map={}), "feature map kind must be one of"),
+        ("specifications", feature_map("exec"), "feature map kind must be one of"),
+        *(
+            ("specifications", feature_map("random-projection", **{**RELU, **changes}), reason)
+            for changes, reason in (
+                ({"num_features": 10**9}, "num_features"),
+                ({"num_features": 50_000}, "at most 32768"),
+                ({"activation": "exec"}, "activation"),
+                ({"seed": -1}, "seed must lie"),
+            )
         ),
-        "at most 32768",
+        *(
+            (
+                "specifications",
+                feature_map("random-fourier", num_features=4, kernel_width=width, seed=0),
+                "kernel_width",
+            )
+            for width in (float("nan"), 0.0)
+        ),
     ),
-    ("heads", "head.x", "weight", np.full((C, D), np.nan), "weight: must be finite"),
-    ("heads", "head.x", "weight", np.zeros(C), "weight: must have shape"),
-    ("heads", "head.x", "weight", np.zeros((C + 1, D)), r"weight: must have shape \(5, .*, got \(6, 6\)"),
-    ("heads", "head.x", "bias", np.zeros(C + 1), "bias: must have shape"),
-    ("heads", "head.x", "bias", np.full(C, -np.inf), "a head must be finite"),
-    ("heads", "head.x", "present", np.ones(C + 1, np.uint8), "present: must have shape"),
-    ("heads", "head.x", "specification", np.array(2), "specification: must be below 1, got 2"),
-    ("heads", "head.x", "specification", np.array(-1), "specification: must be below 1, got -1"),
-    ("heads", "head.x", "specification", np.array([0, 1]), "specification: must have shape"),
-    ("train", "config", "tune", "everything", "tune: must be one of full, probe, features"),
-    ("train", "config", "batch-norm", "off", "batch-norm: must be one of"),
-    ("train", "config", "temperature", 0.0, "temperature must be a positive number"),
-    ("train", "config", "learning-rate", -1.0, "learning_rate must be positive"),
-    ("train", "config", "local-epochs", 0, "epochs must be at least 1"),
-    ("train", "config", "holdout", 1.0, r"holdout must lie in \[0, 1\)"),
-    ("train", "config", "num-classes", 0, "num_classes must lie in"),
-    ("train", "config", "class-names", ["ant"], "class_names must name all 5 classes"),
-    ("train", "config", "feature-map", "{", "not a request to train: feature-map: JSONDecodeError"),
-    ("train", "config", "feature-map", "[" * 99_999, "not a request to train: feature-map: RecursionError"),
-    ("train", "config", "feature-map", " " * 10**6, "feature-map: .* at most 100000 characters"),
-    ("train", "config", "seed", -1, "seed must lie in"),
-    ("train", "config", "server-round", -1, "server-round: must be a whole number of at least 0"),
-    ("train", "arrays", "head.bias", np.full(C, np.nan, np.float32), "head.bias: must be finite"),
-    ("train reply", "metrics", "num-examples", 8, "num-examples: must be 7, got 8"),
-    ("train reply", "metrics", "loss", -1.0, "loss: must be a finite float"),
-    ("model reply", "metrics", "num-correct", 5, "num-correct: must be a whole number from 0 to 4, got 5"),
-    ("personalise", "personal", "absent-classes", [C], "absent-classes: must be class ids in"),
-    ("personalise", "personal", "absent-classes", [-1], "absent-classes: must be class ids in"),
-    ("personalise", "alignment", "form", "cosine", "form must be one of"),
-    ("personalise", "alignment", "weight", -1.0, "weight: must be a finite float of at least 0"),
-    ("personalise", "prototypes", "means", np.full((C, D), np.nan, np.float32), "means: must be finite"),
-    ("personalise", "prototypes", "means", np.zeros((C + 1, D), np.float32), "means: must have shape"),
-    ("personalise", "prototypes", "means", np.zeros(C, np.float32), "means: must have shape"),
-    ("personalise", "prototypes", "means", np.zeros((C, D)), "means: must be <f4"),
-    ("personalise", "prototypes", "present", np.ones(C, np.int64), "present: must be"),
-    ("personalise reply", "metrics", "correct-after", 26, "correct-after: must be a whole number from 0 to 25, got 26"),
-    ("personalise reply", "metrics", "correct-before", 26, "correct-before: must be a whole number from 0 to 25"),
-    ("personalise reply", "metrics", "correct-after", -1, "correct-after"),
-    ("personalise reply", "metrics", "num-test", 10**8, "num-test"),
-    ("personalise reply", "metrics", "num-examples", -1, "num-examples"),
-    ("personalise reply", "metrics", "forward-passes", 2**60, "forward-passes"),
-    ("personalise reply", "metrics", "seconds", -0.5, "seconds"),
-    ("prototypes", "config", "server-round", 0, "server-round: must count from 1, got 0"),
-    ("prototypes reply", "prototypes", "class-ids", np.array([0, C]), "class-ids: must lie in"),
-    ("prototypes reply", "prototypes", "class-ids", np.array([3, 0]), "class-ids: must ascend"),
-    ("prototypes reply", "prototypes", "class-ids", np.array([3, 3]), "class-ids: at most 1 rows per class"),
-    ("prototypes reply", "prototypes", "class-ids", np.arange(9), "class-ids: must have shape"),
-    ("prototypes reply", "prototypes", "class-ids", np.array([0]), "means: must have shape"),
-    ("prototypes reply", "prototypes", "means", np.zeros((2, D + 1), np.float32), "means: must have shape"),
-    ("prototypes reply", "prototypes", "means", np.zeros((2, D)), "means: must be <f4"),
-    ("prototypes reply", "prototypes", "means", np.full((2, D), np.inf, np.float32), "means: must be finite"),
-    ("prototypes reply", "prototypes", "means", np.full((2, D), 1e11, np.float32), "means: must lie within"),
-    ("prototypes reply", "metrics", "restarted", 2, "restarted: must be a whole number from 0 to 1"),
-    ("prototypes reply", "metrics", "num-test", -1, "num-test"),
-    ("personal heads", "solver", "method", "lasso", "method: must be one of fedcgs, fed3r"),
-    ("personal heads", "solver", "method", "fedncm", "method: must be one of"),
-    ("personal heads", "solver", "ridge-lambda", -1.0, r"ridge-lambda: must be a number in \[0, inf\)"),
-    ("personal heads", "solver", "ridge-lambda", "auto", "ridge_lambda must be a number for a personal head"),
-    ("personal heads", "solver", "fed3r-solver", "magic", "fed3r-solver: must be one of"),
-    ("personal heads", "solver", "weights", 1.0, r"unexpected \['weights'\]"),
-    ("personal heads", "solver", "wire-dtype", "float16", "wire-dtype: must be one of"),
-    ("personal heads", "solver", "grid", [0.0] * 1001, "grid: must be a list of at most"),
-    ("personal heads", "statistics", "class-counts", np.full(C, -1), "class-counts: must lie in"),
-    ("personal heads", "statistics", "class-counts", np.full(C, 2**60), "class-counts: must lie in"),
-    ("personal heads", "statistics", "class-counts", np.ones(2, np.int64), "class-counts: must have shape"),
-    ("personal heads", "statistics", "class-sums", np.ones((C, D), np.float32), "class-sums: must be <f8"),
-    ("personal heads", "statistics", "class-sums", np.ones(C), r"class-sums: must have shape .*1\.\.32768"),
-    ("personal heads", "statistics", "class-sums", np.ones((C, 7)), "gram: must have shape"),
-    ("personal heads", "statistics", "gram", np.full(TRIANGLE, np.nan), "gram: must be finite"),
-    ("personal heads reply", "metrics", "mixing", 1.5, "mixing: must be a finite float from 0 to 1"),
-    ("personal heads reply", "metrics", "mixing", -0.1, "mixing: must be"),
-    ("personal heads reply", "metrics", "num-test", 3, "correct-before: must be a whole number from 0 to 3"),
-    ("scores reply", "metrics", "correct.x", 8, "correct.x: must be a whole number from 0 to 7"),
-    ("scores reply", "metrics", "correct.x", -1, "correct.x: must be"),
-    ("mezo", "m", "r", 0, "r: must be a whole number of at least 1, got 0"),
-    ("mezo", "m", "u", b"123", "take 24 bytes each, got 3"),
-    ("mezo", "m", "w", "everything", "w: must be one of"),
-    ("mezo", "m", "u", np.array([1.0, np.inf, 1.0]).tobytes(), "steps must be finite"),
-    ("mezo", "start", "head.bias", np.full(C, np.nan), "head.bias: must be finite"),
-    ("behind", "m", "b", -2, "b: must be a whole number of at least -1"),
-    ("mezo reply", "m", "g", bytes(16), "g: must be 8 bytes"),
-    ("mezo reply", "m", "g", np.array([np.inf]).tobytes(), "g: must be finite"),
-    ("mezo reply", "m", "n", -1, "n: must be a whole number from 0 to"),
-    ("mezo reply", "m", "n", 2**50, "n: must be a whole number"),
-    ("mezo reply", "m", "n", 0, "g: must be 0 bytes"),
-    ("mezo reply", "m", "d", bytes(15), "d: must be 16 bytes"),
+    ("statistics with a factor", "request"): (
+        *(
+            ("specifications", specifications(scatter=scatter), reason)
+            for scatter, reason in (
+                (None, "scatter must be of type dict"),
+                ({"rank": 2, "dtype": "float16"}, "rank must be of type str"),
+                ({"rank": "half", "dtype": "float16"}, 'must be full, "sqrt'),
+                ({"rank": "full", "dtype": "int2"}, "dtype of a factor must be one of .*, int4, got 'int2'"),
+                ({"rank": "full"}, "KeyError"),
+            )
+        ),
+        (
+            "specifications",
+            specifications(
+                gram=False,
+                scatter={"rank": "full", "dtype": "float16"},
+                feature_map={"kind": "random-projection", **RELU, "num_features": 50_000},
+            ),
+            "at most 32768",
+        ),
+    ),
+    ("heads", "head.x"): (
+        ("weight", np.zeros(C), "weight: must have shape"),
+        ("weight", np.zeros((C + 1, D)), r"weight: must have shape \(5, .*, got \(6, 6\)"),
+        ("bias", np.zeros(C + 1), "bias: must have shape"),
+        ("bias", np.full(C, -np.inf), "a head must be finite"),
+        ("present", np.ones(C + 1, np.uint8), "present: must have shape"),
+        ("specification", np.array(2), "specification: must be below 1, got 2"),
+        ("specification", np.array(-1), "specification: must be below 1, got -1"),
+        ("specification", np.array([0, 1]), "specification: must have shape"),
+    ),
+    ("train", "config"): (
+        ("tune", "everything", "tune: must be one of full, probe, features"),
+        ("batch-norm", "off", "batch-norm: must be one of"),
+        ("temperature", 0.0, "temperature must be a positive number"),
+        ("learning-rate", -1.0, "learning_rate must be positive"),
+        ("local-epochs", 0, "epochs must be at least 1"),
+        ("holdout", 1.0, r"holdout must lie in \[0, 1\)"),
+        ("num-classes", 0, "num_classes must lie in"),
+        ("class-names", ["ant"], "class_names must name all 5 classes"),
+        ("feature-map", "{", "not a request to train: feature-map: JSONDecodeError"),
+        ("feature-map", "[" * 99_999, "not a request to train: feature-map: RecursionError"),
+        ("feature-map", " " * 10**6, "feature-map: .* at most 100000 characters"),
+        ("seed", -1, "seed must lie in"),
+        ("server-round", -1, "server-round: must be a whole number of at least 0"),
+    ),
+    ("train reply", "metrics"): (
+        ("num-examples", 8, "num-examples: must be 7, got 8"),
+        ("loss", -1.0, "loss: must be a finite float"),
+    ),
+    ("model reply", "metrics"): (("num-correct", 5, "num-correct: must be a whole number from 0 to 4, got 5"),),
+    ("personalise", "personal"): (
+        ("absent-classes", [C], "absent-classes: must be class ids in"),
+        ("absent-classes", [-1], "absent-classes: must be class ids in"),
+    ),
+    ("personalise", "alignment"): (
+        ("form", "cosine", "form must be one of"),
+        ("weight", -1.0, "weight: must be a finite float of at least 0"),
+    ),
+    ("personalise", "prototypes"): (
+        ("means", np.zeros((C + 1, D), np.float32), "means: must have shape"),
+        ("means", np.zeros(C, np.float32), "means: must have shape"),
+    ),
+    ("personalise reply", "metrics"): (
+        ("correct-after", 26, "correct-after: must be a whole number from 0 to 25, got 26"),
+        ("correct-before", 26, "correct-before: must be a whole number from 0 to 25"),
+        ("correct-after", -1, "correct-after"),
+        ("num-test", 10**8, "num-test"),
+        ("num-examples", -1, "num-examples"),
+        ("forward-passes", 2**60, "forward-passes"),
+        ("seconds", -0.5, "seconds"),
+    ),
+    ("prototypes", "config"): (("server-round", 0, "server-round: must count from 1, got 0"),),
+    ("prototypes reply", "prototypes"): (
+        ("class-ids", np.array([0, C]), "class-ids: must lie in"),
+        ("class-ids", np.array([3, 0]), "class-ids: must ascend"),
+        ("class-ids", np.array([3, 3]), "class-ids: at most 1 rows per class"),
+        ("class-ids", np.arange(9), "class-ids: must have shape"),
+        ("class-ids", np.array([0]), "means: must have shape"),
+        ("means", np.zeros((2, D + 1), np.float32), "means: must have shape"),
+        ("means", np.full((2, D), 1e11, np.float32), "means: must lie within"),
+    ),
+    ("prototypes reply", "metrics"): (
+        ("restarted", 2, "restarted: must be a whole number from 0 to 1"),
+        ("num-test", -1, "num-test"),
+    ),
+    ("personal heads", "solver"): (
+        ("method", "lasso", "method: must be one of fedcgs, fed3r"),
+        ("method", "fedncm", "method: must be one of"),
+        ("ridge-lambda", -1.0, r"ridge-lambda: must be a number in \[0, inf\)"),
+        ("ridge-lambda", "auto", "ridge_lambda must be a number for a personal head"),
+        ("fed3r-solver", "magic", "fed3r-solver: must be one of"),
+        ("weights", 1.0, r"unexpected \['weights'\]"),
+        ("wire-dtype", "float16", "wire-dtype: must be one of"),
+        ("grid", [0.0] * 1001, "grid: must be a list of at most"),
+    ),
+    ("personal heads", "statistics"): (
+        ("class-counts", np.full(C, -1), "class-counts: must lie in"),
+        ("class-counts", np.full(C, 2**60), "class-counts: must lie in"),
+        ("class-counts", np.ones(2, np.int64), "class-counts: must have shape"),
+        ("class-sums", np.ones(C), r"class-sums: must have shape .*1\.\.32768"),
+        ("class-sums", np.ones((C, 7)), "gram: must have shape"),
+    ),
+    ("personal heads reply", "metrics"): (
+        ("mixing", 1.5, "mixing: must be a finite float from 0 to 1"),
+        ("mixing", -0.1, "mixing: must be"),
+        ("num-test", 3, "correct-before: must be a whole number from 0 to 3"),
+    ),
+    ("scores reply", "metrics"): (
+        ("correct.x", 8, "correct.x: must be a whole number from 0 to 7"),
+        ("correct.x", -1, "correct.x: must be"),
+    ),
+    ("mezo", "m"): (
+        ("r", 0, "r: must be a whole number of at least 1, got 0"),
+        ("u", b"123", "take 24 bytes each, got 3"),
+        ("w", "everything", "w: must be one of"),
+        ("u", np.array([1.0, np.inf, 1.0]).tobytes(), "steps must be finite"),
+    ),
+    ("behind", "m"): (("b", -2, "b: must be a whole number of at least -1"),),
+    ("mezo reply", "m"): (
+        ("g", bytes(16), "g: must be 8 bytes"),
+        ("g", np.array([np.inf]).tobytes(), "g: must be finite"),
+        ("n", -1, "n: must be a whole number from 0 to"),
+        ("n", 2**50, "n: must be a whole number"),
+        ("n", 0, "g: must be 0 bytes"),
+        ("d", bytes(15), "d: must be 16 bytes"),
+    ),
+    ("partition", "node"): (
+        ("partition-id", -1, "partition-id: must be .* at least 0, got -1"),
+        ("partition-id", 3, "partition-id: must be .* from 0 to 2, got 3"),
+        ("num-partitions", 0, "num-partitions: must be .* at least 1, got 0"),
+        ("threads", -1, "threads: must be .* at least 0, got -1"),
+        ("class-names", ["a"], r"unexpected \['class-names'\]"),
+        ("x" * 10_000 + "", 0, "x{40}'"),
+    ),
+    ("classes", "node"): (
+        ("threads", 1, r"unexpected \['threads'\]"),
+        ("class-names", ["cat", "cat"], "must differ"),
+        ("class-names", ["a", ""], "must have 1 to 200 printable"),
+        ("class-names", ["a\nb"], "printable"),
+        ("class-names", ["a" * 201], "must have 1 to 200 printable"),
+        ("class-names", [str(one) for one in range(100_001)], "a list of at most 100000 values"),
+        ("class-names", ["a"], "class-ids: must be 1 ascending whole numbers"),
+        ("class-ids", [-1, 0], "must be 2 ascending"),
+        ("class-ids", [1, 1], "must be 2 ascending"),
+        ("class-ids", [2, 1], "must be 2 ascending"),
+        ("class-ids", [0, 2**63], "must be 2 ascending"),
+    ),
+    ("statistics reply", "statistics-0"): (
+        ("class-ids", changed(-1, C), r"class-ids: must lie in \[0, 5\), got 0 to 5"),
+        ("class-ids", changed(0, -1), "class-ids: must lie in .* got -1"),
+        ("class-ids", changed(1, 0), "class-ids: at most 1 rows per class, got 2"),
+        ("class-ids", lambda good: good[::-1].copy(), "class-ids: must ascend"),
+        ("class-ids", np.arange(99), "class-ids: must have shape"),
+        ("counts", changed(0, -1), r"counts: must lie in \[1, 10000000\], got -1"),
+        ("counts", changed(0, 0), "counts: must lie in .* got 0"),
+        ("counts", changed(0, 2**53), "counts: must lie in .* to 9007199254740992"),
+        ("counts", lambda good: np.full_like(good, 2**62), "counts: must lie in"),
+        ("counts", changed(0, 9), "must sum to num-examples 30, got"),
+        ("counts", lambda good: good[1:], "counts: must have shape"),
+        ("counts", np.array(30), "counts: must have shape"),
+        ("class-sums", lambda good: good[:, :4].copy(), "class-sums: .*(shape|dimension)|gram: must have shape"),
+        ("class-sums", lambda good: good[:, :0], "class-sums: must have shape"),
+        ("class-sums", lambda good: np.vstack([good, good[:1]]), "class-sums: must have shape"),
+        ("class-sums", np.ravel, "class-sums: must have shape"),
+        (
+            "class-sums",
+            lambda good: np.where(np.arange(len(good))[:, None] == 1, 0, good),
+            "class-sums: class 1 has .* samples but a sum of exactly zero",
+        ),
+        ("class-sums", lambda good: good * np.float32(1e30), r"means must lie within 1e\+10"),
+        ("gram", lambda good: good[:-1], "gram: must have shape"),
+        ("gram", np.negative, r"gram: must have a trace in \(0"),
+        ("gram", np.zeros_like, r"gram: must have a trace in \(0"),
+        ("gram", changed(1, 1e6), "gram: must be positive semi-definite"),
+        ("gram", changed(0, -0.5), "gram: must be positive semi-definite"),
+        ("gram", lambda good: good / 2, "not smaller than the class sums force"),
+        ("gram", lambda good: good * np.float32(1e30), "gram: must have a trace in"),
+    ),
+    ("statistics reply of few samples", "statistics-0"): (
+        ("gram-factor", lambda good: good[:-1], "gram-factor: a factor for 6 features has no"),
+        ("gram-factor", lambda good: np.resize(good, 20), "gram-factor: must have shape"),
+        ("gram-factor", lambda good: np.resize(good, 21), "gram-factor: must have"),
+        ("gram-factor", np.negative, "gram-factor: the diagonal of a factor must not be neg"),
+        ("gram-factor", np.zeros_like, r"gram: must have a trace in \(0"),
+        ("gram-factor", lambda good: good / 2, "not smaller than the class sums force"),
+        ("gram-factor", lambda good: good[:6], "not smaller than the class sums force"),
+        ("gram-factor", lambda good: good * np.float32(1e30), "gram: must have a trace"),
+        ("gram", np.zeros(21, np.float32), r"missing \[\], unexpected \['gram'\]"),
+    ),
+    ("statistics reply in half precision", "statistics-0"): (
+        ("class-sum-scales", np.negative, "class-sum-scales: must be at least 0"),
+        ("class-sum-scales", lambda good: good[:-1], "class-sum-scales: must have shape"),
+        ("gram-scales", np.negative, "gram-scales: must be at least 0"),
+        ("gram-scales", lambda good: good[:-1], "gram-scales: must have shape"),
+        ("gram-scales", lambda good: good * np.float32(0.1), "gram: must be positive semi-definite and not smaller"),
+        ("class-sums", np.zeros_like, "sum of exactly zero"),
+    ),
+    ("statistics reply in int8", "statistics-0"): (
+        ("class-sum-scales", np.negative, "class-sum-scales: must be at least 0"),
+        ("class-sum-scales", lambda good: good[:-1], "class-sum-scales: must have shape"),
+        ("gram-scales", np.negative, "gram-scales: must be at least 0"),
+        ("gram-scales", lambda good: good[:-1], "gram-scales: must have shape"),
+        ("gram-scales", lambda good: good * np.float32(0.1), "gram: must be positive semi-definite and not smaller"),
+        ("class-sums", np.zeros_like, "sum of exactly zero"),
+    ),
+    ("statistics reply with a factor in int8", "statistics-0"): (
+        ("scatter-directions", np.zeros_like, "scatter-directions: none may be zero"),
+        ("scatter-directions", lambda good: good[[0, 0]], "scatter-directions: must be orthonormal"),
+        ("scatter-directions", lambda good: good[:, :-1].copy(), "scatter-directions: must have shape"),
+    ),
+    ("statistics reply with a factor in int4", "statistics-0"): (
+        ("scatter-directions", lambda good: np.full_like(good, 0x88), "scatter-directions: none may be zero"),
+        ("scatter-directions", lambda good: good[[0, 0]], "scatter-directions: must be orthonormal"),
+        ("scatter-directions", lambda good: good[:, :-1].copy(), "scatter-directions: must have shape"),
+    ),
+    ("statistics reply with a factor", "statistics-0"): (
+        ("scatter-values", np.negative, "scatter-values: must be at least 0 and not rise"),
+        ("scatter-values", lambda good: good[::-1].copy(), "scatter-values: must be at least 0 and not rise"),
+        ("scatter-values", lambda good: good * np.float32(1e20), "scatter-values: must have an energy of at"),
+        ("scatter-values", np.ones(D + 1, np.float32), "scatter-values: must have shape"),
+        ("scatter-directions", lambda good: good[:1], "scatter-directions: must have shape"),
+        ("scatter-directions", lambda good: good[:, :5].copy(), "scatter-directions: must have shape"),
+        ("scatter-directions", lambda good: good * np.float16(1.02), "scatter-directions: must be orthonormal"),
+        ("scatter-directions", lambda good: good[[0, 0]], "scatter-directions: must be orthonormal"),
+        ("scatter-directions", np.zeros_like, "scatter-directions: must be orthonormal within 0.0039, got 1"),
+        ("scatter-left-out", np.array(-1e-3), r"scatter-left-out: must lie in \[0, .*, got -0.001"),
+        ("scatter-left-out", lambda good: good * 100, r"scatter-left-out: must lie in \[0"),
+        ("scatter-left-out", np.array(1e300), "scatter-left-out: must lie in"),
+        ("gram", np.zeros(21, np.float32), r"missing \[\], unexpected \['gram'\]"),
+    ),
+    ("statistics reply", "metrics"): (
+        ("num-examples", 29, "must sum to num-examples 29, got 30"),
+        ("num-examples", -30, "num-examples: must be a whole number of at least 0, got -30"),
+        ("num-unreadable", -1, "num-unreadable: must be"),
+        ("num-suppressed-classes", -1, "num-suppressed-classes: must be"),
+        ("num-suppressed-classes", 0.5, "num-suppressed-classes: must be a whole number"),
+    ),
+    ("statistics reply", "about"): (
+        ("backbone-fingerprint", "5f" * 10_000, "backbone-fingerprint: must be at most 128 characters"),
+        ("client-name", "x" * 300, "client-name: must be at most"),
+        ("client-name", "a\nb", "client-name: must be at most .* printable"),
+        ("engine", "abacus" * 100, "engine: must be one of auto, torch, openvino, openvino-bf16, got 'abacus"),
+    ),
+    ("heads reply", "confusion.x"): (
+        ("cells", cells((0, C, 1)), r"classes must lie in \[0, 5\)"),
+        ("cells", cells((-1, 0, 1)), r"classes must lie in \[0, 5\)"),
+        ("cells", cells((0, 0, 0)), r"counts must lie in \[1, 10000000\], got 0"),
+        ("cells", cells((0, 0, -5)), "counts must lie in"),
+        ("cells", cells((0, 0, 2**62)), "counts must lie in"),
+        ("cells", cells((0, 0, 1), (0, 0, 1)), "one cell twice"),
+        ("cells", cells(*[(0, 0, 1)] * (C * C + 1)), "cells: must have shape"),
+        ("elsewhere", np.array([[C, 1]]), r"elsewhere: classes must differ and lie in \[0, 5\)"),
+        ("elsewhere", np.array([[0, 1], [0, 2]]), "elsewhere: classes must differ"),
+        ("elsewhere", np.array([[0, 0]]), r"elsewhere: counts must lie in \[1, 10000000\]"),
+        ("elsewhere", np.zeros((0, 2), np.int64), "elsewhere: must have shape"),
+        ("elsewhere", np.array([[0, 1]]), "bins: must hold every sample of the confusion matrix"),
+        *(
+            ("pooled", np.array(pooled), "pooled: must be 0 <= correct <= examples")
+            for pooled in ([5, 7], [-1, -1], [7, -1], [10_000_001, 0])
+        ),
+    ),
+    ("heads reply", "calibration.x"): (
+        ("losses", changed((0, 5), -1e-9), "losses: must lie within 1e.30 and be at least 0 but for slopes"),
+        ("losses", changed((2, 5), -1.0), "losses: must lie within"),
+        ("losses", changed((1, 5), 1e31), "losses: must lie within"),
+        ("losses", np.zeros((4, 3)), "losses: must have shape"),
+        ("gaps", lambda good: np.full_like(good, 1.5), "gaps: must add up to at most 20"),
+        ("num-examples", np.array([28]), r"num-examples: must lie in \[0, 27\]"),
+        ("num-examples", np.array([-1]), r"num-examples: must lie in \[0, 27\]"),
+    ),
+    ("heads reply", "margins.x"): (
+        ("bins", changed((0, 0), C), r"bins: classes must lie in \[0, 5\) and bins in \[0, 1281\)"),
+        ("bins", changed((0, 0), -1), "bins: classes must lie in"),
+        ("bins", changed((0, 1), 1281), "bins: classes must lie in"),
+        ("bins", changed((0, 1), -1), "bins: classes must lie in"),
+        ("bins", changed((0, 2), -1), "bins: counts must be at least 0, got -1"),
+        ("bins", changed((0, 3), 1000), "bins: must hold every sample of the confusion matrix once for each class"),
+        ("bins", changed((0, 2), 1000), "bins: must hold every sample"),
+        ("bins", lambda good: good[1:], "bins: must hold every sample"),
+        ("bins", lambda good: np.concatenate([good, good[:1]]), "bins: must differ in class or bin"),
+        ("bins", lambda good: good[:, :3], "bins: must have shape"),
+        ("bins", np.zeros((C * 1281 + 1, 4), np.int32), "bins: must have shape"),
+    ),
+    ("train reply", "arrays"): (("head.bias", np.zeros(C + 1, np.float32), "head.bias: must have shape"),),
+    ("losses reply", "metrics"): (("num-examples", 6, "num-examples: must be 7, got 6"),),
+    ("losses reply", "losses"): (
+        ("by-temperature", np.full(32, 0.5), "by-temperature: must have shape"),
+        ("by-temperature", np.full(34, 0.5), "by-temperature: must have shape"),
+        ("by-temperature", changed(-1, -1e-9), "by-temperature: must lie in"),
+        ("by-temperature", changed(-1, 1.1e30), "by-temperature: must lie in"),
+    ),
+}
+
+
+def forge(content: RecordDict, record: str, key: str, value: Any) -> None:
+    """Put a value in the place of another, or what a function makes of that."""
+    made: Any = value(content[record][key].numpy()) if callable(value) else value  # type: ignore[index,call-overload,union-attr]
+    arrays = isinstance(content[record], ArrayRecord)
+    content[record][key] = Array(np.asarray(made)) if arrays else made  # type: ignore[index,call-overload]
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "key", "value", "reason"), [(*where, *row) for where, rows in IMPOSSIBLE.items() for row in rows]
 )
-
-
-@pytest.mark.parametrize(("name", "record", "key", "value", "reason"), IMPOSSIBLE)
 def test_a_value_that_cannot_be_is_refused(name: str, record: str, key: str, value: Any, reason: str) -> None:
-    content = KINDS[name].make()
-    content[record][key] = Array(value) if isinstance(value, np.ndarray) else value
+    content = KINDS[name].good()
+    forge(content, record, key, value)
     with pytest.raises(KINDS[name].refusal, match=reason) as refusal:
         KINDS[name].read(content)
     assert len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize("feature_dim", [DIM, None], ids=["known dimension", "unknown dimension"])
+@pytest.mark.parametrize("name", STATISTICS_REPLIES)
+def test_the_sums_are_those_of_the_honest_clients(name: str, feature_dim: int | None) -> None:
+    request = STATISTICS_REPLIES[name]
+    keep_rows, n = [request.specs[0].sends_scatter], FEW if "few" in name else NUM_SAMPLES
+    honest, attacked = (Collection(request, keep_rows, feature_dim) for _ in range(2))
+    before, after = honest_reply(request, seed=0, node=1), honest_reply(request, seed=2, node=3)
+    honest.fold(1, before)
+    honest.fold(1, after)
+
+    attacked.fold(1, before)
+    rows = [(record, *row) for (other, record), rows in IMPOSSIBLE.items() if other == name for row in rows]
+    for record, key, value, _ in rows:
+        reply = honest_reply(request, seed=1, node=2, n=n)
+        forge(reply.content, record, key, value)
+        outcome, received = attacked.fold(1, reply)
+        assert (outcome.client, outcome.outcome, received) == (2, "rejected", None), (record, key)
+    attacked.fold(1, after)
+
+    assert attacked.num_merged == 2 and attacked.total_wire_bytes == honest.total_wire_bytes
+    if request.specs[0].gram:
+        heads = [solve_ridge(collection.statistics(0).summed()) for collection in (attacked, honest)]
+        assert same_bits(heads[0].weight, heads[1].weight)
+    else:
+        sums = [collection.statistics(0).low_rank() for collection in (attacked, honest)]
+        assert same_bits(sums[0].scatter, sums[1].scatter) and sums[0].left_out == sums[1].left_out

@@ -45,7 +45,7 @@ def reply(
     (made,) = request.statistics(features.repeat(copies, 1), labels.repeat(copies))
     if gram and made.gram is not None:
         made = ClientStatistics(made.rows, made.gram + gram * torch.eye(len(made.gram), dtype=torch.float64))
-    return statistics_reply(instruction(request.to_content()), made), request
+    return statistics_reply(instruction(request.to_content()), [made]), request
 
 
 def read(spec: StatisticsSpec, *, scale: float = 1.0, copies: int = 1, gram: float = 0.0) -> int:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import random
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from tests.wire.messages import KINDS
+from tests.wire.messages import KINDS, copied
 
 # In all, over the kinds of messages.
 MUTATIONS = [10_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
@@ -112,7 +110,7 @@ def nearby(value: object, rng: random.Random) -> list[object]:
 @pytest.mark.parametrize("name", KINDS)
 def test_it_is_read_or_refused(name: str, mutations: int) -> None:
     kind, rng = KINDS[name], random.Random(name)
-    good, refused = kind.make(), 0
+    good, refused = kind.good(), 0
     number = mutations // len(KINDS)
     for index in range(number):
         content = copied(good)
@@ -129,13 +127,3 @@ def test_it_is_read_or_refused(name: str, mutations: int) -> None:
         except Exception as error:
             raise AssertionError(f"change {index} of {name!r} raised {type(error).__name__}") from error
     assert refused > number / 4
-
-
-def copied(content: RecordDict) -> RecordDict:
-    """Return a content whose records can be changed; arrays never are."""
-    makes: dict[type, Callable[[dict], object]] = {ArrayRecord: ArrayRecord, ConfigRecord: ConfigRecord}
-    made = {}
-    for name, record in content.items():
-        values = dict(record) if isinstance(record, ArrayRecord) else copy.deepcopy(dict(record))
-        made[name] = makes.get(type(record), MetricRecord)(values)
-    return RecordDict(made)  # type: ignore[arg-type]

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.wire import RejectedReply, guard, per_client
-from fedstats_app.wire.serving import MAX_REASON, clean_reason, pack_requests, unpack_reply
+from fedstats_app.wire.reading import MAX_REASON, clean_reason
+from fedstats_app.wire.serving import pack_requests, unpack_reply
 from tests.support.local_grid import instruction
 
 NOWHERE = Context(1, 1, {}, RecordDict(), {})

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from flwr.app import Message
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fedstats_app.statistics import (
     ClassMeanRows,
@@ -26,8 +29,6 @@ from tests.wire.replies import DIM, FEW, NUM_CLASSES, arrays, features_and_label
 
 GRAM = StatisticsSpec(gram=True)
 WIRE = {"float32": torch.float32, "float64": torch.float64}
-EYE = torch.eye(DIM, dtype=torch.float64)
-HALF_A_SAMPLE = ClassMeanRows(torch.tensor([0]), torch.tensor([2.5]).double(), torch.ones(1, DIM), NUM_CLASSES)
 SPECS = [
     (StatisticsSpec(),),
     (GRAM,),
@@ -37,10 +38,16 @@ SPECS = [
 ]
 
 
-def answer(request: StatisticsRequest, statistics: object, **about: object) -> Message:
+def answer(request: StatisticsRequest, statistics: Sequence[ClientStatistics], **about: Any) -> Message:
     """Return the reply after a journey."""
-    reply = statistics_reply(instruction(request.to_content()), statistics, **about)  # type: ignore[arg-type]
+    reply = statistics_reply(instruction(request.to_content()), statistics, **about)
     return pickle.loads(pickle.dumps(reply))  # noqa: S301  # Flower's simulation does it
+
+
+def with_matrix(features: Tensor, labels: Tensor) -> ClientStatistics:
+    """Return the statistics of a client that keeps the Gram matrix itself, also of few samples."""
+    gram = FeatureStatistics.from_features(features, labels, NUM_CLASSES).gram
+    return ClientStatistics(ClassMeanRows.from_features(features, labels, NUM_CLASSES), gram)
 
 
 @pytest.mark.parametrize("specs", SPECS, ids=range(len(SPECS)))
@@ -80,8 +87,7 @@ def test_few_samples_give_the_same_sums_in_either_form(wire_dtype: str) -> None:
     features, labels = features_and_labels(n=FEW)
 
     factor, triangle = (
-        answer(request, form)
-        for form in (request.statistics(features, labels), FeatureStatistics.from_features(features, labels, 5))
+        answer(request, form) for form in (request.statistics(features, labels), [with_matrix(features, labels)])
     )
 
     assert "gram-factor" in arrays(factor.content) and "gram" in arrays(triangle.content)
@@ -90,31 +96,14 @@ def test_few_samples_give_the_same_sums_in_either_form(wire_dtype: str) -> None:
     assert relative_difference(received[0].gram, received[1].gram) < 3 * float(torch.finfo(WIRE[wire_dtype]).eps)
 
 
-@pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
-def test_whatever_form_a_client_has_its_statistics_in_the_same_arrives(wire_dtype: str) -> None:
-    request = request_for(wire_dtype=wire_dtype)
-    features, labels = features_and_labels()
-    summed = FeatureStatistics.from_features(features, labels, NUM_CLASSES)
-    rows = ClassMeanRows.from_features(features, labels, NUM_CLASSES)
-    forms = [summed, ClientStatistics(rows, summed.gram), [summed], request.statistics(features, labels)]
-
-    got = [read_statistics_reply(answer(request, form), request).statistics[0] for form in forms]
-
-    for one in got:
-        assert len(one.rows) == 4, "the absent class has no row"
-        assert same_bits(one.rows.class_sums, got[0].rows.class_sums) and same_bits(one.gram, got[0].gram)
-
-
-def test_rows_alone_answer_who_wants_no_gram_matrix_and_a_gram_matrix_too_many_is_left_out() -> None:
+def test_a_gram_matrix_that_nobody_asked_for_stays() -> None:
     request = request_for(StatisticsSpec())
     features, labels = features_and_labels()
-    rows = ClassMeanRows.from_features(features, labels, NUM_CLASSES)
-    summed = FeatureStatistics.from_features(features, labels, NUM_CLASSES)
 
-    for statistics in (rows, summed, [rows]):
-        received = read_statistics_reply(answer(request, statistics), request)
-        assert received.statistics[0].gram is None and received.gram_bytes == (0,)
-        assert same_bits(received.statistics[0].rows.counts, rows.counts)
+    received = read_statistics_reply(answer(request, [with_matrix(features, labels)]), request)
+
+    assert received.statistics[0].gram is None and received.sizes[0].gram == 0
+    assert len(received.statistics[0].rows) == 4, "the absent class has no row"
 
 
 def test_sums_of_rows_equal_sums_of_features() -> None:
@@ -149,7 +138,7 @@ def test_bytes_of_a_factor_are_what_travels() -> None:
     received = read_statistics_reply(reply, request)
 
     sizes = {key: len(array.data) for key, array in arrays(reply.content).items()}
-    assert received.gram_bytes == (sizes["gram-factor"],) == (128 + 4 * (6 + 5 + 4 + 3),)
+    assert received.sizes[0].gram == sizes["gram-factor"] == 128 + 4 * (6 + 5 + 4 + 3)
     assert received.wire_bytes == sum(sizes.values()) + 3 * 8 + 64
 
 
@@ -160,26 +149,32 @@ def test_bytes_are_what_travels() -> None:
     received = read_statistics_reply(reply, request)
 
     sizes = {key: len(array.data) for key, array in arrays(reply.content).items()}
-    assert received.gram_bytes == (sizes["gram"],) == (128 + 4 * DIM * (DIM + 1) // 2,)
-    assert received.row_bytes == (sum(sizes.values()) - sizes["gram"],) == (3 * 128 + 8 * (8 + 8 + 4 * DIM),)
-    assert received.single_row_bytes == (3 * 128 + 4 * (8 + 8 + 4 * DIM),)
+    assert received.sizes[0].gram == sizes["gram"] == 128 + 4 * DIM * (DIM + 1) // 2
+    assert received.sizes[0].rows == sum(sizes.values()) - sizes["gram"] == 3 * 128 + 8 * (8 + 8 + 4 * DIM)
+    assert received.sizes[0].single_rows == 3 * 128 + 4 * (8 + 8 + 4 * DIM)
     assert received.wire_bytes == sum(sizes.values()) + 3 * 8 + 64
+
+
+def one_row(count: Tensor, value: float = 1.0, *, num_classes: int = NUM_CLASSES) -> ClientStatistics:
+    sums = value * torch.ones(1, DIM).double()
+    rows = ClassMeanRows(torch.tensor([0]), count, None, num_classes, class_sums=sums)
+    return ClientStatistics(rows, torch.eye(DIM, dtype=torch.float64))
+
+
+ONE = torch.tensor([1])
 
 
 @pytest.mark.parametrize(
     ("statistics", "reason"),
     [
-        (FeatureStatistics.zeros(NUM_CLASSES + 1, DIM), "must have the request's 5 classes .* got 6 classes"),
-        (FeatureStatistics.zeros(NUM_CLASSES, DIM, gram=False), "asks for a Gram matrix, got statistics without one"),
-        ([FeatureStatistics.zeros(NUM_CLASSES, DIM)] * 2, "asks for 1 sets of statistics, got 2"),
-        (ClientStatistics(HALF_A_SAMPLE, EYE), "int64 counts, got .* torch.float64 counts"),
-        (
-            FeatureStatistics(torch.tensor([1, 0, 0, 0, 0]), 1e300 * torch.ones(NUM_CLASSES, DIM).double(), EYE),
-            r"must fit torch.float32, got values up to 1e\+300",
-        ),
+        ([one_row(ONE, num_classes=6)], "must have the request's 5 classes .* got 6 classes"),
+        ([ClientStatistics(one_row(ONE).rows)], "asks for a Gram matrix, got statistics without one"),
+        ([one_row(ONE)] * 2, "asks for 1 sets of statistics, got 2"),
+        ([one_row(torch.tensor([2.5]).double())], "int64 counts, got .* torch.float64 counts"),
+        ([one_row(ONE, 1e300)], r"must fit torch.float32, got values up to 1e\+300"),
     ],
 )
-def test_what_cannot_be_an_answer_is_an_error_on_the_client(statistics: object, reason: str) -> None:
+def test_what_cannot_be_an_answer_is_an_error_on_the_client(statistics: list[ClientStatistics], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         answer(request_for(), statistics)
 

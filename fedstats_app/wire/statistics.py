@@ -1,0 +1,346 @@
+"""``query.statistics``: the request, the reply, and the checks that a stranger's reply must pass.
+
+The request is one ConfigRecord ``request``. The reply has one ArrayRecord ``statistics-I`` per specification
+(:mod:`fedstats_app.wire.statistics_records`) and a MetricRecord ``metrics``, which says how many classes the node's
+policy suppressed if there are any, but neither which nor how many samples. A ConfigRecord ``about`` names backbone,
+engine and client if they have a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from torch import Tensor
+
+from fedstats_app.backbones.engine import ENGINES
+from fedstats_app.settings.option import as_text
+from fedstats_app.statistics import ClientStatistics, StatisticsSpec
+from fedstats_app.statistics.specification import SampleRequest
+from fedstats_app.training.limits import MAX_CLIENT_NAME
+from fedstats_app.wire.arrays import NUMBER_BYTES
+from fedstats_app.wire.reading import (
+    LARGEST_WHOLE,
+    Malformed,
+    check_keys,
+    counted,
+    from_record,
+    from_values,
+    measured,
+    optional,
+    reads_replies,
+    reads_requests,
+    record_of,
+    to_values,
+)
+from fedstats_app.wire.statistics_checks import Limits
+from fedstats_app.wire.statistics_records import WireBytes, read_statistics_record, statistics_record
+
+QUERY_STATISTICS = "query.statistics"
+
+# A node works for any server it is connected to: what a request can make it allocate is bounded.
+MAX_MEANS_PER_CLASS = 10_000
+MAX_SPECS = 16
+# A Gram matrix of this size is 8 GiB in float64.
+MAX_GRAM_DIM = 32_768
+
+MAX_FINGERPRINT_LENGTH = 128
+
+
+# The request
+
+
+def _read_specs(specs: object) -> tuple[StatisticsSpec, ...]:
+    if not isinstance(specs, list) or not all(isinstance(spec, dict) for spec in specs):
+        raise TypeError("must be a list of objects")
+    return tuple(StatisticsSpec.from_dict(spec) for spec in specs)
+
+
+def _write_specs(specs: Sequence[StatisticsSpec]) -> list[dict[str, object]]:
+    return [spec.to_dict() for spec in specs]
+
+
+@dataclass(frozen=True)
+class StatisticsRequest(SampleRequest):
+    """What the server asks a client for.
+
+    Attributes
+    ----------
+    specs : tuple of StatisticsSpec
+        One set of statistics per specification, in this order; the seed draws which samples share a mean where one asks
+        for several per class.
+    wire_dtype : str
+        One of :data:`fedstats_app.wire.arrays.NUMBER_BYTES`, for sums and Gram matrices.
+    server_round : int
+        1 for the first.
+    """
+
+    specs: tuple[StatisticsSpec, ...] = field(
+        default=(StatisticsSpec(),), metadata=as_text(_write_specs, _read_specs, "specifications")
+    )
+    wire_dtype: str = "float32"
+    server_round: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= len(self.specs) <= MAX_SPECS:
+            raise ValueError(f"a request takes 1 to {MAX_SPECS} specifications, got {len(self.specs)}")
+        if any(spec.means_per_class > MAX_MEANS_PER_CLASS for spec in self.specs):
+            raise ValueError(f"means_per_class must be at most {MAX_MEANS_PER_CLASS}")
+        # A mapped dimension does not depend on the backbone's, but for the identity, whose Gram matrix is what it is.
+        # A factor of the scatter of many samples takes one too.
+        square = (spec for spec in self.specs if spec.gram or spec.scatter)
+        widest = max((spec.feature_map.output_dim(1) for spec in square), default=1)
+        if widest > MAX_GRAM_DIM:
+            raise ValueError(f"a Gram matrix takes at most {MAX_GRAM_DIM} mapped features, got {widest}")
+        if self.wire_dtype not in NUMBER_BYTES:
+            raise ValueError(f"wire_dtype must be one of {', '.join(NUMBER_BYTES)}, got {self.wire_dtype!r}")
+
+    @property
+    def num_mapped_features(self) -> int:
+        """Features of all specifications together; those of the backbone itself are not known here, and count once."""
+        return sum(spec.feature_map.output_dim(1) for spec in self.specs)
+
+    def statistics(self, features: Tensor, labels: Tensor) -> tuple[ClientStatistics, ...]:
+        """Form what the request asks for, from all of a client's features.
+
+        Parameters
+        ----------
+        features : Tensor
+            (n, d) floating point, on any device.
+        labels : Tensor
+            (n,) integers in [0, C).
+
+        Raises
+        ------
+        ValueError
+            If shapes disagree, a label is out of range, or a feature is not finite.
+        """
+        return tuple(spec.from_features(features, labels, self.num_classes, seed=self.seed) for spec in self.specs)
+
+    def to_content(self) -> RecordDict:
+        """Write the content of the request message."""
+        return RecordDict({"request": ConfigRecord(to_values(self))})
+
+
+@reads_requests("for statistics")
+def read_statistics_request(msg: Message) -> StatisticsRequest:
+    """Read a message of type ``query.statistics``.
+
+    Raises
+    ------
+    RejectedRequest
+        If a key is missing or a value is not allowed.
+    """
+    return from_values(StatisticsRequest, record_of(msg.content, "request", ConfigRecord))
+
+
+# The reply
+
+
+@dataclass(frozen=True)
+class StatisticsMetrics:
+    """What a client says of its statistics.
+
+    Attributes
+    ----------
+    num_examples : int
+        Samples behind them.
+    num_unreadable : int
+        Samples that the client has but could not read.
+    seconds : float
+        Time the client says it took.
+    num_suppressed_classes : int
+        Classes of which the client has samples, but too few for its policy.
+    """
+
+    num_examples: int = counted(LARGEST_WHOLE)
+    num_unreadable: int = counted(LARGEST_WHOLE)
+    seconds: float = measured()
+    num_suppressed_classes: int = counted(LARGEST_WHOLE, optional=True)
+
+
+@dataclass(frozen=True)
+class About:
+    """What made the statistics, each "" where the client does not say.
+
+    Attributes
+    ----------
+    backbone_fingerprint : str
+        Of the backbone.
+    client_name : str
+        By which the client is known again when its data have changed.
+    engine : str
+        What computed the features.
+    """
+
+    backbone_fingerprint: str = optional("")
+    client_name: str = optional("")
+    engine: str = optional("")
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the texts."""
+        return sum(len(text.encode()) for text in to_values(self).values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceivedStatistics(StatisticsMetrics, About):
+    """A reply that passed every check.
+
+    Attributes
+    ----------
+    statistics : tuple of ClientStatistics
+        One per specification of the request. Sums keep the wire's dtype, which loses nothing.
+    sizes : tuple of WireBytes
+        Of each of them.
+    other_bytes : int
+        Bytes of the other records.
+    """
+
+    statistics: tuple[ClientStatistics, ...]
+    sizes: tuple[WireBytes, ...]
+    other_bytes: int
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes of the whole reply."""
+        return self.other_bytes + sum(one.on_wire for one in self.sizes)
+
+
+def statistics_reply(
+    msg: Message,
+    statistics: Sequence[ClientStatistics],
+    *,
+    backbone_fingerprint: str = "",
+    engine: str = "",
+    num_unreadable: int = 0,
+    num_suppressed_classes: int = 0,
+    seconds: float = 0.0,
+    request: StatisticsRequest | None = None,
+) -> Message:
+    """Answer a ``query.statistics`` message.
+
+    Parameters
+    ----------
+    msg : Message
+        The request.
+    statistics : sequence of ClientStatistics
+        What the request asks for, one set per specification. More than asked for (a Gram matrix) is left out.
+    backbone_fingerprint : str
+        Of the backbone that made the features; the server refuses another than its own.
+    engine : str
+        What computed them; sent beside a fingerprint.
+    num_unreadable : int
+        Samples that could not be read.
+    num_suppressed_classes : int
+        Classes left out of the statistics because of their few samples; sent only if there are any.
+    seconds : float
+        Time it took.
+    request : StatisticsRequest, optional
+        What the message holds, if it has been read already.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many sets as specifications, a Gram matrix asked for is missing, or a sum is too large for
+        the wire's dtype.
+    RejectedRequest
+        If ``msg`` is no request for statistics.
+    """
+    request = read_statistics_request(msg) if request is None else request
+    if len(statistics) != len(request.specs):
+        raise ValueError(f"the request asks for {len(request.specs)} sets of statistics, got {len(statistics)}")
+    for client in statistics:
+        if client.rows.num_classes != request.num_classes or client.rows.counts.dtype != torch.int64:
+            raise ValueError(
+                f"statistics must have the request's {request.num_classes} classes and int64 counts, "
+                f"got {client.rows.num_classes} classes and {client.rows.counts.dtype} counts"
+            )
+    num_examples = int(statistics[0].rows.num_examples)
+    metrics = to_values(StatisticsMetrics(num_examples, num_unreadable, seconds, num_suppressed_classes))
+    about = About(backbone_fingerprint, engine=engine if backbone_fingerprint else "")
+    other_bytes = 8 * len(metrics) + about.num_bytes
+    content = RecordDict()
+    for index, (client, spec) in enumerate(zip(statistics, request.specs, strict=True)):
+        content[f"statistics-{index}"] = statistics_record(client, spec, request.wire_dtype, other_bytes)
+    content["metrics"] = MetricRecord(metrics)
+    if backbone_fingerprint:
+        content["about"] = ConfigRecord(to_values(about))
+    return Message(content, reply_to=msg)
+
+
+def with_client_name(content: RecordDict, name: str) -> RecordDict:
+    """Add the name that the node's owner gave it to a reply's content; no name changes nothing."""
+    if not name:
+        return content
+    about = content.config_records.get("about", ConfigRecord())
+    return RecordDict({**content, "about": ConfigRecord({**about, **to_values(About(client_name=name))})})
+
+
+@reads_replies
+def read_statistics_reply(
+    reply: Message,
+    request: StatisticsRequest,
+    *,
+    feature_dim: int | None = None,
+    limits: Limits = Limits(),  # noqa: B008  # frozen
+) -> ReceivedStatistics:
+    """Read the statistics of a reply that passes every check.
+
+    Parameters
+    ----------
+    reply : Message
+        From anybody.
+    request : StatisticsRequest
+        What was asked for.
+    feature_dim : int, optional
+        The backbone's feature dimension d, where known.
+    limits : Limits
+        Beyond which no client's statistics are.
+
+    Raises
+    ------
+    RejectedReply
+        Saying what was wrong, what is allowed and what came.
+    """
+    content = reply.content
+    names = [f"statistics-{index}" for index in range(len(request.specs))]
+    check_keys("reply", content, {*names, "metrics"}, {"about"})
+    metrics = from_record(StatisticsMetrics, content, "metrics", MetricRecord)
+    about = _read_about(content, request.backbone_fingerprint)
+    other_bytes = 8 * len(to_values(metrics)) + about.num_bytes
+    statistics, sizes = [], []
+    for name, spec in zip(names, request.specs, strict=True):
+        record = record_of(content, name, ArrayRecord)
+        client, size = read_statistics_record(
+            record, spec, request.wire_dtype, request.num_classes, feature_dim, limits, other_bytes
+        )
+        if client.rows.num_examples != metrics.num_examples:
+            raise Malformed(
+                f"{name}: counts must sum to num-examples {metrics.num_examples}, got {client.rows.num_examples}"
+            )
+        statistics.append(client)
+        sizes.append(size)
+    return ReceivedStatistics(
+        **vars(metrics), **vars(about), statistics=tuple(statistics), sizes=tuple(sizes), other_bytes=other_bytes
+    )
+
+
+def _read_about(content: RecordDict, fingerprint: str) -> About:
+    """Read what the client says of itself, and refuse features of another backbone."""
+    about = from_record(About, content, "about", ConfigRecord) if "about" in content else About()
+    found, name, engine = about.backbone_fingerprint, about.client_name, about.engine
+    if engine not in ("", *ENGINES):
+        raise Malformed(f"engine: must be one of {', '.join(ENGINES)}, got {engine[:40]!r}")
+    if len(found) > MAX_FINGERPRINT_LENGTH:
+        raise Malformed(
+            f"backbone-fingerprint: must be at most {MAX_FINGERPRINT_LENGTH} characters, got {found[:40]!r}"
+        )
+    if len(name) > MAX_CLIENT_NAME or not name.isprintable():
+        raise Malformed(f"client-name: must be at most {MAX_CLIENT_NAME} printable characters, got {name[:40]!r}")
+    if fingerprint and found != fingerprint:
+        raise Malformed(f"backbone: must be the server's, fingerprint {fingerprint[:16]}, got {found[:16] or 'none'}")
+    return about

@@ -1,0 +1,161 @@
+"""What is sent arrives: every kind of message says to its reader what its writer was given."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedstats_app.fedmezo.log import Update
+from fedstats_app.methods import METHODS, PERSONAL_METHODS
+from fedstats_app.statistics import (
+    FeatureStatistics,
+    RandomFourierFeatures,
+    RandomProjection,
+    StatisticsSpec,
+)
+from fedstats_app.training.model import TrainingRequest
+from fedstats_app.wire import (
+    NodeInfo,
+    RejectedReply,
+    RejectedRequest,
+    StatisticsRequest,
+    node_info_reply,
+    read_node_info,
+    read_statistics_request,
+)
+from fedstats_app.wire.arrays import to_record
+from fedstats_app.wire.mezo import MAX_SCALAR, MezoReply, MezoRequest, mezo_reply, read_mezo_reply, read_mezo_request
+from fedstats_app.wire.personal import (
+    LocalPrototypes,
+    PrototypeMetrics,
+    personal_content,
+    personal_heads_content,
+    prototype_reply,
+    read_personal_heads_task,
+    read_personal_task,
+    read_prototype_reply,
+)
+from fedstats_app.wire.reading import MAX_COUNT
+from fedstats_app.wire.training import (
+    check_training_reply,
+    nothing_to_train_reply,
+    read_losses_reply,
+    read_training_task,
+    training_content,
+)
+from tests.support.compare import relative_difference
+from tests.support.local_grid import instruction
+from tests.support.options import configured
+from tests.wire.messages import ASKED, FED3R, KINDS, REQUEST, SHAPES, STATISTICS
+from tests.wire.replies import DIM, NUM_CLASSES, features_and_labels
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = st.integers(0, 2**63 - 1)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as plain ones that can be compared: tensors by dtype and numbers."""
+    if isinstance(value, Tensor):
+        return str(value.dtype), value.tolist()
+    if hasattr(value, "output_dim"):
+        return value.to_dict()
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value]
+    return plain(vars(value)) if is_dataclass(value) else value
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.says is not None])
+def test_what_is_sent_arrives(name: str) -> None:
+    assert plain(KINDS[name].read(KINDS[name].good())) == plain(KINDS[name].says)
+
+
+def test_feature_maps_arrive() -> None:
+    sent = StatisticsRequest(
+        3,
+        (
+            StatisticsSpec(gram=True, means_per_class=2),
+            StatisticsSpec(feature_map=RandomFourierFeatures(16, 2, seed=2**62)),
+            StatisticsSpec(gram=True, feature_map=RandomProjection(8, seed=1, activation="tanh")),
+        ),
+    )
+    assert read_statistics_request(instruction(sent.to_content())) == sent
+    mapped = TrainingRequest(3, feature_map=RandomFourierFeatures(8, 2.0, 1))
+    content = training_content(mapped, to_record({}), to_record({}))
+    assert plain(read_training_task(instruction(content)).request) == plain(mapped)
+
+
+@pytest.mark.parametrize(
+    "info", [NodeInfo(0, 1), NodeInfo(99, 100), NodeInfo(), NodeInfo(class_names=("a", "b")), NodeInfo(class_ids=())]
+)
+def test_what_a_node_says_of_itself_arrives(info: NodeInfo) -> None:
+    assert read_node_info(node_info_reply(ASKED, info)) == info
+
+
+def test_a_client_without_samples_is_no_failure() -> None:
+    empty = nothing_to_train_reply(ASKED)
+    assert check_training_reply(empty, SHAPES).num_examples == read_losses_reply(empty, 0).losses.__len__() == 0
+    with pytest.raises(RejectedReply, match="missing"):
+        check_training_reply(empty, SHAPES, 7)
+    with pytest.raises(RejectedReply, match="missing"):
+        read_losses_reply(empty, 7)
+    nothing = LocalPrototypes(torch.empty(0, dtype=torch.int64), torch.empty(0, DIM), PrototypeMetrics())
+    assert plain(read_prototype_reply(prototype_reply(ASKED, nothing), NUM_CLASSES, DIM)) == plain(nothing)
+
+
+def test_without_a_start_and_prototypes_nothing_travels_but_settings() -> None:
+    content = personal_content(REQUEST, {}, None, torch.ones(NUM_CLASSES, dtype=torch.bool))
+    assert not any(record for record in content.array_records.values())
+    task = read_personal_task(instruction(content))
+    assert task.prototypes is None and task.training.trained == {} and bool(task.predictable.all())
+
+
+@pytest.mark.parametrize("name", PERSONAL_METHODS)
+def test_any_options_of_a_personal_head_arrive(name: str) -> None:
+    for method in configured(name):
+        fixed = replace(method.fixed({"ridge_lambda": 12.5, "shrinkage": 0.25}), seed=0)
+        asked = personal_heads_content(REQUEST, STATISTICS, fixed, (0.0,), wire_dtype="float64")
+        assert read_personal_heads_task(instruction(asked)).method == fixed
+
+
+def test_statistics_for_personal_heads_take_half_in_float32_and_need_a_gram_matrix() -> None:
+    asked = {
+        dtype: personal_heads_content(REQUEST, STATISTICS, FED3R, (0.0,), wire_dtype=dtype)
+        for dtype in ("float32", "float64")
+    }
+    read = read_personal_heads_task(instruction(asked["float32"])).statistics
+    assert read.class_sums.dtype == torch.float64
+    assert 0 < relative_difference(read.class_sums, STATISTICS.class_sums) < 1e-7
+    sizes = [len(content["statistics"]["gram"].data) - 128 for content in asked.values()]
+    assert sizes == [4 * DIM * (DIM + 1) // 2, 8 * DIM * (DIM + 1) // 2]
+    without = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES, gram=False)
+    with pytest.raises(ValueError, match="Gram matrix"):
+        personal_heads_content(REQUEST, without, METHODS["fed3r"].configured(), (0.0,), wire_dtype="float32")
+
+
+def test_options_that_exclude_each_other_are_refused() -> None:
+    content = KINDS["personal heads"].good()
+    content["solver"].update({"fed3r-between-class": False, "fed3r-fit-bias": True})  # type: ignore[call-arg,arg-type]
+    with pytest.raises(RejectedRequest, match="fed3r-fit-bias: true needs"):
+        KINDS["personal heads"].read(content)
+
+
+@given(NUMBERS, st.integers(1, 2**62), NUMBERS, st.lists(st.tuples(NUMBERS, st.tuples(FINITE, FINITE)), min_size=1))
+def test_any_round_of_fedmezo_arrives(training: int, number: int, seed: int, entries: list[Any]) -> None:
+    request = MezoRequest(training, number, seed, tuple(Update(one, steps) for one, steps in entries))
+    assert read_mezo_request(instruction(request.to_content())) == request
+
+
+@given(st.lists(st.floats(-MAX_SCALAR, MAX_SCALAR), max_size=5), st.integers(1, MAX_COUNT))
+def test_any_scalars_arrive(scalars: list[float], number: int) -> None:
+    answer = MezoReply(tuple(scalars), number, bytes(range(16)))
+    assert read_mezo_reply(mezo_reply(ASKED, answer), len(scalars), number) == answer
+    nothing = MezoReply((), 0, bytes(16))
+    assert read_mezo_reply(mezo_reply(ASKED, nothing), 1) == nothing
