@@ -90,7 +90,7 @@ class _Client:
         if not self.num_test:
             return 0
         present = predictable if self.mask_absent else None
-        matrix = evaluate(model, self.test, model.num_classes, present=present).confusion.matrix
+        matrix = evaluate(model, self.test, present=present).confusion.matrix
         return int(matrix.diagonal().sum())
 
 

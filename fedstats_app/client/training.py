@@ -95,7 +95,7 @@ def scored(model: TunedModel, samples: Samples, *, floor: int, batch_size: int =
             continue
         some = samples if len(chosen) == len(samples.labels) else SelectedSamples(samples, chosen)
         bound = LARGEST_LOSS if floor > 1 else math.inf
-        found = evaluate(model, some, model.num_classes, batch_size=batch_size, largest_loss=bound)
+        found = evaluate(model, some, batch_size=batch_size, largest_loss=bound)
         loss = loss_above_floor(found.loss_sum, named=is_named) if floor > 1 else found.loss_sum
         total += EvaluationCounts(found.confusion.num_examples, found.confusion.num_correct, loss)
     return total

@@ -64,11 +64,6 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 # stream does not depend on it, for it is a multiple of the numbers that one word of the generator gives.
 CPU_BLOCK = 2**16
 DEVICE_BLOCK = 2**22
-# Numbers of a parameter up to which a draw is kept for its next uses.
-_REMEMBERED = CPU_BLOCK
-# Bytes from which numpy gets a result's memory. That of a large embedding takes four times as long in pages of 4 KB,
-# and longer than all the arithmetic on it.
-_HUGE_PAGES_FROM = 2**22
 # The bits of a float32 that a bfloat16 has: all but the lowest 16.
 _KEPT = -(2**16)
 
@@ -117,14 +112,6 @@ class Directions:
             (b,) float32, the caller's to change.
         """
         device = device or torch.device("cpu")
-        if 0 < size <= _REMEMBERED and device.type == "cpu":
-            yield slice(0, size), _small(self.distribution, seed, index, name, size).clone()
-            return
-        yield from self._drawn(seed, index, name, size, device)
-
-    def _drawn(
-        self, seed: int, index: int, name: str, size: int, device: torch.device
-    ) -> Iterator[tuple[slice, Tensor]]:
         generator = _generator("direction", seed, index, name)
         numbers_per_byte, table = (8, signs(device)) if self.distribution == "rademacher" else (0.5, quantiles(device))
         for positions in _slices(size, device):
@@ -132,13 +119,6 @@ class Directions:
             raw = _bytes(generator, math.ceil(count / numbers_per_byte))
             words = raw if self.distribution == "rademacher" else raw.view("<u2")
             yield positions, _look_up(table, words, device).reshape(-1)[:count]
-
-
-@functools.lru_cache(maxsize=32)
-def _small(distribution: Distribution, seed: int, index: int, name: str, size: int) -> Tensor:
-    """Draw a small parameter's part of a direction: both sides need it, the update, and every client in the process."""
-    ((_, values),) = Directions(distribution)._drawn(seed, index, name, size, torch.device("cpu"))
-    return values
 
 
 @dataclass(frozen=True)
@@ -185,7 +165,7 @@ class Probe:
             If the dtype is another one or the tensor is not contiguous.
         """
         theta = flat(parameter)
-        result = _new_like(theta)
+        result = torch.empty_like(theta)
         if theta.dtype == torch.bfloat16:
             dither = rounding_bits(self.seed, self.index, name, len(theta), theta.device)
             for (positions, z), (_, bits) in zip(self._draws(theta, name), dither, strict=True):
@@ -267,14 +247,6 @@ def flat(parameter: Tensor) -> Tensor:
     if not parameter.is_contiguous():
         raise ValueError(f"a tuned parameter must be contiguous, got strides {parameter.stride()}")
     return parameter.detach().view(-1)
-
-
-def _new_like(theta: Tensor) -> Tensor:
-    """Return memory for a result; that of large ones comes from numpy, which asks Linux for huge pages."""
-    size = theta.numel() * theta.element_size()
-    if theta.device.type != "cpu" or size < _HUGE_PAGES_FROM:
-        return torch.empty_like(theta)
-    return torch.from_numpy(np.empty(size, dtype=np.uint8)).view(theta.dtype)
 
 
 def _generator(stream: str, seed: int, index: int, name: str) -> np.random.Philox:

@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,47 +59,6 @@ class Update:
             raise ValueError(f"seed must lie in [0, 2^63), got {self.seed}")
         if not self.steps or not all(math.isfinite(step) for step in self.steps):
             raise ValueError(f"steps must be finite numbers, at least one, got {self.steps}")
-
-
-class UpdateLog(Sequence[Update]):
-    """The updates of rounds 1, 2, ..., T in their order.
-
-    Parameters
-    ----------
-    num_directions : int
-        Steps of every update.
-    updates : iterable of Update
-        Those of the first rounds.
-
-    Raises
-    ------
-    ValueError
-        If an update has another number of steps.
-    """
-
-    def __init__(self, num_directions: int, updates: Sequence[Update] = ()) -> None:
-        if num_directions < 1:
-            raise ValueError(f"num_directions must be at least 1, got {num_directions}")
-        self.num_directions = num_directions
-        self._updates: list[Update] = []
-        for update in updates:
-            self.append(update)
-
-    def append(self, update: Update) -> None:
-        """Add the next round's update."""
-        if len(update.steps) != self.num_directions:
-            raise ValueError(f"an update must have {self.num_directions} step(s), got {len(update.steps)}")
-        self._updates.append(update)
-
-    def __len__(self) -> int:
-        return len(self._updates)
-
-    def __iter__(self) -> Iterator[Update]:
-        return iter(self._updates)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # overloads would say less than Sequence does
-        """Return the update of round ``index + 1``, or those of a slice."""
-        return self._updates[index]
 
 
 def pack_updates(updates: Sequence[Update]) -> bytes:

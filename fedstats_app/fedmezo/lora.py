@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fnmatch
 import importlib
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,13 +19,14 @@ _QUERY_AND_VALUE = frozenset(
 )
 
 
-def add_lora(
-    module: nn.Module, *, rank: int = 8, alpha: float = 16.0, targets: Sequence[str] = (), seed: int = 0
-) -> tuple[str, ...]:
+def add_lora(module: nn.Module, *, rank: int = 8, alpha: float = 16.0) -> tuple[str, ...]:
     """Add adapters to some layers of a network, in place; at first they change nothing of what it computes.
 
+    They go to the projections to queries and values as transformers calls them, and where there are none to every
+    nn.Linear.
+
     A layer's output x W^T becomes x W^T + (alpha / rank) x A^T B^T with A (rank, inputs) and B (outputs, rank). B is 0,
-    and A is N(0, 1/(3 inputs)), which is the variance of peft's own start; but drawn from the seed and the layer's
+    and A is N(0, 1/(3 inputs)), which is the variance of peft's own start; but drawn from the layer's
     name, not from torch's generator.
 
     Parameters
@@ -38,11 +37,6 @@ def add_lora(
         Of the adapters.
     alpha : float
         Their scale, times the rank.
-    targets : sequence of str
-        Patterns of the layers' names, in which ``*`` also stands for dots. By default the projections to queries and
-        values as transformers calls them, and where there are none every nn.Linear.
-    seed : int
-        Of A, in [0, 2^63).
 
     Returns
     -------
@@ -54,13 +48,11 @@ def add_lora(
     ModuleNotFoundError
         If peft is not installed.
     ValueError
-        If rank or alpha are not positive, no layer matches, or one cannot have such an adapter.
+        If no layer is linear.
     """
-    if rank < 1 or not 0.0 < alpha < math.inf:
-        raise ValueError(f"rank must be at least 1 and alpha positive and finite, got {rank} and {alpha}")
-    names = _targets(module, targets)
+    names = _targets(module)
     _inject(_peft(), module, names, rank, alpha)
-    _draw(module, seed)
+    _draw(module)
     _leave_fast_path(module)
     return names
 
@@ -87,7 +79,7 @@ def _peft() -> Any:
         raise ModuleNotFoundError("LoRA needs peft: pip install 'fedstats-app[text]'") from error
 
 
-def _targets(module: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
+def _targets(module: nn.Module) -> tuple[str, ...]:
     # nn.MultiheadAttention reads the weight of its output projection without calling it: an adapter would not act.
     unreachable = {
         f"{name}.{child}".removeprefix(".")
@@ -96,15 +88,10 @@ def _targets(module: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
         for child, _ in layer.named_children()
     }
     layers = {name: layer for name, layer in module.named_modules() if name and name not in unreachable}
-    if patterns:
-        found = [name for name in layers if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
-    else:
-        found = [name for name in layers if name.rpartition(".")[2] in _QUERY_AND_VALUE]
-        found = found or [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
+    found = [name for name in layers if name.rpartition(".")[2] in _QUERY_AND_VALUE]
+    found = found or [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
     if not found:
-        linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
-        wanted = ", ".join(patterns) or "nn.Linear"
-        raise ValueError(f"no layer for LoRA matches {wanted}; nn.Linear layers are {', '.join(linear[:8]) or 'none'}")
+        raise ValueError("LoRA needs a layer of nn.Linear, got none")
     return tuple(found)
 
 
@@ -115,18 +102,16 @@ def _inject(peft: Any, module: nn.Module, names: tuple[str, ...], rank: int, alp
         peft.inject_adapter_in_model(config, module)
 
 
-def _draw(module: nn.Module, seed: int) -> None:
+def _draw(module: nn.Module) -> None:
     dtype = next(parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
     for name, parameter in module.named_parameters():
         if "lora_" not in name:
             continue
-        if ".lora_A." not in name and ".lora_B." not in name:
-            raise ValueError(f"LoRA here is for linear layers and convolutions, {name} is something else")
         parameter.data = torch.zeros_like(parameter, dtype=dtype, memory_format=torch.contiguous_format)
         if ".lora_A." in name:
             scale = 1 / math.sqrt(3 * parameter[0].numel())
             flat = parameter.data.view(-1)
-            for positions, values in Directions("gaussian").blocks(seed, 0, f"start of {name}", len(flat)):
+            for positions, values in Directions("gaussian").blocks(0, 0, f"start of {name}", len(flat)):
                 flat[positions] = (values * scale).to(flat)
 
 

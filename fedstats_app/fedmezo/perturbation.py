@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,9 @@ from torch.nn import functional as F
 from torch.utils.weak import TensorWeakRef
 
 from fedstats_app.fedmezo.directions import Probe, flat
+from fedstats_app.statistics.accumulation import check_labels
 from fedstats_app.training.local import Diverged
-from fedstats_app.training.samples import Samples, check_labels, reproducible_kernels
-
-# Modules with their own names for the parameters that they hold, and the model's names for those.
-Holders = list[tuple[nn.Module, dict[str, str]]]
+from fedstats_app.training.samples import Samples, reproducible_kernels
 
 _HEAD = "head."
 _BY_NAME = "names:"
@@ -63,7 +61,7 @@ def tuned_names(model: nn.Module, what: str) -> tuple[str, ...]:
     return tuple(name for name in every if name in chosen)
 
 
-def tunable(model: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Parameter]:
+def tunable(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:
     """Return parameters by name.
 
     Raises
@@ -72,32 +70,15 @@ def tunable(model: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Parameter]
         If there is no name, a name is unknown, or a parameter cannot be tuned.
     """
     parameters = dict(model.named_parameters())
-    if not names:
-        raise ValueError("at least one parameter must be perturbed, got no name")
-    if unknown := [name for name in names if name not in parameters]:
-        raise ValueError(f"the model has no parameter {unknown[0]!r}; it has {', '.join(list(parameters)[:3])}, ...")
-    for name in names:
+    chosen = {name: parameters[name] for name in names if name in parameters}
+    if not chosen or len(chosen) < len(tuple(names)):
+        raise ValueError(f"what is tuned must be parameters of the model, {_some(list(parameters))}, got {[*names]}")
+    for name, parameter in chosen.items():
         try:
-            flat(parameters[name])
+            flat(parameter)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-    return {name: parameters[name] for name in names}
-
-
-def holders(model: nn.Module, parameters: dict[str, nn.Parameter]) -> Holders:
-    """Return the modules that hold one of the parameters, each with its names for them and the model's."""
-    names = {id(parameter): name for name, parameter in parameters.items()}
-    found = []
-    for module in model.modules():
-        held = {key: names[id(value)] for key, value in module._parameters.items() if id(value) in names}
-        if held:
-            found.append((module, held))
-    return found
-
-
-def num_bytes(parameters: Mapping[str, Tensor], names: Iterable[str]) -> int:
-    """Return the bytes of some parameters."""
-    return sum(parameters[name].numel() * parameters[name].element_size() for name in names)
+    return chosen
 
 
 def _matching(every: list[str], patterns: list[str]) -> set[str]:
@@ -173,18 +154,22 @@ class Perturbation:
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str], *, how: How = "auto") -> None:
-        if how not in get_args(How):
-            raise ValueError(f"how must be one of {', '.join(get_args(How))}, got {how!r}")
         self.model, self.names = model, tuple(names)
         self._parameters = tunable(model, self.names)
-        self._holders: Holders = holders(model, self._parameters)
-        self.copy_bytes = num_bytes(self._parameters, self._parameters)
-        self.module_bytes = max(num_bytes(self._parameters, set(held.values())) for _, held in self._holders)
+        # Modules with their own names for the parameters that they hold, and the model's names for those.
+        own = {id(parameter): name for name, parameter in self._parameters.items()}
+        held = [
+            (module, {key: own[id(one)] for key, one in module._parameters.items() if id(one) in own})
+            for module in model.modules()
+        ]
+        self._holders = [(module, of_module) for module, of_module in held if of_module]
+        num_bytes = {name: one.numel() * one.element_size() for name, one in self._parameters.items()}
+        self.copy_bytes = sum(num_bytes.values())
+        self.module_bytes = max(sum(num_bytes[name] for name in set(one.values())) for _, one in self._holders)
         small = self.copy_bytes <= max(_SMALL_COPY, _COPY_OVER_LARGEST_MODULE * self.module_bytes)
         self.how: Literal["read", "copy"] = ("copy" if small else "read") if how == "auto" else how
         floating = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
         self.device, self.dtype = floating[0].device, floating[0].dtype
-        self._evaluating = False
         self._alive: dict[str, TensorWeakRef] = {}
 
     @contextlib.contextmanager
@@ -197,19 +182,8 @@ class Perturbation:
             Direction and distance; None for theta itself.
         sign : {-1, 1}
             Which side.
-
-        Raises
-        ------
-        ValueError
-            If the sign is another number.
-        RuntimeError
-            If the model is perturbed already.
         """
-        if sign not in (-1, 1):
-            raise ValueError(f"sign must be -1 or 1, got {sign}")
-        if self._evaluating:
-            raise RuntimeError("the model is perturbed already")
-        was_training, self._evaluating = self.model.training, True
+        was_training = self.model.training
         self.model.eval()
         try:
             if probe is None:
@@ -218,14 +192,11 @@ class Perturbation:
                 with self._reading(probe, sign) if self.how == "read" else self._copied(probe, sign):
                     yield
         finally:
-            self._evaluating = False
             self._alive.clear()
             self.model.train(was_training)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return the logits of a batch, moved to the model's device and, if floating, dtype; only within :meth:`at`."""
-        if not self._evaluating:
-            raise RuntimeError("the model is not perturbed: call within at()")
         dtype = self.dtype if inputs.is_floating_point() else inputs.dtype
         with torch.no_grad():
             logits: Tensor = self.model(inputs.to(self.device, dtype))
@@ -317,8 +288,6 @@ def mean_loss(
     num_examples = len(samples.labels)
     if not num_examples:
         raise ValueError("a loss needs at least one sample, got none")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     losses: list[float] = []
     with reproducible_kernels(perturbation.device), perturbation.at(probe, sign):
         for indices in torch.split(torch.arange(num_examples), batch_size):
@@ -383,14 +352,7 @@ def check_reading(perturbation: Perturbation, inputs: Tensor) -> str:
     -------
     str
         What is done and why, in a sentence, if they differ; else "".
-
-    Raises
-    ------
-    ValueError
-        Without inputs.
     """
-    if not len(inputs):
-        raise ValueError("the check needs at least one input, got none")
     if perturbation.how == "copy":
         return ""
     read = _logits(perturbation, inputs, "read")

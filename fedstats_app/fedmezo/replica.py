@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedstats_app.fedmezo.directions import Directions, Probe, flat, round_stochastically, rounding_bits
 from fedstats_app.fedmezo.log import Update
+from fedstats_app.fedmezo.perturbation import tunable
 
 DIGEST_BYTES = 16
 
@@ -55,18 +56,9 @@ class Replica:
         epsilon: float = 1e-3,
         directions: Directions | None = None,
     ) -> None:
-        if not epsilon > 0.0:
-            raise ValueError(f"epsilon must be positive, got {epsilon}")
-        parameters = dict(model.named_parameters())
-        if unknown := sorted(set(names) - parameters.keys()):
-            raise ValueError(f"the model has no parameter {unknown[0]!r}")
-        if not names:
-            raise ValueError("a replica needs at least one tuned parameter")
         self.model, self.num_directions, self.epsilon = model, num_directions, epsilon
         self.directions = directions or Directions()
-        self.parameters: dict[str, Tensor] = {name: parameters[name] for name in sorted(names)}
-        for parameter in self.parameters.values():
-            flat(parameter)  # refuses what cannot be tuned
+        self.parameters: Mapping[str, Tensor] = tunable(model, sorted(names))
         self.round = 0
 
     def probes(self, seed: int) -> list[Probe]:

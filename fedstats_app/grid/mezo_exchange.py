@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedstats_app.fedmezo.log import SEED_LIMIT, UpdateLog
+from fedstats_app.fedmezo.log import SEED_LIMIT, Update
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.grid.asking import Answers, usable
@@ -58,7 +58,7 @@ class MezoExchange:
         Of the training; sent to clients that lack them.
     clients : mapping
         From client to its number of samples, None where it is not known.
-    log : UpdateLog
+    log : sequence of Update
         All updates so far, appended to by whoever holds it too.
     replica : Replica or None
         The server's own; without one the digest of most nodes counts.
@@ -71,7 +71,7 @@ class MezoExchange:
         setup: MezoSetup,
         start: Mapping[str, Tensor],
         clients: Mapping[int, int | None],
-        log: UpdateLog,
+        log: Sequence[Update],
         replica: Replica | None,
         training: int,
     ) -> None:

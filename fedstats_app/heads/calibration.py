@@ -7,13 +7,14 @@ probabilities of them.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from fedstats_app.statistics.accumulation import Addable, check_labels, check_tensor
 
 # From 0.001 to 1000: the methods' scores differ by orders of magnitude. Between neighbours losses are interpolated
 # with their slopes, to 1e-5 nats, and the calibration error without them, to 0.004 (as seen on 2,000 test images).
@@ -80,7 +81,7 @@ class Calibration:
 
 
 @dataclass(frozen=True, eq=False)
-class CalibrationSums:
+class CalibrationSums(Addable):
     """What some samples say about every temperature of a list; a commutative monoid under ``+``.
 
     Samples of classes that the head does not know (a score of -inf) are not counted: no temperature gives them a
@@ -106,11 +107,8 @@ class CalibrationSums:
 
     def __post_init__(self) -> None:
         t = len(self.temperatures)
-        found = [(tuple(tensor.shape), tensor.dtype) for tensor in (self.losses, self.gaps)]
-        if found != [((NUM_LOSSES, t), torch.float64), ((t, NUM_BINS), torch.float64)]:
-            raise ValueError(f"losses must be ({NUM_LOSSES}, {t}), gaps ({t}, {NUM_BINS}), both float64, got {found}")
-        if self.num_examples < 0:
-            raise ValueError(f"num_examples must be at least 0, got {self.num_examples}")
+        check_tensor("losses", self.losses, (NUM_LOSSES, t), torch.float64)
+        check_tensor("gaps", self.gaps, (t, NUM_BINS), torch.float64)
 
     @classmethod
     def zeros(cls, temperatures: Sequence[float] = TEMPERATURES) -> CalibrationSums:
@@ -144,13 +142,12 @@ class CalibrationSums:
         Raises
         ------
         ValueError
-            If shapes disagree, a score is NaN or +inf, a label is out of range or the temperatures are not positive and
-            ascending.
+            If a score is NaN or +inf, or a label is out of range.
         """
         logits, labels = logits.to("cpu", torch.float64), labels.to("cpu", torch.int64)
-        all_finite = _check(logits, labels, temperatures)
+        check_labels(labels, logits.shape[1])
         scores, num_known = logits, torch.tensor(logits.shape[1])
-        if not all_finite:
+        if not all_known(logits):
             known = torch.isfinite(logits.gather(1, labels.unsqueeze(1)).squeeze(1))
             logits, labels = logits[known], labels[known]
             finite = torch.isfinite(logits)
@@ -181,19 +178,6 @@ class CalibrationSums:
             bins = (confidence * NUM_BINS).long().clamp(max=NUM_BINS - 1)
             sums.gaps[index].index_add_(0, bins, confidence - correct)
         return cls(sums.losses, sums.gaps, len(labels), sums.temperatures)
-
-    def __add__(self, other: CalibrationSums) -> CalibrationSums:
-        """Return the sums over the samples of both."""
-        if not isinstance(other, CalibrationSums):
-            return NotImplemented
-        if self.temperatures != other.temperatures:
-            raise ValueError("sums to add must be of the same temperatures, got two different lists")
-        return CalibrationSums(
-            self.losses + other.losses,
-            self.gaps + other.gaps,
-            self.num_examples + other.num_examples,
-            self.temperatures,
-        )
 
     def mean_nll(self, temperature: float) -> float:
         """Return the mean negative log-likelihood in nats at one of the temperatures; NaN without samples.
@@ -251,14 +235,9 @@ class CalibrationSums:
         if not self.holds_best:
             raise ValueError("the best temperature has a neighbour that was not measured: measure all TEMPERATURES")
         objective, nearest = self._objective(self.num_examples), self._nearest(self.num_examples)
-        left, share = min(
-            (
-                self._least_between(objective, left)
-                for left in (nearest - 1, nearest)
-                if 0 <= left < len(objective[0]) - 1
-            ),
-            key=lambda found: found[0],
-        )[1:]
+        neighbours = (left for left in (nearest - 1, nearest) if 0 <= left < len(objective[0]) - 1)
+        found = (self._least_between(objective, left) for left in neighbours)
+        _, left, share = min(found, key=lambda one: one[0])
         low, high = self.temperatures[left], self.temperatures[left + 1]
         gaps = torch.lerp(self.gaps[left], self.gaps[left + 1], share)
         nll = _hermite(self.losses[:2], left, math.log(high / low), torch.tensor(share, dtype=torch.float64))
@@ -326,16 +305,15 @@ def _hermite(curve: Tensor, left: int, width: float, share: Tensor) -> Tensor:
     return between
 
 
-def _check(logits: Tensor, labels: Tensor, temperatures: Sequence[float]) -> bool:
-    """Refuse what cannot be measured; return whether all scores are finite, none of a class unknown to the head."""
-    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
-        raise ValueError(f"logits must be (n, C) and labels (n,), got {tuple(logits.shape)} and {tuple(labels.shape)}")
+def all_known(logits: Tensor) -> bool:
+    """Tell whether no score (n, C) is -inf, which stands for a class that the head does not know.
+
+    Raises
+    ------
+    ValueError
+        If a score is NaN or +inf.
+    """
     low, high = (float(one) for one in logits.aminmax()) if logits.numel() else (0.0, 0.0)  # both NaN if one score is
     if not high < math.inf:
-        raise ValueError("logits must be finite, or -inf for an absent class, got NaN or +inf")
-    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < logits.shape[1]:
-        raise ValueError(f"labels must lie in [0, {logits.shape[1]}), got {int(labels.min())} to {int(labels.max())}")
-    ascending = all(low < high for low, high in itertools.pairwise((0.0, *temperatures, math.inf)))
-    if not ascending:
-        raise ValueError(f"temperatures must be positive, finite and ascending, got {list(temperatures)}")
+        raise ValueError("scores must be finite, or -inf for a class that the head does not know, got NaN or +inf")
     return low > -math.inf

@@ -18,11 +18,11 @@ from fedstats_app.heads.linear_head import (
     LinearHead,
     SolveReport,
     add_to_diagonal,
-    normalize_rows,
     solve_positive_definite,
 )
 from fedstats_app.heads.regularisation import (
     Spread,
+    check_regulariser,
     choose_ridge,
     class_means,
     with_between_class,
@@ -59,22 +59,13 @@ def draw_noise(kind: CountNoise, epsilon: float, counts: Tensor, generator: torc
     -------
     Tensor
         (M,) float64.
-
-    Raises
-    ------
-    ValueError
-        For another kind, or epsilon out of range.
     """
-    if not 0.0 < epsilon < 1.0:
-        raise ValueError(f"epsilon must lie in (0, 1), got {epsilon}")
     if kind == "gaussian":
         return torch.randn(len(counts), dtype=torch.float64, generator=generator) / math.sqrt(epsilon)
     draw = 2.0 * torch.rand(len(counts), dtype=torch.float64, generator=generator) - 1.0
     if kind == "uniform":
         return draw * (1.0 - epsilon) * counts.to(torch.float64)
-    if kind == "laplace":
-        return draw.sign() * torch.log1p(-draw.abs()).neg() / epsilon
-    raise ValueError(f"noise must be uniform, gaussian or laplace, got {kind!r}")
+    return draw.sign() * torch.log1p(-draw.abs()).neg() / epsilon
 
 
 def with_noise(rows: ClassMeanRows, noise: Tensor) -> ClassMeanRows:
@@ -125,8 +116,7 @@ def solve_fedcof(
     ValueError
         If shrinkage is negative or not a number, or "auto" with between-class scatter only.
     """
-    if shrinkage != "auto" and (isinstance(shrinkage, str) or not shrinkage >= 0.0):
-        raise ValueError(f'shrinkage must be a number >= 0 or "auto", got {shrinkage!r}')
+    check_regulariser("shrinkage", shrinkage, infinite=True)
     if between_class == "only" and shrinkage == "auto":
         raise ValueError('shrinkage must be a number with between_class="only", got "auto"')
     totals = ClassTotals.of(rows)
@@ -145,9 +135,8 @@ def solve_fedcof(
     means = _mean_term(totals, bool(between_class))
     gram = means if between_class == "only" else scatter + means
     solution = solve_positive_definite(add_to_diagonal(gram, ridge), totals.sums.T)
-    weight, _ = normalize_rows(solution.x.T)
     report = solution.report(f"gamma {shrinkage:.4g}{how}", ridge, shrinkage=float(shrinkage))
-    return LinearHead(weight.contiguous(), torch.zeros_like(weight[:, 0]), present, report)
+    return LinearHead.of_rows(solution.x.T, present, report)
 
 
 def _choose_shrinkage(totals: ClassTotals, scatter: Tensor, samples: float, between_class: bool) -> float:
@@ -158,7 +147,7 @@ def _choose_shrinkage(totals: ClassTotals, scatter: Tensor, samples: float, betw
         totals.means,
         totals.counts,
         weight=float((totals.counts - 1)[several].clamp(min=0).sum()),
-        freedom=_freedom(totals),
+        freedom=totals.freedom,
     )
     if spread is None:
         return math.inf
@@ -166,11 +155,6 @@ def _choose_shrinkage(totals: ClassTotals, scatter: Tensor, samples: float, betw
     ridge = choose_ridge(spread, head)
     ncm = spread.expected_accuracy(math.inf, class_means)
     return math.inf if ncm > spread.expected_accuracy(ridge, head) + _CLEARLY_BETTER else ridge / samples
-
-
-def _freedom(totals: ClassTotals) -> int:
-    """Return sum_c (K_c - 1), the draws of the covariance that the means are."""
-    return int((totals.num_means - 1).clamp(min=0).sum())
 
 
 def _mean_term(totals: ClassTotals, between_class: bool) -> Tensor:
@@ -185,8 +169,7 @@ def _mean_term(totals: ClassTotals, between_class: bool) -> Tensor:
 
 def _limit(rows: ClassMeanRows, totals: ClassTotals, present: Tensor, how: str) -> LinearHead:
     """Return the head for gamma -> infinity: the direction of the class sums, which is FedNCM's."""
-    weight, _ = normalize_rows(totals.means)
-    known = f"{_freedom(totals)} draws in {rows.feature_dim} dimensions"
+    known = f"{totals.freedom} draws in {rows.feature_dim} dimensions"
     report = SolveReport(
         regulariser=f"gamma infinite{how}",
         parameters={"shrinkage": math.inf},
@@ -196,7 +179,7 @@ def _limit(rows: ClassMeanRows, totals: ClassTotals, present: Tensor, how: str) 
             "the limit of infinite shrinkage, FedNCM's head",
         ),
     )
-    return LinearHead(weight, torch.zeros_like(weight[:, 0]), present, report)
+    return LinearHead.of_rows(totals.means, present, report)
 
 
 Covariance = Literal["full", "diagonal", "spherical"]
@@ -234,10 +217,7 @@ def solve_oracle(
     ValueError
         Without a Gram matrix, for another covariance, or if shrinkage is negative, infinite or not a number.
     """
-    if covariance not in ("full", "diagonal", "spherical"):
-        raise ValueError(f"covariance must be full, diagonal or spherical, got {covariance!r}")
-    if shrinkage != "auto" and (isinstance(shrinkage, str) or not 0.0 <= shrinkage < math.inf):
-        raise ValueError(f'shrinkage must be a finite number >= 0 or "auto", got {shrinkage!r}')
+    check_regulariser("shrinkage", shrinkage)
     summed = statistics.summed()
     totals, freedom = ClassTotals.of(statistics.rows), within_class_freedom(summed)
     scatter = _reduced(_within_rows(needed_gram(summed, "oracle"), statistics), covariance)
@@ -251,16 +231,14 @@ def solve_oracle(
         ridge, gamma, how = shrinkage * freedom, float(shrinkage), ""
     gram = scatter + mean_product(summed)
     solution = solve_positive_definite(add_to_diagonal(gram, ridge), summed.class_sums.T)
-    weight, _ = normalize_rows(solution.x.T)
     kind = "" if covariance == "full" else f", {covariance} covariances"
     report = solution.report(f"gamma {gamma:.4g}{how}{kind}", ridge, shrinkage=gamma)
-    return LinearHead(weight.contiguous(), torch.zeros_like(weight[:, 0]), summed.present, report)
+    return LinearHead.of_rows(solution.x.T, summed.present, report)
 
 
 def _within_rows(gram: Tensor, statistics: ClientStatistics) -> Tensor:
     """Return sum_kc (n_kc - 1) S_kc, the scatter of samples about the means of their rows, (d, d)."""
-    rows = statistics.rows
-    scaled = rows.class_sums.to(torch.float64) / rows.counts.to(torch.float64).sqrt().unsqueeze(1)
+    scaled = statistics.rows.scaled_sums
     return gram - scaled.T @ scaled
 
 

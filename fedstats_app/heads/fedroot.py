@@ -70,24 +70,15 @@ def complete(rows: ClassMeanRows, scatter: Tensor, left_out: float, *, shaped: b
         The sum of the energies that their factors leave out, at least 0.
     shaped : bool
         False: w = 0. What clients are completed to one by one adds up to what all are together then.
-
-    Raises
-    ------
-    ValueError
-        If scatter is of another shape or dtype, or left_out is negative or not finite.
     """
     dim = rows.feature_dim
-    if scatter.shape != (dim, dim) or scatter.dtype != torch.float64:
-        raise ValueError(f"scatter must be ({dim}, {dim}) float64, got {tuple(scatter.shape)} {scatter.dtype}")
-    if not 0.0 <= left_out < float("inf"):
-        raise ValueError(f"left_out must be a finite number of at least 0, got {left_out}")
     # In blocks of rows, as FedCOF's: about 0 instead of the class means it is the sum of n_j mu_j mu_j^T.
     totals = ClassTotals.of(rows)
     about_zero = totals._replace(means=torch.zeros_like(totals.means))
     ones = torch.ones_like(totals.counts)
     gram = row_scatter(rows, about_zero, ones) + scatter
     if left_out:
-        freedom = int((totals.num_means - 1).clamp(min=0).sum()) if shaped else 0
+        freedom = totals.freedom if shaped else 0
         spread = row_scatter(rows, totals, ones) if freedom else torch.zeros_like(gram)
         trace = float(spread.trace())
         weight = shape_weight(freedom, dim) if trace > 0.0 else 0.0
@@ -127,6 +118,4 @@ def solve_completed(
     """
     if head == "ridge":
         return solve_ridge(statistics, ridge_lambda=ridge_lambda)
-    if head == "within":
-        return solve_gaussian(statistics, covariance="within", shrinkage=shrinkage)
-    raise ValueError(f'head must be "ridge" or "within", got {head!r}')
+    return solve_gaussian(statistics, covariance="within", shrinkage=shrinkage)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.heads.linear_head import LinearHead, add_to_diagonal, solve_positive_definite
-from fedstats_app.heads.regularisation import HeadMap, choose_ridge
+from fedstats_app.heads.regularisation import HeadMap, check_regulariser, choose_ridge
 from fedstats_app.heads.scatter import (
     class_mean_products,
     mean_product,
@@ -59,10 +59,7 @@ def solve_gaussian(
         Without a Gram matrix, with an unknown covariance, or a negative or non-finite shrinkage.
     """
     gram = needed_gram(stats, "Gaussian")
-    if covariance not in ("total", "within"):
-        raise ValueError(f'covariance must be "total" or "within", got {covariance!r}')
-    if shrinkage != "auto" and (isinstance(shrinkage, str) or not 0.0 <= shrinkage < float("inf")):
-        raise ValueError(f'shrinkage must be a finite number >= 0 or "auto", got {shrinkage!r}')
+    check_regulariser("shrinkage", shrinkage)
     if covariance == "total":
         sigma, freedom = gram - mean_product(stats), max(stats.num_examples - 1, 1)
     else:
@@ -97,7 +94,13 @@ def _choose_ridge(
         return sample_energy(stats, gram) * freedom, ()
     ridge = choose_ridge(spread, discriminant(covariance, freedom), least=spread.residual)
     few = spread.freedom < _FEW_DRAWS * stats.feature_dim
-    return ridge, (_says_little(stats),) if few and ridge > float(spread.eigenvalues.amax()) else ()
+    if not few or ridge <= float(spread.eigenvalues.amax()):
+        return ridge, ()
+    note = (
+        f"{stats.num_examples} samples in {stats.feature_dim} dimensions say little of the covariance, on which this "
+        "head rests: FedNCM may be better"
+    )
+    return ridge, (note,)
 
 
 def discriminant(covariance: str, freedom: int) -> HeadMap:
@@ -113,10 +116,3 @@ def discriminant(covariance: str, freedom: int) -> HeadMap:
         return freedom * transform, torch.log(counts / counts.sum()) - 0.5 * freedom * own
 
     return head
-
-
-def _says_little(stats: FeatureStatistics) -> str:
-    return (
-        f"{stats.num_examples} samples in {stats.feature_dim} dimensions say little of the covariance, on which this "
-        "head rests: FedNCM may be better"
-    )

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedstats_app.statistics.accumulation import check_tensor
+
 
 @dataclass(frozen=True)
 class SolveReport:
@@ -64,14 +66,11 @@ class LinearHead:
     report: SolveReport = field(default_factory=SolveReport)
 
     def __post_init__(self) -> None:
-        if self.weight.ndim != 2 or self.bias.shape != self.weight.shape[:1]:
-            raise ValueError(
-                f"weight must be (C, d) and bias (C,), got {tuple(self.weight.shape)} and {tuple(self.bias.shape)}"
-            )
+        check_tensor("weight", self.weight, (None, None), self.weight.dtype)
+        check_tensor("bias", self.bias, (len(self.weight),), self.bias.dtype)
         if self.present is None:
             object.__setattr__(self, "present", torch.ones(len(self.bias), dtype=torch.bool, device=self.bias.device))
-        if self.present.shape != self.bias.shape or self.present.dtype != torch.bool:
-            raise ValueError(f"present must be ({len(self.bias)},) bool, got {tuple(self.present.shape)}")
+        check_tensor("present", self.present, (len(self.bias),), torch.bool)
         if not bool(torch.isfinite(self.weight).all()) or not bool(torch.isfinite(self.bias[self.present]).all()):
             raise ValueError("a head must be finite, got NaN or infinity in the weight or the bias of a present class")
 
@@ -101,10 +100,15 @@ class LinearHead:
         ValueError
             If the features' shape is not (n, d).
         """
-        if features.ndim != 2 or features.shape[1] != self.feature_dim:
-            raise ValueError(f"features must have shape (n, {self.feature_dim}), got {tuple(features.shape)}")
+        check_tensor("features", features, (None, self.feature_dim), features.dtype)
         logits = features.to(self.weight.dtype) @ self.weight.T + self.bias
         return self.masked(logits) if mask_absent else logits
+
+    @classmethod
+    def of_rows(cls, weight: Tensor, present: Tensor, report: SolveReport | None = None) -> LinearHead:
+        """Return the head of (C, d) class weights with the length of every row 1, zero rows apart, and no bias."""
+        unit, _ = normalize_rows(weight)
+        return cls(unit.contiguous(), torch.zeros_like(unit[:, 0]), present, report or SolveReport())
 
     def masked(self, logits: Tensor) -> Tensor:
         """Return (n, C) logits with -inf for absent classes; the very same where there are none."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.linear_head import LinearHead, normalize_rows
+from fedstats_app.heads.linear_head import LinearHead
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from fedstats_app.statistics.share_caps import level
 
@@ -84,5 +84,4 @@ def solve_ncm(stats: FeatureStatistics) -> LinearHead:
     LinearHead
         float64. The row of an absent class is zero. Exact: the same as centralised class means for any split.
     """
-    weight, _ = normalize_rows(stats.class_means)
-    return LinearHead(weight, torch.zeros_like(weight[:, 0]), stats.present)
+    return LinearHead.of_rows(stats.class_means, stats.present)

@@ -135,6 +135,13 @@ class Spread:
         return float((chances.sum(dim=1).exp() * weights).sum() / weights.sum())
 
 
+def check_regulariser(name: str, value: float | str, *, infinite: bool = False) -> None:
+    """Refuse with a ValueError what is neither "auto" nor a number of at least 0, infinity perhaps among them."""
+    if value != "auto" and (isinstance(value, str) or not 0.0 <= value or (math.isinf(value) and not infinite)):
+        kind = "a number" if infinite else "a finite number"
+        raise ValueError(f'{name} must be {kind} >= 0 or "auto", got {value!r}')
+
+
 def choose_ridge(spread: Spread, head: HeadMap, *, least: float = 0.0) -> float:
     """Return the candidate with the best expected accuracy; of equally good ones the middle one.
 

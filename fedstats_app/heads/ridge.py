@@ -17,7 +17,7 @@ from fedstats_app.heads.linear_head import (
     normalize_rows,
     solve_positive_definite,
 )
-from fedstats_app.heads.regularisation import choose_ridge, with_between_class, without_between_class
+from fedstats_app.heads.regularisation import check_regulariser, choose_ridge, with_between_class, without_between_class
 from fedstats_app.heads.scatter import (
     class_mean_products,
     mean_product,
@@ -72,8 +72,6 @@ def solve_ridge(
     sums = needed_gram(stats, "ridge")
     if fit_bias and not between_class:
         raise ValueError("fit_bias is defined with between-class scatter only, got between_class=False")
-    if solver not in ("cholesky", "pinv32"):
-        raise ValueError(f'solver must be "cholesky" or "pinv32", got {solver!r}')
     gram, rhs = _with_constant_feature(stats, sums) if fit_bias else (sums, stats.class_sums.T)
     if not between_class:
         gram = sums - class_mean_products(stats) + mean_product(stats)
@@ -96,9 +94,8 @@ def solve_ridge(
 def _choose_lambda(
     stats: FeatureStatistics, gram: Tensor, ridge_lambda: float | Literal["auto"], between_class: bool
 ) -> tuple[float, str]:
+    check_regulariser("ridge_lambda", ridge_lambda)
     if ridge_lambda != "auto":
-        if isinstance(ridge_lambda, str) or not 0.0 <= ridge_lambda < float("inf"):
-            raise ValueError(f'ridge_lambda must be a finite number >= 0 or "auto", got {ridge_lambda!r}')
         return float(ridge_lambda), ""
     spread = within_class_spread(stats, gram)
     if spread is None:

@@ -65,6 +65,11 @@ class ClassTotals(NamedTuple):
     sums: Tensor
     means: Tensor
 
+    @property
+    def freedom(self) -> int:
+        """sum_c (K_c - 1), the draws of the covariance that the means are."""
+        return int((self.num_means - 1).clamp(min=0).sum())
+
     @classmethod
     def of(cls, rows: ClassMeanRows) -> ClassTotals:
         """Return the totals of all rows; the mean of an absent class is zero."""

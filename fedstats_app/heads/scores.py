@@ -12,18 +12,18 @@ everywhere, and fine wherever on the scale a class has its margins.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.calibration import TEMPERATURES, CalibrationSums
+from fedstats_app.heads.calibration import TEMPERATURES, CalibrationSums, all_known
+from fedstats_app.statistics.accumulation import Addable, check_labels, check_tensor
 
 
 @dataclass(frozen=True, eq=False)
-class ConfusionMatrix:
+class ConfusionMatrix(Addable):
     """Counts of (true class, predicted class); a commutative monoid under ``+``.
 
     Attributes
@@ -46,15 +46,8 @@ class ConfusionMatrix:
     def __post_init__(self) -> None:
         if self.elsewhere is None:
             object.__setattr__(self, "elsewhere", torch.zeros(len(self.matrix), dtype=torch.int64))
-        if self.elsewhere.shape != self.matrix.shape[:1] or self.elsewhere.dtype != torch.int64:
-            raise ValueError(f"elsewhere must be ({len(self.matrix)},) int64, got {tuple(self.elsewhere.shape)}")
-        if not 0 <= self.pooled_correct <= self.pooled_examples:
-            raise ValueError(
-                "pooled counts must be 0 <= pooled_correct <= pooled_examples, "
-                f"got {self.pooled_correct} and {self.pooled_examples}"
-            )
-        if self.matrix.ndim != 2 or self.matrix.shape[0] != self.matrix.shape[1] or self.matrix.dtype != torch.int64:
-            raise ValueError(f"matrix must be (C, C) int64, got {tuple(self.matrix.shape)} {self.matrix.dtype}")
+        check_tensor("matrix", self.matrix, (len(self.matrix), len(self.matrix)), torch.int64)
+        check_tensor("elsewhere", self.elsewhere, (len(self.matrix),), torch.int64)
 
     @classmethod
     def zeros(cls, num_classes: int) -> ConfusionMatrix:
@@ -68,39 +61,14 @@ class ConfusionMatrix:
         Raises
         ------
         ValueError
-            If shapes differ, or a value is no integer or out of range.
+            If a value is no integer or out of range.
         """
-        if labels.shape != predictions.shape or labels.ndim != 1:
-            raise ValueError(
-                f"labels and predictions must have the same shape (n,), "
-                f"got {tuple(labels.shape)} and {tuple(predictions.shape)}"
-            )
-        for what, values in (("labels", labels), ("predictions", predictions)):
-            if values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool:
-                raise ValueError(f"{what} must be integers, got {values.dtype}")
-            if values.numel() and (int(values.min()) < 0 or int(values.max()) >= num_classes):
-                raise ValueError(
-                    f"{what} must lie in [0, {num_classes}), got {int(values.min())} to {int(values.max())}"
-                )
+        check_labels(labels, num_classes)
+        check_labels(predictions, num_classes)
         # Cell numbers overflow the narrow integer types that labels may come in.
         true, predicted = labels.to("cpu", torch.int64), predictions.to("cpu", torch.int64)
         cells = torch.bincount(true * num_classes + predicted, minlength=num_classes**2)
         return cls(cells.reshape(num_classes, num_classes))
-
-    def __add__(self, other: ConfusionMatrix) -> ConfusionMatrix:
-        """Return the counts of both."""
-        if not isinstance(other, ConfusionMatrix):
-            return NotImplemented
-        if self.matrix.shape != other.matrix.shape:
-            raise ValueError(
-                f"confusion matrices to add must have the same classes, got {len(self.matrix)} and {len(other.matrix)}"
-            )
-        return ConfusionMatrix(
-            self.matrix + other.matrix,
-            self.pooled_examples + other.pooled_examples,
-            self.pooled_correct + other.pooled_correct,
-            self.elsewhere + other.elsewhere,
-        )
 
     @property
     def class_examples(self) -> Tensor:
@@ -185,32 +153,24 @@ def margin_bins(logits: Tensor) -> Tensor:
         If a score is NaN or +inf.
     """
     scores = logits.to("cpu", torch.float64)
-    all_finite = True
-    if scores.numel():
-        low, high = (float(one) for one in scores.aminmax())  # both NaN if one score is
-        if not high < math.inf:
-            raise ValueError(
-                "scores must be finite, or -inf for a class that the head does not know, got NaN or infinity"
-            )
-        all_finite = low > -math.inf
     # The first 16 bits of a float64 number: its sign, its exponent and 4 digits of its mantissa, which are the bin.
-    bits = (_margins(scores, all_finite).view(torch.int64) >> _BITS_BEHIND).to(torch.int16)
+    bits = (_margins(scores, all_known(scores)).view(torch.int64) >> _BITS_BEHIND).to(torch.int16)
     step = (bits & _MAGNITUDE).sub_(_SMALLEST_BITS - 1).clamp_(0, ZERO_BIN)
     return step.mul_((bits >> 15) | 1).add_(ZERO_BIN)  # times -1 or 1
 
 
-def _margins(scores: Tensor, all_finite: bool) -> Tensor:
+def _margins(scores: Tensor, finite: bool) -> Tensor:
     """Return (n, C) float64 margins of (n, C) scores; -inf minus -inf is the lowest too."""
     if scores.shape[1] < 2:
         return torch.full_like(scores, torch.inf)
     largest, which = scores.topk(2, dim=1)
     margins = scores - largest[:, :1]
     margins.scatter_(1, which[:, :1], largest[:, :1] - largest[:, 1:])
-    return margins if all_finite else margins.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    return margins if finite else margins.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
 @dataclass(frozen=True, eq=False)
-class MarginHistograms:
+class MarginHistograms(Addable):
     """Per class how many samples of it, and how many of other classes, have a margin in each bin.
 
     A commutative monoid under ``+``.
@@ -226,10 +186,7 @@ class MarginHistograms:
 
     def __post_init__(self) -> None:
         for name in ("positives", "negatives"):
-            counts = getattr(self, name)
-            shape = (len(self.positives), NUM_MARGIN_BINS)
-            if counts.shape != shape or counts.dtype != torch.int64:
-                raise ValueError(f"{name} must be {shape} int64, got {tuple(counts.shape)} {counts.dtype}")
+            check_tensor(name, getattr(self, name), (len(self.positives), NUM_MARGIN_BINS), torch.int64)
 
     @classmethod
     def zeros(cls, num_classes: int) -> MarginHistograms:
@@ -239,18 +196,8 @@ class MarginHistograms:
 
     @classmethod
     def from_bins(cls, bins: Tensor, labels: Tensor) -> MarginHistograms:
-        """Count what :func:`margin_bins` gave, (n, C), by (n,) integer labels in [0, C).
-
-        Raises
-        ------
-        ValueError
-            If shapes disagree or a label is out of range.
-        """
-        if bins.ndim != 2 or labels.shape != bins.shape[:1]:
-            raise ValueError(f"bins must be (n, C) and labels (n,), got {tuple(bins.shape)} and {tuple(labels.shape)}")
+        """Count what :func:`margin_bins` gave, (n, C), by (n,) integer labels in [0, C)."""
         num_classes, labels = bins.shape[1], labels.to("cpu", torch.int64)
-        if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= num_classes):
-            raise ValueError(f"labels must lie in [0, {num_classes}), got {int(labels.min())} to {int(labels.max())}")
         cells = bins.to(torch.int64) + NUM_MARGIN_BINS * torch.arange(num_classes)
         own = cells.gather(1, labels.unsqueeze(1)).squeeze(1)
 
@@ -260,16 +207,6 @@ class MarginHistograms:
 
         positives = counted(own)
         return cls(positives, counted(cells) - positives)
-
-    def __add__(self, other: MarginHistograms) -> MarginHistograms:
-        """Return the counts of both."""
-        if not isinstance(other, MarginHistograms):
-            return NotImplemented
-        if self.positives.shape != other.positives.shape:
-            raise ValueError(
-                f"histograms to add must have the same classes, got {len(self.positives)} and {len(other.positives)}"
-            )
-        return MarginHistograms(self.positives + other.positives, self.negatives + other.negatives)
 
     @property
     def per_class_auroc(self) -> Tensor:
@@ -305,7 +242,7 @@ class MarginHistograms:
 
 
 @dataclass(frozen=True, eq=False)
-class HeadScores:
+class HeadScores(Addable):
     """What a head makes of some samples; a commutative monoid under ``+``.
 
     Attributes
@@ -340,12 +277,4 @@ class HeadScores:
             ConfusionMatrix.from_predictions(labels, predictions, logits.shape[1]),
             CalibrationSums.from_logits(logits, labels, temperatures),
             MarginHistograms.from_bins(margin_bins(logits), labels),
-        )
-
-    def __add__(self, other: HeadScores) -> HeadScores:
-        """Return the scores on the samples of both."""
-        if not isinstance(other, HeadScores):
-            return NotImplemented
-        return HeadScores(
-            self.confusion + other.confusion, self.calibration + other.calibration, self.margins + other.margins
         )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.fedmezo.log import TrainingFiles, UpdateLog
+from fedstats_app.fedmezo.log import TrainingFiles
 from fedstats_app.fedmezo.lora import merge_lora
 from fedstats_app.fedmezo.mezo_options import FedMeZOOptions
 from fedstats_app.fedmezo.replica import Replica
@@ -139,9 +139,8 @@ class MezoTraining(Training):
         path = self.files.folder / RATES
         changed = read_json_file(path) if path.is_file() else {}
         rates = {int(number): float(rate) for number, rate in changed.items() if int(number) <= len(updates)}
-        log = UpdateLog(self.setup.num_directions, updates)
         self.start_temperature = float(kept[0].get(_TEMPERATURE, 1.0))
-        self._take_start(kept[1], learning_rate=float(kept[0][_RATE]), log=log, rates=rates)
+        self._take_start(kept[1], learning_rate=float(kept[0][_RATE]), log=updates, rates=rates)
         return True
 
     def _synchronise(self) -> None:

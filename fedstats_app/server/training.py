@@ -151,7 +151,6 @@ class Training(ABC):
             scores = evaluate(
                 self.model,
                 self._test,
-                self.request.num_classes,
                 batch_size=self._batch_size,
                 present=self.head.head.present if self.run.config.run.mask_absent else None,
             )

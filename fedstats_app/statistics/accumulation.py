@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -13,6 +16,45 @@ ROWS_PER_BLOCK = 1024
 ROWS_PER_PRODUCT = 64
 
 
+class Addable:
+    """A dataclass whose tensors and numbers add up field by field; a commutative monoid under ``+``.
+
+    A field without a value must have none on either side, and a tuple is a setting, which must be the same.
+    """
+
+    def __add__(self, other: Self) -> Self:
+        """Add two values of one kind.
+
+        Raises
+        ------
+        ValueError
+            If shapes or settings differ, or only one side has a value: nothing is broadcast and nothing dropped.
+        """
+        if type(other) is not type(self):
+            return NotImplemented
+        summed = {}
+        for one in fields(self):  # type: ignore[arg-type]  # a dataclass
+            own, others = getattr(self, one.name), getattr(other, one.name)
+            kinds = [getattr(value, "shape", type(value)) for value in (own, others)]
+            if kinds[0] != kinds[1] or (isinstance(own, tuple) and own != others):
+                raise ValueError(f"values to add must have the same {one.name}, got {_kind(own)} and {_kind(others)}")
+            summed[one.name] = own if own is None or isinstance(own, tuple) else own + others
+        return type(self)(**summed)
+
+
+def _kind(value: object) -> object:
+    return tuple(value.shape) if isinstance(value, Tensor) else value
+
+
+def check_tensor(name: str, values: Tensor, shape: Sequence[int | None], *dtypes: torch.dtype) -> None:
+    """Refuse a tensor with a ValueError if its shape (None: any size) or its dtype is another."""
+    fits = len(shape) == values.ndim and all(one in (None, own) for one, own in zip(shape, values.shape, strict=True))
+    if not fits or values.dtype not in dtypes:
+        sizes = ", ".join("any" if one is None else str(one) for one in shape)
+        kinds = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise ValueError(f"{name} must be ({sizes}) {kinds}, got {tuple(values.shape)} {values.dtype}")
+
+
 def check_features(features: Tensor, labels: Tensor, num_classes: int) -> None:
     """Refuse what cannot be summed.
 
@@ -21,12 +63,11 @@ def check_features(features: Tensor, labels: Tensor, num_classes: int) -> None:
     ValueError
         If shapes disagree, labels are not integers in ``[0, num_classes)``, or a feature is not finite.
     """
-    if features.ndim != 2:
-        raise ValueError(f"features must have shape (n, d), got {tuple(features.shape)}")
-    if not features.dtype.is_floating_point:
-        raise ValueError(f"features must be floating point, got {features.dtype}")
-    if labels.shape != features.shape[:1]:
-        raise ValueError(f"labels must have shape ({features.shape[0]},), one per feature, got {tuple(labels.shape)}")
+    if features.ndim != 2 or not features.dtype.is_floating_point or labels.shape != features.shape[:1]:
+        raise ValueError(
+            "features must be (n, d) floating point, with (n,) labels, "
+            f"got {tuple(features.shape)} {features.dtype} and {tuple(labels.shape)}"
+        )
     check_labels(labels, num_classes)
     if not all_finite(features):
         bad = int((~torch.isfinite(features)).any(dim=1).sum())
@@ -41,12 +82,7 @@ def check_labels(labels: Tensor, num_classes: int) -> None:
     ValueError
         Saying what they are.
     """
-    if num_classes < 1:
-        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
-    if labels.ndim != 1:
-        raise ValueError(f"labels must have shape (n,), got {tuple(labels.shape)}")
-    if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
-        raise ValueError(f"labels must be integers, got {labels.dtype}")
+    check_tensor("labels", labels, (None,), torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
     if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= num_classes):
         raise ValueError(
             f"labels must lie in [0, {num_classes}), got values from {int(labels.min())} to {int(labels.max())}"
@@ -112,19 +148,6 @@ def add_in_blocks(group_sums: Tensor, gram: Tensor | None, features: Tensor, gro
         add_to_group_sums(group_sums, block, of_block)
         if gram is not None:
             add_to_gram(gram, block)
-
-
-def added_grams(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """Return the sum of two Gram matrices, None where both are None.
-
-    Raises
-    ------
-    ValueError
-        If there is one of them only.
-    """
-    if (one is None) != (other is None):
-        raise ValueError("statistics to add must both have a Gram matrix or both have none, got one of each")
-    return None if one is None or other is None else one + other
 
 
 def mirror_upper(matrix: Tensor) -> Tensor:

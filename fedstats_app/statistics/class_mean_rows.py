@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics.accumulation import accumulation_device, add_in_blocks, check_features
+from fedstats_app.statistics.accumulation import accumulation_device, add_in_blocks, check_features, check_tensor
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 
 
@@ -53,29 +53,17 @@ class ClassMeanRows:
         *,
         class_sums: Tensor | None = None,
     ) -> None:
-        if num_classes is None or num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
-        if (means is None) == (class_sums is None):
-            got = "neither" if means is None else "both"
-            raise ValueError(f"rows take either means or class_sums, got {got}")
-        if counts.dtype not in (torch.int64, torch.float64):
-            raise ValueError(f"counts must be int64 (or float64 with noise), got {counts.dtype}")
         if means is not None:
             class_sums = means.to(torch.float64) * counts.to(torch.float64).unsqueeze(-1)
-        if class_sums is None or class_sums.ndim != 2:
-            raise ValueError("means and class_sums must have shape (M, d)")
-        if class_sums.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"class_sums must be float32 or float64, got {class_sums.dtype}")
-        if class_ids.dtype != torch.int64 or class_ids.shape != class_sums.shape[:1]:
+        if num_classes is None or class_sums is None:
+            raise ValueError("rows take num_classes and either means or class_sums")
+        check_tensor("class_sums", class_sums, (None, None), torch.float32, torch.float64)
+        check_tensor("class_ids", class_ids, (len(class_sums),), torch.int64)
+        check_tensor("counts", counts, (len(class_sums),), torch.int64, torch.float64)
+        if class_ids.numel() and not 0 <= int(class_ids.min()) <= int(class_ids.max()) < num_classes:
             raise ValueError(
-                f"class_ids must be ({len(class_sums)},) int64, got {tuple(class_ids.shape)} {class_ids.dtype}"
+                f"class_ids must lie in [0, {num_classes}), got {int(class_ids.min())} to {int(class_ids.max())}"
             )
-        if counts.shape != class_sums.shape[:1]:
-            raise ValueError(f"counts must have shape ({len(class_sums)},), got {tuple(counts.shape)}")
-        if class_ids.numel():
-            smallest, largest = (int(one) for one in class_ids.aminmax())
-            if smallest < 0 or largest >= num_classes:
-                raise ValueError(f"class_ids must lie in [0, {num_classes}), got {smallest} to {largest}")
         if counts.numel() and not counts.min().item() > 0:  # of NaN the least is NaN
             raise ValueError(f"counts must be positive, got {float(counts.min())}")
         self.class_ids, self.counts, self.class_sums, self.num_classes = class_ids, counts, class_sums, num_classes
@@ -135,10 +123,8 @@ class ClassMeanRows:
             If there is no part, or parts differ in classes or feature dimension.
         """
         parts = list(parts)
-        if not parts:
-            raise ValueError("there must be at least one part to concatenate; use zeros for no rows")
         shapes = {(part.num_classes, part.feature_dim) for part in parts}
-        if len(shapes) > 1:
+        if len(shapes) != 1:
             raise ValueError(f"rows to add must have the same (classes, feature dimension), got {sorted(shapes)}")
         # Counts stay integers unless a part carries noise.
         noisy = any(part.counts.dtype == torch.float64 for part in parts)
@@ -169,6 +155,11 @@ class ClassMeanRows:
     def means(self) -> Tensor:
         """(M, d) float64 means, derived from the sums on every access."""
         return self.class_sums.to(torch.float64) / self.counts.to(torch.float64).unsqueeze(1)
+
+    @property
+    def scaled_sums(self) -> Tensor:
+        """(M, d) float64 sums over the roots of the counts: X^T X is what the means have of the Gram matrix."""
+        return self.class_sums.to(torch.float64) / self.counts.to(torch.float64).sqrt().unsqueeze(1)
 
     @property
     def num_examples(self) -> int | float:
@@ -245,8 +236,6 @@ def plan_rows(
     """
     if means_per_class < 1:
         raise ValueError(f"means_per_class must be at least 1, got {means_per_class}")
-    if min_samples_per_mean < 1:
-        raise ValueError(f"min_samples_per_mean must be at least 1, got {min_samples_per_mean}")
     labels = labels.to(device="cpu", dtype=torch.int64)
     present, class_position, class_sizes = torch.unique(labels, return_inverse=True, return_counts=True)
     if means_per_class == 1:

@@ -11,9 +11,9 @@ from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics.accumulation import (
     accumulation_device,
     add_in_blocks,
-    added_grams,
     check_features,
     check_labels,
+    check_tensor,
     mirror_upper,
 )
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows, plan_rows
@@ -50,14 +50,10 @@ class ClientStatistics:
         self._complete: ScatterFactor | None = None
         self.gram_factor = gram if isinstance(gram, GramFactor) else None
         self._gram = None if isinstance(gram, GramFactor) else gram
-        matrix, dim = gram.trapezoid if isinstance(gram, GramFactor) else gram, rows.feature_dim
-        if matrix is None:
-            return
-        square = self.gram_factor is not None or len(matrix) == dim
-        if matrix.ndim != 2 or matrix.shape[1] != dim or not square or matrix.dtype != torch.float64:
-            raise ValueError(
-                f"gram must be ({dim}, {dim}) float64 as the rows say, got {tuple(matrix.shape)} {matrix.dtype}"
-            )
+        if self._gram is not None:
+            check_tensor("gram", self._gram, (rows.feature_dim, rows.feature_dim), torch.float64)
+        if self.gram_factor is not None:
+            check_tensor("gram factor", self.gram_factor.trapezoid, (None, rows.feature_dim), torch.float64)
 
     @property
     def has_gram(self) -> bool:
@@ -90,7 +86,10 @@ class ClientStatistics:
         """Return both clients' statistics: rows stacked, Gram matrices added. Factors of scatter have no sum."""
         if not isinstance(other, ClientStatistics):
             return NotImplemented
-        return ClientStatistics(self.rows + other.rows, added_grams(self.gram, other.gram))
+        if self.has_gram != other.has_gram:
+            raise ValueError("statistics to add must both have a Gram matrix or both have none, got one of each")
+        gram = None if self.gram is None or other.gram is None else self.gram + other.gram
+        return ClientStatistics(self.rows + other.rows, gram)
 
     def summed(self) -> FeatureStatistics:
         """Return class counts, class sums and Gram matrix."""

@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics.accumulation import add_rows_to_gram, add_to_gram, add_to_group_sums, mirror_upper
+from fedstats_app.statistics.accumulation import (
+    add_rows_to_gram,
+    add_to_gram,
+    add_to_group_sums,
+    check_tensor,
+    mirror_upper,
+)
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows
 from fedstats_app.statistics.client_statistics import ClientStatistics
 from fedstats_app.statistics.factors import LowRankStatistics
@@ -84,11 +90,10 @@ class StatisticsSum:
             counts = torch.zeros_like(summed.class_counts).index_add_(0, rows.class_ids, rows.counts)
             if not torch.equal(counts, summed.class_counts):
                 raise ValueError("rows must have the samples of the sums, got other counts")
-        if scatter is not None and (scatter.shape != (shape[1], shape[1]) or not left_out >= 0.0):
-            raise ValueError(
-                f"scatter must be ({shape[1]}, {shape[1]}) and what is left out at least 0, "
-                f"got {tuple(scatter.shape)} and {left_out}"
-            )
+        if scatter is not None:
+            check_tensor("scatter", scatter, (shape[1], shape[1]), torch.float64)
+        if not left_out >= 0.0:
+            raise ValueError(f"what is left out must be at least 0, got {left_out}")
         total = cls(*shape, gram=summed.gram is not None, keep_rows=rows is not None, scatter=scatter is not None)
         total._scatter, total._left_out = None if scatter is None else scatter.clone(), left_out
         total._total = summed.clone()
@@ -109,34 +114,26 @@ class StatisticsSum:
             (C,) int64, different, in [0, num_classes).
         num_classes : int
             At least C.
-
-        Raises
-        ------
-        ValueError
-            If ``new_ids`` are not so.
         """
-        if (
-            len(torch.unique(new_ids)) != self.num_classes
-            or not 0 <= int(new_ids.min()) <= int(new_ids.max()) < num_classes
-        ):
-            raise ValueError(
-                f"new_ids must be {self.num_classes} different classes in [0, {num_classes}), got {new_ids.tolist()}"
-            )
         old, new = self.summed(), FeatureStatistics.zeros(num_classes, self.feature_dim, gram=False)
         new.class_counts[new_ids] = old.class_counts
         new.class_sums[new_ids] = old.class_sums
-        rows = None
-        if self._keep_rows:
-            kept = self.rows()
+        rows = self.rows() if self._keep_rows else None
+        if rows is not None:
             rows = ClassMeanRows(
-                new_ids[kept.class_ids], kept.counts, num_classes=num_classes, class_sums=kept.class_sums
+                new_ids[rows.class_ids], rows.counts, num_classes=num_classes, class_sums=rows.class_sums
             )
-        summed = FeatureStatistics(new.class_counts, new.class_sums, old.gram)
+        return self._changed(replace(new, gram=old.gram), rows)
+
+    def _changed(
+        self, summed: FeatureStatistics, rows: ClassMeanRows | None, *, gone_rows: int = 0, gone_pairs: int = 0
+    ) -> StatisticsSum:
+        """Copy the sum with other statistics and rows."""
         return StatisticsSum.resumed(
             summed,
             rows,
-            num_rows=self.num_rows,
-            num_pairs=self.num_pairs,
+            num_rows=self.num_rows - gone_rows,
+            num_pairs=self.num_pairs - gone_pairs,
             scatter=self._scatter,
             left_out=self._left_out,
         )
@@ -276,22 +273,15 @@ def sum_without_client(total: StatisticsSum, client: ClientStatistics) -> Statis
         if client.gram is None:
             raise ValueError("a client to take out must have a Gram matrix as the sum has, got none")
         summed.gram.sub_(client.gram)
-    scatter, left_out = None, 0.0
-    if total.has_scatter:
+    kept = _rows_without(total.rows(), rows) if total.keeps_rows else None
+    left = total._changed(summed, kept, gone_rows=len(rows), gone_pairs=len(torch.unique(rows.class_ids)))
+    if left._scatter is not None:
         if client.scatter is None:
             raise ValueError("a client to take out must have a factor of its scatter as the sum has, got none")
-        low_rank, factor = total.low_rank(rows if not total.keeps_rows else None), client.scatter.scaled()
-        scatter = low_rank.scatter - factor.T @ factor
-        left_out = max(low_rank.left_out - client.scatter.left_out, 0.0)
-    kept = _rows_without(total.rows(), rows) if total.keeps_rows else None
-    return StatisticsSum.resumed(
-        summed,
-        kept,
-        num_rows=total.num_rows - len(rows),
-        num_pairs=total.num_pairs - len(torch.unique(rows.class_ids)),
-        scatter=scatter,
-        left_out=left_out,
-    )
+        factor = client.scatter.scaled()
+        left._scatter = mirror_upper(left._scatter) - factor.T @ factor
+        left._left_out = max(left._left_out - client.scatter.left_out, 0.0)
+    return left
 
 
 def _rows_without(kept: ClassMeanRows, rows: ClassMeanRows) -> ClassMeanRows:
@@ -317,19 +307,11 @@ def sum_without_classes(total: StatisticsSum, ids: Sequence[int]) -> StatisticsS
     """Copy a sum without the rows of some classes; Gram matrix and scatter mix all classes, and stay as they are."""
     summed = total.summed()
     summed.class_counts[ids], summed.class_sums[ids] = 0, 0.0
-    rows = None
-    if total.keeps_rows:
-        kept = total.rows()
-        rows = kept.chosen(~torch.isin(kept.class_ids, torch.tensor(ids)))
-    scatter = total.low_rank(rows) if total.has_scatter else None
-    return StatisticsSum.resumed(
-        FeatureStatistics(summed.class_counts, summed.class_sums, summed.gram),
-        rows,
-        num_rows=total.num_rows if rows is None else len(rows),
-        num_pairs=total.num_pairs,
-        scatter=None if scatter is None else scatter.scatter,
-        left_out=0.0 if scatter is None else scatter.left_out,
-    )
+    if not total.keeps_rows:
+        return total._changed(summed, None)
+    kept = total.rows()
+    rows = kept.chosen(~torch.isin(kept.class_ids, torch.tensor(ids)))
+    return total._changed(summed, rows, gone_rows=len(kept) - len(rows))
 
 
 def client_digest(client: ClientStatistics) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.rank_rule import RankRule
-from fedstats_app.statistics.accumulation import mirror_upper
+from fedstats_app.statistics.accumulation import check_tensor, mirror_upper
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows
 from fedstats_app.statistics.quantisation import direction_codes, unit_rows
 from fedstats_app.threads import one_thread
@@ -40,9 +40,9 @@ class GramFactor:
     trapezoid: Tensor
 
     def __post_init__(self) -> None:
-        shape = tuple(self.trapezoid.shape)
-        if len(shape) != 2 or shape[0] > shape[1] or self.trapezoid.dtype != torch.float64:
-            raise ValueError(f"trapezoid must be (r, d) float64 with r <= d, got {shape} {self.trapezoid.dtype}")
+        check_tensor("trapezoid", self.trapezoid, (None, None), torch.float64)
+        if len(self.trapezoid) > self.trapezoid.shape[1]:
+            raise ValueError(f"trapezoid must have no more rows than columns, got {tuple(self.trapezoid.shape)}")
 
     @classmethod
     def of(cls, features: Tensor) -> GramFactor:
@@ -50,14 +50,7 @@ class GramFactor:
 
         With X = U diag(s) V^T it is the triangular factor of diag(s) V^T, of which the s above rounding are kept. U is
         taken from X X^T: U^T X has the Gram matrix of X to rounding however close the s are.
-
-        Raises
-        ------
-        ValueError
-            If there are not fewer samples than features.
         """
-        if features.ndim != 2 or len(features) >= features.shape[1]:
-            raise ValueError(f"features must be (n, d) with n < d, got {tuple(features.shape)}")
         features = features.to("cpu", torch.float64)
         # Squares of what is large would overflow, and those of what is small vanish.
         scale = float(features.abs().max()) if features.numel() else 0.0
@@ -216,23 +209,17 @@ class ScatterFactor:
     @classmethod
     def of_gram(cls, gram: Tensor | GramFactor, rows: ClassMeanRows) -> ScatterFactor:
         """Return the complete factor from the Gram matrix of the samples, or its factor, and their rows."""
-        scaled = rows.class_sums.to(torch.float64) / rows.counts.to(torch.float64).sqrt().unsqueeze(1)
         with one_thread():
             if isinstance(gram, GramFactor):
                 # The scatter lies in the span of the Gram matrix: never d x d.
                 basis, triangle = torch.linalg.qr(gram.trapezoid.T)
-                inside, small = scaled @ basis, triangle @ triangle.T
+                inside, small = rows.scaled_sums @ basis, triangle @ triangle.T
             else:
-                basis, inside, small = None, scaled, gram
+                basis, inside, small = None, rows.scaled_sums, gram
             noise = len(small) * torch.finfo(torch.float64).eps * float(small.trace())
-            return cls._of_small(small - inside.T @ inside, basis, full_rank(rows), noise)
-
-    @classmethod
-    def _of_small(cls, scatter: Tensor, basis: Tensor | None, most: int, noise: float) -> ScatterFactor:
-        """Return the complete factor of a scatter (r, r) in an orthonormal basis (d, r), None for the axes."""
-        squares, vectors = _falling(scatter)
-        rank = min(_numerical_rank(squares, noise), most)
-        directions = vectors[:, :rank] if basis is None else basis @ vectors[:, :rank]
+            squares, vectors = _falling(small - inside.T @ inside)
+            rank = min(_numerical_rank(squares, noise), full_rank(rows))
+            directions = vectors[:, :rank] if basis is None else basis @ vectors[:, :rank]
         return cls(squares[:rank].sqrt(), directions.T.contiguous())
 
     def __len__(self) -> int:

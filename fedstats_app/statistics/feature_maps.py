@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Protocol, get_type_hints
+from typing import ClassVar, get_type_hints
 
 import numpy as np
 import torch
@@ -23,36 +24,30 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class FeatureMap(Protocol):
-    """A deterministic map from features (n, d) to features (n, D)."""
+class FeatureMap(ABC):
+    """A deterministic map from features (n, d) to features (n, D), rebuilt from its dataclass fields."""
 
     kind: ClassVar[str]
 
+    @abstractmethod
     def output_dim(self, feature_dim: int) -> int:
         """Return D for a given d."""
 
+    @abstractmethod
     def norm_bound(self, feature_dim: int, norm: float) -> float:
         """Return the largest norm of a mapped feature, for features (d,) whose norm is at most ``norm``."""
 
+    @abstractmethod
     def __call__(self, features: Tensor) -> Tensor:
         """Return the mapped features."""
 
     def to_dict(self) -> dict[str, str | int | float]:
-        """Return what rebuilds the map: plain values, for the wire and the head's metadata."""
-
-
-class _InPlainValues:
-    """A map that its dataclass fields rebuild."""
-
-    kind: ClassVar[str]
-
-    def to_dict(self: Any) -> dict[str, str | int | float]:
-        """Return the kind and the parameters, in their order."""
-        return {"kind": self.kind, **asdict(self)}
+        """Return kind and parameters as plain values, for the wire and the head's metadata."""
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]  # a dataclass
 
 
 @dataclass(frozen=True)
-class IdentityMap(_InPlainValues):
+class IdentityMap(FeatureMap):
     """The features as they are."""
 
     kind: ClassVar[str] = "identity"
@@ -71,7 +66,7 @@ class IdentityMap(_InPlainValues):
 
 
 @dataclass(frozen=True)
-class RandomFourierFeatures(_InPlainValues):
+class RandomFourierFeatures(FeatureMap):
     """sqrt(2/D) cos(f Omega^T + u), approximating a Gaussian kernel of the given width.
 
     Parameters
@@ -90,10 +85,9 @@ class RandomFourierFeatures(_InPlainValues):
     kind: ClassVar[str] = "random-fourier"
 
     def __post_init__(self) -> None:
-        _check_size(self.num_features)
+        _check(self.num_features, self.seed)
         if not (math.isfinite(self.kernel_width) and self.kernel_width > 0):
             raise ValueError(f"kernel_width must be positive and finite, got {self.kernel_width}")
-        _check_seed(self.seed)
         # to_dict must give a float also where somebody wrote 1 for 1.0: the other side takes nothing else.
         object.__setattr__(self, "kernel_width", float(self.kernel_width))
 
@@ -113,7 +107,7 @@ class RandomFourierFeatures(_InPlainValues):
 
 
 @dataclass(frozen=True)
-class RandomProjection(_InPlainValues):
+class RandomProjection(FeatureMap):
     """activation(f R) with R (d, D) ~ N(0, 1/d).
 
     Parameters
@@ -132,10 +126,9 @@ class RandomProjection(_InPlainValues):
     kind: ClassVar[str] = "random-projection"
 
     def __post_init__(self) -> None:
-        _check_size(self.num_features)
+        _check(self.num_features, self.seed)
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {self.activation!r}")
-        _check_seed(self.seed)
 
     def output_dim(self, feature_dim: int) -> int:
         """Return D."""
@@ -153,8 +146,8 @@ class RandomProjection(_InPlainValues):
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return (n, D) float32 projected features of (n, d) features."""
-        projection = _projection_matrix(self.seed, features.shape[1], self.num_features)
-        return random_projection(features.to(torch.float32), projection.to(features.device), self.activation)
+        projection = _projection_matrix(self.seed, features.shape[1], self.num_features).to(features.device)
+        return random_projection(features.to(torch.float32), projection, self.activation)
 
 
 def feature_map_from_dict(values: Mapping[str, object]) -> FeatureMap:
@@ -180,24 +173,13 @@ def feature_map_from_dict(values: Mapping[str, object]) -> FeatureMap:
 
 
 def random_fourier_features(features: Tensor, omega: Tensor, phase: Tensor) -> Tensor:
-    """Return sqrt(2/D) cos(f Omega^T + u).
-
-    Parameters
-    ----------
-    features : Tensor
-        (n, d).
-    omega : Tensor
-        (D, d) frequencies.
-    phase : Tensor
-        (D,) in [0, 2 pi).
-    """
-    omega, phase = omega.to(features.dtype), phase.to(features.dtype)
+    """Return sqrt(2/D) cos(f Omega^T + u) of features (n, d), frequencies (D, d) and phases (D,) in [0, 2 pi)."""
     return math.sqrt(2.0 / len(phase)) * torch.cos(features @ omega.T + phase)
 
 
 def random_projection(features: Tensor, projection: Tensor, activation: str = "relu") -> Tensor:
     """Return activation(f R) for features (n, d) and a projection R (d, D)."""
-    return ACTIVATIONS[activation](features @ projection.to(features.dtype))
+    return ACTIVATIONS[activation](features @ projection)
 
 
 def median_distance(features: Tensor) -> float:
@@ -207,12 +189,9 @@ def median_distance(features: Tensor) -> float:
     return float(torch.pdist(features.to(torch.float64)).median())
 
 
-def _check_size(num_features: int) -> None:
+def _check(num_features: int, seed: int) -> None:
     if not 1 <= num_features <= 100_000:
         raise ValueError(f"num_features must lie in [1, 100000], got {num_features}")
-
-
-def _check_seed(seed: int) -> None:
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed must lie in [0, 2^63), got {seed}")
 

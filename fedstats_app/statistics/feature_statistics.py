@@ -8,16 +8,17 @@ import torch
 from torch import Tensor
 
 from fedstats_app.statistics.accumulation import (
+    Addable,
     accumulation_device,
     add_in_blocks,
-    added_grams,
     check_features,
+    check_tensor,
     mirror_upper,
 )
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureStatistics:
+class FeatureStatistics(Addable):
     """Summed statistics of labelled features; a commutative monoid under ``+``.
 
     ``from_features(A) + from_features(B)`` equals ``from_features`` of both together, to float64 rounding, and
@@ -44,24 +45,11 @@ class FeatureStatistics:
     gram: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.class_counts.ndim != 1 or self.class_counts.dtype != torch.int64:
-            raise ValueError(
-                f"class_counts must be (C,) int64, got {tuple(self.class_counts.shape)} {self.class_counts.dtype}"
-            )
-        if self.class_sums.ndim != 2 or self.class_sums.shape[0] != len(self.class_counts):
-            raise ValueError(
-                f"class_sums must be ({len(self.class_counts)}, d), one row per class, "
-                f"got {tuple(self.class_sums.shape)}"
-            )
-        if self.class_sums.dtype != torch.float64:
-            raise ValueError(f"class_sums must be float64, got {self.class_sums.dtype}")
-        if self.gram is None:
-            return
-        if self.gram.shape != (self.feature_dim, self.feature_dim) or self.gram.dtype != torch.float64:
-            raise ValueError(
-                f"gram must be ({self.feature_dim}, {self.feature_dim}) float64, "
-                f"got {tuple(self.gram.shape)} {self.gram.dtype}"
-            )
+        num_classes, dim = len(self.class_counts), self.class_sums.shape[-1]
+        check_tensor("class_counts", self.class_counts, (None,), torch.int64)
+        check_tensor("class_sums", self.class_sums, (num_classes, None), torch.float64)
+        if self.gram is not None:
+            check_tensor("gram", self.gram, (dim, dim), torch.float64)
 
     @classmethod
     def zeros(
@@ -102,24 +90,6 @@ class FeatureStatistics:
         add_in_blocks(total.class_sums, total.gram, features, labels)
         counts = torch.bincount(labels.to(device=device, dtype=torch.int64), minlength=num_classes)
         return cls(counts, total.class_sums, None if total.gram is None else mirror_upper(total.gram))
-
-    def __add__(self, other: FeatureStatistics) -> FeatureStatistics:
-        """Return the statistics of both sets of samples together.
-
-        Raises
-        ------
-        ValueError
-            If shapes differ, or only one side has a Gram matrix: nothing is broadcast and nothing dropped.
-        """
-        if not isinstance(other, FeatureStatistics):
-            return NotImplemented
-        if self.class_sums.shape != other.class_sums.shape:
-            raise ValueError(
-                "statistics to add must have the same (classes, feature dimension), "
-                f"got {tuple(self.class_sums.shape)} and {tuple(other.class_sums.shape)}"
-            )
-        gram = added_grams(self.gram, other.gram)
-        return FeatureStatistics(self.class_counts + other.class_counts, self.class_sums + other.class_sums, gram)
 
     def clone(self) -> FeatureStatistics:
         """Return a copy in memory of its own."""
@@ -172,17 +142,7 @@ def statistics_error(found: FeatureStatistics, true: FeatureStatistics) -> dict[
     dict
         By quantity, "class_means" and "covariance": "largest", the largest absolute difference of an entry, and
         "relative", the Frobenius norm of the difference over that of the true one (of zeros, the difference's own).
-
-    Raises
-    ------
-    ValueError
-        If their shapes differ.
     """
-    if found.class_sums.shape != true.class_sums.shape:
-        raise ValueError(
-            "statistics to compare must have the same (classes, feature dimension), "
-            f"got {tuple(found.class_sums.shape)} and {tuple(true.class_sums.shape)}"
-        )
     errors = {"class_means": _error(found.class_means, true.class_means)}
     if found.gram is not None and true.gram is not None:
         errors["covariance"] = _error(_covariance(found, found.gram), _covariance(true, true.gram))

@@ -114,16 +114,10 @@ def capped(client: ClientStatistics, weights: Tensor) -> ClientStatistics:
         class_sums=(rows.class_sums.to(torch.float64) * factors),
     )
     share = float(counts.sum() / exact.sum())
-    gram = client.gram
+    gram, before, after = client.gram, rows.scaled_sums, made.scaled_sums
     if gram is not None:
-        gram = share * (gram - _of_means(rows)) + _of_means(made)
+        gram = share * (gram - before.T @ before) + after.T @ after
     scatter = client.scatter
     if scatter is not None:
         scatter = ScatterFactor(scatter.values * share**0.5, scatter.directions, share * scatter.left_out)
     return ClientStatistics(made, gram, scatter)
-
-
-def _of_means(rows: ClassMeanRows) -> Tensor:
-    """Return sum_j s_j s_j^T / n_j, what the means have of the Gram matrix."""
-    scaled = rows.class_sums.to(torch.float64) / rows.counts.to(torch.float64).sqrt().unsqueeze(1)
-    return scaled.T @ scaled

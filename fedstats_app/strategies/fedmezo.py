@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fedstats_app.fedmezo.average import Averaged, LearningRate, ScalarAverage, TrainingDiverged, Weighting
-from fedstats_app.fedmezo.log import Update, UpdateLog
+from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.grid.client_grid import ClientGrid
@@ -91,7 +91,7 @@ class FedMeZO(SampledTraining):
         the loss's Hessian is what limits a step along a random direction.
     replica : Replica, optional
         The server's own. Without one, the digest of most nodes counts.
-    log : UpdateLog, optional
+    log : sequence of Update
         To go on from.
     rates : mapping, optional
         To go on from: :attr:`rates` as it was at the end of the log.
@@ -114,7 +114,7 @@ class FedMeZO(SampledTraining):
 
     Attributes
     ----------
-    log : UpdateLog
+    log : list of Update
         All updates so far.
     on_round : callable or None
         Called after every round with a :class:`MezoRound`; training ends early if it returns True.
@@ -137,7 +137,7 @@ class FedMeZO(SampledTraining):
         *,
         learning_rate: float | None = None,
         replica: Replica | None = None,
-        log: UpdateLog | None = None,
+        log: Sequence[Update] = (),
         rates: Mapping[int, float] | None = None,
         fraction: float = 1.0,
         min_clients: int = 1,
@@ -148,7 +148,7 @@ class FedMeZO(SampledTraining):
         guarded: bool | None = None,
         training: int = 0,
     ) -> None:
-        self.log = UpdateLog(setup.num_directions) if log is None else log
+        self.log = list(log)
         super().__init__(clients, fraction, min_clients, setup.request.seed)
         self._exchange = MezoExchange(setup, start, clients, self.log, replica, training)
         self._average = ScalarAverage(weighting, clip, outlier)

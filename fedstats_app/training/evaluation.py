@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
+from fedstats_app.statistics.accumulation import Addable, check_labels
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.samples import Samples, check_labels, reproducible_kernels
+from fedstats_app.training.samples import Samples, reproducible_kernels
 from fedstats_app.training.start import TEMPERATURES
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(Addable):
     """Predictions and losses of some samples; a commutative monoid under ``+``, up to the loss's rounding.
 
     Attributes
@@ -31,12 +32,6 @@ class Evaluation:
     confusion: ConfusionMatrix
     loss_sum: float
 
-    def __add__(self, other: Evaluation) -> Evaluation:
-        """Return the scores of both."""
-        if not isinstance(other, Evaluation):
-            return NotImplemented
-        return Evaluation(self.confusion + other.confusion, self.loss_sum + other.loss_sum)
-
     @property
     def loss(self) -> float:
         """Mean cross-entropy in nats; NaN without samples."""
@@ -47,13 +42,12 @@ class Evaluation:
 def evaluate(
     model: TunedModel,
     samples: Samples,
-    num_classes: int,
     *,
     batch_size: int = 64,
     present: Tensor | None = None,
     largest_loss: float = math.inf,
 ) -> Evaluation:
-    """Score a model in evaluation mode; it comes back in the mode it was in.
+    """Score a model in evaluation mode.
 
     Parameters
     ----------
@@ -61,8 +55,6 @@ def evaluate(
         On any device.
     samples : Samples
         Any number, with labels in [0, C).
-    num_classes : int
-        C, the model's.
     batch_size : int
         Samples per forward pass; it changes the last bits only.
     present : Tensor, optional
@@ -74,25 +66,14 @@ def evaluate(
     Raises
     ------
     ValueError
-        If C is not the model's, a label is out of range, or the batch size is below 1.
+        If a label is out of range.
     """
-    if num_classes != model.num_classes:
-        raise ValueError(f"num_classes must be the model's, {model.num_classes}, got {num_classes}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    if present is not None and (present.shape != (num_classes,) or present.dtype != torch.bool):
-        raise ValueError(f"present must be ({num_classes},) bool, got {tuple(present.shape)} {present.dtype}")
-    check_labels(samples.labels, num_classes)
-    total, was_training = Evaluation(ConfusionMatrix.zeros(num_classes), 0.0), model.training
-    model.eval()
-    try:
-        # Not inference_mode: a feature map keeps what it draws, and autograd refuses what was made there.
-        with torch.no_grad(), reproducible_kernels(model.device):
-            for first in range(0, len(samples.labels), batch_size):
-                indices = torch.arange(first, min(first + batch_size, len(samples.labels)))
-                total = total + _evaluate_batch(model, samples, indices, present, largest_loss)
-    finally:
-        model.train(was_training)
+    total = Evaluation(ConfusionMatrix.zeros(model.num_classes), 0.0)
+    for logits, labels in _logits(model, samples, batch_size):
+        loss_sum = _loss_sum(logits, labels, largest_loss)
+        allowed = logits if present is None else logits.masked_fill(~present.cpu(), -torch.inf)
+        confusion = ConfusionMatrix.from_predictions(labels, allowed.argmax(dim=1), model.num_classes)
+        total = total + Evaluation(confusion, loss_sum)
     return total
 
 
@@ -116,8 +97,8 @@ def score_head(
     """
     total = HeadScores.zeros(head.num_classes)
     for features, labels in _features(model, samples, batch_size):
-        predictions = head.predict(features, mask_absent=mask_absent)
-        total += HeadScores.from_logits(head.logits(features), labels, predictions)
+        predictions = head.predict(features.cpu(), mask_absent=mask_absent)
+        total += HeadScores.from_logits(head.logits(features.cpu()), labels, predictions)
     return total
 
 
@@ -126,29 +107,28 @@ def head_logits(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the logits (b, C) of a head and the labels (b,) of samples; arguments as :func:`score_head`."""
     for features, labels in _features(model, samples, batch_size):
-        yield head.logits(features), labels
+        yield head.logits(features.cpu()), labels
 
 
 def _features(model: TunedModel, samples: Samples, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    for first in range(0, len(samples.labels), batch_size):
-        indices = torch.arange(first, min(first + batch_size, len(samples.labels)))
+    """Yield the features (b, D) of samples in evaluation mode, on the model's device, and their labels (b,)."""
+    check_labels(samples.labels, model.num_classes)
+    model.eval()
+    for indices in torch.split(torch.arange(len(samples.labels)), batch_size):
+        if not len(indices):
+            return  # a split of nothing is one empty part
+        # Not inference_mode: a feature map keeps what it draws, and autograd refuses what was made there.
         with torch.no_grad(), reproducible_kernels(model.device):
-            features = model.features(samples.inputs(indices).to(model.device)).cpu()
+            features = model.features(samples.inputs(indices).to(model.device))
         yield features, samples.labels[indices]
 
 
-def _evaluate_batch(
-    model: TunedModel, samples: Samples, indices: Tensor, present: Tensor | None, largest_loss: float
-) -> Evaluation:
-    labels = samples.labels[indices]
-    logits = model(samples.inputs(indices).to(model.device)).to("cpu", torch.float64)
-    if largest_loss < math.inf:
-        loss_sum = float(F.cross_entropy(logits, labels, reduction="none").clamp(max=largest_loss).sum())
-    else:
-        loss_sum = float(F.cross_entropy(logits, labels, reduction="sum"))
-    if present is not None:
-        logits = logits.masked_fill(~present.cpu(), -torch.inf)
-    return Evaluation(ConfusionMatrix.from_predictions(labels, logits.argmax(dim=1), model.num_classes), loss_sum)
+def _logits(model: TunedModel, samples: Samples, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the logits (b, C) of a model, float64 on the CPU, and the labels (b,) of samples."""
+    for features, labels in _features(model, samples, batch_size):
+        with torch.no_grad(), reproducible_kernels(model.device):
+            logits = model.logits(features).to("cpu", torch.float64)
+        yield logits, labels
 
 
 def losses_by_temperature(
@@ -180,15 +160,10 @@ def losses_by_temperature(
     num_examples = len(samples.labels)
     if not num_examples:
         raise ValueError("a loss needs at least one sample, got none")
-    check_labels(samples.labels, model.num_classes)
-    losses: list[list[float]] = []
-    model.eval()
-    with torch.no_grad(), reproducible_kernels(model.device):
-        for first in range(0, num_examples, batch_size):
-            indices = torch.arange(first, min(first + batch_size, num_examples))
-            logits = model(samples.inputs(indices).to(model.device)).to("cpu", torch.float64)
-            labels = samples.labels[indices]
-            losses.append([_loss_sum(logits / t, labels, largest) for t in TEMPERATURES])
+    losses = [
+        [_loss_sum(logits / t, labels, largest) for t in TEMPERATURES]
+        for logits, labels in _logits(model, samples, batch_size)
+    ]
     return tuple(math.fsum(column) / num_examples for column in zip(*losses, strict=True))
 
 

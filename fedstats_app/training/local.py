@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim.sgd import sgd
 
+from fedstats_app.statistics.accumulation import check_labels, check_tensor
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.samples import Samples, batch_order, check_labels, generator, reproducible_kernels
+from fedstats_app.training.samples import Samples, batch_order, generator, reproducible_kernels
 from fedstats_app.training.training_options import LocalOptions
 
 
@@ -73,11 +74,8 @@ def check_alignment(form: str, prototypes: Tensor, present: Tensor, weight: floa
     """Refuse with a ValueError what is no form, no prototypes (C, D) with present (C,) bool, or no weight."""
     if form not in ALIGNMENT_FORMS:
         raise ValueError(f"form must be one of {', '.join(ALIGNMENT_FORMS)}, got {form!r}")
-    if prototypes.ndim != 2 or present.shape != prototypes.shape[:1] or present.dtype != torch.bool:
-        raise ValueError(
-            f"prototypes must be (C, D) and present (C,) bool, got {tuple(prototypes.shape)}, {tuple(present.shape)} "
-            f"{present.dtype}"
-        )
+    check_tensor("prototypes", prototypes, (None, None), prototypes.dtype)
+    check_tensor("present", present, (len(prototypes),), torch.bool)
     if not bool(prototypes[present].isfinite().all()):
         raise ValueError("prototypes of present classes must be finite")
     if not 0.0 <= weight < math.inf:
@@ -97,25 +95,13 @@ def alignment_loss(form: str, prototypes: Tensor, present: Tensor, weight: float
         (C,) bool, classes that have one.
     weight : float
         lambda, at least 0. FedCGS gives no number; FedProto and FedPAC use 1 with the mean square.
-
-    Raises
-    ------
-    ValueError
-        If the form is unknown, shapes disagree, a present prototype is not finite, or the weight is out of range.
     """
-    check_alignment(form, prototypes, present, weight)
     function = ALIGNMENT_FORMS[form]
-
-    def loss(features: Tensor, labels: Tensor) -> Tensor:
-        return weight * function(features, labels, prototypes, present)
-
-    return loss
+    return lambda features, labels: weight * function(features, labels, prototypes, present)
 
 
 def _offsets(features: Tensor, labels: Tensor, prototypes: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
     """Return f - mu_c, (m, D), and the labels, (m,), of the samples whose class has a prototype."""
-    if features.shape != (len(labels), prototypes.shape[1]):
-        raise ValueError(f"features must be ({len(labels)}, {prototypes.shape[1]}), got {tuple(features.shape)}")
     counted = present.to(labels.device)[labels]
     return features[counted] - prototypes.to(features)[labels[counted]], labels[counted]
 
@@ -211,7 +197,7 @@ def train_locally(
 
 
 class _Training:
-    """One call of :func:`train_locally`."""
+    """One call of :func:`train_locally`, which says what the arguments are."""
 
     def __init__(
         self,

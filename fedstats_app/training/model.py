@@ -130,11 +130,6 @@ class TunedModel(nn.Module):
         batch_norm: BatchNorm = "frozen",
     ) -> None:
         super().__init__()
-        for what, value, allowed in (("tune", tune, Tune), ("batch_norm", batch_norm, BatchNorm)):
-            if value not in get_args(allowed):
-                raise ValueError(f"{what} must be one of {', '.join(get_args(allowed))}, got {value!r}")
-        if not 0.0 < temperature < math.inf:
-            raise ValueError(f"temperature must be positive and finite, got {temperature}")
         if backbone is None and (tune != "probe" or feature_map is not None):
             raise ValueError(
                 f"without a backbone the inputs are mapped features: tune must be probe, got {tune!r}, "

@@ -7,6 +7,10 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
+import torch
+
+from fedstats_app.statistics.share_caps import level
+
 # Below this nobody can say who is out of proportion: of two, either could be.
 FEWEST_TO_COMPARE = 3
 # A client decides an estimate alone if without it the others' is so many times larger or smaller.
@@ -64,17 +68,8 @@ def capped(num_examples: Mapping[int, int], share: float) -> dict[int, int]:
     share : float
         In (0, 1]. Below 1 / K for K clients all weigh the same.
     """
-    ordered = sorted(num_examples.values(), reverse=True)
-    rest = sum(ordered)
-    for above, number in enumerate(ordered):
-        # With the `above` largest lowered to t, t = share (above t + rest).
-        limit = share * rest / (1.0 - share * above) if share * above < 1.0 else 0.0
-        if number <= limit or limit == 0.0:
-            break
-        rest -= number
-    else:
-        limit = 0.0
-    most = max(int(limit), min(ordered, default=1))
+    counts = torch.tensor(list(num_examples.values()), dtype=torch.float64)
+    most = max(int(level(counts, 0.0, share)), min(num_examples.values(), default=1))
     return {client: min(number, most) for client, number in num_examples.items()}
 
 

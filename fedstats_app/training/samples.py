@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedstats_app.statistics.accumulation import check_tensor
+
 
 class Samples(Protocol):
     """Labelled inputs that are read a batch at a time: they need not fit into memory."""
@@ -36,14 +38,11 @@ class TensorSamples:
     Raises
     ------
     ValueError
-        If shapes or dtypes are others.
+        If there are not as many labels as inputs, or they have another dtype.
     """
 
     def __init__(self, inputs: Tensor, labels: Tensor) -> None:
-        if labels.ndim != 1 or labels.dtype != torch.int64:
-            raise ValueError(f"labels must be (n,) int64, got {tuple(labels.shape)} {labels.dtype}")
-        if inputs.ndim < 2 or len(inputs) != len(labels) or inputs.dtype != torch.float32:
-            raise ValueError(f"inputs must be ({len(labels)}, ...) float32, got {tuple(inputs.shape)} {inputs.dtype}")
+        check_tensor("labels", labels, (len(inputs),), torch.int64)
         self._inputs, self.labels = inputs, labels.cpu()
 
     def inputs(self, indices: Tensor) -> Tensor:
@@ -94,12 +93,8 @@ def batch_order(n: int, batch_size: int, key: Sequence[int], epoch: int, *, smal
     Raises
     ------
     ValueError
-        If n or an entry of the key is negative, or batch_size is below 1.
+        If an entry of the key is negative.
     """
-    if n < 0:
-        raise ValueError(f"n must be at least 0, got {n}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     order = torch.from_numpy(generator(key, epoch).permutation(n).astype(np.int64))
     firsts = list(range(0, n, batch_size))
     if len(firsts) > 1 and n - firsts[-1] < smallest:
@@ -108,29 +103,8 @@ def batch_order(n: int, batch_size: int, key: Sequence[int], epoch: int, *, smal
 
 
 def generator(key: Sequence[int], *stream: int) -> np.random.Generator:
-    """Return the generator of a key and a stream under it.
-
-    Raises
-    ------
-    ValueError
-        If an integer is negative.
-    """
-    entropy = [*key, *stream]
-    if any(word < 0 for word in entropy):
-        raise ValueError(f"a key must consist of integers of at least 0, got {entropy}")
-    return np.random.default_rng(entropy)
-
-
-def check_labels(labels: Tensor, num_classes: int) -> None:
-    """Refuse labels outside [0, C): cross-entropy would ignore -100 without a word, and a GPU fails for good.
-
-    Raises
-    ------
-    ValueError
-        If there is one.
-    """
-    if len(labels) and not (0 <= int(labels.min()) and int(labels.max()) < num_classes):
-        raise ValueError(f"labels must lie in [0, {num_classes}), got {int(labels.min())} to {int(labels.max())}")
+    """Return the generator of a key and a stream under it, integers of at least 0."""
+    return np.random.default_rng([*key, *stream])
 
 
 @contextlib.contextmanager

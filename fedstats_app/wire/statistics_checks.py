@@ -131,7 +131,7 @@ def check_gram(gram: Tensor, rows: ClassMeanRows, eps: float, norm: float = math
     trace = _checked_trace(bool(gram.any()), float(gram.trace()), rows, norm)
     if trace == 0.0:
         return
-    scaled = _scaled_sums(rows)
+    scaled = rows.scaled_sums
     _check_remainder(gram - scaled.T @ scaled, trace, eps)
 
 
@@ -148,7 +148,7 @@ def check_gram_factor(
     trace = _checked_trace(bool(trapezoid.any()), float(trapezoid.square().sum()), rows, norm)
     if trace == 0.0:
         return
-    spanning = torch.cat([trapezoid, _scaled_sums(rows)]).T
+    spanning = torch.cat([trapezoid, rows.scaled_sums]).T
     triangle = torch.linalg.qr(spanning, mode="r").R
     of_factor, of_sums = triangle.split([len(trapezoid), len(rows)], dim=1)
     remainder = of_factor @ of_factor.T - of_sums @ of_sums.T
@@ -166,11 +166,6 @@ def _checked_trace(has_values: bool, trace: float, rows: ClassMeanRows, norm: fl
     if not 0.0 < trace <= most:
         raise Malformed(f"gram: must have a trace in (0, {most:.3g}], got {trace:.3g}")
     return trace
-
-
-def _scaled_sums(rows: ClassMeanRows) -> Tensor:
-    """Return s_j / sqrt(n_j), (m, d) float64."""
-    return rows.class_sums.to(torch.float64) / rows.counts.to(torch.float64).sqrt().unsqueeze(1)
 
 
 def _check_remainder(remainder: Tensor, trace: float, eps: float) -> None:

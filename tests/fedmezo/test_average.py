@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from fractions import Fraction
@@ -110,9 +109,3 @@ def test_scalars_that_explode_end_the_training() -> None:
         average.take(answers((1e5, 1)))
     with pytest.raises(TrainingDiverged, match=r"for 5 rounds .* over 10000 times"):
         average.take(answers((1e5, 1)))
-
-
-@pytest.mark.parametrize("options", [{"weighting": "square"}, {"clip": -1.0}, {"clip": math.inf}, {"outlier": -1.0}])
-def test_options_are_checked(options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="weighting must be one of examples, uniform, clip and outlier at least 0"):
-        ScalarAverage(**options)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedstats_app.fedmezo.average import ScalarAverage, Weighting
 from fedstats_app.fedmezo.directions import Directions
-from fedstats_app.fedmezo.log import Update, UpdateLog, pack_updates, unpack_updates
+from fedstats_app.fedmezo.log import Update, pack_updates, unpack_updates
 from fedstats_app.fedmezo.perturbation import Perturbation, projected_gradients
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.wire.mezo import MezoReply
@@ -168,8 +168,6 @@ def test_a_log_goes_through_bytes(entries: list[tuple[int, tuple[float, float]]]
     data = pack_updates(log)
     assert len(data) == 24 * len(log)
     assert unpack_updates(data, 2) == log
-    kept = UpdateLog(2, log)
-    assert list(kept) == log
 
 
 @pytest.mark.parametrize(
@@ -179,12 +177,9 @@ def test_a_log_goes_through_bytes(entries: list[tuple[int, tuple[float, float]]]
         (lambda: Update(-1, (1.0,)), "seed must lie in"),
         (lambda: Update(1, (math.nan,)), "steps must be finite"),
         (lambda: Update(1, ()), "at least one"),
-        (lambda: UpdateLog(2).append(Update(1, (1.0,))), "must have 2 step"),
-        (lambda: UpdateLog(0), "num_directions must be at least 1"),
         (lambda: replica().apply([Update(1, (1.0, 2.0))]), "must have 1 step"),
-        (lambda: Replica(network(), ["3.weight"]), "the model has no parameter '3.weight'"),
-        (lambda: Replica(network(), []), "at least one tuned parameter"),
-        (lambda: replica(epsilon=0.0), "epsilon must be positive"),
+        (lambda: Replica(network(), ["3.weight"]), "what is tuned must be parameters of the model, 0.weight"),
+        (lambda: Replica(network(), []), r"parameters of the model, .* got \[\]"),
         (lambda: replica(torch.float16), "must be one of float64, float32, bfloat16, got torch.float16"),
     ],
 )

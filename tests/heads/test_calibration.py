@@ -158,16 +158,11 @@ def test_large_scores_do_not_overflow() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: measured(torch.zeros(3), torch.zeros(3)), r"logits must be \(n, C\).*got \(3,\)"),
-        (lambda: measured(torch.zeros(3, 2), torch.zeros(2)), r"labels \(n,\), got \(3, 2\) and \(2,\)"),
         (lambda: measured(torch.tensor([[0.0, torch.nan]]), torch.tensor([0])), "got NaN"),
         (lambda: measured(torch.tensor([[0.0, torch.inf]]), torch.tensor([0])), "got NaN or .inf"),
-        (lambda: measured(torch.zeros(1, 2), torch.tensor([2])), r"lie in \[0, 2\), got 2 to 2"),
-        (lambda: measured(torch.zeros(1, 2), torch.tensor([0]), (0.0,)), "positive, finite and asc"),
-        (lambda: measured(torch.zeros(1, 2), torch.tensor([0]), (2.0, 1.0)), "ascending, got"),
-        (lambda: CalibrationSums.zeros((1.0,)) + CalibrationSums.zeros(), "of the same temperatures"),
-        (lambda: CalibrationSums(torch.zeros(4, 97), EMPTY.gaps, 0), "both float64, got"),
-        (lambda: CalibrationSums(EMPTY.losses, EMPTY.gaps, -1), "at least 0, got -1"),
+        (lambda: measured(torch.zeros(1, 2), torch.tensor([2])), r"lie in \[0, 2\), got values from 2 to 2"),
+        (lambda: CalibrationSums.zeros((1.0,)) + CalibrationSums.zeros(), "the same losses, got"),
+        (lambda: CalibrationSums(torch.zeros(4, 97), EMPTY.gaps, 0), r"losses must be \(4, 97\) float64, got"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(make: Callable[[], object], message: str) -> None:

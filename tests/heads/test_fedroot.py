@@ -167,15 +167,3 @@ def test_equal_means_have_no_shape_either() -> None:
 def test_the_shape_of_the_rows_counts_more_the_more_rows_there_are() -> None:
     assert shape_weight(0, 10) == 0.0 and shape_weight(5, 10) == 0.5
     assert 0.99 < shape_weight(10_000, 10) < 1.0
-
-
-def test_what_cannot_be_is_refused() -> None:
-    rows, square = ClassMeanRows.zeros(2, 3), torch.zeros(3, 3, dtype=torch.float64)
-    for scatter in (torch.zeros(2, 2, dtype=torch.float64), torch.zeros(3, 3)):
-        with pytest.raises(ValueError, match=r"scatter must be \(3, 3\) float64"):
-            complete(rows, scatter, 0.0)
-    for left_out in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="left_out must be a finite number of at least 0"):
-            complete(rows, square, left_out)
-    with pytest.raises(ValueError, match='head must be "ridge" or "within", got \'lasso\''):
-        solve_fedroot(rows, square, 0.0, head="lasso")  # type: ignore[arg-type]

@@ -149,25 +149,16 @@ def test_without_samples_of_either_kind_there_is_no_area() -> None:
         assert np.isnan(nothing.macro_auroc) and np.isnan(nothing.macro_auroc_error)
 
 
-@pytest.mark.parametrize(
-    ("scores", "labels", "message"),
-    [
-        (torch.tensor([[0.0, float("nan")]]), torch.tensor([0]), "must be finite, or -inf"),
-        (torch.tensor([[0.0, INF]]), torch.tensor([0]), "must be finite, or -inf"),
-        (torch.zeros(1, 2), torch.tensor([2]), r"labels must lie in \[0, 2\), got 2 to 2"),
-        (torch.zeros(1, 2), torch.tensor([-1]), r"labels must lie in \[0, 2\), got -1 to -1"),
-        (torch.zeros(2, 2), torch.tensor([1]), r"\(n, C\) and labels \(n,\), got \(2, 2\) and \(1,\)"),
-    ],
-)
-def test_what_cannot_be_counted_is_refused(scores: Tensor, labels: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        histograms(scores, labels)
+@pytest.mark.parametrize("score", [float("nan"), INF])
+def test_scores_that_are_no_numbers_are_refused(score: float) -> None:
+    with pytest.raises(ValueError, match="must be finite, or -inf"):
+        histograms(torch.tensor([[0.0, score]]), torch.tensor([0]))
 
 
 def test_histograms_of_other_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"negatives must be \(2, 1281\) int64, got \(3, 1281\)"):
         MarginHistograms(MarginHistograms.zeros(2).positives, MarginHistograms.zeros(3).negatives)
-    with pytest.raises(ValueError, match="the same classes, got 2 and 3"):
+    with pytest.raises(ValueError, match="the same positives, got"):
         MarginHistograms.zeros(2) + MarginHistograms.zeros(3)
 
 

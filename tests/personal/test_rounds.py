@@ -64,7 +64,7 @@ def test_fedproto_is_the_description_round_by_round(data: Path, tmp_path: Path) 
             counts += stats.present.unsqueeze(1)
         extra = alignment_loss("mean-square", (sums / counts.clamp(min=1)).float(), counts.squeeze(1) > 0, 2.0)
     for client, model in models.items():
-        right = evaluate(model, one.samples(client)[1], NUM_CLASSES).confusion.matrix.diagonal().sum()
+        right = evaluate(model, one.samples(client)[1]).confusion.matrix.diagonal().sum()
         assert result.num_correct[client] == int(right)
     assert not result.notes and not list(tmp_path.iterdir())  # models are forgotten after the last round
 
@@ -136,6 +136,6 @@ def test_fedavg_is_flowers_and_everybody_goes_on_from_it(data: Path, tmp_path: P
         model, (kept, test) = fresh_model(one), one.samples(client)
         model.load_trained_state(to_tensors(shared))
         for approach in ("fedavg", "fedavg-ft"):
-            right = evaluate(model, test, NUM_CLASSES).confusion.matrix.diagonal().sum()
+            right = evaluate(model, test).confusion.matrix.diagonal().sum()
             assert results[approach].num_correct[client] == int(right)
             train_locally(model, kept, one.session().request(2).options, key=(one.config.run.seed, client, 1))

@@ -19,7 +19,7 @@ from fedstats_app import client_app, replay
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.client.replica import replica_of
 from fedstats_app.fedmezo.average import TrainingDiverged
-from fedstats_app.fedmezo.log import TrainingFiles, UpdateLog
+from fedstats_app.fedmezo.log import TrainingFiles
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.client_grid import ClientGrid
@@ -473,7 +473,7 @@ def test_a_server_that_goes_on_from_an_earlier_round_takes_its_nodes_along(tmp_p
     federation = Federation(tmp_path, 2)
     strategy = federation.strategy()
     federation.run(strategy, 6)
-    again = federation.strategy(log=UpdateLog(1, list(strategy.log)[:3]))
+    again = federation.strategy(log=strategy.log[:3])
     outcomes = federation.run(again, 3)
     assert list(again.log) == list(strategy.log)
     assert all(len(outcome.num_examples) == 2 for outcome in outcomes)
@@ -489,9 +489,7 @@ def test_a_training_that_goes_on_remembers_its_rates(tmp_path: Path) -> None:
     assert strategy.rates
     assert strategy.learning_rate == 0.5 / 2 ** len(strategy.rates)
     last = max(strategy.rates)
-    again = federation.strategy(
-        guarded=True, learning_rate=0.5, rates=strategy.rates, log=UpdateLog(1, list(strategy.log)[:last])
-    )
+    again = federation.strategy(guarded=True, learning_rate=0.5, rates=strategy.rates, log=strategy.log[:last])
     assert again.learning_rate == strategy.learning_rate
     federation.run(again, 30 - last)
     assert (list(again.log), again.rates) == (list(strategy.log), strategy.rates)

@@ -46,26 +46,20 @@ def test_a_packed_triangle_unpacks_to_the_mirrored_matrix(dim: int, seed: int) -
 
 
 @pytest.mark.parametrize(
-    ("features", "labels", "num_classes", "message"),
+    ("features", "labels", "message"),
     [
-        (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), 0, r"num_classes must be at least 1, got 0"),
-        (torch.zeros(6), torch.zeros(6, dtype=torch.int64), 2, r"shape \(n, d\), got \(6,\)"),
-        (torch.tensor([[1], [2]]), torch.zeros(2, dtype=torch.int64), 2, r"floating point, got torch.int64"),
-        (torch.zeros(2, 3), torch.zeros(3, dtype=torch.int64), 2, r"shape \(2,\), one per feature, got \(3,\)"),
-        (torch.zeros(2, 3), torch.zeros(2, 1, dtype=torch.int64), 2, r"shape \(2,\).*got \(2, 1\)"),
-        (torch.zeros(2, 3), torch.zeros(2), 2, r"labels must be integers, got torch.float32"),
-        (torch.zeros(2, 3), torch.zeros(2, dtype=torch.bool), 2, r"labels must be integers, got torch.bool"),
-        (torch.zeros(2, 3), torch.tensor([0, 2]), 2, r"\[0, 2\), got values from 0 to 2"),
-        (torch.zeros(2, 3), torch.tensor([-1, 1]), 2, r"\[0, 2\), got values from -1 to 1"),
-        (torch.tensor([[1.0], [torch.nan]]), torch.tensor([0, 1]), 2, r"finite, got NaN or infinity in 1 of 2 rows"),
-        (torch.tensor([[1.0], [-torch.inf]]), torch.tensor([0, 1]), 2, r"finite, got NaN or infinity in 1 of 2 rows"),
+        (torch.zeros(6), torch.zeros(6, dtype=torch.int64), r"\(n, d\) floating point, .* got \(6,\)"),
+        (torch.tensor([[1], [2]]), torch.zeros(2, dtype=torch.int64), r"got \(2, 1\) torch.int64"),
+        (torch.zeros(2, 3), torch.zeros(3, dtype=torch.int64), r"with \(n,\) labels, .* and \(3,\)"),
+        (torch.zeros(2, 3), torch.zeros(2), r"labels must be \(any\) int64.*got \(2,\) torch.float32"),
+        (torch.zeros(2, 3), torch.tensor([-1, 2]), r"\[0, 2\), got values from -1 to 2"),
+        (torch.tensor([[1.0], [torch.nan]]), torch.tensor([0, 1]), r"finite, got NaN or infinity in 1 of 2 rows"),
+        (torch.tensor([[1.0], [-torch.inf]]), torch.tensor([0, 1]), r"finite, got NaN or infinity in 1 of 2 rows"),
     ],
 )
-def test_what_cannot_be_summed_is_refused(
-    features: torch.Tensor, labels: torch.Tensor, num_classes: int, message: str
-) -> None:
+def test_what_cannot_be_summed_is_refused(features: torch.Tensor, labels: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        check_features(features, labels, num_classes)
+        check_features(features, labels, 2)
 
 
 @pytest.mark.parametrize("dim", [1, 7, 64, 200, 1280])

@@ -120,19 +120,13 @@ ONE, MEANS = torch.tensor([0]), torch.ones(1, 2)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ClassMeanRows(ONE, ONE + 1, MEANS), r"num_classes must be at least 1, got None"),
-        (lambda: ClassMeanRows(ONE, ONE + 1, num_classes=2), r"either means or class_sums, got neither"),
-        (lambda: ClassMeanRows(ONE, ONE + 1, MEANS, 2, class_sums=MEANS), r"either means or class_sums, got both"),
-        (lambda: ClassMeanRows(ONE, ONE.float() + 1, MEANS, 2), r"counts must be int64.*got torch.float32"),
-        (lambda: ClassMeanRows(ONE, ONE + 1, None, 2, class_sums=torch.ones(2)), r"shape \(M, d\)"),
-        (lambda: ClassMeanRows(ONE, ONE + 1, None, 2, class_sums=MEANS.half()), r"or float64, got torch.float16"),
-        (lambda: ClassMeanRows(ONE.int(), ONE + 1, MEANS, 2), r"class_ids must be \(1,\) int64"),
-        (lambda: ClassMeanRows(ONE, torch.tensor([1, 1]), None, 2, class_sums=MEANS), r"shape \(1,\), got \(2,\)"),
-        (lambda: ClassMeanRows(ONE + 2, ONE + 1, MEANS, 2), r"class_ids must lie in \[0, 2\), got 2 to 2"),
+        (lambda: ClassMeanRows(ONE, ONE + 1, num_classes=2), r"either means or class_sums"),
+        (lambda: ClassMeanRows(ONE, ONE.float() + 1, MEANS, 2), r"counts must be \(1\) int64 or float64, got"),
+        (lambda: ClassMeanRows(ONE, ONE + 1, None, 2, class_sums=MEANS.half()), r"class_sums must be \(any, any\)"),
+        (lambda: ClassMeanRows(ONE.int(), ONE + 1, MEANS, 2), r"class_ids must be \(1\) int64, got \(1,\) torch.int32"),
         (lambda: ClassMeanRows(ONE - 1, ONE + 1, MEANS, 2), r"class_ids must lie in \[0, 2\), got -1"),
         (lambda: ClassMeanRows(ONE, ONE, MEANS, 2), r"counts must be positive, got 0"),
         (lambda: ClassMeanRows(ONE, ONE.double() + torch.nan, MEANS, 2), r"counts must be positive, got nan"),
-        (lambda: ClassMeanRows.concatenate([]), r"at least one part"),
         (lambda: plan_rows(ONE, means_per_class=0), r"means_per_class must be at least 1, got 0"),
     ],
 )

@@ -78,12 +78,6 @@ def test_other_class_numbers_change_nothing_else(sample: Sample, draw: object) -
     assert torch.allclose(found.class_sums, expected.class_sums, rtol=1e-12, atol=1e-12 * sample.scale)
 
 
-@pytest.mark.parametrize("new_ids", [[0, 0], [0, 3], [-1, 0], [0]])
-def test_numbers_that_are_no_renumbering_are_refused(new_ids: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"new_ids must be 2 different classes in \[0, 3\)"):
-        StatisticsSum(2, 3, gram=False, keep_rows=False).renumbered(torch.tensor(new_ids), 3)
-
-
 def test_rows_that_are_not_of_the_sums_are_refused() -> None:
     total = StatisticsSum(2, 3, gram=False, keep_rows=True)
     total.add(ClientStatistics(ClassMeanRows(torch.tensor([0]), torch.tensor([4]), torch.ones(1, 3), 2)))

@@ -95,11 +95,13 @@ ZEROS = FeatureStatistics.zeros(2, 3)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FeatureStatistics(COUNTS.float(), SUMS), r"\(C,\) int64, got \(2,\) torch.float32"),
-        (lambda: FeatureStatistics(COUNTS, torch.zeros(3, 3).double()), r"\(2, d\), one row per class, got \(3, 3\)"),
-        (lambda: FeatureStatistics(COUNTS, SUMS.float()), r"class_sums must be float64, got torch.float32"),
+        (lambda: FeatureStatistics(COUNTS.float(), SUMS), r"\(any\) int64, got \(2,\) torch.float32"),
+        (
+            lambda: FeatureStatistics(COUNTS, torch.zeros(3, 3).double()),
+            r"class_sums must be \(2, any\) float64, got \(3, 3\)",
+        ),
         (lambda: FeatureStatistics(COUNTS, SUMS, SUMS[:, :2]), r"gram must be \(3, 3\) float64, got \(2, 2\)"),
-        (lambda: ZEROS + FeatureStatistics.zeros(2, 3, gram=False), r"both have a Gram matrix or both have none"),
+        (lambda: ZEROS + FeatureStatistics.zeros(2, 3, gram=False), r"must have the same gram, got"),
     ],
 )
 def test_inconsistent_parts_are_refused(make: Callable[[], FeatureStatistics], message: str) -> None:

@@ -120,12 +120,6 @@ def test_it_is_made_on_one_thread_and_the_others_come_back() -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("features", [torch.zeros(3, 3), torch.zeros(4, 3), torch.zeros(3)])
-def test_as_many_samples_as_features_are_refused(features: Tensor) -> None:
-    with pytest.raises(ValueError, match="n < d"):
-        GramFactor.of(features.double())
-
-
 @pytest.mark.parametrize(
     ("packed", "reason"),
     [

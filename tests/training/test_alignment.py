@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedstats_app.training.local import alignment_loss, class_mean_sum, mean_square
+from fedstats_app.training.local import alignment_loss, check_alignment, class_mean_sum, mean_square
 from tests.support.golden import load, tensor
 
 ALL = torch.ones(4, dtype=torch.bool)
@@ -67,18 +67,14 @@ def test_a_batch_without_prototypes_costs_nothing_and_has_no_gradient(form: str)
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("form", "prototypes", "weight", "message"),
     [
-        (lambda: alignment_loss("mse", torch.zeros(4, 2), ALL, 1.0), "class-mean-sum, mean-square, got 'mse'"),
-        (lambda: alignment_loss("mean-square", torch.zeros(3, 2), ALL, 1.0), r"got \(3, 2\), \(4,\)"),
-        (lambda: alignment_loss("mean-square", torch.full((4, 2), torch.nan), ALL, 1.0), "must be finite"),
-        (lambda: alignment_loss("mean-square", torch.zeros(4, 2), ALL, -1.0), "weight must be at least 0 .* got -1.0"),
-        (
-            lambda: mean_square(torch.zeros(5, 2), torch.zeros(5, dtype=torch.int64), torch.zeros(4, 1), ALL),
-            r"features must be \(5, 1\), got \(5, 2\)",
-        ),
+        ("mse", torch.zeros(4, 2), 1.0, "class-mean-sum, mean-square, got 'mse'"),
+        ("mean-square", torch.zeros(3, 2), 1.0, r"present must be \(3\) bool, got \(4,\)"),
+        ("mean-square", torch.full((4, 2), torch.nan), 1.0, "must be finite"),
+        ("mean-square", torch.zeros(4, 2), -1.0, "weight must be at least 0 .* got -1.0"),
     ],
 )
-def test_what_does_not_fit_is_refused(make: Callable[[], object], message: str) -> None:
+def test_what_does_not_fit_is_refused(form: str, prototypes: Tensor, weight: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make()
+        check_alignment(form, prototypes, ALL, weight)

@@ -214,7 +214,7 @@ def test_the_report_counts_samples_steps_and_passes(network: nn.Module) -> None:
 def test_the_loss_is_the_mean_over_the_samples_of_the_last_epoch() -> None:
     samples = make_features(21)  # the last batch is smaller, and counts for less
     model = TunedModel(HEAD, tune="probe", temperature=0.5)
-    before = evaluate(model, samples, 3).loss
+    before = evaluate(model, samples).loss
     standing = train_locally(model, samples, replace(OPTIONS, learning_rate=1e-12), key=KEY)
     assert standing.loss == pytest.approx(before, rel=1e-6)
     short, longer = (
@@ -230,9 +230,9 @@ def test_the_loss_is_the_mean_over_the_samples_of_the_last_epoch() -> None:
 
 def test_training_helps_on_new_samples(network: nn.Module) -> None:
     model, test = TunedModel(HEAD, backbone=network, tune="full"), make_images(300, seed=1)
-    before = evaluate(model, test, 3)
+    before = evaluate(model, test)
     train_locally(model, make_images(300), LocalOptions(epochs=8, batch_size=16, learning_rate=0.05), key=KEY)
-    after = evaluate(model, test, 3)
+    after = evaluate(model, test)
     assert after.confusion.accuracy > before.confusion.accuracy + 0.2 and after.loss < before.loss
     assert not model.training
 

@@ -46,7 +46,7 @@ def test_without_a_backbone_inputs_are_features() -> None:
 def test_a_feature_map_lies_between_and_lets_gradients_through(network: nn.Module, feature_map: Any) -> None:
     model = TunedModel(HEAD, backbone=network, feature_map=feature_map, tune="full")
     labels = torch.zeros(16, dtype=torch.int64)
-    evaluate(model, TensorSamples(IMAGES, labels), 3)  # the map keeps what it drew here
+    evaluate(model, TensorSamples(IMAGES, labels))  # the map keeps what it drew here
     assert same_bits(model.features(IMAGES).detach(), feature_map(network(IMAGES)))
     model(IMAGES).sum().backward()
     first = next(model.backbone.parameters())  # type: ignore[union-attr]
@@ -227,9 +227,6 @@ def test_dropout_is_off_and_nothing_depends_on_the_global_generator(network: nn.
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tune": "all"}, "tune must be one of full, probe, features, got 'all'"),
-        ({"tune": "probe", "batch_norm": "groupnorm"}, "batch_norm must be one of .* got 'groupnorm'"),
-        ({"tune": "probe", "temperature": 0.0}, "temperature must be positive and finite, got 0.0"),
         ({"tune": "full"}, "without a backbone .* tune must be probe, got 'full'"),
         ({"tune": "probe", "feature_map": RandomProjection(8, 7)}, "feature_map None, got RandomProjection"),
     ],

@@ -99,8 +99,8 @@ def test_a_calibrated_head_gains_at_the_rate_found_whatever_the_scale_of_the_fea
     ncm = solve_ncm(statistics)
     temperature = best_temperature(losses_by_temperature(TunedModel(ncm, tune="probe"), train, 1000))
     model = TunedModel((ncm.weight / temperature, ncm.bias / temperature), tune="probe")
-    before = evaluate(model, test, 5)
+    before = evaluate(model, test)
     train_locally(model, train, LocalOptions(epochs=10, learning_rate=rate), key=(0,))
-    after = evaluate(model, test, 5)
+    after = evaluate(model, test)
     assert after.confusion.accuracy > before.confusion.accuracy
     assert after.loss < before.loss

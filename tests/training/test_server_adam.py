@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from safetensors.torch import load, save
@@ -90,28 +88,13 @@ def test_what_it_is_given_stays_as_it_is() -> None:
     assert all(same_bits(average[name], averages(1, draw(0))[name]) for name in SHAPES)
 
 
-def stepped() -> ServerAdam:
-    adam = ServerAdam(0.01)
-    adam.step({"a": torch.ones(2)}, {"a": torch.zeros(2)})
-    return adam
-
-
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("state", "message"),
     [
-        (lambda: ServerAdam(0.0), "learning_rate must be positive and finite, got 0.0"),
-        (lambda: ServerAdam(0.1, betas=(0.9, 1.0)), r"betas must lie in \[0, 1\), got \(0.9, 1.0\)"),
-        (lambda: ServerAdam(0.1, weight_decay=-1.0), "weight_decay must be at least 0 and finite, got -1.0"),
-        (lambda: ServerAdam(0.1).step({"a": torch.ones(2)}, {"b": torch.ones(2)}), "only one has a, b"),
-        (lambda: ServerAdam(0.1).step({"a": torch.ones(2)}, {"a": torch.ones(1)}), r"a: .* got \(2,\) and \(1,\)"),
-        (lambda: stepped().step({"b": torch.ones(2)}, {"b": torch.ones(2)}), r"on \['a'\], this one on \['b'\]"),
-        (lambda: ServerAdam(0.1).load_state({"m_t/a": torch.ones(2)}), "missing or unknown: m_t/a, step"),
-        (
-            lambda: ServerAdam(0.1).load_state({"step": torch.ones(1), "exp_avg/a": torch.ones(2)}),
-            "missing or unknown: exp_avg_sq/a",
-        ),
+        ({"m_t/a": torch.ones(2)}, "missing or unknown: m_t/a, step"),
+        ({"step": torch.ones(1), "exp_avg/a": torch.ones(2)}, "missing or unknown: exp_avg_sq/a"),
     ],
 )
-def test_what_does_not_fit_is_refused(make: Callable[[], object], message: str) -> None:
+def test_a_state_that_does_not_fit_is_refused(state: dict[str, Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make()
+        ServerAdam(0.1).load_state(state)
