@@ -71,21 +71,12 @@ def scaled_means(factor: float) -> Attack:
     return attack
 
 
-def swapped(number: int) -> Attack:
-    """Claim this many samples of every class, which are the next class's."""
+def claimed(number: int, *, factor: float = 1.0, next_class: bool = False) -> Attack:
+    """Claim this many samples of every class, whose mean is the true one times a factor, or the next class's."""
 
     def attack(victim: Victim) -> ClientStatistics:
-        (true,) = victim.request.statistics(victim.data.train, (victim.data.train_labels - 1) % victim.data.num_classes)
-        return _times(true, number / int(true.rows.counts.min()))
-
-    return attack
-
-
-def few_opposed(number: int, factor: float) -> Attack:
-    """Claim a few samples of every class, whose mean is the true one times a negative factor."""
-
-    def attack(victim: Victim) -> ClientStatistics:
-        (true,) = victim.request.statistics(factor * victim.data.train, victim.data.train_labels)
+        labels = (victim.data.train_labels - next_class) % victim.data.num_classes
+        (true,) = victim.request.statistics(factor * victim.data.train, labels)
         return _times(true, number / int(true.rows.counts.min()))
 
     return attack
@@ -143,11 +134,11 @@ ATTACKS: dict[str, Attack] = {
     "class means times 1e3": scaled_means(1e3),
     "class means times 1e6": scaled_means(1e6),
     "class means times 3": scaled_means(3.0),
-    "1,000 a class, swapped": swapped(1000),
-    "10,000 a class, swapped": swapped(10_000),
-    "1e7 a class, swapped": swapped(10_000_000),
-    "10 a class, means times -1e4": few_opposed(10, -1e4),
-    "10 a class, means times -3": few_opposed(10, -3.0),
+    "1,000 a class, swapped": claimed(1000, next_class=True),
+    "10,000 a class, swapped": claimed(10_000, next_class=True),
+    "1e7 a class, swapped": claimed(10_000_000, next_class=True),
+    "10 a class, means times -1e4": claimed(10, factor=-1e4),
+    "10 a class, means times -3": claimed(10, factor=-3.0),
     "Gram plus 1e6 I": poisoned_gram(1e6),
     "Gram plus 1e3 I": poisoned_gram(1e3),
     "energy hides the classes": hidden_classes,

@@ -72,14 +72,8 @@ class Loss:
     seeds: int
 
 
-@dataclass
-class _Tried:
-    """One method over the seeds of a configuration."""
-
-    automatic: list[float]
-    curves: list[list[float]]
-    fedncm: list[float]
-    notes: int = 0
+# The head of the automatic choice, its accuracy, and the accuracies on the grid, in per cent.
+Trial = tuple[LinearHead, float, list[float]]
 
 
 def measure(experiment: str, sizes: Sequence[int], num_clients: Sequence[int], seeds: int) -> Iterator[Loss]:
@@ -88,52 +82,38 @@ def measure(experiment: str, sizes: Sequence[int], num_clients: Sequence[int], s
     data, train = features_of(config), training_set(config.data)
     features, test = data.train.double(), data.test.double()
     for per_class in sizes:
-        tried: dict[tuple[str, int], _Tried] = {}
+        tried: dict[tuple[str, int], list[tuple[LinearHead, float, list[float], float]]] = {}
         for seed in range(seeds):
             index = balanced_subset(data, per_class, seed)
             sample = FeatureStatistics.from_features(features[index], data.train_labels[index], data.num_classes)
+            found: dict[tuple[str, int], Trial] = {}
             if per_class or seed == 0:  # all samples are the same in every seed
-                for name, result in _of_sums(sample, test, data).items():
-                    _note(tried, (name, 0), *result, _accuracy(solve_ncm(sample), test, data))
-            for clients in num_clients:
-                if clients > len(index):
-                    continue
+                found = {(name, 0): one for name, one in _of_sums(sample, test, data).items()}
+            for clients in (number for number in num_clients if number <= len(index)):
                 parts = parts_of(train.subset(index.numpy()), config, clients, seed)
-                results = _of_clients(features[index], data.train_labels[index], parts, sample, test, data, config)
-                for name, result in results.items():
-                    _note(tried, (name, clients), *result, _accuracy(solve_ncm(sample), test, data))
-        for (name, clients), one in tried.items():
-            means = np.mean(one.curves, axis=0)
+                trials = _of_clients(features[index], data.train_labels[index], parts, sample, test, data, config)
+                found |= {(name, clients): one for name, one in trials.items()}
+            fedncm = _accuracy(solve_ncm(sample), test, data)
+            for key, one in found.items():
+                tried.setdefault(key, []).append((*one, fedncm))
+        for (name, clients), of_seeds in tried.items():
+            heads, automatic, on_grid, fedncms = zip(*of_seeds, strict=True)
+            means = np.mean(on_grid, axis=0)
             yield Loss(
                 experiment,
                 per_class,
                 clients,
                 name,
-                automatic=round(float(np.mean(one.automatic)), 3),
+                automatic=round(float(np.mean(automatic)), 3),
                 best=round(float(means.max()), 3),
-                fedncm=round(float(np.mean(one.fedncm)), 3),
+                fedncm=round(float(np.mean(fedncms)), 3),
                 factor=GRID[int(means.argmax())],
-                notes=one.notes,
-                seeds=len(one.automatic),
+                notes=sum(bool(head.report.notes) for head in heads),
+                seeds=len(heads),
             )
 
 
-def _note(
-    tried: dict[tuple[str, int], _Tried],
-    key: tuple[str, int],
-    head: LinearHead,
-    score: float,
-    curve: list[float],
-    fedncm: float,
-) -> None:
-    one = tried.setdefault(key, _Tried([], [], []))
-    one.automatic.append(score)
-    one.curves.append(curve)
-    one.fedncm.append(fedncm)
-    one.notes += bool(head.report.notes)
-
-
-def _of_sums(sums: FeatureStatistics, test: Tensor, data: Features) -> dict[str, tuple[LinearHead, float, list[float]]]:
+def _of_sums(sums: FeatureStatistics, test: Tensor, data: Features) -> dict[str, Trial]:
     """Return head, accuracy and the accuracies on the grid of the methods that see no clients."""
     assert sums.gram is not None
     scatter = sums.gram - class_mean_products(sums)
@@ -161,7 +141,7 @@ def _of_clients(
     test: Tensor,
     data: Features,
     config: AppConfig,
-) -> dict[str, tuple[LinearHead, float, list[float]]]:
+) -> dict[str, Trial]:
     """Return the same of FedCOF and FedRoot."""
     method = FEDROOT.configured(config.options_of("fedroot"))
     held = _sent(features, labels, parts, data.num_classes, method)

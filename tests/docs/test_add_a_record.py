@@ -133,7 +133,7 @@ def test_check_forecasts_its_cost(copy: Path, settings: dict[str, object]) -> No
     )
     [sent] = [finding["message"] for finding in findings["findings"] if finding["check"] == "bytes up"]
     # Six clients with three classes of 32 features in half precision, and the factor of a Gram matrix from each.
-    assert "feddiag 10.8 kB" in sent
+    assert "feddiag 10.8 KB" in sent
 
 
 def test_a_key_takes_an_option_and_a_line_of_pyproject(copy: Path, folder: Path) -> None:

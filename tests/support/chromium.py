@@ -1,7 +1,4 @@
-"""Pages in Debian's headless Chromium, by its DevTools protocol over a pipe: no driver and no network needed.
-
-`python -m tests.support.chromium PAGE PICTURE` takes a picture of the top of a page.
-"""
+"""Pages in Debian's headless Chromium, by its DevTools protocol over a pipe: no driver and no network needed."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -98,9 +94,9 @@ class Browser:
                 page.problems.append(json.dumps(known)[:300])
         return page
 
-    def screenshot(self, *, whole: bool = True) -> bytes:
-        """Return the page that is open as PNG."""
-        shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    def screenshot(self) -> bytes:
+        """Take a picture of the whole page that is open, as PNG."""
+        shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         return base64.b64decode(shot["data"])
 
     def _value(self, script: str) -> Any:
@@ -147,9 +143,3 @@ def browser() -> Iterator[Browser]:
             yield running
         finally:
             running.close()
-
-
-if __name__ == "__main__":
-    with browser() as running:
-        running.open(Path(sys.argv[1]).expanduser().resolve(), width=1040, height=1330)
-        Path(sys.argv[2]).write_bytes(running.screenshot(whole=False))
