@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import itertools
+import json
+import logging
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from fedstats_app.backbones.device import automatic_batch_size, resolve_autocast, resolve_device
-from fedstats_app.backbones.engine import Engine, openvino_version
-from fedstats_app.backbones.engine_choice import EngineChoice
-from fedstats_app.backbones.fingerprint import fingerprint_of, measured_feature_dim
-from fedstats_app.backbones.inputs import InOrder, InputTransform, Kind, PaddedBatch
+from fedstats_app.backbones.engine import BFLOAT16, TORCH, Engine, EngineError, chosen_engine, openvino_version
 from fedstats_app.backbones.licences import UNKNOWN, Licence
+from fedstats_app.backbones.openvino_engine import OpenVINOEngine
+from fedstats_app.backbones.transform import InputTransform, Kind
+from fedstats_app.data.feature_cache import default_cache_root
 
 if TYPE_CHECKING:
     from fedstats_app.backbones.text.encoders import LanguageHead
+
+
+logger = logging.getLogger("fedstats_app")
+
+
+class InputSizeError(ValueError):
+    """A network cannot take samples of the size that is asked for: the message says which and why."""
+
+
+class Running(TypedDict, total=False):
+    """How a backbone is run: the arguments of `Backbone` of these names."""
+
+    batch_size: int | Literal["auto"]
+    device: str
+    autocast: str
+    channels_last: bool
+    engine: str
+    engine_cache: Path | None
 
 
 class Backbone:
@@ -115,17 +136,15 @@ class Backbone:
         self.channels_last = channels_last and transform.kind == "image"
         self._autocast_dtype = resolve_autocast(autocast, self.device)
         self._memory_format = torch.channels_last if self.channels_last else torch.contiguous_format
-        self._features_by = EngineChoice(
-            engine,
-            module,
-            fingerprint_of(identity or name, module, transform),
-            transform,
-            device=self.device.type,
-            autocast=autocast,
-            cache=engine_cache,
+        num_weights = sum(one.numel() for one in module.parameters())
+        self._asked_engine, self._engine_cache = engine, engine_cache
+        self._engine, self._engine_reason = chosen_engine(
+            engine, device=self.device.type, autocast=autocast, num_weights=num_weights
         )
-        self.fingerprint = self._features_by.fingerprint
-        self.feature_dim = measured_feature_dim(name, module.cpu().eval().requires_grad_(False), transform)
+        self._weights_fingerprint = self.fingerprint = _fingerprint(identity or name, module, transform)
+        if self._engine == BFLOAT16:
+            self.fingerprint = hashlib.sha256(f"{BFLOAT16} {self._weights_fingerprint}".encode()).hexdigest()
+        self.feature_dim = _measured_feature_dim(name, module.cpu().eval().requires_grad_(False), transform)
         self.module = module.to(self.device).to(memory_format=self._memory_format)
 
     def __repr__(self) -> str:
@@ -167,17 +186,37 @@ class Backbone:
         EngineError
             If an engine that was named cannot run the network; in place of "auto" torch does.
         """
-        return self._features_by.engine
+        return TORCH if self._openvino is None else self._engine
 
     @property
     def engine_in_words(self) -> str:
         """The engine with its version and precision, and why."""
-        return self._features_by.in_words
+        if self.engine == TORCH:
+            return f"torch {torch.__version__} ({self._engine_reason})"
+        precision = "bfloat16" if self.engine == BFLOAT16 else "float32"
+        return f"OpenVINO {openvino_version()} in {precision} ({self._engine_reason})"
+
+    @functools.cached_property
+    def _openvino(self) -> OpenVINOEngine | None:
+        """OpenVINO with the network exported; None for torch, also where "auto" would have liked it and it cannot."""
+        if self._engine == TORCH:
+            return None
+        root, bfloat16 = self._engine_cache or default_cache_root(), self._engine == BFLOAT16
+        engine = OpenVINOEngine(self.module, self._weights_fingerprint, self.transform, root, bfloat16=bfloat16)
+        try:
+            engine.prepare()
+        except EngineError as error:
+            if self._asked_engine != "auto":
+                raise EngineError(f"engine {self._asked_engine}: {error}; use engine torch") from error
+            self._engine_reason = f"not OpenVINO: {error}"
+            logger.warning("engine torch: %s", error)
+            return None
+        return engine
 
     @property
     def computed_by(self) -> tuple[str, ...]:
         """All that the last bits of features depend on, beside fingerprint and machine."""
-        if self._features_by.openvino is not None:
+        if self._openvino is not None:
             return self.engine, openvino_version()
         return str(self.batch_size), self.autocast, str(self.channels_last), self.device.type, torch.__version__
 
@@ -199,36 +238,42 @@ class Backbone:
 
     def extract_inputs(self, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
         """Do as :meth:`extract` for samples that went through the transform already, elsewhere or in other threads."""
-        if (engine := self._features_by.openvino) is not None:
+        if (engine := self._openvino) is not None:
             rows = engine.extract(inputs)
             while block := list(itertools.islice(rows, self.batch_size)):
                 yield torch.stack(block)
             return
-        batches: dict[tuple[int, ...], PaddedBatch] = {}
-        features = InOrder()
+        # By shape: the memory of a batch, used again and again, and the positions of the samples in it.
+        batches: dict[tuple[int, ...], tuple[Tensor, list[int]]] = {}
+        finished: dict[int, Tensor] = {}
+        following = 0
         for position, one in enumerate(inputs):
             shape = tuple(one.shape)
             if shape not in batches:
-                batches[shape] = self._empty_batch(shape)
-            batch = batches[shape]
-            batch.add(position, one)
-            if batch.is_full:
-                self._run(batch, features)
-                if (ready := features.ready()) is not None:
-                    yield ready
-        for batch in batches.values():
-            if batch.positions:
-                self._run(batch, features)
-        if (ready := features.ready()) is not None:
-            yield ready
+                batches[shape] = self._empty_batch(shape), []
+            batch, positions = batches[shape]
+            # Copied by one thread: torch's pool is slow where cores are shared.
+            batch.numpy()[len(positions)] = one.numpy()
+            positions.append(position)
+            if len(positions) < self.batch_size:
+                continue
+            finished.update(zip(positions, self.forward_batch(batch), strict=True))
+            positions.clear()
+            ready = list(itertools.takewhile(finished.__contains__, itertools.count(following)))
+            if ready:
+                yield torch.stack([finished.pop(place) for place in ready])
+                following += len(ready)
+        for batch, positions in batches.values():
+            if positions:
+                batch.numpy()[len(positions) :] = 0
+                finished.update(zip(positions, self.forward_batch(batch), strict=False))
+        if finished:
+            yield torch.stack([finished[place] for place in sorted(finished)])
 
-    def _empty_batch(self, shape: tuple[int, ...]) -> PaddedBatch:
-        pinned = self.device.type == "cuda"
-        return PaddedBatch(self.batch_size, shape, self.transform.dtype, self._memory_format, pinned=pinned)
-
-    def _run(self, batch: PaddedBatch, features: InOrder) -> None:
-        inputs, positions = batch.take()
-        features.add(self.forward_batch(inputs)[: len(positions)], positions)
+    def _empty_batch(self, shape: tuple[int, ...]) -> Tensor:
+        # Page-locked memory, as copies to a GPU like it.
+        pinned, size = self.device.type == "cuda", (self.batch_size, *shape)
+        return torch.empty(size, dtype=self.transform.dtype, memory_format=self._memory_format, pin_memory=pinned)
 
     def forward_batch(self, batch: Tensor) -> Tensor:
         """Compute the features of one full batch of transformed samples.
@@ -255,7 +300,7 @@ class Backbone:
             allowed = " or ".join(str((self.batch_size, *shape)) for shape in shapes)
             got = f"{tuple(batch.shape)} {batch.dtype}"
             raise ValueError(f"{self.name} takes batches {allowed} {str(dtype).removeprefix('torch.')}, got {got}")
-        if (engine := self._features_by.openvino) is not None:
+        if (engine := self._openvino) is not None:
             return torch.stack(list(engine.extract(batch.detach().cpu().contiguous().unbind())))
         try:
             return self._compute(batch)
@@ -281,3 +326,30 @@ class Backbone:
             if self._autocast_dtype is not None:
                 stack.enter_context(torch.autocast(self.device.type, dtype=self._autocast_dtype))
             yield
+
+
+def _fingerprint(name: str, module: nn.Module, transform: InputTransform) -> str:
+    """Hash the architecture's name, every weight (name, dtype, shape, bytes) and the transform."""
+    digest = hashlib.sha256(json.dumps([name, transform.spec], sort_keys=True).encode())
+    for key, value in module.state_dict().items():
+        if key.endswith("num_batches_tracked"):
+            continue  # a counter of training steps: some files lack it, and no feature depends on it
+        tensor = value.detach().cpu().contiguous()
+        digest.update(json.dumps([key, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _measured_feature_dim(name: str, module: nn.Module, transform: InputTransform) -> int:
+    """Run one blank sample through the network: it must become one finite vector."""
+    try:
+        with torch.inference_mode():
+            features = module(transform.blank()[None])
+    except (RuntimeError, ValueError, AssertionError) as error:  # the last is how timm refuses a size
+        size = transform.input_size
+        what = f"images of {size} x {size} pixels" if transform.kind == "image" else f"texts of {size} tokens"
+        raise InputSizeError(f"{name} cannot take {what}: {error}") from error
+    if features.ndim != 2 or features.shape[0] != 1 or not bool(features.isfinite().all()):
+        shape = tuple(features.shape)
+        raise ValueError(f"{name} must turn a sample into one finite vector (1, d), got shape {shape}")
+    return int(features.shape[1])

@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from fedstats_app.backbones.arguments import arguments_text, parse_arguments
 from fedstats_app.backbones.engine import ENGINES, OPENVINO
 from fedstats_app.backbones.names import (
     HUB,
@@ -19,9 +18,11 @@ from fedstats_app.backbones.names import (
     TINY_TEXT,
     TRANSFORMERS,
     VISION,
+    arguments_text,
     is_folder_model,
     is_template,
     is_text_backbone,
+    parse_arguments,
 )
 from fedstats_app.settings.option import Check, Options, flag, is_absolute, one_of, option, text, whole
 

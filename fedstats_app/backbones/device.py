@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from fedstats_app.backbones.inputs import Kind
+from fedstats_app.backbones.transform import Kind
 
 _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from fedstats_app.backbones.architecture import Architecture
 from fedstats_app.backbones.licences import Licence
-from fedstats_app.backbones.state_files import read_state_file
 from fedstats_app.backbones.transform import ImageTransform
+from fedstats_app.backbones.weights import read_state_file
 
 _STEM_CHANNELS = 32
 _FEATURE_DIM = 1280

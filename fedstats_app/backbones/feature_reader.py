@@ -1,4 +1,4 @@
-"""The frozen backbone's view of samples, in blocks, from the cache where they are in it."""
+"""A client's samples: their features in blocks, from the cache where they are in it, or transformed for training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.samples import check_kind
 from fedstats_app.data import Dataset, FeatureCache, UnreadableSampleError
 from fedstats_app.data.contents import sample_digest
 
@@ -31,6 +30,25 @@ logger = logging.getLogger("fedstats_app")
 # Features are handed on in blocks of this size whether they were computed or read from the cache: the order of
 # additions, and so the last bits of the statistics, are the same either way.
 BLOCK_SIZE = 1024
+
+
+# Transformed samples of one client are kept in memory while it trains if they take no more than this.
+MEMORY_FOR_SAMPLES = 2**30
+
+
+def check_kind(dataset: Dataset, backbone: Backbone) -> None:
+    """Refuse images for a language model, and texts for an image network.
+
+    Raises
+    ------
+    ValueError
+        If the data are of another kind than the backbone takes.
+    """
+    if dataset.kind != backbone.kind:
+        raise ValueError(
+            f"backbone {backbone.name} takes {backbone.kind}s, but {dataset.name} holds {dataset.kind}s: "
+            "name another backbone or another dataset"
+        )
 
 
 def read_ahead(read: Callable[[int], T], indices: Iterable[int], threads: int) -> Iterator[Callable[[], T]]:
@@ -189,3 +207,74 @@ def _digest(parts: tuple[str, ...]) -> str:
 def _open_cache(root: Path, key: str, backbone: str) -> FeatureCache:
     """Keep caches open: their parts are mapped once per process."""
     return FeatureCache(root, key, backbone)
+
+
+class DatasetSamples:
+    """Transformed samples of either kind with labels; what cannot be read is counted, named in the log and left out.
+
+    Samples that fit into ``MEMORY_FOR_SAMPLES`` together are read once; others whenever they are asked for.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Where the samples are.
+    indices : ndarray
+        (n,) which ones.
+    backbone : Backbone
+        Whose transform they go through.
+
+    Attributes
+    ----------
+    labels : Tensor
+        (m,) int64, of the readable ones, in their order.
+    positions : Tensor
+        (m,) int64 in [0, n), which those are.
+    num_unreadable : int
+        n - m.
+
+    Raises
+    ------
+    ValueError
+        If the data are of another kind than the backbone takes.
+    """
+
+    def __init__(self, dataset: Dataset, indices: NDArray[np.int64], backbone: Backbone) -> None:
+        check_kind(dataset, backbone)
+        self._dataset, self._backbone = dataset, backbone
+        largest = max(int(np.prod(shape)) for shape in backbone.transform.shapes) * backbone.transform.dtype.itemsize
+        keep = len(indices) * largest <= MEMORY_FOR_SAMPLES
+        positions: list[int] = []
+        inputs: list[Tensor] = []
+        for position, index in enumerate(indices.tolist()):
+            try:
+                one = self._read(index)
+            except UnreadableSampleError as error:
+                logger.warning("left out: %s", error)
+                continue
+            positions.append(position)
+            if keep:
+                inputs.append(one)
+        self.positions = torch.tensor(positions, dtype=torch.int64)
+        self._indices = indices[self.positions.numpy()]
+        self._inputs = inputs if keep else None
+        self.labels = torch.from_numpy(np.array(dataset.labels[self._indices], dtype=np.int64))
+        self.num_unreadable = len(indices) - len(positions)
+
+    def inputs(self, indices: Tensor) -> Tensor:
+        """Read some samples by their positions (b,).
+
+        Returns
+        -------
+        Tensor
+            Images (b, 3, H, W) float32 in the backbone's memory layout; or token ids and attention masks (b, 2, T)
+            int64, T that of the longest text.
+        """
+        if self._inputs is not None:
+            chosen = [self._inputs[position] for position in indices.tolist()]
+        else:
+            chosen = [self._read(index) for index in self._indices[indices.numpy()].tolist()]
+        layout = torch.channels_last if self._backbone.channels_last else torch.contiguous_format
+        return self._backbone.transform.stack(chosen).contiguous(memory_format=layout)
+
+    def _read(self, index: int) -> Tensor:
+        return self._backbone.transform(self._dataset.sample(index))

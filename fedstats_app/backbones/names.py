@@ -1,7 +1,14 @@
-"""Names that stand for many networks, and the options of texts. No torch is imported here."""
+"""Names that stand for many networks, the options of texts and the arguments of networks. No torch is imported here.
+
+Arguments, such as ``img_size=224,init_values=1e-5``, reach the constructor of a network of timm. Nothing that names a
+file or an address, or chooses weights, is among them, whether a run-config gives it or the config.json of a model's
+folder.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -81,3 +88,100 @@ class TextOptions:
             raise ValueError(f"a text template must hold {_ALLOWED}, got {self.template!r}")
         if self.pooling != "auto":
             raise ValueError(f"with a template the features are one token's: pooling must be auto, got {self.pooling}")
+
+
+Argument = int | float | bool | str | list[int] | list[float]
+
+# timm's own parameters that read files, load weights or change what comes out; the rest is the constructor's.
+_REFUSED = re.compile(
+    r"pretrained.*|checkpoint_path|cache_dir|scriptable|exportable|no_jit|features_only|feature_cfg|out_indices|pruned"
+    r"|model_cfg|model_name|device|dtype|kwargs.*"
+)
+_KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_INT = re.compile(r"[+-]?\d{1,9}")
+_FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.?\d+)([eE][+-]?\d{1,3})?")
+# What a feature extractor of RGB images has in any case.
+_FIXED = {"num_classes": 0, "in_chans": 3}
+
+
+def parse_arguments(text: str) -> dict[str, Argument]:
+    """Read ``key=value,key=value``.
+
+    Parameters
+    ----------
+    text : str
+        Values are whole numbers, numbers, true, false or words (``global_pool=token``).
+
+    Returns
+    -------
+    dict
+        By key, in the order of keys, without ``num_classes=0`` and ``in_chans=3``, which hold in any case.
+
+    Raises
+    ------
+    ValueError
+        If something is not of that form, a key stands there twice or is one that may not be given.
+    """
+    found: dict[str, object] = {}
+    for item in text.split(",") if text.strip() else []:
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or not value:
+            raise ValueError(f"must be key=value pairs separated by commas, {item.strip()!r} is none")
+        if key in found:
+            raise ValueError(f"must name each argument once, {key!r} stands there twice")
+        found[key] = _value(key, value)
+    if found.get("num_classes", 0) != 0:
+        raise ValueError(f"must keep num_classes=0 (the head is this app's), got {found['num_classes']!r}")
+    return checked_arguments(found)
+
+
+def checked_arguments(given: Mapping[str, object]) -> dict[str, Argument]:
+    """Return arguments that may be given to a network, in the order of their keys.
+
+    Parameters
+    ----------
+    given : mapping
+        From :func:`parse_arguments`, or ``model_args`` of a config.json, where null stands for the network's default.
+
+    Raises
+    ------
+    ValueError
+        If a key may not be given, or a value is no number, word, true, false or list of numbers.
+    """
+    checked: dict[str, Argument] = {}
+    for key, value in sorted(given.items()):
+        if not _KEY.fullmatch(key) or _REFUSED.fullmatch(key):
+            raise ValueError(f"must be arguments of a network's constructor, {key!r} is not one that may be given")
+        if value is None:
+            continue
+        if key in _FIXED:
+            if key == "in_chans" and value != 3:
+                raise ValueError(f"must keep in_chans=3 (images are RGB), got {value!r}")
+            continue
+        if isinstance(value, str) and value and not _WORD.fullmatch(value):
+            raise ValueError(f"must have a number, true, false or a word as {key}, {value!r} is none")
+        numbers = value if isinstance(value, list) else [value]
+        if not isinstance(value, str) and not all(isinstance(one, int | float) for one in numbers):
+            raise ValueError(f"must have a number, true, false or a word as {key}, {value!r} is none")
+        checked[key] = value  # type: ignore[assignment]  # one of Argument: checked above
+    return checked
+
+
+def arguments_text(arguments: Mapping[str, Argument]) -> str:
+    """Return one text for equal arguments, whatever their order: what fingerprints and records hold."""
+    words = {True: "true", False: "false"}
+    texts = {key: words[one] if isinstance(one, bool) else str(one) for key, one in arguments.items()}
+    return ",".join(f"{key}={value}" for key, value in sorted(texts.items()))
+
+
+def _value(key: str, text: str) -> Argument:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if _WORD.fullmatch(text):
+        return text
+    raise ValueError(f"must have a number, true, false or a word as {key}, {text!r} is none")

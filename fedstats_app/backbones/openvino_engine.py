@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fedstats_app import __version__
 from fedstats_app.backbones.engine import BOUND, EngineError, openvino_version
-from fedstats_app.backbones.inputs import InputTransform
+from fedstats_app.backbones.transform import InputTransform
 from fedstats_app.storage.files import write_atomically
 
 logger = logging.getLogger("fedstats_app")

@@ -9,17 +9,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Unpack
 
 from torch import Tensor, nn
 
-from fedstats_app.backbones.architecture import Architecture, random_initialisation
-from fedstats_app.backbones.arguments import parse_arguments
-from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.architecture import Architecture, group_norm, random_initialisation
+from fedstats_app.backbones.backbone import Backbone, InputSizeError, Running
 from fedstats_app.backbones.backbone_options import BackboneOptions, per_channel
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
-from fedstats_app.backbones.fingerprint import InputSizeError
-from fedstats_app.backbones.layers import group_norm
 from fedstats_app.backbones.licences import RANDOM_WEIGHTS
 from fedstats_app.backbones.names import (
     MINILM,
@@ -32,13 +29,13 @@ from fedstats_app.backbones.names import (
     in_folder,
     is_folder_model,
     is_text_backbone,
+    parse_arguments,
 )
-from fedstats_app.backbones.state_files import read_state_file
 from fedstats_app.backbones.timm_models import timm_architecture
 from fedstats_app.backbones.torchvision_models import TORCHVISION_NAMES, torchvision_architecture
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.backbones.vision import vision_architecture
-from fedstats_app.backbones.weights import WeightsError, load_strictly
+from fedstats_app.backbones.weights import WeightsError, load_strictly, read_state_file
 
 logger = logging.getLogger("fedstats_app")
 
@@ -91,16 +88,11 @@ def load_backbone(
     input_size: int = 0,
     mean: tuple[float, float, float] | None = None,
     std: tuple[float, float, float] | None = None,
-    batch_size: int | Literal["auto"] = 32,
-    device: str = "auto",
-    autocast: str = "none",
-    channels_last: bool = False,
     norm: Literal["batch", "group"] = "batch",
     text: TextOptions | None = None,
     arguments: str = "",
     pooling: str = "auto",
-    engine: str = "torch",
-    engine_cache: Path | None = None,
+    **running: Unpack[Running],
 ) -> Backbone:
     """Load a frozen backbone.
 
@@ -122,8 +114,6 @@ def load_backbone(
     mean, std : tuple of float, optional
         Of the red, green and blue of images, for pixels scaled to 0..1, in place of those that the network was trained
         with. They enter the fingerprint.
-    batch_size, device, autocast, channels_last
-        See :class:`Backbone`. They do not enter the fingerprint.
     norm : {"batch", "group"}
         "group" puts GroupNorm in place of every BatchNorm (:func:`group_norm`); the weights may be of either network.
     text : TextOptions, optional
@@ -133,8 +123,9 @@ def load_backbone(
     pooling : {"auto", "pooled", "cls", "mean", "cls+mean"}
         Which of an image network's outputs are the features, for networks with tokens; "auto" is what its own
         configuration says.
-    engine, engine_cache
-        See :class:`Backbone`.
+    **running
+        ``batch_size``, ``device``, ``autocast``, ``channels_last``, ``engine``, ``engine_cache``: see
+        :class:`Backbone`. They do not enter the fingerprint, but for an engine in bfloat16.
 
     Returns
     -------
@@ -167,15 +158,7 @@ def load_backbone(
         from fedstats_app.backbones.text.loading import load_text_backbone
 
         return load_text_backbone(
-            base_name,
-            weights=weights,
-            max_length=input_size,
-            options=text or TextOptions(),
-            batch_size=batch_size,
-            device=device,
-            autocast=autocast,
-            engine=engine,
-            engine_cache=engine_cache,
+            base_name, weights=weights, max_length=input_size, options=text or TextOptions(), **running
         )
     if text not in (None, TextOptions()):
         raise ValueError(f"backbone {name!r} takes images: it has no pooling or template of texts, got {text}")
@@ -203,15 +186,10 @@ def load_backbone(
             architecture.wrap(module),
             transform,
             weights_source=weights_source,
-            batch_size=batch_size,
-            device=device,
-            autocast=autocast,
-            channels_last=channels_last,
             identity=f"{RANDOM}{identity}" if identity and weights == "random" else identity,
             licence=RANDOM_WEIGHTS if weights == "random" else architecture.licence,
             features=architecture.describe(module),
-            engine=engine,
-            engine_cache=engine_cache,
+            **running,
         )
     except InputSizeError as error:
         advice = architecture.other_sizes.format(size=transform.input_size)

@@ -14,9 +14,8 @@ from torch.nn import functional as F
 
 from fedstats_app.backbones.architecture import Architecture
 from fedstats_app.backbones.licences import Licence
-from fedstats_app.backbones.state_files import read_state_file
 from fedstats_app.backbones.transform import ImageTransform
-from fedstats_app.backbones.weights import official_checkpoint
+from fedstats_app.backbones.weights import official_checkpoint, read_state_file
 
 
 class _PooledFeatures(nn.Module):

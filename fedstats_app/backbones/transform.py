@@ -1,6 +1,6 @@
-"""From an image to the tensor that a backbone was trained to see.
+"""From a sample to the tensor that a backbone was trained to see: what every transform has, and that of images.
 
-One rule for every backbone: the image is resized straight to ``input_size`` x ``input_size`` pixels, whatever its
+One rule for every image network: the image is resized straight to ``input_size`` x ``input_size`` pixels, whatever its
 aspect ratio, and nothing is cropped. The published results of the closed-form methods use it, and no pixel of a small
 image (28 or 32 pixels a side) is lost, as it would be to the usual resize and centre crop. Interpolation, mean and
 standard deviation are those that the weights were trained with.
@@ -12,13 +12,54 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+
+Kind = Literal["image", "text"]
+
+
+class InputTransform(Protocol):
+    """From one sample to one of the few tensors that a network may be given.
+
+    The shape that comes out depends on the sample alone: it decides the last bits of its features.
+    """
+
+    @property
+    def kind(self) -> Kind:
+        """What a sample is: "image" (a PIL image in mode RGB) or "text" (a str)."""
+
+    @property
+    def input_size(self) -> int:
+        """Side of the square image in pixels, or the most tokens of a text."""
+
+    @property
+    def spec(self) -> dict[str, object]:
+        """All that determines the result, as values that JSON can hold."""
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Every shape that may come out."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what comes out."""
+
+    def blank(self) -> Tensor:
+        """Return what an empty sample becomes, to try a network on."""
+
+    def probes(self) -> list[Tensor]:
+        """Return some inputs, always the same ones, on which two ways of computing features are compared."""
+
+    def __call__(self, sample: Any, /) -> Tensor:
+        """Turn one sample into a tensor of one of the shapes, on the CPU."""
+
+    def stack(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Return one batch of inputs, at least one; those of other shapes are padded to the largest."""
 
 
 @dataclass(frozen=True)

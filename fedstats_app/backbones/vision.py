@@ -17,14 +17,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from fedstats_app.backbones.architecture import Architecture
+from fedstats_app.backbones.architecture import DESCRIPTIONS, Architecture, pool_tokens
 from fedstats_app.backbones.hub import hub_folder
-from fedstats_app.backbones.layers import DESCRIPTIONS, pool_tokens
 from fedstats_app.backbones.licences import first_known, licence_of_card, licence_of_hub_name
 from fedstats_app.backbones.names import VISION
-from fedstats_app.backbones.state_files import read_state_file
 from fedstats_app.backbones.transform import ImageTransform
-from fedstats_app.backbones.weights import WeightsError
+from fedstats_app.backbones.weights import WeightsError, read_state_file
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
-from fedstats_app.backbones.samples import DatasetSamples
 from fedstats_app.client.ledger import Ledger, ledger_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set

@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.backbones.samples import DatasetSamples
+from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.data import Dataset
 from fedstats_app.data.dataset import UnreadableSampleError
 from fedstats_app.grid.progress import Progress, say

@@ -9,10 +9,9 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.feature_reader import FeatureReader, check_kind
 from fedstats_app.backbones.measurements import FeatureNorm, feature_norm, seconds_per_sample
 from fedstats_app.backbones.registry import loaded_backbone
-from fedstats_app.backbones.samples import check_kind
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import client_names, partitions, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed

@@ -35,8 +35,8 @@ from torch import Tensor
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.engine import ENGINES, EngineError
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.backbones.inputs import InputTransform
 from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.transform import InputTransform
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.heads import LinearHead, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.backbones.arguments import arguments_text, checked_arguments, parse_arguments
+from fedstats_app.backbones.names import arguments_text, checked_arguments, parse_arguments
 
 
 def test_reads_what_model_cards_say() -> None:

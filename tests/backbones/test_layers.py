@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedstats_app.backbones.layers import group_norm
+from fedstats_app.backbones.architecture import group_norm
 from tests.support.networks import small_network
 
 

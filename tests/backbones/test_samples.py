@@ -9,9 +9,8 @@ import torch
 
 from fedstats_app.backbones import samples as samples_module
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.samples import DatasetSamples
 from fedstats_app.data import Dataset, load_dataset
 from tests.support.sentences import text_folder
 

@@ -11,8 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.state_files import read_state_file
-from fedstats_app.backbones.weights import WeightsError
+from fedstats_app.backbones.weights import WeightsError, read_state_file
 
 State = dict[str, Tensor]
 

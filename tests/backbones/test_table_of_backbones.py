@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedstats_app.backbones.architecture import Architecture
-from fedstats_app.backbones.arguments import parse_arguments
+from fedstats_app.backbones.names import parse_arguments
 from fedstats_app.backbones.timm_models import timm_architecture
 from fedstats_app.backbones.vision import vision_architecture
 from fedstats_app.settings.app_config import AppConfig

@@ -13,8 +13,7 @@ from torch import nn
 
 from fedstats_app.backbones import weights
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.state_files import read_state_file
-from fedstats_app.backbones.weights import WeightsError, official_checkpoint
+from fedstats_app.backbones.weights import WeightsError, official_checkpoint, read_state_file
 
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 

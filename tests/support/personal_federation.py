@@ -16,8 +16,8 @@ from PIL import Image
 
 from fedstats_app import client_app
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.feature_reader import DatasetSamples
 from fedstats_app.backbones.registry import loaded_backbone
-from fedstats_app.backbones.samples import DatasetSamples
 from fedstats_app.client import personal as client_personal
 from fedstats_app.client import training as client_training
 from fedstats_app.data.clients import partitions, split_holdout, training_set

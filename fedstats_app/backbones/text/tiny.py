@@ -7,21 +7,8 @@ from typing import Any
 
 # Whole words, as label words must be; everything else is spelled.
 _WORDS = (
-    "a",
-    "an",
-    "bad",
-    "film",
-    "good",
-    "great",
-    "is",
-    "it",
-    "movie",
-    "not",
-    "she",
-    "terrible",
-    "the",
-    "this",
-    "was",
+    *("a", "an", "bad", "film", "good", "great", "is", "it"),
+    *("movie", "not", "she", "terrible", "the", "this", "was"),
 )
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 MASK = "[MASK]"
