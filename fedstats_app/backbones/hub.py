@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from fedstats_app.backbones.weights import downloading, require_reachable
+from fedstats_app.backbones.weights import WeightsError, downloading, require_reachable
 
 _DESCRIPTION = ("config.json", "preprocessor_config.json", "README.md")
 # By their usual names first: some repositories hold the weights twice, or those of another network too.
@@ -89,6 +91,20 @@ def hub_folder(
         except RepositoryNotFoundError as error:
             raise OSError("the hub has no such model, or it is private") from error
         raise OSError(f"it has none of {', '.join(required)}, or no weights")
+
+
+def read_json(folder: Path, name: str, source: str) -> Any:
+    """Read a file of a model's folder.
+
+    Raises
+    ------
+    WeightsError
+        If it is missing or no JSON.
+    """
+    try:
+        return json.loads((folder / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{source}: {name} cannot be read: {error}") from error
 
 
 def _command(repository: str, revision: str) -> str:

@@ -23,12 +23,11 @@ from torch import Tensor, nn
 from fedstats_app import __version__
 from fedstats_app.backbones.engine import BOUND, EngineError, openvino_version
 from fedstats_app.backbones.transform import InputTransform
-from fedstats_app.storage.files import write_atomically
+from fedstats_app.storage.files import read_tensors, write_tensors
 
 logger = logging.getLogger("fedstats_app")
 
 FOLDER = "engines"
-_DIGEST_BYTES, _LENGTH_BYTES = 32, 8
 
 
 class OpenVINOEngine:
@@ -71,11 +70,11 @@ class OpenVINOEngine:
             return
         started = time.perf_counter()
         try:
-            content = self._exported()
+            graph, weights = self._exported()
         except EngineError as error:
-            _write(self._file, b"", str(error).encode())
+            _write(self._file, {}, {"error": str(error)})
             raise
-        _write(self._file, *content)
+        _write(self._file, {"graph": graph, "weights": weights}, {})
         logger.info("exported the network to OpenVINO in %.1f s", time.perf_counter() - started)
 
     def extract(self, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -129,19 +128,16 @@ class OpenVINOEngine:
 
     def _read(self) -> tuple[bytes, bytes] | None:
         """Return an export that is whole; raise what stood in its way if it was tried; None if there is none."""
+        if not self._file.is_file():
+            return None
         try:
-            body = self._file.read_bytes()
-        except OSError:
+            tensors, metadata = read_tensors(self._file)
+        except ValueError as error:
+            logger.warning("the exported network is made again: %s", error)
             return None
-        payload = memoryview(body)[_DIGEST_BYTES:]
-        if hashlib.sha256(payload).digest() != body[:_DIGEST_BYTES]:
-            logger.warning("the exported network in %s is damaged and is made again", self._file)
-            return None
-        length = int.from_bytes(payload[:_LENGTH_BYTES], "little")
-        graph, weights = bytes(payload[_LENGTH_BYTES:][:length]), bytes(payload[_LENGTH_BYTES + length :])
-        if not graph:
-            raise EngineError(weights.decode())
-        return graph, weights
+        if "error" in metadata:
+            raise EngineError(metadata["error"])
+        return tensors["graph"].numpy().tobytes(), tensors["weights"].numpy().tobytes()
 
     def _exported(self) -> tuple[bytes, bytes]:
         """Return graph and weights in OpenVINO's format, after comparing features with torch's."""
@@ -196,10 +192,10 @@ def _compiled(graph: bytes, weights: bytes, *, bfloat16: bool) -> Any:
     return core.compile_model(core.read_model(model=graph, weights=weights), "CPU", settings)
 
 
-def _write(file: Path, graph: bytes, weights: bytes) -> None:
-    payload = len(graph).to_bytes(_LENGTH_BYTES, "little") + graph + weights
+def _write(file: Path, content: dict[str, bytes], metadata: dict[str, str]) -> None:
+    tensors = {name: torch.frombuffer(bytearray(part), dtype=torch.uint8) for name, part in content.items()}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, hashlib.sha256(payload).digest() + payload)
+        write_tensors(file, tensors, metadata)
     except OSError as error:
         logger.warning("the exported network could not be kept in %s: %s", file, error)

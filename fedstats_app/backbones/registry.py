@@ -106,7 +106,7 @@ def load_backbone(
         which is the same as that name with ``weights="random"``.
     weights : str
         "" for the official ones; "random" for a random initialisation that depends on the name alone, the same in every
-        process; else the path of local files (:func:`fedstats_app.backbones.state_files.read_state_file`), of the
+        process; else the path of local files (:func:`fedstats_app.backbones.weights.read_state_file`), of the
         network with or without its classifier, or of the folder that holds the model.
     input_size : int
         Side in pixels to which images are resized, or the most tokens of a text; 0 for the size that the network was

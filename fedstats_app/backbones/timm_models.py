@@ -29,16 +29,8 @@ from fedstats_app.backbones.weights import WeightsError, read_state_file
 _LAYER_ARGUMENTS = ("mlp_layer",)
 # All that is taken of a pretrained_cfg: what images should look like, and what is the classifier.
 _CONFIG_KEYS = (
-    "input_size",
-    "fixed_input_size",
-    "interpolation",
-    "crop_pct",
-    "mean",
-    "std",
-    "pool_size",
-    "first_conv",
-    "classifier",
-    "tag",
+    *("input_size", "fixed_input_size", "interpolation", "crop_pct", "mean", "std"),
+    *("pool_size", "first_conv", "classifier", "tag"),
 )
 
 logger = logging.getLogger("fedstats_app")

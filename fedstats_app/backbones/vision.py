@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import DESCRIPTIONS, Architecture, pool_tokens
-from fedstats_app.backbones.hub import hub_folder
+from fedstats_app.backbones.hub import hub_folder, read_json
 from fedstats_app.backbones.licences import first_known, licence_of_card, licence_of_hub_name
 from fedstats_app.backbones.names import VISION
 from fedstats_app.backbones.transform import ImageTransform
@@ -204,11 +204,7 @@ def _transform(described: Mapping[str, Any], source: str) -> ImageTransform:
 
 
 def _read(folder: Path, name: str, source: str) -> dict[str, Any]:
-    path = folder / name
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{source}: {name} cannot be read: {error}") from error
+    content = read_json(folder, name, source)
     if not isinstance(content, dict):
         raise WeightsError(f"{source}: {name} must be a JSON object, got {type(content).__name__}")
     return content

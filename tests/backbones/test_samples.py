@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedstats_app.backbones import samples as samples_module
+from fedstats_app.backbones import feature_reader as samples_module
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.backbones.registry import load_backbone

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import importlib.util
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from torch.nn import functional as F
 
 from fedstats_app.backbones.architecture import random_initialisation
 from fedstats_app.backbones.backbone import Backbone, Running
-from fedstats_app.backbones.hub import hub_folder
+from fedstats_app.backbones.hub import hub_folder, read_json
 from fedstats_app.backbones.licences import RANDOM_WEIGHTS, licence_of_card
 from fedstats_app.backbones.names import (
     MASK_SLOT,
@@ -346,7 +345,7 @@ def read_layout(folder: Path) -> SentenceLayout:
     WeightsError
         If the file is missing, or asks for more than a transformer, one of the poolings and normalisation.
     """
-    modules = _read(folder, "modules.json")
+    modules = read_json(folder, "modules.json", folder.name)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise WeightsError(f"{folder.name}: modules.json must be a list of modules, got {type(modules).__name__}")
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
@@ -355,13 +354,16 @@ def read_layout(folder: Path) -> SentenceLayout:
             f"{folder.name}: a sentence encoder must consist of Transformer, Pooling and maybe Normalize, got {kinds}"
         )
     transformer, pooling = (folder / str(module.get("path", "")) for module in modules[:2])
-    settings = _read(transformer, "sentence_bert_config.json", default={})
+    settings = _optional(transformer, "sentence_bert_config.json")
     if settings.get("do_lower_case"):
         raise WeightsError(f"{folder.name}: do_lower_case must be false (the tokenizer lowers cases), got true")
-    if _read(folder, "config_sentence_transformers.json", default={}).get("default_prompt_name"):
+    if _optional(folder, "config_sentence_transformers.json").get("default_prompt_name"):
         raise WeightsError(f"{folder.name}: a default prompt before every text is not supported")
     return SentenceLayout(
-        transformer, _pooling(_read(pooling, "config.json"), folder), len(kinds) == 3, settings.get("max_seq_length")
+        transformer,
+        _pooling(read_json(pooling, "config.json", folder.name), folder),
+        len(kinds) == 3,
+        settings.get("max_seq_length"),
     )
 
 
@@ -373,14 +375,8 @@ def _pooling(settings: dict[str, Any], folder: Path) -> str:
     return _POOLINGS[modes[0]]
 
 
-def _read(folder: Path, name: str, *, default: Any = None) -> Any:
-    path = folder / name
-    if default is not None and not path.is_file():
-        return default
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{path} cannot be read: {error}") from error
+def _optional(folder: Path, name: str) -> Any:
+    return read_json(folder, name, folder.name) if (folder / name).is_file() else {}
 
 
 @contextmanager

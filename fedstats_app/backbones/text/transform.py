@@ -14,8 +14,6 @@ from torch.nn import functional as F
 from fedstats_app.backbones.names import MASK_SLOT, PAIR_SLOTS, TEXT_SLOT
 
 SHORTEST = 16
-# Tokens of the texts seen are remembered up to so many bytes: training asks for the same texts in every round.
-CACHE_BYTES = 64 * 2**20
 
 _SLOTS = re.compile("|".join(re.escape(slot) for slot in (TEXT_SLOT, *PAIR_SLOTS)))
 
@@ -63,8 +61,6 @@ class TextTransform:
         self._tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
         pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
         self._pad_id = next(token for token in pads if token is not None)
-        self._cached: dict[str, Tensor] = {}
-        self._cached_bytes = 0
         added = len(self._encode(self._prompt("")))
         if added >= max_length:
             raise ValueError(
@@ -107,7 +103,7 @@ class TextTransform:
         -------
         Tensor
             (2, T) int64 on the CPU, T one of the lengths: token ids, and 1 where there is a token, 0 where there is
-            padding. To be read only: it may be asked for again.
+            padding.
 
         Raises
         ------
@@ -116,14 +112,11 @@ class TextTransform:
         """
         if not isinstance(text, str):
             raise TypeError(f"a text must be a str, got {type(text).__name__}")
-        tokens = self._cached.get(text)
-        if tokens is None:
-            tokens = self._tokenise(text)
-            size = tokens.numel() * tokens.element_size() + len(text)
-            if self._cached_bytes + size <= CACHE_BYTES:
-                self._cached[text] = tokens
-                self._cached_bytes += size
-        return tokens
+        # A text that spells the mask token must not become one.
+        plain = text.replace(self.tokenizer.mask_token, " ") if MASK_SLOT in self.template else text
+        ids = self._within_limit(plain) or [self._pad_id]  # some tokenizers make nothing of the empty text
+        tokens = torch.tensor([ids, [1] * len(ids)], dtype=torch.int64)
+        return self._pad(tokens, next(n for n in bucket_lengths(self.input_size) if n >= len(ids)))
 
     def stack(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return (b, 2, T) of b texts' tokens, T that of the longest one."""
@@ -144,13 +137,6 @@ class TextTransform:
         ids, mask = tokens
         free = (0, length - tokens.shape[1])
         return torch.stack([F.pad(ids, free, value=self._pad_id), F.pad(mask, free)])
-
-    def _tokenise(self, text: str) -> Tensor:
-        # A text that spells the mask token must not become one.
-        plain = text.replace(self.tokenizer.mask_token, " ") if MASK_SLOT in self.template else text
-        ids = self._within_limit(plain) or [self._pad_id]  # some tokenizers make nothing of the empty text
-        tokens = torch.tensor([ids, [1] * len(ids)], dtype=torch.int64)
-        return self._pad(tokens, next(n for n in bucket_lengths(self.input_size) if n >= len(ids)))
 
     def _within_limit(self, text: str) -> list[int]:
         """Return the token ids of the prompt around as much of the text as fits."""
