@@ -105,6 +105,10 @@ def text_template(value: object) -> object:
     return value
 
 
+def _given(pooling: str) -> str:
+    return "" if pooling == "auto" else pooling
+
+
 @dataclass(frozen=True)
 class BackboneOptions(Options):
     """Which network makes the features, and how it is run."""
@@ -171,26 +175,23 @@ class BackboneOptions(Options):
 
     def problems(self) -> list[str]:
         """Refuse options of texts for images, of images for texts, and what the network's kind has not."""
-        problems = []
-        name, with_it = self.backbone.removeprefix("random:"), f"with backbone {self.backbone!r}"
-        if self.backbone_arguments and not name.startswith(TIMM):
-            problems.append(f"backbone-arguments: are for {TIMM}NAME, got {self.backbone_arguments!r} {with_it}")
-        if self.backbone_pooling != "auto" and not name.startswith((TIMM, VISION)):
-            images = f"{TIMM}NAME and {VISION}NAME"
-            problems.append(f"backbone-pooling: is for {images}, got {self.backbone_pooling!r} {with_it}")
-        given = {
-            "text-max-length": self.text_max_length,
-            "text-pooling": "" if self.text_pooling == "auto" else self.text_pooling,
-            "text-template": self.text_template,
-        }
-        for name, value in given.items():
-            if value and not self.takes_text:
-                problems.append(f"{name}: is for text backbones, got {value!r} with backbone {self.backbone!r}")
+        name, text, with_it = self.backbone.removeprefix("random:"), self.takes_text, f"with backbone {self.backbone!r}"
+        poolings = f"is for {TIMM}NAME and {VISION}NAME"
+        # Key, value if it is given, whether it may be, and for what it is.
+        rules: list[tuple[str, object, bool, str]] = [
+            ("backbone-arguments", self.backbone_arguments, name.startswith(TIMM), f"are for {TIMM}NAME"),
+            ("backbone-pooling", _given(self.backbone_pooling), name.startswith((TIMM, VISION)), poolings),
+            ("text-max-length", self.text_max_length, text, "is for text backbones"),
+            ("text-pooling", _given(self.text_pooling), text, "is for text backbones"),
+            ("text-template", self.text_template, text, "is for text backbones"),
+            ("input-mean", self.input_mean, not text, "is for images"),
+            ("input-std", self.input_std, not text, "is for images"),
+        ]
+        problems = [
+            f"{key}: {why}, got {value!r} {with_it}" for key, value, allowed, why in rules if value and not allowed
+        ]
         if self.text_template and self.text_pooling != "auto":
             problems.append(f"text-pooling: must be auto with text-template, got {self.text_pooling!r}")
-        for key, value in (("input-mean", self.input_mean), ("input-std", self.input_std)):
-            if value and self.takes_text:
-                problems.append(f"{key}: is for images, got {value!r} {with_it}")
         if self.takes_text and self.input_size:
             problems.append(f"input-size: is for images, text-max-length for texts, got {self.input_size}")
         if self.engine.startswith(OPENVINO):

@@ -11,9 +11,6 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
-
-from PIL import Image
 
 from fedstats_app.data.dataset import UNREADABLE, Dataset
 from fedstats_app.storage.ledger import ID_BYTES
@@ -23,11 +20,11 @@ DIGEST_BYTES = 16
 _PLAIN_MODES = frozenset({"L", "RGB"})
 
 
-class Content(NamedTuple):
-    """What a sample holds.
+def sample_content(dataset: Dataset, index: int) -> tuple[str, bytes, str]:
+    """Return what a sample holds, or its name where it cannot be opened.
 
-    Attributes
-    ----------
+    Returns
+    -------
     kind : {"text", "file", "pixels", "name"}
         "pixels" of an image that comes from no file; "name" of a sample that cannot be opened.
     data : bytes
@@ -35,26 +32,19 @@ class Content(NamedTuple):
     form : str
         Of pixels: mode and size, or "" where these do not say how the pixels look.
     """
-
-    kind: str
-    data: bytes
-    form: str = ""
-
-
-def sample_content(dataset: Dataset, index: int) -> Content:
-    """Return what a sample holds, or its name where it cannot be opened."""
     try:
         opened = dataset.source.open(index)
         if isinstance(opened, str):
-            return Content("text", opened.encode("utf-8", "surrogatepass"))
+            return "text", opened.encode("utf-8", "surrogatepass"), ""
         with opened as image:
             file = getattr(image, "fp", None)
             if file is None:
-                return Content("pixels", image.tobytes(), _form(image))
+                plain = image.mode in _PLAIN_MODES and not image.info
+                return "pixels", image.tobytes(), f"{image.mode} {image.size}" if plain else ""
             file.seek(0)
-            return Content("file", bytes(file.read()))
+            return "file", bytes(file.read()), ""
     except UNREADABLE:
-        return Content("name", dataset.sample_name(index).encode("utf-8", "surrogateescape"))
+        return "name", dataset.sample_name(index).encode("utf-8", "surrogateescape"), ""
 
 
 def sample_digest(dataset: Dataset, index: int) -> bytes | None:
@@ -65,16 +55,10 @@ def sample_digest(dataset: Dataset, index: int) -> bytes | None:
     bytes or None
         ``DIGEST_BYTES`` bytes; None where what the sample holds does not say how it is read.
     """
-    content = sample_content(dataset, index)
-    if content.kind == "name" or (content.kind == "pixels" and not content.form):
+    kind, data, form = sample_content(dataset, index)
+    if kind == "name" or (kind == "pixels" and not form):
         return None
-    digest = hashlib.blake2b(f"{content.kind} {content.form}\0".encode(), digest_size=DIGEST_BYTES)
-    digest.update(content.data)
-    return digest.digest()
-
-
-def _form(image: Image.Image) -> str:
-    return f"{image.mode} {image.size}" if image.mode in _PLAIN_MODES and not image.info else ""
+    return hashlib.blake2b(f"{kind} {form}\0".encode() + data, digest_size=DIGEST_BYTES).digest()
 
 
 def sample_identities(dataset: Dataset) -> list[bytes]:
@@ -85,13 +69,13 @@ def sample_identities(dataset: Dataset) -> list[bytes]:
     seen: Counter[tuple[int, bytes]] = Counter()
     found = []
     for index, label in enumerate(dataset.labels.tolist()):
-        content = sample_content(dataset, index)
-        digest = hashlib.blake2b(content.kind.encode() + b"\0" + content.data, digest_size=ID_BYTES).digest()
+        kind, data, _ = sample_content(dataset, index)
+        digest = hashlib.blake2b(kind.encode() + b"\0" + data, digest_size=ID_BYTES).digest()
         copy = seen[label, digest]
         seen[label, digest] += 1
-        found.append(
-            hashlib.blake2b(digest + copy.to_bytes(8, "little"), digest_size=ID_BYTES).digest() if copy else digest
-        )
+        if copy:
+            digest = hashlib.blake2b(digest + copy.to_bytes(8, "little"), digest_size=ID_BYTES).digest()
+        found.append(digest)
     return found
 
 

@@ -175,9 +175,9 @@ def find_layout(root: Path, *, levels: str, spec: str) -> FolderLayout:
     test = _labelled(of["test"], notes)
     validation = of["validation"]
     if test is None and len(validation) == 1 and (test := _labelled(validation, notes)) is not None:
-        notes.append(f"{_names(validation)} {_AS_TEST}")
+        notes.append(f"{_named([folder.name for folder in validation])} {_AS_TEST}")
     elif validation and train is not None:
-        notes.append(f"{_names(validation)} {_LEFT_OUT}")
+        notes.append(f"{_named([folder.name for folder in validation])} {_LEFT_OUT}")
     if rest:
         notes.append(f"{_named(rest)} beside the splits: left out")
     where = train if train is not None else test
@@ -287,10 +287,6 @@ def _has_samples(folder: Path) -> bool:
 def _is_empty(folder: Path) -> bool:
     with os.scandir(folder) as entries:
         return all(is_passed_over(entry.name) for entry in entries)
-
-
-def _names(folders: Sequence[Path]) -> str:
-    return _named([folder.name for folder in folders])
 
 
 def _named(names: Sequence[str] | Mapping[str, object]) -> str:

@@ -76,21 +76,25 @@ def partition(
         such split.
     """
     _check(dataset, partitioner, num_clients, alpha, classes_per_client, seed)
+    labels = dataset.labels
     parts: list[Indices]
-    if partitioner == "natural-id":
-        parts = _natural_ids(_groups_by_value(dataset, column, partitioner), num_clients, dataset, column)
-    elif partitioner == "domain":
-        parts = _domains(_groups_by_value(dataset, column, partitioner), num_clients, seed, dataset, column)
-    elif partitioner == "fedcof":
-        parts = fedcof_partition(dataset.labels, num_clients, alpha=alpha, seed=seed)
-    elif partitioner == "fedcgs":
-        parts = fedcgs_partition(dataset.labels, num_clients, alpha=alpha, seed=seed)
-    elif partitioner == "fedpac":
-        parts = fedpac_partition(dataset.labels, num_clients, uniform_share=uniform_share, seed=seed)
-    elif partitioner in ("dirichlet", "dirichlet-blocks"):
-        parts = _dirichlet(dataset.labels, num_clients, alpha, seed, shuffled=partitioner == "dirichlet")
-    else:
-        parts = _with_flwr_datasets(dataset, partitioner, num_clients, classes_per_client, seed)
+    match partitioner:
+        case "iid":
+            parts = np.array_split(np.random.default_rng(seed).permutation(len(dataset)), num_clients)
+        case "natural-id":
+            parts = _natural_ids(_groups_by_value(dataset, column, partitioner), num_clients, dataset, column)
+        case "domain":
+            parts = _domains(_groups_by_value(dataset, column, partitioner), num_clients, seed, dataset, column)
+        case "fedcof":
+            parts = fedcof_partition(labels, num_clients, alpha=alpha, seed=seed)
+        case "fedcgs":
+            parts = fedcgs_partition(labels, num_clients, alpha=alpha, seed=seed)
+        case "fedpac":
+            parts = fedpac_partition(labels, num_clients, uniform_share=uniform_share, seed=seed)
+        case "pathological":
+            parts = _pathological(dataset, num_clients, classes_per_client, seed)
+        case _:
+            parts = _dirichlet(labels, num_clients, alpha, seed, shuffled=partitioner == "dirichlet")
     return [np.sort(part) for part in parts]
 
 
@@ -176,24 +180,16 @@ def _dirichlet(labels: Indices, num_clients: int, alpha: float, seed: int, *, sh
     return [np.concatenate(client) for client in pieces]
 
 
-def _with_flwr_datasets(
-    dataset: Dataset, partitioner: str, num_clients: int, classes_per_client: int, seed: int
-) -> list[Indices]:
+def _pathological(dataset: Dataset, num_clients: int, classes_per_client: int, seed: int) -> list[Indices]:
     """Split a table of labels and indices only, which needs no hub and no images."""
     import datasets
-    from flwr_datasets.partitioner import IidPartitioner, PathologicalPartitioner
+    from flwr_datasets.partitioner import PathologicalPartitioner
 
-    indices = np.arange(len(dataset))
-    if partitioner == "iid":
-        # IidPartitioner cuts the table as it stands; sorted by class it would give the very opposite of iid.
-        indices = np.random.default_rng(seed).permutation(indices)
-        split = IidPartitioner(num_clients)
-    else:
-        split = PathologicalPartitioner(
-            num_clients, "label", classes_per_client, class_assignment_mode="first-deterministic", seed=seed
-        )
-    split.dataset = datasets.Dataset.from_dict({"label": dataset.labels[indices], "index": indices})
+    split = PathologicalPartitioner(
+        num_clients, "label", classes_per_client, class_assignment_mode="first-deterministic", seed=seed
+    )
+    split.dataset = datasets.Dataset.from_dict({"label": dataset.labels, "index": np.arange(len(dataset))})
     try:
         return [np.asarray(split.load_partition(k)["index"][:], dtype=np.int64) for k in range(num_clients)]
     except ValueError as error:
-        raise DatasetError(f"{dataset.name}: the partitioner {partitioner} finds no split: {error}") from error
+        raise DatasetError(f"{dataset.name}: the partitioner pathological finds no split: {error}") from error
