@@ -1,5 +1,8 @@
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,40 @@ def random_images(n: int, *, seed: int = 0) -> list[Image.Image]:
     rng = np.random.default_rng(seed)
     shapes = [tuple(rng.integers(8, 70, 2)) for _ in range(n)]
     return [Image.fromarray(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)) for shape in shapes]
+
+
+# From a request's method and path to status, headers and content.
+Answer = Callable[[str, str], tuple[int, dict[str, str], bytes]]
+
+
+@contextmanager
+def serving(answer: Answer) -> Iterator[str]:
+    """Serve on this machine, and give the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, headers, content = answer(self.command, self.path.partition("?")[0])
+            self.send_response(status)
+            for key, value in (headers | {"Content-Length": str(len(content))}).items():
+                self.send_header(key, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *args: object) -> None:
+            """Keep the test's output clean."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @pytest.fixture

@@ -2,50 +2,16 @@
 
 import hashlib
 import json
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from fedstats_app.backbones import hub
 from fedstats_app.backbones.hub import hub_folder
 from fedstats_app.backbones.weights import WeightsError
+from tests.backbones.conftest import serving
 from tests.support.hub_cache import COMMIT, HubCache
-
-# From a request's method and path to status, headers and content.
-Answer = Callable[[str, str], tuple[int, dict[str, str], bytes]]
-
-
-@contextmanager
-def serving(answer: Answer) -> Iterator[str]:
-    """Serve on this machine, and give the address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, headers, content = answer(self.command, self.path.partition("?")[0])
-            self.send_response(status)
-            for key, value in (headers | {"Content-Length": str(len(content))}).items():
-                self.send_header(key, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
-
-        do_HEAD = do_GET
-
-        def log_message(self, *args: object) -> None:
-            """Keep the test's output clean."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @contextmanager

@@ -59,11 +59,6 @@ def test_what_is_no_mean_or_deviation_is_refused(settings: dict[str, object], sa
     assert said in str(caught.value)
 
 
-def test_texts_have_none() -> None:
-    with pytest.raises(ValueError, match="takes texts"):
-        load_backbone("random:tiny-text", mean=(0.5, 0.5, 0.5))
-
-
 def test_a_saved_head_predicts_with_them(tmp_path: Path) -> None:
     folder = simulate(tmp_path, method="fedncm", input_mean=CIFAR_MEAN, input_std=CIFAR_STD)
     transform = load(folder).backbone.transform_spec

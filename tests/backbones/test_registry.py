@@ -3,10 +3,12 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.registry import available_backbones, load_backbone
 from fedstats_app.backbones.weights import WeightsError
 
@@ -75,14 +77,26 @@ def test_one_weight_more_or_less_changes_the_fingerprint(tmp_path: Path) -> None
     assert str(tmp_path) not in repr(saved)
 
 
-def test_errors_say_what_is_allowed() -> None:
-    with pytest.raises(ValueError, match=r"backbone 'resnet81', did you mean 'resnet18'\?.*vit_b_32.*timm:<name>"):
-        load_backbone("resnet81")
-    with pytest.raises(ValueError, match="unknown backbone 'zzz'"):
-        load_backbone("random:zzz")
-    with pytest.raises(ValueError, match=r"'random:tiny' has random weights.*got 'file\.pth'"):
-        load_backbone("random:tiny", weights="file.pth")
-    with pytest.raises(ValueError, match=r"input_size must be at least 1 pixel, or 0 .* got -1"):
-        load_backbone("random:tiny", input_size=-1)
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("resnet81", {}, r"backbone 'resnet81', did you mean 'resnet18'\?.*vit_b_32.*timm:<name>"),
+        ("random:zzz", {}, "unknown backbone 'zzz'"),
+        ("random:tiny", {"weights": "file.pth"}, r"'random:tiny' has random weights.*got 'file\.pth'"),
+        ("random:tiny", {"input_size": -1}, "input_size must be at least 1 pixel, or 0 .* got -1"),
+        ("random:tiny", {"text": TextOptions("first")}, "takes images: it has no pooling or template"),
+        ("random:tiny", {"arguments": "img_size=32"}, "backbone-arguments are for timm:NAME"),
+        ("random:tiny", {"pooling": "cls"}, "backbone-pooling is for timm:NAME and vision:NAME, got 'cls'"),
+        ("random:tiny", {"pooling": "max"}, "backbone-pooling must be one of auto, .*got 'max'"),
+        ("random:tiny-text", {"mean": (0.5, 0.5, 0.5)}, "takes texts"),
+        ("random:tiny-text", {"pooling": "cls"}, "takes texts: it has text-pooling, got '' and 'cls'"),
+    ],
+)
+def test_errors_say_what_is_allowed(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_backbone(name, **options)
+
+
+def test_a_network_without_weights_of_its_own_is_named_as_random() -> None:
     with pytest.raises(WeightsError, match="'tiny' has no official weights: use 'random:tiny'"):
         load_backbone("tiny")

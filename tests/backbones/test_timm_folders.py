@@ -267,13 +267,6 @@ def test_mistakes_are_said(tmp_path: Path, hub_cache: HubCache) -> None:
         loaded("timm:hf-hub:Org/Absent")
 
 
-@pytest.mark.parametrize(("option", "value"), [("arguments", "img_size=32"), ("pooling", "cls"), ("pooling", "max")])
-def test_other_backbones_take_neither(option: str, value: str) -> None:
-    for name in ("random:tiny", "random:tiny-text"):
-        with pytest.raises(ValueError, match=value):
-            load_backbone(name, device="cpu", **{option: value})
-
-
 def test_the_licence_is_the_cards_then_the_configs_then_ours(tmp_path: Path, hub_cache: HubCache) -> None:
     folder = save(tmp_path / "model", make_network(), licence="cc-by-nc-4.0")
     assert loaded(f"timm:local-dir:{folder}").licence.name == "cc-by-nc-4.0"

@@ -189,8 +189,6 @@ def test_a_folder_runs_no_code_of_its_own(tmp_path: Path) -> None:
 
 def test_mistakes_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save(tmp_path / "model", model_of("ViT"))
-    with pytest.raises(ValueError, match="backbone-arguments are for timm:NAME"):
-        loaded(folder, arguments="img_size=32")
     with pytest.raises(WeightsError, match="an image encoder is `vision:NAME`"):
         load_backbone(f"transformers:{folder}", device="cpu")
     (folder / "preprocessor_config.json").unlink()

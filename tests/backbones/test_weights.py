@@ -1,21 +1,170 @@
+"""Weights from files: other names, parts, training checkpoints, pickles and what they must not do; downloads."""
+
 import hashlib
+import json
 import pickle
-import threading
+import socket
 import time
+from argparse import Namespace
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from fedstats_app.backbones import weights
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.weights import WeightsError, official_checkpoint, read_state_file
+from tests.backbones.conftest import serving
 
+State = dict[str, Tensor]
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+@pytest.fixture
+def state() -> State:
+    return dict(load_backbone("random:tiny", device="cpu").module.state_dict())
+
+
+def fingerprint(path: Path) -> str:
+    return load_backbone("tiny", weights=str(path), device="cpu").fingerprint
+
+
+@pytest.fixture
+def expected(state: State, tmp_path: Path) -> str:
+    save_file(state, tmp_path / "plain.safetensors")
+    return fingerprint(tmp_path / "plain.safetensors")
+
+
+@pytest.mark.parametrize("container", ["state_dict", "model", "model_state_dict", "teacher"])
+def test_a_training_checkpoint_has_the_network_inside(
+    state: State, expected: str, container: str, tmp_path: Path
+) -> None:
+    torch.save({container: state, "epoch": 3, "optimizer": {"lr": 0.1}}, tmp_path / "checkpoint.pth")
+    assert fingerprint(tmp_path / "checkpoint.pth") == expected
+
+
+@pytest.mark.parametrize(
+    "prefix", ["module.", "backbone.", "teacher.", "model.", "module.backbone.", "teacher.backbone."]
+)
+def test_what_stands_before_the_names_is_taken_off(state: State, expected: str, prefix: str, tmp_path: Path) -> None:
+    beside = {"dino_head.mlp.weight": torch.ones(3), "student.0.bias": torch.zeros(16)}
+    torch.save({prefix + key: value for key, value in state.items()} | beside, tmp_path / "weights.bin")
+    assert fingerprint(tmp_path / "weights.bin") == expected
+
+
+def test_a_prefix_is_no_excuse_for_missing_keys(state: State, tmp_path: Path) -> None:
+    torch.save({f"module.{key}": value for key, value in state.items() if key != "0.bias"}, tmp_path / "weights.pth")
+    with pytest.raises(WeightsError, match=r"1 keys missing: 0\.bias"):
+        fingerprint(tmp_path / "weights.pth")
+
+
+def in_parts(state: State, folder: Path, name: str) -> Path:
+    """Write a state dict in two files and their index."""
+    keys = sorted(state)
+    names = {key: f"part-{number % 2}{'.safetensors' if 'safe' in name else '.bin'}" for number, key in enumerate(keys)}
+    for part in set(names.values()):
+        held = {key: state[key] for key in keys if names[key] == part}
+        save_file(held, folder / part) if part.endswith("safetensors") else torch.save(held, folder / part)
+    index = folder / f"{name}.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    return index
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_weights_in_parts_are_read_by_their_index_or_folder(
+    state: State, expected: str, name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    index = in_parts(state, folder, name)
+    assert fingerprint(index) == fingerprint(folder) == expected
+    (folder / "part-1.safetensors").unlink(missing_ok=True)
+    (folder / "part-1.bin").unlink(missing_ok=True)
+    with pytest.raises(WeightsError, match=r"names 'part-1\.\w+', which is not beside it"):
+        read_state_file(index)
+
+
+def test_an_index_names_files_beside_it_only(state: State, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    save_file(state, tmp_path / "private.safetensors")
+    index = folder / "model.safetensors.index.json"
+    for name in ("../private.safetensors", str(tmp_path / "private.safetensors"), "private.onnx", 3):
+        index.write_text(json.dumps({"weight_map": dict.fromkeys(state, name)}))
+        with pytest.raises(WeightsError, match="may name files beside it only"):
+            read_state_file(index)
+    index.write_text("[]")
+    with pytest.raises(WeightsError, match="must hold a weight_map"):
+        read_state_file(index)
+    save_file(state, folder / "part.safetensors")
+    index.write_text(
+        json.dumps({"weight_map": {**dict.fromkeys(state, "part.safetensors"), "more": "part.safetensors"}})
+    )
+    with pytest.raises(WeightsError, match="promises what no part has: more"):
+        read_state_file(index)
+
+
+def test_a_folder_has_one_file_of_weights(state: State, expected: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(WeightsError, match="has no weights file"):
+        read_state_file(folder)
+    torch.save(state, folder / "uni_weights.pth")
+    assert fingerprint(folder) == expected
+    torch.save(state, folder / "other.pth")
+    with pytest.raises(
+        WeightsError, match=r"has several weights files, name one of them: other\.pth, uni_weights\.pth"
+    ):
+        read_state_file(folder)
+    save_file(state, folder / "model.safetensors")  # a usual name wins, and safetensors before a pickle
+    (folder / "pytorch_model.bin").write_bytes(b"garbage")
+    assert fingerprint(folder) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.pth", b"garbage", r"a\.pth is no state dict that can be read safely"),
+        ("a.safetensors", b"garbage", r"a\.safetensors cannot be read as safetensors"),
+        ("a.pth", {"net": {"w": torch.ones(1)}, "epoch": 3}, "must hold a flat dict of tensors .* got keys net, epoch"),
+        ("a.pth", nn.Linear(2, 2), r"a\.pth is no state dict that can be read safely"),
+        ("a.pth", {"weight": torch.tensor([1.0, float("nan")])}, "has NaN or infinite values in weight"),
+        ("a.pth", None, r"there is no weights file '.*a\.pth'"),
+        ("a.onnx", None, r"\.safetensors, \.pth, \.pt, \.bin, \.index\.json; got .*a\.onnx"),
+    ],
+)
+def test_what_is_no_state_dict_is_refused(name: str, content: object, message: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        torch.save(content, file)
+    with pytest.raises(WeightsError, match=message):
+        read_state_file(file)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "checkpoint.pth"])
+def test_a_pickle_that_needs_more_than_tensors_is_refused_in_one_sentence(name: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[Path]]:
+            return Path.touch, (trace,)
+
+    file = tmp_path / name
+    unsafe = {"state_dict": {"weight": torch.ones(2)}, "args": Namespace(lr=0.1)}
+    for save in (lambda: file.write_bytes(pickle.dumps({"weight": Evil()}, 2)), lambda: torch.save(unsafe, file)):
+        save()
+        with pytest.raises(WeightsError) as caught:
+            read_state_file(file)
+        message = str(caught.value)
+        assert f"weights file {name} is no state dict that can be read safely" in message
+        assert "save the network's state_dict() alone" in message
+        assert "weights_only=False" not in message and "\n" not in message  # no advice to open the door
+    assert not trace.exists()
 
 
 @pytest.fixture(autouse=True)
@@ -27,81 +176,13 @@ def _empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model_zoo() -> Iterator[tuple[str, bytes]]:
-    """Serve one file on this machine, under a name with its own digest and under one with another's."""
+    """Serve one file on this machine, whatever the name."""
     content = b"not really weights" * 1000
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *args: object) -> None:
-            """Keep the test's output clean."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", content
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(lambda method, path: (200, {}, content)) as address:
+        yield address, content
 
 
-def _tiny_state() -> dict[str, torch.Tensor]:
-    return load_backbone("random:tiny", device="cpu").module.state_dict()
-
-
-@pytest.mark.parametrize("suffix", [".pth", ".pt", ".safetensors"])
-def test_reads_back_what_was_saved(suffix: str, tmp_path: Path) -> None:
-    state = _tiny_state()
-    file = tmp_path / f"tiny{suffix}"
-    save_file(state, file) if suffix == ".safetensors" else torch.save(state, file)
-    read = read_state_file(file)
-    assert read.keys() == state.keys() and all(torch.equal(read[key], state[key]) for key in state)
-
-
-def test_refuses_what_is_no_state_dict(tmp_path: Path) -> None:
-    garbage, nested, whole, broken = (tmp_path / f"{name}.pth" for name in ("garbage", "nested", "whole", "broken"))
-    garbage.write_bytes(b"garbage")
-    torch.save({"net": _tiny_state(), "epoch": 3}, nested)
-    torch.save(nn.Linear(2, 2), whole)
-    torch.save({"weight": torch.tensor([1.0, float("nan")])}, broken)
-    (tmp_path / "garbage.safetensors").write_bytes(b"garbage")
-    with pytest.raises(WeightsError, match=r"garbage\.pth is no state dict that can be read safely"):
-        read_state_file(garbage)
-    with pytest.raises(WeightsError, match=r"garbage\.safetensors cannot be read as safetensors"):
-        read_state_file(tmp_path / "garbage.safetensors")
-    with pytest.raises(WeightsError, match=r"nested\.pth must hold a flat dict of tensors .* got keys net, epoch"):
-        read_state_file(nested)
-    with pytest.raises(WeightsError, match=r"whole\.pth is no state dict that can be read safely"):
-        read_state_file(whole)
-    with pytest.raises(WeightsError, match=r"broken\.pth has NaN or infinite values in weight"):
-        read_state_file(broken)
-
-
-def test_never_runs_code_from_a_file(tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-
-    class Evil:
-        def __reduce__(self) -> tuple[object, tuple[str]]:
-            return Path.touch, (trace,)
-
-    (tmp_path / "evil.pth").write_bytes(pickle.dumps({"weight": Evil()}, protocol=2))
-    with pytest.raises(WeightsError, match=r"evil\.pth"):
-        read_state_file(tmp_path / "evil.pth")
-    assert not trace.exists()
-
-
-def test_says_which_file_is_missing_or_of_the_wrong_kind(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"there is no weights file '.*absent\.pth'"):
-        read_state_file(tmp_path / "absent.pth")
-    with pytest.raises(WeightsError, match=r"\.safetensors, \.pth, \.pt, \.bin, \.index\.json; got .*weights\.onnx"):
-        read_state_file(tmp_path / "weights.onnx")
-
-
-def test_wrong_keys_and_shapes_are_named(tmp_path: Path) -> None:
-    state = _tiny_state()
+def test_wrong_keys_and_shapes_are_named(state: State, tmp_path: Path) -> None:
     file = tmp_path / "tiny.pth"
     torch.save({("extra" if key == "0.bias" else key): value for key, value in state.items()}, file)
     with pytest.raises(WeightsError, match=r"file tiny\.pth do not fit .* missing: 0\.bias; 1 keys unexpected: extra"):
@@ -137,8 +218,6 @@ def test_no_network_is_an_error_that_says_what_to_put_where(tmp_path: Path) -> N
 
 
 def test_a_server_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
     monkeypatch.setattr(weights, "DOWNLOAD_TIMEOUT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

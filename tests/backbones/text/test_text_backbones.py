@@ -20,6 +20,7 @@ from tests.support.sentences import sentences
 transformers = pytest.importorskip("transformers", reason="needs the extra `text`")
 
 MINILM = "all-MiniLM-L6-v2"
+TEMPLATES = ("no slot", "{text}{text}", "{text} {mask} {mask}")
 
 
 def features(backbone: Backbone, texts: list[str]) -> torch.Tensor:
@@ -160,32 +161,36 @@ def test_weights_that_are_missing_in_the_file_are_not_made_up(bert: Path, tmp_pa
         load_backbone(f"transformers:{folder}")
 
 
-def test_what_is_not_there_or_not_allowed_is_said(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WeightsError, match=r"neither config\.json nor modules\.json"):
-        load_backbone(f"transformers:{tmp_path}")
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        ("transformers:{tmp_path}", {}, WeightsError, r"neither config\.json nor modules\.json"),
+        ("sentence:some/model", {}, WeightsError, "HF_HUB_OFFLINE forbids .*download some/model .*backbone-weights"),
+        ("transformers:{bert}", {"input_size": 129}, ValueError, "text-max-length must be at most 128"),
+        ("tiny-text", {}, WeightsError, "no weights of its own: use 'random:tiny-text'"),
+        (MINILM, {"text": TextOptions("first")}, ValueError, "text-pooling must be auto for all-MiniLM-L6-v2"),
+        (MINILM, {"weights": "/no/such"}, WeightsError, "no weights file and no folder of a model at '/no/such'"),
+    ],
+)
+def test_what_is_not_there_or_not_allowed_is_said(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: Any, error: Any, message: str
+) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(WeightsError, match=r"HF_HUB_OFFLINE forbids downloads: download some/model .*backbone-weights"):
-        load_backbone("sentence:some/model")
-    with pytest.raises(ValueError, match="text-max-length must be at most 128"):
-        load_backbone(f"transformers:{bert}", input_size=129)
-    with pytest.raises(WeightsError, match="no weights of its own: use 'random:tiny-text'"):
-        load_backbone("tiny-text")
-    with pytest.raises(ValueError, match="text-pooling must be auto for all-MiniLM-L6-v2"):
-        load_backbone(MINILM, text=TextOptions("first"))
-    with pytest.raises(WeightsError, match="no weights file and no folder of a model at '/no/such'"):
-        load_backbone(MINILM, weights="/no/such")
-    with pytest.raises(ValueError, match="takes images: it has no pooling or template"):
-        load_backbone("random:tiny", text=TextOptions("first"))
-    with pytest.raises(ValueError, match="must be one of auto, mean, first, got 'last'"):
-        TextOptions("last")  # type: ignore[arg-type]
-    for template in ("no slot", "{text}{text}", "{text} {mask} {mask}"):
-        with pytest.raises(
-            ValueError,
-            match=r"must hold \{text\} once, or \{first\} and \{second\} once each, and \{mask\} at most once",
-        ):
-            TextOptions(template=template)
-    with pytest.raises(ValueError, match="pooling must be auto"):
-        TextOptions("mean", "{text} {mask}")
+    with pytest.raises(error, match=message):
+        load_backbone(name.format(tmp_path=tmp_path, bert=bert), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("last",), "must be one of auto, mean, first, got 'last'"),
+        (("mean", "{text} {mask}"), "pooling must be auto"),
+        *((("auto", one), r"must hold \{text\} once, or .* and \{mask\} at most once") for one in TEMPLATES),
+    ],
+)
+def test_text_options_are_checked(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TextOptions(*options)
 
 
 def test_a_hub_that_cannot_be_reached_is_an_error_and_not_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
