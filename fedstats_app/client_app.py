@@ -1,7 +1,7 @@
-"""The ClientApp: one short handler per kind of message. It does no mathematics.
+"""The ClientApp: its mods, and what answers which kind of message. It does no mathematics.
 
-In deployment every message is a new process. So what needs torch is imported in the handlers that need it: the question
-which clients a node hosts is answered without.
+In deployment every message is a new process. So what needs torch is imported when it is asked: the question which
+clients a node hosts is answered without.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from fedstats_app.threads import PROCESS, num_threads  # first: it must come bef
 
 # isort: split
 
+import importlib
 import logging
 from collections.abc import Callable
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedstats_app.client.budget import is_within_budget
-from fedstats_app.client.ledger import ledger_of, note
+from fedstats_app.client.ledger import is_within_budget, ledger_of, note
 from fedstats_app.data.clients import listed_classes, own_dataset
 from fedstats_app.data.description import doubts
 from fedstats_app.settings.of_message import REFUSED, node_of, refused_choice, run_of
@@ -100,100 +100,33 @@ def clients(msg: Message, context: Context) -> Message:
     return node_info_reply(msg, info)
 
 
-@app.query("statistics")
-@per_client
-def statistics(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Run the frozen backbone over the client's samples once and send their statistics."""
-    from fedstats_app.client.statistics import statistics
-
-    return statistics(msg, context, client_id)
-
-
-@app.evaluate("heads")
-@per_client
-def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Score heads on the samples that the client kept for evaluation."""
-    from fedstats_app.client.evaluation import evaluate
-
-    return evaluate(msg, context, client_id)
+# Which function of a module of fedstats_app.client answers which message.
+ANSWERS = {
+    "query.statistics": ("statistics", "statistics"),
+    "evaluate.heads": ("evaluation", "evaluate"),
+    "train": ("training", "train"),
+    "train.losses": ("training", "losses"),
+    "evaluate.model": ("training", "evaluate_model"),
+    "train.mezo": ("replica", "mezo"),
+    "evaluate.mezo": ("replica", "evaluate_mezo"),
+    "train.personalise": ("personal", "personalise"),
+    "train.prototypes": ("personal", "prototypes"),
+    "train.personal_heads": ("personal", "personal_heads"),
+    "evaluate.personal": ("personal", "evaluate_personal"),
+}
 
 
-@app.train()
-@per_client
-def train(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Train the model of a round on the client's samples and send what changed."""
-    from fedstats_app.client.training import train
+def answered_by(module: str, function: str) -> Callable[[Message, Context], Message]:
+    """Make the handler that imports what answers a message on first use, and asks it for each client."""
 
-    return train(msg, context, client_id)
+    def answer(msg: Message, context: Context, client_id: int | None) -> Message:
+        answers = getattr(importlib.import_module(f"fedstats_app.client.{module}"), function)
+        reply: Message = answers(msg, context, client_id)
+        return reply
 
-
-@app.train("losses")
-@per_client
-def losses(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Say how large a head's loss is on the client's training samples, at each of some temperatures."""
-    from fedstats_app.client.training import losses
-
-    return losses(msg, context, client_id)
+    return per_client(answer)
 
 
-@app.evaluate("model")
-@per_client
-def evaluate_model(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Score a model that is being trained on the samples that the client kept for evaluation."""
-    from fedstats_app.client.training import evaluate_model
-
-    return evaluate_model(msg, context, client_id)
-
-
-@app.train("mezo")
-@per_client
-def mezo(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Bring the client's replica up to date and send difference quotients of its loss (FedMeZO)."""
-    from fedstats_app.client.replica import mezo
-
-    return mezo(msg, context, client_id)
-
-
-@app.evaluate("mezo")
-@per_client
-def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Score the client's replica on the samples that it kept for evaluation."""
-    from fedstats_app.client.replica import evaluate_mezo
-
-    return evaluate_mezo(msg, context, client_id)
-
-
-@app.train("personalise")
-@per_client
-def personalise(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Train a model of the client's own and say how it scores; the model stays here."""
-    from fedstats_app.client.personal import personalise
-
-    return personalise(msg, context, client_id)
-
-
-@app.train("prototypes")
-@per_client
-def prototypes(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Train the client's own model toward the federation's prototypes and send its class means (FedProto)."""
-    from fedstats_app.client.personal import prototypes
-
-    return prototypes(msg, context, client_id)
-
-
-@app.train("personal_heads")
-@per_client
-def personal_heads(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Solve a head of the client's own from local and global statistics and say how it scores."""
-    from fedstats_app.client.personal import personal_heads
-
-    return personal_heads(msg, context, client_id)
-
-
-@app.evaluate("personal")
-@per_client
-def evaluate_personal(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Score the model that the client keeps from round to round."""
-    from fedstats_app.client.personal import evaluate_personal
-
-    return evaluate_personal(msg, context, client_id)
+for message_type, place in ANSWERS.items():
+    category, _, action = message_type.partition(".")
+    getattr(app, category)(action or "default")(answered_by(*place))

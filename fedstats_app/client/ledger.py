@@ -25,6 +25,7 @@ from fedstats_app.data.contents import draw_cells, sample_identities
 from fedstats_app.data.data_options import is_table
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.ledger import (
     Cell,
     Exhausted,
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from fedstats_app.wire.statistics import StatisticsRequest
 
 logger = logging.getLogger("fedstats_app")
+
+# Runs that are remembered, the last ones.
+KEPT_RUNS = 64
+MEGABYTE = 1_000_000
 
 QUESTIONS, HEADS, ROUNDS = "statistics questions", "heads scored", "rounds of training"
 LIMITS = {QUESTIONS: "max-statistics-questions", HEADS: "max-heads-scored", ROUNDS: "max-training-rounds"}
@@ -196,6 +201,39 @@ def note(ledger: Ledger, msg: Message, context: Context) -> None:
         ledger.spend(HEADS, [content_digest({**rest, "head": head}) for head in heads])
     elif kind.startswith("evaluate"):
         ledger.spend(HEADS, [_digest([context.run_id, kind, content_digest(content)])])
+
+
+def is_within_budget(reply: Message, config: AppConfig, node: NodeConfig, run_id: int) -> bool:
+    """Return whether a node may send a reply by the arrays that its run has got so far, which is written down if so.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    limits = node.request_limits
+    if limits is None or not node.data_path or not reply.has_content():
+        return True
+    # What is not in arrays is small.
+    size = sum(record.count_bytes() for record in reply.content.array_records.values())
+    if not size:
+        return True
+    path = node.state_root(config.cache) / "sent.json"
+    sent = _sent(path)
+    total = sent.pop(str(run_id), 0) + size
+    if total > limits.max_run_megabytes * MEGABYTE:
+        return False
+    newest = [*sent.items(), (str(run_id), total)][-KEPT_RUNS:]
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(path, json.dumps(dict(newest)).encode(), mode=0o600)
+    return True
+
+
+def _sent(path: Path) -> dict[str, int]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 @contextmanager

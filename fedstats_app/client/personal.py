@@ -6,8 +6,11 @@ FedProto the means of its classes.
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from flwr.app import Context, Message
@@ -15,12 +18,12 @@ from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.evaluation import score_heads
-from fedstats_app.client.own_model import OwnModel
 from fedstats_app.client.site import Site, head_dim, samples_of
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import choose_mixing, personal_head
 from fedstats_app.privacy import NodePolicy, mean_loss_above_floor
 from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.storage.files import read_tensors, tensors_to_bytes, write_atomically
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import LocalReport, alignment_loss, train_locally
 from fedstats_app.training.model import TunedModel
@@ -47,6 +50,70 @@ VALIDATION_STREAM = 0x5E1F
 # Samples per forward pass where nothing is trained; it changes the last bits only.
 FEATURE_BATCH = 64
 HEAD = {"head.weight", "head.bias"}
+# In the metadata of the file of a client's own model.
+ROUND = "round"
+
+logger = logging.getLogger("fedstats_app")
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """What is kept of a client's model from one round of a run to the next: in deployment every message is a process.
+
+    There is one file per run and client. It goes when the last round is done; those of interrupted runs stay, and may
+    be deleted.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    """
+
+    path: Path
+
+    @classmethod
+    def of(cls, root: Path, run_id: int, client: int) -> OwnModel:
+        """Return a client's under the folder of what lasts on a node."""
+        return cls(root / f"{run_id}-{client}.safetensors")
+
+    def save(self, tensors: Mapping[str, Tensor], server_round: int) -> None:
+        """Replace what is kept by the model of a round.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written; what was there before stays.
+        """
+        # What a model learned from few samples can be read from it: only this user may.
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(self.path, tensors_to_bytes(tensors, {ROUND: str(server_round)}, digest=True))
+
+    def resume(self, model: TunedModel, server_round: int) -> bool:
+        """Load what is kept if it is of this round, and return whether it is; if not, the log says why.
+
+        Parameters
+        ----------
+        model : TunedModel
+            Of the same kind as the one that was saved; changed in place.
+        server_round : int
+            The round after which it must have been saved: an older one would not be what the server thinks it is.
+        """
+        if not self.path.is_file():
+            logger.warning("%s is not there: the client starts again", self.path)
+            return False
+        try:
+            tensors, metadata = read_tensors(self.path)
+            if metadata.get(ROUND) != str(server_round):
+                raise ValueError(f"it is of round {metadata.get(ROUND)}, not of round {server_round}")
+            model.load_trained_state(tensors)
+        except ValueError as error:
+            logger.warning("%s cannot be used, the client starts again: %s", self.path, error)
+            return False
+        return True
+
+    def forget(self) -> None:
+        """Delete what is kept, if there is something."""
+        self.path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

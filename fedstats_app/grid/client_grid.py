@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedstats_app.grid.exchange import Exchange
-from fedstats_app.grid.link import Link
+from fedstats_app.grid.exchange import Exchange, Link
 
 
 class ClientGrid(Link, Grid):

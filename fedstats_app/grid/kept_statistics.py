@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,13 +14,6 @@ from fedstats_app.heads.influence import energy
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, GramFactor, ScatterFactor
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
 from fedstats_app.statistics.share_caps import ShareCaps, capped, share_weights
-
-# Before each array: which dtype, how many axes, and the lengths of two. Every client is read several times, and numpy's
-# own headers take longer to read than the few numbers of a small client.
-_HEADER = struct.Struct("<BBqq")
-# Before each set of statistics: whether there is a factor of the Gram matrix, the matrix, a factor of the scatter.
-_KINDS = struct.Struct("<???")
-_DTYPES = (torch.int64, torch.float16, torch.float32, torch.float64)
 
 
 class KeptStatistics:
@@ -58,16 +51,12 @@ class KeptStatistics:
         """Keep a client's statistics, one set per specification; return whether there was room."""
         sets = [self._parts(one) for one in statistics]
         end = self._file.seek(0, 2)
-        if self._max_bytes is not None:
-            size = sum(len(kinds) + sum(part.nbytes for part in parts) for kinds, parts in sets)
-            if end + size > self._max_bytes:
-                return False
-        for kinds, parts in sets:
-            self._file.write(kinds)
+        size = sum(part.nbytes for parts in sets for part in parts)
+        if self._max_bytes is not None and end + size > self._max_bytes:
+            return False
+        for parts in sets:
             for part in parts:
-                lengths = (*part.shape, 0, 0)[:2]
-                self._file.write(_HEADER.pack(_DTYPES.index(part.dtype), part.dim(), *lengths))
-                self._file.write(part.contiguous().numpy().data)
+                np.save(self._file, part.numpy(), allow_pickle=False)
         self._clients.append((client, len(statistics)))
         return True
 
@@ -77,21 +66,22 @@ class KeptStatistics:
         for client, number in self._clients:
             yield client, tuple(self._read() for _ in range(number))
 
-    def _parts(self, client: ClientStatistics) -> tuple[bytes, list[Tensor]]:
+    def _parts(self, client: ClientStatistics) -> list[Tensor]:
+        """List the arrays of a set: its rows, whether there is a factor, a Gram matrix, a scatter, and these."""
         gram, scatter = (None, None) if self._rows_only else (client.gram_factor, client.scatter)
         triangle = None if self._rows_only or gram is not None or client.gram is None else pack_upper(client.gram)
-        kinds = _KINDS.pack(gram is not None, triangle is not None, scatter is not None)
-        parts: list[Tensor] = [client.rows.class_ids, client.rows.counts, client.rows.class_sums]
+        parts = [client.rows.class_ids, client.rows.counts, client.rows.class_sums]
+        parts.append(torch.tensor([gram is not None, triangle is not None, scatter is not None]))
         parts += [gram.packed()] if gram is not None else []
         parts += [triangle] if triangle is not None else []
         if scatter is not None:
             parts += [scatter.values, scatter.directions, torch.tensor(scatter.left_out, dtype=torch.float64)]
-        return kinds, parts
+        return parts
 
     def _read(self) -> ClientStatistics:
-        factored, has_gram, has_scatter = _KINDS.unpack(self._file.read(_KINDS.size))
-        ids, counts, sums = (self._load() for _ in range(3))
+        ids, counts, sums, kinds = (self._load() for _ in range(4))
         rows = ClassMeanRows(ids, counts, num_classes=self._num_classes, class_sums=sums)
+        factored, has_gram, has_scatter = kinds.tolist()
         gram: Tensor | GramFactor | None = None
         if factored:
             gram = GramFactor.unpacked(self._load(), rows.feature_dim)
@@ -104,10 +94,7 @@ class KeptStatistics:
         return ClientStatistics(rows, gram, scatter)
 
     def _load(self) -> Tensor:
-        kind, dim, *shape = _HEADER.unpack(self._file.read(_HEADER.size))
-        tensor = torch.empty(shape[:dim], dtype=_DTYPES[kind])
-        self._file.readinto(tensor.numpy().reshape(-1).view("u1").data)
-        return tensor
+        return torch.from_numpy(np.load(self._file, allow_pickle=False))
 
 
 class CappedStatistics:

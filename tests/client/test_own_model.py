@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.client.own_model import OwnModel
+from fedstats_app.client.personal import OwnModel
 from fedstats_app.heads import LinearHead
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig

@@ -14,7 +14,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS
-from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, RandomProjection, StatisticsSpec
+from fedstats_app.statistics import RandomProjection, StatisticsSpec
 from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass, StatisticsStrategy
 from fedstats_app.wire import per_client, read_statistics_request, statistics_reply
@@ -335,24 +335,6 @@ def test_it_is_served_as_our_own(name: str) -> None:
         assert torch.equal(head.weight, ours.heads[method].weight)
         prefix = f"{method}." if len(theirs.heads) > 1 else ""
         assert torch.equal(torch.from_numpy(result.arrays[f"{prefix}weight"].numpy()), head.weight)
-
-
-def test_statistics_made_without_the_request_are_served_too() -> None:
-    app = ClientApp()
-
-    @app.query("statistics")
-    def statistics(msg: Message, context: Context) -> Message:
-        features, labels = FIVE.part(int(context.node_config["site"]))
-        if context.node_config["site"] == 0:
-            return statistics_reply(msg, FeatureStatistics.from_features(features, labels, NUM_CLASSES))
-        return statistics_reply(msg, ClassMeanRows.from_features(features, labels, NUM_CLASSES))
-
-    strategy, expected = strategy_for("fedcof"), strategy_for("fedcof")
-    expected.start(own_grid())
-
-    strategy.start(own_grid(app))
-
-    assert torch.equal(strategy.head.weight, expected.head.weight)
 
 
 def test_one_of_them_that_answers_nothing_we_know_is_refused_by_name() -> None:
