@@ -46,8 +46,10 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize(("train", "test"), SPELLINGS)
-@pytest.mark.parametrize("wrapper", ["", "archive/", "archive/data/"])
+@pytest.mark.parametrize(
+    ("train", "test", "wrapper"),
+    [*((*names, "") for names in SPELLINGS), ("train", "val", "archive/"), ("train", "val", "archive/data/")],
+)
 def test_splits_are_known_by_their_names(tmp_path: Path, train: str, test: str, wrapper: str) -> None:
     folders = [f"{wrapper}{train}/{name}" for name in ("cat", "dog")] + [f"{wrapper}{test}/dog"]
     found, held = both(tree(tmp_path, *folders))

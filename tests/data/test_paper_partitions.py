@@ -145,12 +145,12 @@ def test_the_sets_of_a_hundred_classes_are_ten_times_as_large() -> None:
     assert ends == [(0, 29), (20, 49), (40, 69), (60, 89), (80, 9)] and {len(classes) for classes in sets} == {30}
 
 
-@pytest.mark.parametrize("num_classes", range(1, 41))
-def test_together_the_sets_hold_every_class(num_classes: int) -> None:
-    sets = dominant_classes(num_classes)
-    assert len(sets) == 5
-    assert set().union(*sets) == set(range(num_classes))
-    assert all(len(set(classes)) == len(classes) for classes in sets)
+def test_together_the_sets_hold_every_class() -> None:
+    for num_classes in range(1, 41):
+        sets = dominant_classes(num_classes)
+        assert len(sets) == 5
+        assert set().union(*sets) == set(range(num_classes))
+        assert all(len(set(classes)) == len(classes) for classes in sets)
 
 
 def test_shares_are_exact_while_classes_last() -> None:

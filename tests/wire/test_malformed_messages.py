@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,10 @@ REPLIES = [name for name, kind in KINDS.items() if kind.is_reply]
 ANY_SHAPE = {"arrays", "fixed", "start"}
 
 
-def keys(*records: type) -> Iterator[tuple[str, str, str]]:
-    for name, kind in KINDS.items():
-        for record, values in kind.good().items():
-            if isinstance(values, records):
-                yield from ((name, record, key) for key in values)
+def keys(name: str, *records: type) -> list[tuple[str, str]]:
+    """List the records of some types in a kind of message, each with every key."""
+    good = KINDS[name].good()
+    return [(record, key) for record, values in good.items() if isinstance(values, records) for key in values]
 
 
 def is_allowed(value: Any, good: Any, key: str) -> bool:
@@ -34,35 +33,37 @@ def is_allowed(value: Any, good: Any, key: str) -> bool:
     return type(value) is type(good) or (key == "proximal-mu" and type(value) is int)
 
 
-@pytest.mark.parametrize(("name", "record", "key"), [*keys(ConfigRecord, MetricRecord)])
-def test_a_value_of_another_type_is_refused_by_name(name: str, record: str, key: str) -> None:
+@pytest.mark.parametrize("name", KINDS)
+def test_a_value_of_another_type_is_refused_by_name(name: str) -> None:
+    kind, not_finite = KINDS[name], [float("nan"), float("inf"), float("-inf")]
+    for record, key in keys(name, ConfigRecord, MetricRecord):
+        good: Any = kind.good()[record][key]
+        metrics = isinstance(kind.good()[record], MetricRecord)
+        for value in [*(value for value in OF_EVERY_TYPE if not is_allowed(value, good, key)), *not_finite]:
+            # Metrics are numbers and lists of numbers: Flower takes nothing else.
+            if metrics and type(value[0] if isinstance(value, list) else value) not in (int, float):
+                continue
+            content = kind.good()
+            content[record][key] = value
+            with pytest.raises(kind.refusal, match=f"{key}: must be .*, got ") as refusal:
+                kind.read(content)
+            assert len(str(refusal.value)) < 400, value
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_missing_value_is_refused_by_name_and_in_replies_an_additional_one(name: str) -> None:
     kind = KINDS[name]
-    good: Any = kind.good()[record][key]
-    metrics = isinstance(kind.good()[record], MetricRecord)
-    not_finite = [float("nan"), float("inf"), float("-inf")]
-    for value in [*(value for value in OF_EVERY_TYPE if not is_allowed(value, good, key)), *not_finite]:
-        # Metrics are numbers and lists of numbers: Flower takes nothing else.
-        if metrics and type(value[0] if isinstance(value, list) else value) not in (int, float):
-            continue
+    for record, key in keys(name, ConfigRecord, MetricRecord, ArrayRecord):
         content = kind.good()
-        content[record][key] = value
-        with pytest.raises(kind.refusal, match=f"{key}: must be .*, got ") as refusal:
-            kind.read(content)
-        assert len(str(refusal.value)) < 400, value
-
-
-@pytest.mark.parametrize(("name", "record", "key"), [*keys(ConfigRecord, MetricRecord, ArrayRecord)])
-def test_a_missing_value_is_refused_by_name_and_in_replies_an_additional_one(name: str, record: str, key: str) -> None:
-    kind, content = KINDS[name], KINDS[name].good()
-    value = content[record].pop(key)
-    if key not in kind.optional:
-        with pytest.raises(kind.refusal, match=f"{key}|must have the keys"):
-            kind.read(content)
-    if kind.is_reply:
-        content = kind.good()
-        content[record]["surprise"] = value
-        with pytest.raises(kind.refusal, match=r"unexpected \['surprise'\]"):
-            kind.read(content)
+        value = content[record].pop(key)
+        if key not in kind.optional:
+            with pytest.raises(kind.refusal, match=f"{key}|must have the keys"):
+                kind.read(content)
+        if kind.is_reply:
+            content = kind.good()
+            content[record]["surprise"] = value
+            with pytest.raises(kind.refusal, match=r"unexpected \['surprise'\]"):
+                kind.read(content)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -136,8 +137,13 @@ OTHER_BYTES: dict[str, Callable[[Array], bytes]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "record", "key"), [*keys(ArrayRecord)])
-def test_a_hostile_array_is_refused_by_name(name: str, record: str, key: str) -> None:
+@pytest.mark.parametrize("name", [name for name in KINDS if keys(name, ArrayRecord)])
+def test_hostile_arrays_are_refused_by_name(name: str) -> None:
+    for record, key in keys(name, ArrayRecord):
+        refuse_hostile(name, record, key)
+
+
+def refuse_hostile(name: str, record: str, key: str) -> None:
     good, numbers = KINDS[name].good()[record][key], KINDS[name].good()[record][key].numpy()
     hostile = [Array(change(numbers)) for change in OTHER_VALUES.values()]
     hostile += [Array(good.dtype, good.shape, good.stype, change(good)) for change in OTHER_BYTES.values()]
