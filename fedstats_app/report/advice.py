@@ -60,7 +60,8 @@ class Step:
     best : Candidate
         The most accurate method that sends less than the next step's; of equally accurate ones the cheaper.
     chance : float
-        Probability of at least such a difference between the two, if neither were better; 1 where they are the same.
+        Probability of at least such a difference between the two, if neither were better, corrected for the number of
+        methods; 1 where they are the same.
     """
 
     choice: Candidate
@@ -193,12 +194,11 @@ def _step(candidates: Sequence[Candidate], compared: Comparisons, few: bool) -> 
     """Choose among candidates; also return those that the samples cannot tell from the best, the best among them."""
     best = min(candidates, key=lambda one: (-one.accuracy, one.wire_bytes))
     chances = {one.method: compared.chance(best, one) for one in candidates if one != best}
-    worse, ordered = set[str](), sorted(chances, key=chances.__getitem__)
-    for place, name in enumerate(ordered):
-        if chances[name] * (len(ordered) - place) >= LEVEL:
-            break
-        worse.add(name)
-    equal = [one for one in candidates if one.method not in worse]
+    # Holm's correction: the smallest of n counts n times, the next n - 1 times, and none is below one before it.
+    least = 0.0
+    for place, name in enumerate(sorted(chances, key=chances.__getitem__)):
+        least = chances[name] = max(least, min(1.0, chances[name] * (len(chances) - place)))
+    equal = [one for one in candidates if chances.get(one.method, 1.0) >= LEVEL]
     choice = min(equal, key=lambda one: (_TELLS[one.sends] if few else one.wire_bytes, -one.accuracy, one.wire_bytes))
     return Step(choice, best, chances.get(choice.method, 1.0)), equal
 

@@ -86,8 +86,8 @@ def test_the_laws_of_the_rule(candidates: list[Candidate], num_test: int, agreem
     assert advice.few_bytes == few
     assert advice.best.accuracy == max(one.accuracy for one in candidates)
     for step in advice.steps:
-        # Before any correction for several methods the choice is not told from the best.
-        assert step.chance == pytest.approx(compared.chance(step.best, step.choice) if step.choice != step.best else 1)
+        assert step.chance >= 0.05
+        assert step.choice == step.best or step.chance >= compared.chance(step.best, step.choice)
         rivals = [one for one in candidates if one.accuracy == step.choice.accuracy]
         key = (lambda one: ["means", "directions", "gram"].index(one.sends)) if few else (lambda one: one.wire_bytes)
         if step == advice.steps[-1]:
