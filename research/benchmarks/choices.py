@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from fedstats_app.data.partition import _dirichlet as dirichlet
-from fedstats_app.heads.class_scatter import class_mean_products, within_class_freedom, within_class_spread
 from fedstats_app.heads.fedcof import _freedom as freedom_of_rows
 from fedstats_app.heads.gaussian import discriminant
 from fedstats_app.heads.regularisation import (
@@ -32,7 +31,13 @@ from fedstats_app.heads.regularisation import (
     with_between_class,
     without_between_class,
 )
-from fedstats_app.heads.row_scatter import ClassTotals, row_scatter
+from fedstats_app.heads.scatter import (
+    ClassTotals,
+    class_mean_products,
+    row_scatter,
+    within_class_freedom,
+    within_class_spread,
+)
 from fedstats_app.methods import FEDROOT
 from fedstats_app.statistics import FeatureStatistics
 from research.benchmarks.features import Features, config_of, features_of
