@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from fedstats_app.data.partition import _dirichlet as dirichlet
-from fedstats_app.heads.fedcof import _freedom as freedom_of_rows
 from fedstats_app.heads.gaussian import discriminant
 from fedstats_app.heads.regularisation import (
     MOST_FREEDOM,
@@ -167,6 +166,7 @@ def trials(data: Features, variant: str, power: str, clients: int, seeds: int) -
         totals, within = ClassTotals.of(held.rows()), discriminant("within", within_class_freedom(sums))
         weights = (totals.counts - 1).clamp(min=0) / (totals.num_means - 1).clamp(min=1)
         scatter, weight = row_scatter(held.rows(), totals, weights), (totals.counts - 1)[totals.num_means > 1].sum()
+        freedom = int((totals.num_means - 1).clamp(min=0).sum())
         heads = {"Fed3R": with_between_class, "FedCGS": within}
         cases = [(FEDROOT.configured().sums(held), {"FedRoot": with_between_class, "FedRoot within": within})]
         if variant != "full" or not seed:
@@ -181,7 +181,7 @@ def trials(data: Features, variant: str, power: str, clients: int, seeds: int) -
             for name, head in own.items():
                 chosen = choices(spread, head, len(index), of_samples=True) if spread else {}
                 found.setdefault(name, []).append((curve[name], curve[f"{name} alike"], chosen))
-        rows = Spread.of(scatter, totals.means, totals.counts, float(weight), freedom_of_rows(totals))
+        rows = Spread.of(scatter, totals.means, totals.counts, float(weight), freedom)
         if rows is not None:
             curve = curves(scatter, sums, {"FedCOF": without_between_class}, test, data, GRID)
             chosen = choices(rows, without_between_class, len(index), of_samples=False)
