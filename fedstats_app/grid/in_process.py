@@ -8,6 +8,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
@@ -52,14 +53,10 @@ class InProcessGrid(Grid):
             )
             for node in range(supernodes)
         }
-        # Messages that nobody has begun with, the one that is being answered, and replies that nobody has fetched.
-        self._waiting: dict[str, Message] = {}
-        self._begun = ""
-        self._replies: dict[str, Message] = {}
-        self._changed, self._closed = threading.Condition(), False
-        self._failure: BaseException | None = None
-        self._worker: threading.Thread | None = None
-        self._torch_threads = torch.get_num_threads()
+        threads = torch.get_num_threads()
+        self._worker = ThreadPoolExecutor(1, "fedstats-clients", lambda: _compute_with(threads))
+        self._answers: dict[str, Future[Message]] = {}
+        self._busy = 0  # the worker's thread while it answers
         self._ids = itertools.count(1)
         self._run: object = None
 
@@ -84,37 +81,29 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Take messages to nodes, and return their ids; one to nobody is left out, as in Flower's simulation."""
-        taken = {}
+        taken = []
         for msg in messages:
             self._name(msg)
             if msg.metadata.dst_node_id in self._contexts:
-                taken[msg.metadata.message_id] = copied(msg)
-        with self._changed:
-            self._waiting |= taken
-            self._changed.notify_all()
-        if taken and self._worker is None:
-            self._worker = threading.Thread(target=self._work, name="fedstats-clients", daemon=True)
-            self._worker.start()
-        return list(taken)
+                taken.append(msg.metadata.message_id)
+                self._answers[taken[-1]] = self._worker.submit(self._reply, copied(msg))
+        return taken
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
-        """Yield the replies to messages that are there; where there is none, wait for one that will come.
+        """Yield the replies to messages that are there; if there is none, wait for one that will come.
 
         Raises
         ------
         BaseException
             What the ClientApp raised where it was no error but an end, such as KeyboardInterrupt.
         """
-        asked = list(message_ids)
-        with self._changed:
-            while not (ready := [one for one in asked if one in self._replies]):
-                if self._failure is not None:
-                    raise self._failure
-                if not any(one in self._waiting or one == self._begun for one in asked):
-                    return
-                self._changed.wait(SECONDS_PER_WAIT)
-        for message_id in ready:
-            yield self._replies.pop(message_id)
+        asked = {one: self._answers[one] for one in message_ids if one in self._answers}
+        while asked and not any(answer.done() for answer in asked.values()):
+            wait(asked.values(), SECONDS_PER_WAIT, FIRST_COMPLETED)
+        for message_id, answer in asked.items():
+            if answer.done():
+                del self._answers[message_id]
+                yield answer.result()
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Send messages and return the replies that are there within so many seconds, by default all."""
@@ -126,47 +115,18 @@ class InProcessGrid(Grid):
         return replies
 
     def close(self) -> None:
-        """Begin with no further message, and end what is under way, as Ctrl-C would where it is the main thread."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        if self._worker is None:
-            return
-        if self._begun:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(self._worker.ident or 0), ctypes.py_object(KeyboardInterrupt)
-            )
-        self._worker.join()
-
-    def _work(self) -> None:
-        """Answer messages until the grid is closed or one ends it all."""
-        torch.get_num_threads()  # asked for the first time, torch sets it to what another thread has last set
-        torch.set_num_threads(self._torch_threads)
-        try:
-            while (msg := self._next()) is not None:
-                reply = self._reply(msg)
-                with self._changed:
-                    self._replies[self._begun], self._begun = reply, ""
-                    self._changed.notify_all()
-        except BaseException as error:  # noqa: BLE001  # the server's thread raises it
-            with self._changed:
-                self._failure, self._begun = error, ""
-                self._changed.notify_all()
-
-    def _next(self) -> Message | None:
-        """Return the message whose turn it is, once there is one; None where the grid is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._waiting)
-            if self._closed:
-                return None
-            self._begun = next(iter(self._waiting))
-            return self._waiting.pop(self._begun)
+        """Begin with no further message, and end what is under way, as Ctrl-C would in the main thread."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+        if self._busy:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._busy), ctypes.py_object(KeyboardInterrupt))
+        self._worker.shutdown()
 
     def _reply(self, msg: Message) -> Message:
         """Return what the ClientApp answers; what it raises is an error reply, and leaves its node's state."""
         node = self._contexts[msg.metadata.dst_node_id]
         state, run_config = copied_content(node.state), dict(node.run_config)
         context = Context(node.run_id, node.node_id, dict(node.node_config), state, run_config)
+        self._busy = threading.get_ident()
         try:
             answer = self._app(msg, context)
             content = copied_content(answer.content) if answer.has_content() else answer.error
@@ -174,12 +134,19 @@ class InProcessGrid(Grid):
             content = Error(code=CLIENT_APP_RAISED, reason=f"{type(error)}:<'{error}'>")
         else:
             node.state = context.state
+        finally:
+            self._busy = 0
         reply = Message(content, reply_to=msg)
         self._name(reply)
         return reply
 
     def _name(self, msg: Message) -> None:
         give_id(msg, f"message-{next(self._ids)}")
+
+
+def _compute_with(threads: int) -> None:
+    torch.get_num_threads()  # asked for the first time, torch sets it to what another thread has last set
+    torch.set_num_threads(threads)
 
 
 def give_id(msg: Message, message_id: str) -> None:

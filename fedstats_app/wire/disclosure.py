@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from typing import Any
 
 from flwr.app import Array, Message, MetricRecord, RecordDict
 
@@ -12,19 +13,6 @@ from fedstats_app.wire.reading import clean_reason
 # Of a stranger's reply: how many fields are described, how much of a field's name, and how many extents of its shape;
 # and how many different errors of a client are kept.
 MAX_FIELDS, MAX_NAME, MAX_EXTENTS, MAX_ERRORS = 200, 80, 16, 10
-
-
-@dataclass
-class _Sent:
-    """All replies of one client to one kind of message."""
-
-    num_replies: int = 0
-    num_bytes: int = 0
-    fields: list[dict[str, object]] = field(default_factory=list)
-    fields_left_out: int = 0
-    classes_suppressed: int = 0
-    errors: list[str] = field(default_factory=list)
-    errors_left_out: int = 0
 
 
 class DisclosureLedger:
@@ -42,74 +30,58 @@ class DisclosureLedger:
 
     def __init__(self, server_codes: Collection[int] = ()) -> None:
         self._server_codes = frozenset(server_codes)
-        self._sent: dict[tuple[int, str], _Sent] = {}
+        self._sent: dict[tuple[int, str], dict[str, Any]] = {}
 
     def note(self, reply: Message) -> None:
         """Take a reply into account, whatever becomes of it."""
         if reply.has_error() and reply.error.code in self._server_codes:
             return
         # A reply's type is that of the message it answers.
-        key = (int(reply.metadata.src_node_id), clean_reason(reply.metadata.message_type))
-        sent = self._sent.setdefault(key, _Sent())
-        sent.num_replies += 1
+        client, message = int(reply.metadata.src_node_id), clean_reason(reply.metadata.message_type)
+        empty = {"num_replies": 0, "bytes": 0, "fields": [], "classes_suppressed": 0, "errors": []}
+        entry = self._sent.setdefault((client, message), {"client": client, "message": message, **empty})
+        entry["num_replies"] += 1
         if reply.has_error():
             reason = clean_reason(reply.error.reason or f"error code {reply.error.code}")
-            sent.num_bytes += len(reason.encode())
-            if reason not in sent.errors:
-                if len(sent.errors) < MAX_ERRORS:
-                    sent.errors.append(reason)
-                else:
-                    sent.errors_left_out += 1
+            entry["bytes"] += len(reason.encode())
+            if len(entry["errors"]) < MAX_ERRORS and reason not in entry["errors"]:
+                entry["errors"].append(reason)
+            elif reason not in entry["errors"]:
+                entry["errors_left_out"] = entry.get("errors_left_out", 0) + 1
             return
-        sent.fields, sent.fields_left_out = [], 0
-        for one in _fields(reply.content):
-            sent.num_bytes += int(str(one["bytes"]))
-            if len(sent.fields) < MAX_FIELDS:
-                sent.fields.append(one)
-            else:
-                sent.fields_left_out += 1
-        sent.classes_suppressed = _suppressed(reply.content)
+        described = _fields(reply.content)
+        entry["fields"] = list(itertools.islice(described, MAX_FIELDS))
+        left_out = [field["bytes"] for field in described]
+        entry["bytes"] += sum(field["bytes"] for field in entry["fields"]) + sum(left_out)
+        entry.pop("fields_left_out", None)
+        if left_out:
+            entry["fields_left_out"] = len(left_out)
+        entry["classes_suppressed"] = _suppressed(reply.content)
 
-    def entries(self) -> list[dict[str, object]]:
-        """Return one entry per client and kind of message, in that order.
+    def entries(self) -> list[dict[str, Any]]:
+        """List one entry per client and kind of message, in that order.
 
         Each has the client, the message it answered, the number of replies, their bytes (values, array headers and
         text; Flower's envelope is not counted), the fields of the latest (name, dtype, shape, bytes), how many classes
         the client says that its policy suppressed, and the errors it sent. What a stranger can make long is cut, and
         how many fields and errors there were beyond those kept is said.
         """
-        entries = []
-        for (client, message), sent in sorted(self._sent.items()):
-            entry: dict[str, object] = {
-                "client": client,
-                "message": message,
-                "num_replies": sent.num_replies,
-                "bytes": sent.num_bytes,
-                "fields": sent.fields,
-                "classes_suppressed": sent.classes_suppressed,
-                "errors": sent.errors,
-            }
-            if sent.fields_left_out:
-                entry["fields_left_out"] = sent.fields_left_out
-            if sent.errors_left_out:
-                entry["errors_left_out"] = sent.errors_left_out
-            entries.append(entry)
-        return entries
+        return [self._sent[key] for key in sorted(self._sent)]
 
 
-def _fields(content: RecordDict) -> Iterator[dict[str, object]]:
+def _fields(content: RecordDict) -> Iterator[dict[str, Any]]:
     for record_name, record in content.items():
         for key, value in record.items():
             name = clean_reason(f"{record_name}.{key}")[:MAX_NAME]
             yield {"field": name, **(_of_array(value) if isinstance(value, Array) else _of_values(value))}
 
 
-def _of_array(array: Array) -> dict[str, object]:
+def _of_array(array: Array) -> dict[str, Any]:
     shape = [int(extent) for extent in array.shape[:MAX_EXTENTS]]
     return {"dtype": clean_reason(array.dtype)[:MAX_NAME], "shape": shape, "bytes": len(array.data)}
 
 
-def _of_values(value: object) -> dict[str, object]:
+def _of_values(value: object) -> dict[str, Any]:
     """Describe what a record of numbers, strings or bytes holds under one key: a single value or a list."""
     values = value if isinstance(value, list) else [value]
     kinds = sorted({type(one).__name__ for one in values})

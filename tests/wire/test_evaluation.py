@@ -10,7 +10,8 @@ from flwr.app import Message
 
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, HeadScores, LinearHead, MarginHistograms, margin_bins
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
-from fedstats_app.wire import StatisticsRequest
+from fedstats_app.wire import RejectedReply, StatisticsRequest
+from fedstats_app.wire.arrays import to_array
 from fedstats_app.wire.evaluation import (
     evaluation_content,
     evaluation_reply,
@@ -88,3 +89,11 @@ def test_samples_without_their_class_arrive_as_two_numbers() -> None:
     assert (found.pooled_examples, found.pooled_correct, found.num_examples) == (7, 5, 27)
     assert torch.equal(found.matrix, CONFUSION.matrix)
     assert "pooled" not in reply.content["confusion.fed3r"]  # nothing new where there is nothing to pool
+
+
+def test_losses_without_samples_are_refused() -> None:
+    reply = evaluation_reply(question(), {"fedncm": HeadScores.zeros(C)})
+    reply.content["calibration.fedncm"]["losses"] = to_array(SUMS.losses)
+
+    with pytest.raises(RejectedReply, match="losses: must be zero without samples"):
+        read_evaluation_reply(reply, REQUEST, ("fedncm",))

@@ -242,6 +242,7 @@ IMPOSSIBLE: dict[tuple[str, str], tuple[tuple[str, Any, str], ...]] = {
         ("class-ids", np.arange(99), "class-ids: must have shape"),
         ("counts", changed(0, -1), r"counts: must lie in \[1, 10000000\], got -1"),
         ("counts", changed(0, 0), "counts: must lie in .* got 0"),
+        ("counts", changed(0, 10_000_001), "counts: must lie in .* to 10000001"),
         ("counts", changed(0, 2**53), "counts: must lie in .* to 9007199254740992"),
         ("counts", lambda good: np.full_like(good, 2**62), "counts: must lie in"),
         ("counts", changed(0, 9), "must sum to num-examples 30, got"),

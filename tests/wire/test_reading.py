@@ -10,7 +10,7 @@ from flwr.app import Message
 
 from fedstats_app.settings.option import as_text
 from fedstats_app.training.training_options import LocalOptions
-from fedstats_app.wire.reading import Malformed, check_keys, from_values, to_values
+from fedstats_app.wire.reading import from_values, to_values
 from fedstats_app.wire.training import read_training_task
 from tests.support.local_grid import instruction
 from tests.wire.messages import training_content
@@ -68,10 +68,3 @@ def test_flowers_fedprox_sends_its_term_as_its_user_gave_it(mu: float) -> None:
     msg: Message = instruction(content, "train")
     term = read_training_task(msg).request.options.proximal_mu
     assert term == mu and type(term) is float
-
-
-def test_keys_are_exact_give_or_take_the_optional() -> None:
-    check_keys("reply", {"a": 1, "b": 2}, {"a"}, {"b", "c"})
-
-    with pytest.raises(Malformed, match=r"reply: .* keys \['a', 'b'\], missing \['b'\], unexpected \['d'\]"):
-        check_keys("reply", {"a": 1, "d": 2}, {"a", "b"})

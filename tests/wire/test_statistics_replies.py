@@ -21,11 +21,20 @@ from fedstats_app.statistics import (
     RandomProjection,
     StatisticsSpec,
 )
-from fedstats_app.wire import StatisticsRequest, read_statistics_reply, read_statistics_request, statistics_reply
+from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
 from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
 from tests.support.local_grid import instruction
-from tests.wire.replies import DIM, FEW, NUM_CLASSES, arrays, features_and_labels, honest_reply, request_for
+from tests.wire.replies import (
+    DIM,
+    FEW,
+    NUM_CLASSES,
+    arrays,
+    features_and_labels,
+    honest_reply,
+    request_for,
+    scatter_of,
+)
 
 GRAM = StatisticsSpec(gram=True)
 WIRE = {"float32": torch.float32, "float64": torch.float64}
@@ -179,41 +188,51 @@ def test_what_cannot_be_an_answer_is_an_error_on_the_client(statistics: list[Cli
         answer(request_for(), statistics)
 
 
-def a_row_vanishes(request: StatisticsRequest, sample: Sample) -> bool:
-    """Whether a row's sum is exactly zero on the wire: not what a network's features give."""
-    sums = request.statistics(sample.features, sample.labels)[0].rows.class_sums
-    return bool((sums.to(torch.float32) == 0).all(dim=1).any())
+# What goes with the rows: a Gram matrix, or a factor of the scatter by its rank and dtype.
+WITH_ROWS = [
+    None,
+    *((rank, dtype) for rank in ("sqrt(n)", "full", "1", "0", "90%") for dtype in ("float16", "float32")),
+]
+
+
+def spec_with(factor: tuple[str, str] | None, means_per_class: int = 1) -> StatisticsSpec:
+    scatter = None if factor is None else scatter_of(*factor).scatter
+    return StatisticsSpec(gram=factor is None, means_per_class=means_per_class, scatter=scatter)
 
 
 @settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(
     sample=samples(kinds=("random", "non-negative", "duplicates", "constant", "one constant feature", "low rank")),
     wire_dtype=st.sampled_from(["float32", "float64"]),
+    factor=st.one_of(st.none(), st.sampled_from(WITH_ROWS)),
     means_per_class=st.integers(1, 3),
 )
-def test_honest_replies_are_never_refused(sample: Sample, wire_dtype: str, means_per_class: int) -> None:
+def test_honest_replies_are_never_refused(
+    sample: Sample, wire_dtype: str, factor: tuple[str, str] | None, means_per_class: int
+) -> None:
     """Features from 1e-6 to 1e6 and beyond, more dimensions than samples, one sample, none, duplicates, constants."""
-    spec = StatisticsSpec(gram=True, means_per_class=means_per_class)
-    request = StatisticsRequest(sample.num_classes, (spec,), wire_dtype=wire_dtype)
-    assume(not a_row_vanishes(request, sample))
-    msg = instruction(request.to_content())
+    request = StatisticsRequest(sample.num_classes, (spec_with(factor, means_per_class),), wire_dtype=wire_dtype)
+    made = request.statistics(sample.features, sample.labels)
+    # A row's sum of exactly zero on the wire is not what a network's features give.
+    assume(not bool((made[0].rows.class_sums.to(torch.float32) == 0).all(dim=1).any()))
 
-    reply = statistics_reply(msg, read_statistics_request(msg).statistics(sample.features, sample.labels))
+    reply = statistics_reply(instruction(request.to_content()), made)
 
     received = read_statistics_reply(reply, request, feature_dim=sample.features.shape[1])
     assert received.num_examples == len(sample.labels)
 
 
+@pytest.mark.parametrize("factor", WITH_ROWS[:5])
 @pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-@pytest.mark.parametrize(("n", "dim"), [(1, 64), (40, 64), (500, 64), (3000, 16)])
-def test_honest_replies_of_real_size_are_never_refused(n: int, dim: int, scale: float, wire_dtype: str) -> None:
-    rng = torch.Generator().manual_seed(n)
-    labels = torch.randint(0, 10, (n,), generator=rng)
-    # A mean far from 0 and a spread far below it: what is left of the Gram matrix is at the edge of the rounding.
-    features = scale * (100 + 0.01 * torch.randn(n, dim, generator=rng))
-    request = StatisticsRequest(10, (GRAM,), wire_dtype=wire_dtype)
-
-    reply = statistics_reply(instruction(request.to_content()), request.statistics(features, labels))
-
-    assert read_statistics_reply(reply, request, feature_dim=dim).num_examples == n
+def test_honest_replies_of_real_size_are_never_refused(
+    scale: float, wire_dtype: str, factor: tuple[str, str] | None
+) -> None:
+    for n, dim in ((1, 64), (40, 64), (500, 64), (3000, 16)):
+        rng = torch.Generator().manual_seed(n)
+        labels = torch.randint(0, 10, (n,), generator=rng)
+        # A mean far from 0 and a spread far below it: the rest of the Gram matrix is at the edge of the rounding.
+        features = scale * (100 + 0.01 * torch.randn(n, dim, generator=rng))
+        request = StatisticsRequest(10, (spec_with(factor),), wire_dtype=wire_dtype)
+        reply = statistics_reply(instruction(request.to_content()), request.statistics(features, labels))
+        assert read_statistics_reply(reply, request, feature_dim=dim).num_examples == n
