@@ -19,12 +19,11 @@ from fedstats_app.data.layout import (
     FolderLayout,
     Levels,
     find_layout,
+    named,
     visible_files,
     visible_folders,
 )
 from fedstats_app.data.paths import existing_path
-
-_NAMED = 5
 
 
 def read_text(path: Path) -> str:
@@ -186,12 +185,8 @@ def _notes_of_files(names: list[str], files: list[list[str]], kept: list[list[st
     """Return which files are no samples."""
     passed_over = {name: len(all_) - len(own) for name, all_, own in zip(names, files, kept, strict=True)}
     some = [f"{name} ({number})" for name, number in passed_over.items() if number]
-    if not some:
-        return []
-    more = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
-    return [
-        f"{sum(passed_over.values())} files do not end as {kind}s do: left out, in {', '.join(some[:_NAMED])}{more}"
-    ]
+    number = sum(passed_over.values())
+    return [f"{number} files do not end as {kind}s do: left out, in {named(some)}"] if some else []
 
 
 def _fingerprint(split: str, folder: Path, paths: list[str]) -> str:

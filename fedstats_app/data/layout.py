@@ -161,28 +161,28 @@ def find_layout(root: Path, *, levels: str, spec: str) -> FolderLayout:
     for split in ("train", "test"):
         if len(several := [name for name, one in found.items() if one == split]) > 1:
             raise DatasetError(
-                f"{spec}: {_named(several)} may all be the {split} split of {root}; keep one of them there, or name "
+                f"{spec}: {named(several)} may all be the {split} split of {root}; keep one of them there, or name "
                 f"the folders one by one: dataset = 'folder:{root}/...' and test-dataset = 'folder:{root}/...'"
             )
     rest = [name for name in names if name not in found]
     if "train" not in found.values() and rest:
         raise DatasetError(
-            f"{spec}: {_named([*found])} looks like a split beside {_named(rest)}, but there is no training folder; "
-            f"put the class folders into {root / 'train'}, or give {_named([*found])} another name if it is a class"
+            f"{spec}: {named([*found])} looks like a split beside {named(rest)}, but there is no training folder; "
+            f"put the class folders into {root / 'train'}, or give {named([*found])} another name if it is a class"
         )
     of = {split: [root / name for name, one in found.items() if one == split] for split in get_args(Split)}
     train = _open_own_name(of["train"][0]) if of["train"] else None
     test = _labelled(of["test"], notes)
     validation = of["validation"]
     if test is None and len(validation) == 1 and (test := _labelled(validation, notes)) is not None:
-        notes.append(f"{_named([folder.name for folder in validation])} {_AS_TEST}")
+        notes.append(f"{named([folder.name for folder in validation])} {_AS_TEST}")
     elif validation and train is not None:
-        notes.append(f"{_named([folder.name for folder in validation])} {_LEFT_OUT}")
+        notes.append(f"{named([folder.name for folder in validation])} {_LEFT_OUT}")
     if rest:
-        notes.append(f"{_named(rest)} beside the splits: left out")
+        notes.append(f"{named(rest)} beside the splits: left out")
     where = train if train is not None else test
     if where is None:
-        raise DatasetError(f"{spec}: {root} has neither a training nor a test folder, only {_named([*found])}")
+        raise DatasetError(f"{spec}: {root} has neither a training nor a test folder, only {named([*found])}")
     return FolderLayout(train, test, _levels_of(where, levels, spec), tuple(notes))
 
 
@@ -194,7 +194,7 @@ def _tables_beside(root: Path) -> list[str]:
     if not tables:
         return []
     return [
-        f"{_named(tables)} beside the folders: not read; if its labels are meant, name it as csv:/PATH or parquet:/PATH"
+        f"{named(tables)} beside the folders: not read; if its labels are meant, name it as csv:/PATH or parquet:/PATH"
     ]
 
 
@@ -259,16 +259,16 @@ def _levels_of(folder: Path, levels: str, spec: str) -> Levels:
         return "class"
     if all(split is not None and not rest for split, rest in map(split_of, names)):
         raise DatasetError(
-            f"{spec}: the folders {_named(upper)} of {folder} are divided into splits ({_named(names)}); the split "
+            f"{spec}: the folders {named(upper)} of {folder} are divided into splits ({named(names)}); the split "
             f"must come first: {folder}/{next(iter(names))}/{upper[0]}"
         )
     shared = sorted(name for name, count in names.items() if count > 1)
     if levels == "auto" and len(shared) > 1:
         raise DatasetError(
-            f"{spec}: the folders {_named(upper)} of {folder} hold folders of the same names ({_named(shared)}). Which "
-            f"are the classes? Set folder-levels = 'domain/class' if they are {_named(shared)} (partitioner = 'domain' "
-            f"with partition-column = 'domain' then makes clients of {_named(upper)}), or folder-levels = 'class' if "
-            f"they are {_named(upper)}"
+            f"{spec}: the folders {named(upper)} of {folder} hold folders of the same names ({named(shared)}). Which "
+            f"are the classes? Set folder-levels = 'domain/class' if they are {named(shared)} (partitioner = 'domain' "
+            f"with partition-column = 'domain' then makes clients of {named(upper)}), or folder-levels = 'class' if "
+            f"they are {named(upper)}"
         )
     return "class"
 
@@ -289,6 +289,7 @@ def _is_empty(folder: Path) -> bool:
         return all(is_passed_over(entry.name) for entry in entries)
 
 
-def _named(names: Sequence[str] | Mapping[str, object]) -> str:
+def named(names: Sequence[str] | Mapping[str, object]) -> str:
+    """Return the first few names, and how many more there are."""
     shown = list(names)[:_NAMED]
     return ", ".join(shown) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

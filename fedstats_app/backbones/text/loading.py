@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import importlib.util
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,16 +42,9 @@ _FILES = ("*.json", "*.txt", "*.model", "README.md")
 _WEIGHTS = (("*.safetensors",), ("pytorch_model*.bin",))
 _NOT = ("onnx/*", "openvino/*")
 _REQUIRED = ("config.json", "modules.json")
-# The library's names for ways of pooling, and the switches that older folders have in their place.
+# The library's names for ways of pooling; older folders have a switch for each, such as pooling_mode_mean_tokens.
 _POOLINGS = {"mean": "mean", "cls": "first", "max": "max", "lasttoken": "last"}
-_SWITCHES = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_lasttoken": "lasttoken",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-}
+_SWITCH = re.compile(r"pooling_mode_(.+?)(?:_tokens?)?")
 # Where neither the user nor the model's folder says how long a text may be.
 LONGEST_BY_DEFAULT = 512
 
@@ -368,7 +362,8 @@ def read_layout(folder: Path) -> SentenceLayout:
 
 
 def _pooling(settings: dict[str, Any], folder: Path) -> str:
-    given = settings.get("pooling_mode") or [mode for switch, mode in _SWITCHES.items() if settings.get(switch)]
+    switches = {match[1]: on for key, on in settings.items() if (match := _SWITCH.fullmatch(key))}
+    given = settings.get("pooling_mode") or sorted(mode for mode, on in switches.items() if on)
     modes = [given] if isinstance(given, str) else list(given)
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         raise WeightsError(f"{folder.name}: pooling must be one of {', '.join(_POOLINGS)}, got {modes}")
