@@ -64,21 +64,19 @@ def test_decompression_bomb_is_an_unreadable_sample(monkeypatch: pytest.MonkeyPa
         one_sample(noise_png()).sample(0)
 
 
-def test_unlabelled_samples_are_counted_and_named() -> None:
-    with pytest.raises(DatasetError, match=r"2 of 4 labels.*plain/1 has -1, plain/3 has 2"):
-        make_dataset(np.array([0, -1, 1, 2]), num_classes=2)
-
-
-@pytest.mark.parametrize("labels", [np.zeros((2, 1), dtype=np.int64), np.array([0.0, 1.0])])
-def test_labels_of_another_kind_are_refused(labels: np.ndarray) -> None:
-    with pytest.raises(DatasetError, match="one integer per sample"):
-        Dataset("one", ("a", "b"), labels, "0" * 64, PLAIN)
-
-
-@pytest.mark.parametrize("class_names", [(), ("a", "a")])
-def test_class_names_must_be_distinct(class_names: tuple[str, ...]) -> None:
-    with pytest.raises(DatasetError, match="distinct"):
-        Dataset("one", class_names, np.zeros(0, dtype=np.int64), "0" * 64, PLAIN)
+@pytest.mark.parametrize(
+    ("class_names", "labels", "message"),
+    [
+        (("a", "b"), np.array([0, -1, 1, 2]), r"2 of 4 labels.*plain/1 has -1, plain/3 has 2"),
+        (("a", "b"), np.zeros((2, 1), dtype=np.int64), "one integer per sample"),
+        (("a", "b"), np.array([0.0, 1.0]), "one integer per sample"),
+        ((), np.zeros(0, dtype=np.int64), "distinct"),
+        (("a", "a"), np.zeros(0, dtype=np.int64), "distinct"),
+    ],
+)
+def test_labels_and_classes_are_checked(class_names: tuple[str, ...], labels: np.ndarray, message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
+        Dataset("one", class_names, labels, "0" * 64, PLAIN)
 
 
 def test_labels_are_an_own_read_only_copy() -> None:

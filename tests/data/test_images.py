@@ -21,20 +21,28 @@ def pixels(image: Image.Image) -> np.ndarray:
     return np.asarray(image)
 
 
-def test_rgb_stays_as_it_is() -> None:
-    values = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
-    np.testing.assert_array_equal(pixels(to_rgb(through_file(Image.fromarray(values), "PNG"))), values)
+def palette() -> Image.Image:
+    image = Image.new("P", (2, 1))
+    image.putpalette([200, 10, 20, 0, 0, 0])
+    image.putpixel((1, 0), 1)
+    return image
 
 
-def test_grey_is_replicated() -> None:
-    values = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    expected = np.repeat(values[:, :, None], 3, axis=2)
-    np.testing.assert_array_equal(pixels(to_rgb(through_file(Image.fromarray(values), "PNG"))), expected)
+GREY = np.arange(12, dtype=np.uint8).reshape(1, 12)
+COLOURS = np.random.default_rng(0).integers(0, 256, (1, 7, 3), dtype=np.uint8)
+CASES: list[tuple[Image.Image, str, dict[str, int], object]] = [
+    (Image.fromarray(COLOURS), "PNG", {}, COLOURS[0]),
+    (Image.fromarray(GREY), "PNG", {}, np.repeat(GREY[0, :, None], 3, axis=1)),
+    (Image.fromarray(np.array([[0, 255]], dtype=np.uint8)).convert("1"), "PNG", {}, [[0, 0, 0], [255, 255, 255]]),
+    (Image.new("CMYK", (1, 1), (0, 255, 255, 0)), "TIFF", {}, [[255, 0, 0]]),
+    (palette(), "PNG", {}, [[200, 10, 20], [0, 0, 0]]),
+    (palette(), "PNG", {"transparency": 1}, [[200, 10, 20], [255, 255, 255]]),
+]
 
 
-def test_one_bit_becomes_black_and_white() -> None:
-    image = through_file(Image.fromarray(np.array([[0, 255]], dtype=np.uint8)).convert("1"), "PNG")
-    np.testing.assert_array_equal(pixels(to_rgb(image))[0], [[0, 0, 0], [255, 255, 255]])
+@pytest.mark.parametrize(("image", "file_format", "options", "row"), CASES)
+def test_modes_become_rgb(image: Image.Image, file_format: str, options: dict[str, int], row: object) -> None:
+    np.testing.assert_array_equal(pixels(to_rgb(through_file(image, file_format, **options)))[0], row)
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "TIFF"])
@@ -54,15 +62,13 @@ def test_every_16_bit_value_is_rounded_and_8_bit_values_survive() -> None:
     np.testing.assert_array_equal(grey.ravel()[np.arange(256) * 257], np.arange(256))
 
 
-@pytest.mark.parametrize("value", [-1, 65536])
-def test_integers_outside_16_bits_are_refused(value: int) -> None:
-    with pytest.raises(ValueError, match=f"{value}.*16-bit range"):
-        to_rgb(Image.fromarray(np.full((2, 2), value, dtype=np.int32)))
-
-
-def test_floating_point_is_refused() -> None:
-    with pytest.raises(ValueError, match="mode F"):
-        to_rgb(Image.fromarray(np.ones((2, 2), dtype=np.float32)))
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(np.int32(-1), "-1.*16-bit range"), (np.int32(65536), "65536.*16-bit range"), (np.float32(1), "mode F")],
+)
+def test_pixels_without_a_stated_range_are_refused(value: np.generic, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        to_rgb(Image.fromarray(np.full((2, 2), value)))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
@@ -74,20 +80,6 @@ def test_alpha_is_composited_on_white(mode: str) -> None:
     for x, value in enumerate((opaque, half, clear)):
         image.putpixel((x, 0), value)
     np.testing.assert_array_equal(pixels(to_rgb(through_file(image, "PNG")))[0, :, 1], [0, 204, 255])
-
-
-def test_palette_is_converted_and_its_transparent_colour_is_white() -> None:
-    image = Image.new("P", (2, 1))
-    image.putpalette([200, 10, 20, 0, 0, 0])
-    image.putpixel((1, 0), 1)
-    np.testing.assert_array_equal(pixels(to_rgb(through_file(image, "PNG")))[0], [[200, 10, 20], [0, 0, 0]])
-    clear = through_file(image, "PNG", transparency=1)
-    np.testing.assert_array_equal(pixels(to_rgb(clear))[0], [[200, 10, 20], [255, 255, 255]])
-
-
-def test_cmyk_is_converted() -> None:
-    image = through_file(Image.new("CMYK", (2, 2), (0, 255, 255, 0)), "TIFF")
-    np.testing.assert_array_equal(pixels(to_rgb(image))[0, 0], [255, 0, 0])
 
 
 @pytest.mark.parametrize(("orientation", "turns"), [(3, 2), (6, -1), (8, 1)])

@@ -125,6 +125,17 @@ def test_as_many_clients_as_there_are(domains: str, partitioner: str) -> None:
     assert [len(part) for part in parts] == [12, 12, 12]
 
 
+def test_clients_have_the_names_of_their_domains_and_numbers_where_they_share_one(domains: str) -> None:
+    def names(num_clients: int, **settings: str) -> list[str]:
+        config = AppConfig.of(dataset=domains, folder_levels="domain/class", num_clients=num_clients, **settings)
+        return client_data.client_names(config.data, config.partition, config.run.seed)
+
+    by_domain = {"partitioner": "domain", "partition_column": "domain"}
+    assert names(3, **by_domain) == ["art", "photo", "sketch"]
+    assert names(6, **by_domain) == ["art 1", "art 2", "photo 1", "photo 2", "sketch 1", "sketch 2"]
+    assert names(4) == []
+
+
 def test_test_data_may_be_a_folder_of_classes(tmp_path: Path) -> None:
     tree(tmp_path, "Training/cat", "Training/dog", "Other/cat", "Other/dog", "split/train/cat", images=3)
     paths = {name: f"folder:{tmp_path / name}" for name in ("Training", "Other", "split")}
