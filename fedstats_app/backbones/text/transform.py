@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from torch.nn import functional as F
 from fedstats_app.backbones.names import MASK_SLOT, PAIR_SLOTS, TEXT_SLOT
 
 SHORTEST = 16
+# Tokens of so many texts are remembered, 64 MB at 256 tokens each: training asks for the same ones in every round.
+REMEMBERED = 2**14
 
 _SLOTS = re.compile("|".join(re.escape(slot) for slot in (TEXT_SLOT, *PAIR_SLOTS)))
 
@@ -60,6 +63,7 @@ class TextTransform:
         tokenizer.backend_tokenizer.no_truncation()
         self._tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
         pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+        self._tokens = functools.lru_cache(REMEMBERED)(self._tokenise)
         self._pad_id = next(token for token in pads if token is not None)
         added = len(self._encode(self._prompt("")))
         if added >= max_length:
@@ -103,7 +107,7 @@ class TextTransform:
         -------
         Tensor
             (2, T) int64 on the CPU, T one of the lengths: token ids, and 1 where there is a token, 0 where there is
-            padding.
+            padding. To be read only: it may be asked for again.
 
         Raises
         ------
@@ -112,11 +116,7 @@ class TextTransform:
         """
         if not isinstance(text, str):
             raise TypeError(f"a text must be a str, got {type(text).__name__}")
-        # A text that spells the mask token must not become one.
-        plain = text.replace(self.tokenizer.mask_token, " ") if MASK_SLOT in self.template else text
-        ids = self._within_limit(plain) or [self._pad_id]  # some tokenizers make nothing of the empty text
-        tokens = torch.tensor([ids, [1] * len(ids)], dtype=torch.int64)
-        return self._pad(tokens, next(n for n in bucket_lengths(self.input_size) if n >= len(ids)))
+        return self._tokens(text)
 
     def stack(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return (b, 2, T) of b texts' tokens, T that of the longest one."""
@@ -137,6 +137,13 @@ class TextTransform:
         ids, mask = tokens
         free = (0, length - tokens.shape[1])
         return torch.stack([F.pad(ids, free, value=self._pad_id), F.pad(mask, free)])
+
+    def _tokenise(self, text: str) -> Tensor:
+        # A text that spells the mask token must not become one.
+        plain = text.replace(self.tokenizer.mask_token, " ") if MASK_SLOT in self.template else text
+        ids = self._within_limit(plain) or [self._pad_id]  # some tokenizers make nothing of the empty text
+        tokens = torch.tensor([ids, [1] * len(ids)], dtype=torch.int64)
+        return self._pad(tokens, next(n for n in bucket_lengths(self.input_size) if n >= len(ids)))
 
     def _within_limit(self, text: str) -> list[int]:
         """Return the token ids of the prompt around as much of the text as fits."""
