@@ -154,23 +154,6 @@ def test_a_head_below_fedncm_is_said_to_be(tmp_path: Path, capsys: pytest.Captur
     assert not found["fedncm"]["notes"]
 
 
-def test_fedroot_at_full_rank_is_fed3r(default: Path, tmp_path: Path) -> None:
-    method = "fedroot@rank=full@factor-dtype=float32"
-    folder = simulate(tmp_path, method=method, wire_dtype="float64")
-    exact, found = (read_json(run, "results.json")["methods"] for run in (default, folder))
-    assert found[method]["accuracy"] == exact["fed3r"]["accuracy"]
-    assert found[method]["uplink_bytes"] == found[method]["wire_bytes"]
-
-
-def test_clients_that_a_budget_has_no_room_for_are_named_and_the_others_keep_it(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, method="fedroot", fedroot_rank="1.5KB")
-    merged = [one for one in clients(folder) if one["outcome"] == "merged"]
-    others = [one for one in clients(folder) if one["outcome"] != "merged"]
-    assert merged and others and all(one["wire_bytes"] <= 1500 for one in merged)
-    assert all(one["outcome"] == "refused" and "at most 1,500 bytes" in one["reason"] for one in others)
-    assert (folder / "heads" / "fedroot.safetensors").is_file()
-
-
 def test_failing_clients_are_named_and_the_others_make_the_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,14 +227,6 @@ def test_random_features_travel_as_a_seed(tmp_path: Path) -> None:
     assert json.loads(metadata["feature-map"])["kind"] == "random-fourier"
     accuracy = read_json(folder, "results.json")["methods"][fed3r]["accuracy"]
     assert abs(share_right(fedstats_app.load(folder, fed3r), 200) - accuracy) < 0.12
-
-
-def test_several_means_per_class_send_more_rows(tmp_path: Path) -> None:
-    one = read_json(simulate(tmp_path, method="fedcof"), "results.json")["methods"]["fedcof"]
-    three = simulate(tmp_path, method="fedncm,fedcof", fedcof_means_per_class=3)
-    methods = read_json(three, "results.json")["methods"]
-    assert methods["fedcof"]["uplink_bytes"] > 2 * one["uplink_bytes"]
-    assert methods["fedncm"]["uplink_bytes"] == one["uplink_bytes"]
 
 
 def test_nodes_with_their_own_folders_are_aligned_by_name_and_evaluate_on_what_they_keep(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
@@ -18,6 +18,7 @@ from fedstats_app.data.clients import training_set
 from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.discovery import Federation
+from fedstats_app.grid.progress import Step
 from fedstats_app.methods import FEDROOT, display_name, first_of, is_experiment
 from fedstats_app.report.advice import Advice, Candidate, Comparisons, Sends, advice_lines, advise
 from fedstats_app.report.disclosure import policy_record
@@ -60,7 +61,13 @@ def solve_heads(run: Run, state: State) -> State:
         return read_state(folder.path, _kept_statistics(folder.path) if needed else None)
     strategy, phases = run.statistics_strategy(), Phases(lambda: progress.seconds)
     phases.end("preparation")
-    asked = _ask(run, strategy)
+    asked = _begun(run, strategy)
+    expected = 0.0
+    if run.federation.simulated and not run.reader.has_cached(train := training_set(config.data)):
+        expected = run.expected_seconds({0: len(train)}, 1)
+    with progress.doing("statistics", strategy.num_rounds, expected=expected) as step:
+        strategy.on_reply, evaluate = _watching(run, strategy, asked, step)
+        strategy.start(run.grid, evaluate_fn=evaluate)
     give_back_memory()
     collected = strategy.collection.collected(run.class_names, folder.run_id)
     if config.run.save_statistics:
@@ -74,7 +81,7 @@ def solve_heads(run: Run, state: State) -> State:
         scores = score(strategy, run.grid, run.test_set, run.holdout, progress, mask_absent=masked)
         results = method_results(strategy, scores, run.test_set, mask_absent=masked)
     advice = _advice(strategy, results, scores)
-    # What somebody waits for comes first; the rest is for the folder.
+    # What users wait for comes first; the rest is for the folder.
     print(results_table(results, _num_with(strategy.outcomes, "merged")), flush=True)
     for line in advice_lines(advice):
         progress.say(line)
@@ -139,10 +146,10 @@ def solve_heads(run: Run, state: State) -> State:
     return read_state(folder.path, collected if needed else None)
 
 
-def _ask(run: Run, strategy: StatisticsStrategy) -> Asked:
-    """Ask all clients that have not answered before an interruption, with lines of progress; solve."""
-    options, folder, progress, federation = run.config.run, run.folder, run.progress, run.federation
-    clients, simulated = federation.hosts, federation.simulated
+def _begun(run: Run, strategy: StatisticsStrategy) -> Asked:
+    """Take up what there is before any client is asked: an earlier run's statistics, or an interruption's."""
+    options, folder, progress = run.config.run, run.folder, run.progress
+    clients = run.federation.hosts
     has_curve = run.test_set is not None and not run.config.federation.extend
     asked = Asked(
         strategy,
@@ -150,7 +157,7 @@ def _ask(run: Run, strategy: StatisticsStrategy) -> Asked:
         options,
         run.class_names,
         num_clients=len(clients),
-        show_labels=simulated,  # what some sites would rather not show
+        show_labels=run.federation.simulated,  # what some sites would rather not show
         curve=rank_curve(strategy, run.backbone.feature_dim) if has_curve else None,
     )
     run.extension.apply(strategy, run.class_names)
@@ -163,42 +170,47 @@ def _ask(run: Run, strategy: StatisticsStrategy) -> Asked:
         progress.say(f"going on after {len(strategy.outcomes)} of {len(clients)} clients")
     progress.say(f"asking {len(clients.keys() - strategy.answered)} clients for the statistics of their features")
     run.grid.reply_bytes = strategy.expected_reply_bytes
-    expected = 0.0
-    if simulated and not run.reader.has_cached(train := training_set(run.config.data)):
-        expected = run.expected_seconds({0: len(train)}, 1)
-
-    with progress.doing("statistics", strategy.num_rounds, expected=expected) as step:
-
-        def on_reply(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
-            asked.note(outcome, received)
-            collection, answered = strategy.collection, len(strategy.outcomes)
-            failed = sum(not one.in_heads for one in strategy.outcomes)
-            what = f"{collection.num_examples:,} samples, {collection.total_wire_bytes / 1e6:,.1f} MB up"
-            what += f", {failed} failed" if failed else ""
-            if answered < len(clients):
-                step.at(step.done, f"statistics, {what} so far")
-            else:
-                progress.say(f"{answered} of {len(clients)} clients answered, {what}, {progress.elapsed}")
-                step.at(step.done, "solving")
-
-        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            """Note accuracy against bytes after every round but those from before an interruption."""
-            step.at(server_round, "statistics")
-            known = any(one["round"] == server_round for one in asked.rounds)
-            if run.test_set is None or not strategy.heads or strategy.num_rounds == 1 or known:
-                return None
-            confusion = run.test_set.evaluate(strategy.mapped_heads, mask_absent=options.mask_absent)
-            scores = {name: matrix.accuracy for name, matrix in confusion.items()}
-            entries = {name: {"accuracy": one, "wire_bytes": strategy.wire_bytes(name)} for name, one in scores.items()}
-            merged = strategy.collection.num_merged
-            asked.rounds.append({"round": server_round, "num_clients": merged, "methods": entries})
-            told = ", ".join(f"{name} {100 * one:.2f}%" for name, one in scores.items())
-            progress.say(f"round {server_round} of {strategy.num_rounds}: {told}")
-            return MetricRecord({f"{name}-accuracy": one for name, one in scores.items()})
-
-        strategy.on_reply = on_reply
-        strategy.start(run.grid, evaluate_fn=evaluate)
     return asked
+
+
+def _watching(
+    run: Run, strategy: StatisticsStrategy, asked: Asked, step: Step
+) -> tuple[
+    Callable[[ClientOutcome, ReceivedStatistics | None], None], Callable[[int, ArrayRecord], MetricRecord | None]
+]:
+    """Make what the strategy calls after every client, and after every round."""
+    progress, num_clients = run.progress, len(run.federation.hosts)
+    failed = sum(not one.in_heads for one in strategy.outcomes)
+
+    def on_reply(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
+        nonlocal failed
+        asked.note(outcome, received)
+        collection, answered = strategy.collection, len(strategy.outcomes)
+        failed += not outcome.in_heads
+        what = f"{collection.num_examples:,} samples, {collection.total_wire_bytes / 1e6:,.1f} MB up"
+        what += f", {failed} failed" if failed else ""
+        if answered < num_clients:
+            step.at(step.done, f"statistics, {what} so far")
+        else:
+            progress.say(f"{answered} of {num_clients} clients answered, {what}, {progress.elapsed}")
+            step.at(step.done, "solving")
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Note accuracy against bytes after every round but those from before an interruption."""
+        step.at(server_round, "statistics")
+        known = any(one["round"] == server_round for one in asked.rounds)
+        if run.test_set is None or not strategy.heads or strategy.num_rounds == 1 or known:
+            return None
+        confusion = run.test_set.evaluate(strategy.mapped_heads, mask_absent=run.config.run.mask_absent)
+        scores = {name: matrix.accuracy for name, matrix in confusion.items()}
+        entries = {name: {"accuracy": one, "wire_bytes": strategy.wire_bytes(name)} for name, one in scores.items()}
+        merged = strategy.collection.num_merged
+        asked.rounds.append({"round": server_round, "num_clients": merged, "methods": entries})
+        told = ", ".join(f"{name} {100 * one:.2f}%" for name, one in scores.items())
+        progress.say(f"round {server_round} of {strategy.num_rounds}: {told}")
+        return MetricRecord({f"{name}-accuracy": one for name, one in scores.items()})
+
+    return on_reply, evaluate
 
 
 def _draw(folder: Path | None, results: Sequence[MethodResult], **data: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,16 +11,13 @@ from flwr.app import ArrayRecord
 
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
-from fedstats_app.report.state import SolvedHead
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.server.run import Run
 from fedstats_app.server.training import Training
 from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, UpdateLimits
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
-from fedstats_app.training.model import TrainingRequest, TunedModel
+from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start import best_temperature, probe_rate, typical_steps
-from fedstats_app.training.trainers import Trainer
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import EvaluationCounts
@@ -32,23 +28,10 @@ _COSTS = ("bytes_up", "bytes_down")
 class GradientTraining(Training):
     """What is trained goes down to the clients and comes back in every round."""
 
-    def __init__(
-        self, run: Run, trainer: Trainer, clients: Mapping[int, int], start: str, head: SolvedHead, number: int
-    ) -> None:
-        super().__init__(run, trainer, clients, start, head, number)
-        if self.on_features:
-            self.request = replace(self.request, options=self._found_options())
-        self.learning_rate = self.request.options.learning_rate
-        self.repeats = self.request.options.epochs
-        self._checkpoints: Path = run.folder.path / "checkpoints" / self.name
-        # The clients' least loss with the solved head, where they were asked.
-        self._start_loss: float | None = None
-        # Where the model of the best round is, if that is to be kept, and how good it is.
-        self._best_folder, self._best = self._checkpoints.with_name(f"{self.name}.best"), -1.0
-
-    def specified(self, request: TrainingRequest) -> TrainingRequest:
-        """As the base."""
-        return self.trainer.request(request)
+    # The clients' least loss with the solved head, where they were asked.
+    _start_loss: float | None = None
+    # How good the model of the best round is, where that is to be kept.
+    _best = -1.0
 
     def _found_options(self) -> LocalOptions:
         """Find the learning rate of a probe, if it is not given, from the first stage's statistics.
@@ -71,6 +54,11 @@ class GradientTraining(Training):
     def train(self) -> tuple[TrainingResult, TunedModel]:
         """Train, from the newest checkpoint if there is one."""
         run, num_rounds = self.run, self.tuning.num_server_rounds
+        if self.on_features:
+            self.request = replace(self.request, options=self._found_options())
+        self.learning_rate, self.repeats = self.request.options.learning_rate, self.request.options.epochs
+        self._checkpoints = run.folder.path / "checkpoints" / self.name
+        self._best_folder = self._checkpoints.with_name(f"{self.name}.best")
         checkpoint = latest_checkpoint(self._checkpoints) if run.config.run.resume else None
         temperature, asked = 1.0, None
         if checkpoint is not None:

@@ -172,7 +172,7 @@ class LastWord(logging.Filter):
 
     @staticmethod
     def forget() -> None:
-        """Leave the last word of this process to whoever has it otherwise."""
+        """Take back the last word of this process."""
         logger = logging.getLogger("flwr")
         for earlier in [one for one in logger.filters if isinstance(one, LastWord)]:
             logger.removeFilter(earlier)

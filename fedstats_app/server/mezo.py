@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,12 @@ from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.evaluation import sum_evaluations
 from fedstats_app.grid.mezo_exchange import Asked
-from fedstats_app.report.state import SolvedHead
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.server.run import Run
 from fedstats_app.server.training import Training
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO, MezoRound
 from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.start import best_temperature
-from fedstats_app.training.trainers import Trainer
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
 from fedstats_app.wire.reading import from_values, to_values
@@ -46,24 +42,22 @@ class MezoTraining(Training):
     start_tensors: dict[str, Tensor]
     strategy: FedMeZO
 
-    def __init__(
-        self, run: Run, trainer: Trainer, clients: Mapping[int, int], start: str, head: SolvedHead, number: int
-    ) -> None:
-        self.options = run.config.fedmezo
-        super().__init__(run, trainer, clients, start, head, number)
-        self.setup = _setup(self.options, self.request)
-        self.repeats = self.size = self.setup.num_directions
-        self.files = TrainingFiles(run.folder.path / FOLDER / self.name)
-        dtype = torch.float64 if self.options.dtype == "float64" else torch.float32
-        start_of = {"head.weight": head.head.weight, "head.bias": torch.nan_to_num(head.head.bias, neginf=0.0)}
-        self._take_start({key: tensor.to(dtype) for key, tensor in start_of.items()})
-
     def specified(self, request: TrainingRequest) -> TrainingRequest:
         """As the base; no client runs SGD."""
-        return replace(request, tune="probe" if self.options.tune == "head" else "full", options=LocalOptions())
+        return replace(
+            request, tune="probe" if self.run.config.fedmezo.tune == "head" else "full", options=LocalOptions()
+        )
 
     def train(self) -> tuple[TrainingResult, TunedModel]:
         """Train, going on after the last round in the log if there is one."""
+        self.options, head = self.run.config.fedmezo, self.head.head
+        self.setup = _setup(self.options, self.request)
+        self.repeats = self.size = self.setup.num_directions
+        self.files = TrainingFiles(self.run.folder.path / FOLDER / self.name)
+        dtype = torch.float64 if self.options.dtype == "float64" else torch.float32
+        self._take_start(
+            {"head.weight": head.weight.to(dtype), "head.bias": torch.nan_to_num(head.bias, neginf=0.0).to(dtype)}
+        )
         self.announce(sum(one.numel() for one in self.replica.parameters.values()))
         if not (self.run.config.run.resume and self._resumed()):
             self._begin()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
 from fedstats_app.grid.progress import Progress
-from fedstats_app.heads import HeadScores
+from fedstats_app.heads import HeadScores, LinearHead
 from fedstats_app.heads.fedroot import complete
 from fedstats_app.methods import FEDROOT, first_of
 from fedstats_app.rank_rule import RankRule
@@ -14,7 +15,7 @@ from fedstats_app.report.method_result import CurvePoint
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.statistics import LowRankStatistics, ScatterSpec, StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.threads import one_thread
+from fedstats_app.threads import beside_each_other, one_thread
 from fedstats_app.wire import ReceivedStatistics
 from fedstats_app.wire.statistics_records import scatter_bytes_of, with_scatter
 
@@ -145,13 +146,14 @@ def curve_points(
     own = method.specification
     if own.scatter is None or not scores.confusion.num_examples:
         return []
-    heads = {}
-    with progress.doing("FedRoot at {now} of {total} other ranks", len(curve.specs)) as step, one_thread():
-        for done, spec in enumerate(curve.specs, start=1):
-            held = curve.low_rank(spec)
-            head = method.method.solve(complete(held.rows, held.scatter, held.left_out), method.options)
-            heads[str(spec.rank)] = (own.feature_map, head)
-            step.at(done)
+
+    def solved(spec: ScatterSpec) -> LinearHead:
+        held = curve.low_rank(spec)
+        return method.method.solve(complete(held.rows, held.scatter, held.left_out), method.options)
+
+    with progress.doing(f"FedRoot at {len(curve.specs)} other ranks"):
+        solves = beside_each_other([functools.partial(solved, spec) for spec in curve.specs])
+    heads = {str(spec.rank): (own.feature_map, head) for spec, head in zip(curve.specs, solves, strict=True)}
     found = test_set.evaluate(heads, mask_absent=mask_absent)
     points = [CurvePoint(str(one.rank), curve.wire_bytes(one), found[str(one.rank)].accuracy) for one in curve.specs]
     wire_bytes = strategy.wire_bytes(name)

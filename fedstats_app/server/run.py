@@ -50,9 +50,7 @@ class Run:
     folder : RunFolder
         Where everything is written down.
     reader : FeatureReader
-        Of features.
-    backbone : Backbone
-        Pre-trained; the reader's.
+        With the pre-trained backbone.
     feature_norm : FeatureNorm
         Of its features.
     class_names : tuple of str
@@ -78,7 +76,6 @@ class Run:
     config: AppConfig
     folder: RunFolder
     reader: FeatureReader
-    backbone: Backbone
     feature_norm: FeatureNorm
     class_names: tuple[str, ...]
     align_names: bool
@@ -89,6 +86,11 @@ class Run:
     grid: ClientGrid
     test_set: ServerTestSet | None
     progress: Progress
+
+    @property
+    def backbone(self) -> Backbone:
+        """The pre-trained network; it stays as it is."""
+        return self.reader.backbone
 
     @property
     def holdout(self) -> float:
@@ -241,7 +243,6 @@ def prepare(
         config=config.measured(None if test_set is None else test_set.features, progress.say),
         folder=folder,
         reader=reader,
-        backbone=backbone,
         feature_norm=feature_norm(backbone),
         class_names=class_names,
         align_names=not simulated or class_names != own_names,

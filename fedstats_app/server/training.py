@@ -1,4 +1,4 @@
-"""What every training does on the server, whoever trains: scores, records of its rounds, lines on the console."""
+"""What every training does on the server: scores, records of its rounds, lines on the console."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ class Training(ABC):
         self._test = None if test_set is None else test_set.samples(head.feature_map if self.on_features else None)
         self._batch_size = FEATURE_BATCH if self.on_features else run.backbone.batch_size
 
-    @abstractmethod
     def specified(self, request: TrainingRequest) -> TrainingRequest:
         """Complete what all trainings from the head tell clients by what this one does."""
+        return self.trainer.request(request)
 
     @abstractmethod
     def train(self) -> tuple[TrainingResult, TunedModel]:

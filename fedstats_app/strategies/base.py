@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
@@ -20,8 +21,10 @@ from fedstats_app.grid.collection import Collection
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
+from fedstats_app.methods.method import FEW_FEATURES
 from fedstats_app.statistics import ClientSize, CollectedStatistics, FeatureMap, StatisticsSum, merge_specs
 from fedstats_app.statistics.share_caps import ShareCaps
+from fedstats_app.threads import beside_each_other
 from fedstats_app.wire import QUERY_STATISTICS, Limits, ReceivedStatistics, StatisticsRequest
 from fedstats_app.wire.arrays import NUMBER_BYTES, to_array
 from fedstats_app.wire.reading import MAX_COUNT
@@ -237,9 +240,18 @@ class StatisticsStrategy(WithoutEvaluation):
 
     def solve(self) -> None:
         """Solve every method from what was collected so far."""
-        for name, method in self._methods.items():
+        totals = {name: self.statistics(name) for name in self._methods}
+        for total in totals.values():
+            if total.keeps_rows:
+                total.rows()  # stacked once, before several look at them
+        if len(totals) > 1 and all(total.feature_dim <= FEW_FEATURES for total in totals.values()):
+            jobs = [functools.partial(_timed, self._methods[name].solve, total) for name, total in totals.items()]
+            for name, (head, seconds) in zip(totals, beside_each_other(jobs), strict=True):
+                self.heads[name], self.solve_seconds[name] = head, seconds
+            return
+        for name, total in totals.items():
             started = time.perf_counter()
-            self.heads[name] = method.solve(self.statistics(name))
+            self.heads[name] = self._methods[name].solve(total)
             self.solve_seconds[name] = time.perf_counter() - started
 
     # Flower's Strategy
@@ -356,3 +368,8 @@ class StatisticsStrategy(WithoutEvaluation):
     def summary(self) -> None:
         """Log what is asked for."""
         logger.info("methods %s, %d rounds, %s", ", ".join(self._methods), self.num_rounds, self.request)
+
+
+def _timed(solve: Callable[[StatisticsSum], LinearHead], total: StatisticsSum) -> tuple[LinearHead, float]:
+    started = time.perf_counter()
+    return solve(total), time.perf_counter() - started

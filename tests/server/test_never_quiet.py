@@ -26,7 +26,7 @@ SLOW = [
     (closed_form, "save_statistics", "writing the statistics"),
     (closed_form, "score", "evaluating"),
     (closed_form, "measured_clients", "measuring what each client changes"),
-    (rank_curve, "complete", "of 5 other ranks"),
+    (rank_curve, "complete", "FedRoot at 5 other ranks"),
     (closed_form, "write_model_card", "writing results and plots"),
     (training, "evaluate", "evaluating on the test samples"),
 ]
