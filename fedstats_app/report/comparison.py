@@ -11,8 +11,7 @@ from typing import Any
 
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name, method_order
-from fedstats_app.report import view
-from fedstats_app.report.page import render
+from fedstats_app.report.page import Section, parts, render, settings
 from fedstats_app.report.plots.first_stage import CostPoint, accuracy_figure
 from fedstats_app.report.plots.style import png_bytes
 from fedstats_app.report.run_record import RunRecord
@@ -119,19 +118,25 @@ def write_comparison(folders: Sequence[Path], path: Path) -> Path:
 
 
 def comparison(runs: Sequence[RunRecord]) -> str:
-    """Return the page as HTML that needs no other file and no network."""
-    letters = _letters(len(runs))
-    lines = [RunLine.of(run) for run in runs]
-    return render(
-        "comparison.html",
-        title=f"{counted(len(runs), 'run')} compared",
-        summary=_summary(runs, lines, letters),
-        warnings=list(_warnings(runs)),
-        rows=[_row(run, line, letter) for run, line, letter in zip(runs, lines, letters, strict=True)],
-        figure=_figure(runs, letters),
-        table=_table(runs),
-        differences=_differences(runs),
-    )
+    """Render the page as HTML that needs no other file and no network."""
+    letters, lines = _letters(len(runs)), [RunLine.of(run) for run in runs]
+    columns = dict.fromkeys(letters, "")
+    warning = "Not all of these runs were completed."
+    is_completed = all(run.status.get("state") == "completed" for run in runs)
+    sections = {
+        "Before you compare": [] if is_completed else [parts.line(warning)],
+        "Runs": [parts.table(_COLUMNS, [_row(*one) for one in zip(runs, lines, letters, strict=True)])],
+        "Accuracy against bytes": list(_figure(runs, letters)),
+        "Methods": [parts.table({"method": ""} | columns, _table(runs))],
+        "Settings that differ": [parts.table({"setting": ""} | columns, _differences(runs))],
+    }
+    places = ("warnings", "runs", "chart", "methods", "settings")
+    title = f"{counted(len(runs), 'run')} compared"
+    return render(title, _summary(runs, lines, letters), map(Section, places, sections, sections.values()))
+
+
+_COLUMNS = {"run": "", "started": "left", "data": "left", "network": "left", "sites": "", "best method": "left"}
+_COLUMNS |= {"accuracy": "", "95 % interval": "", "all sites send": ""}
 
 
 def _letters(number: int) -> list[str]:
@@ -158,58 +163,50 @@ def _comparable(runs: Sequence[RunRecord]) -> bool:
     return len({(run.config.get("data"), run.num_test, run.results.get("evaluated_on")) for run in runs}) == 1
 
 
-def _warnings(runs: Sequence[RunRecord]) -> Iterator[str]:
-    if any(run.status.get("state") != "completed" for run in runs):
-        yield "Not all of these runs were completed."
+def _row(run: RunRecord, line: RunLine, letter: str) -> tuple[str, ...]:
+    return (
+        f"{letter}: {line.name}" + ("" if line.status == "completed" else f" ({line.status})"),
+        line.date,
+        line.data or "-",
+        line.backbone or "-",
+        f"{run.config.get('num_clients', 0):,}",
+        display_name(line.best) or "-",
+        percent(line.accuracy),
+        interval_text(run.methods.get(run.best, {}).get("accuracy_interval")),
+        "-" if line.wire_bytes is None else size(line.wire_bytes),
+    )
 
 
-def _row(run: RunRecord, line: RunLine, letter: str) -> dict[str, str]:
-    return {
-        "letter": letter,
-        "name": line.name,
-        "date": line.date,
-        "status": line.status,
-        "data": line.data or "-",
-        "network": line.backbone or "-",
-        "sites": f"{run.config.get('num_clients', 0):,}",
-        "best": display_name(line.best) or "-",
-        "accuracy": percent(line.accuracy),
-        "interval": interval_text(run.methods.get(run.best, {}).get("accuracy_interval")),
-        "bytes": "-" if line.wire_bytes is None else size(line.wire_bytes),
-    }
-
-
-def _figure(runs: Sequence[RunRecord], letters: Sequence[str]) -> str:
-    """Return accuracy against megabytes of all runs as base64 of a PNG; "" without two points."""
+def _figure(runs: Sequence[RunRecord], letters: Sequence[str]) -> Iterator[str]:
+    """Draw accuracy against megabytes of all runs; nothing without two points."""
     found = [
         (CostPoint(f"{letter} {display_name(name)}", entry["wire_bytes"] / 1e6, entry["accuracy"]), colour)
         for colour, (run, letter) in enumerate(zip(runs, letters, strict=True))
         for name, entry in run.scored.items()
         if entry["wire_bytes"] > 0
     ]
-    if len(found) < 2:
-        return ""
-    points, colours = zip(*found, strict=True)
-    figure = accuracy_figure(points, counted(len(runs), "run"), colours=colours)
-    return base64.b64encode(png_bytes(figure)).decode()
+    if len(found) > 1:
+        points, colours = zip(*found, strict=True)
+        picture = png_bytes(accuracy_figure(points, counted(len(runs), "run"), colours=colours))
+        yield parts.note("One colour per run; each point is a method.")
+        yield parts.figure(base64.b64encode(picture).decode(), "accuracy against megabytes of all runs")
 
 
-def _table(runs: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
-    """Return the accuracy of every method in every run, and of what was trained."""
+def _table(runs: Sequence[RunRecord]) -> list[list[str]]:
+    """Lay out the accuracy of every method in every run, and of what was trained."""
+    names = sorted({name for run in runs for name in run.methods}, key=lambda name: (method_order(name), name))
     rows = [
-        (display_name(name), [percent(run.methods.get(name, {}).get("accuracy")) for run in runs])
-        for name in sorted({name for run in runs for name in run.methods}, key=lambda name: (method_order(name), name))
+        [display_name(name), *(percent(run.methods.get(name, {}).get("accuracy")) for run in runs)] for name in names
     ]
-    trained = [{one.name: one for one in run.trainings} for run in runs]
+    trained = [{one.name: percent(one.final_accuracy) for one in run.trainings} for run in runs]
     for name in dict.fromkeys(name for found in trained for name in found):
-        cells = [percent(found[name].final_accuracy) if name in found else "-" for found in trained]
-        rows.append((runs[0].title_of(name), cells))
+        rows.append([runs[0].title_of(name), *(found.get(name, "-") for found in trained)])
     return rows
 
 
-def _differences(runs: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
-    """Return every setting that is not the same in all runs, with its value in each."""
-    found: list[Mapping[str, str]] = [dict(view.settings(run)) for run in runs]
+def _differences(runs: Sequence[RunRecord]) -> list[list[str]]:
+    """Lay out every setting that is not the same in all runs, with its value in each."""
+    found = [settings(run) for run in runs]
     keys = dict.fromkeys(key for one in found for key in one)
-    rows = [(key, [one.get(key, "-") for one in found]) for key in keys]
-    return [(key, values) for key, values in rows if len(set(values)) > 1]
+    rows = [[key, *(one.get(key, "-") for one in found)] for key in keys]
+    return [row for row in rows if len(set(row[1:])) > 1]

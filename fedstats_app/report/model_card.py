@@ -6,7 +6,8 @@ Markdown behind a block of YAML, as the Hugging Face hub reads it, so that the f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,74 +75,82 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         The card's text.
     """
     first = next(iter(heads.values()))
-    found = {**results.get("methods", {}), **results.get("training", {})}
+    trained = results.get("training", {})
+    found = {**results.get("methods", {}), **trained}
     # Nothing is known of a head that the results do not name.
     scores: dict[str, Mapping[str, Any]] = {name: found.get(name, {}) for name in heads}
+    views = [MethodView.of(name, score) for name, score in scores.items()]
     taken = head_to_take(results)
     best = taken if taken in heads else next(iter(heads))
     kind, data = first.get("sample-kind", "image"), without_folders(first.get("dataset", "?"))
     classes: list[str] = json.loads(first.get("class-names", "[]"))
-    evaluated_on, trained = _evaluated_on(results, kind), results.get("training", {})
+    evaluated_on = _evaluated_on(results, kind)
     versions = json.loads(first.get("versions", "{}")).items()
     fitted = {name: score.get("calibration") for name, score in scores.items()}
-    return (
-        _environment()
-        .get_template("card.md")
-        .render(
-            kind=kind,
-            data=data,
-            index=[(name, _index_entry(score, kind, data, evaluated_on)) for name, score in _evaluated(scores)],
-            classes=classes,
-            listed=_CLASSES_LISTED,
-            network=_plain(without_folders(first.get("backbone", "?"))),
-            input_size=first.get("input-size", "?"),
-            features=first.get("backbone-features", ""),
-            arguments=first.get("backbone-arguments", ""),
-            clients=first.get("num-clients", "?"),
-            heads=[MethodView.of(name, score) for name, score in scores.items()],
-            best=MethodView.of(best, scores[best]),
-            samples=first.get("num-examples", "?"),
-            merged=results.get("num_clients_merged", first.get("num-clients", "?")),
-            asked=results.get("num_clients_asked", "?"),
-            unreadable=results.get("num_unreadable", 0),
-            removed=results.get("removed", ""),
-            regularisers={name: metadata.get("regulariser", "") for name, metadata in heads.items()},
-            numbers={name: metadata.get("num-clients", "?") for name, metadata in heads.items()},
-            trained=trained,
-            papers=_papers(heads),
-            seed=first.get("seed", "?"),
-            versions=", ".join(f"{library} {version}" for library, version in versions if version != "not installed"),
-            notes=[(name, note) for name in heads for note in trained.get(name, {}).get("notes", [])],
-            evaluated_on=evaluated_on,
-            by_class=_by_class(scores[best], classes),
-            by_client=scores[best].get("client_accuracy"),
-            advice=(results.get("advice") or {}).get("text", []),
-            curves=[(display_name(name), curve) for name, curve in results.get("curve", {}).items()],
-            calibrations=list(fitted.items()),
-            interpolated=not all(one.get("exact") for one in fitted.values() if one),
-            disclosed=[(name, _disclosed(name, metadata, trained)) for name, metadata in heads.items()],
-            on_clients=results.get("evaluated_on") == "clients",
-            licence=_licence(first),
-        )
+    disclosed = [f"`{name}`: {_disclosed(name, metadata, trained)}." for name, metadata in heads.items()]
+    if results.get("evaluated_on") == "clients":
+        disclosed.append(_EVALUATED_ON_CLIENTS.format(kind=kind))
+    regularisers = {name: _plain(metadata.get("regulariser", "")) or "none" for name, metadata in heads.items()}
+    numbers = {name: metadata.get("num-clients", "?") for name, metadata in heads.items()}
+    licence = _licence(first)
+    text = _TEMPLATE.render(
+        kind=kind,
+        data=data,
+        index=[
+            {"name": name, "results": [_index_entry(score, kind, data, evaluated_on)]}
+            for name, score in scores.items()
+            if score.get("accuracy") is not None
+        ],
+        classes=classes,
+        listed=_CLASSES_LISTED,
+        network=_plain(without_folders(first.get("backbone", "?"))),
+        input_size=first.get("input-size", "?"),
+        features=first.get("backbone-features", ""),
+        arguments=first.get("backbone-arguments", ""),
+        clients=first.get("num-clients", "?"),
+        best=best,
+        samples=first.get("num-examples", "?"),
+        merged=results.get("num_clients_merged", first.get("num-clients", "?")),
+        asked=results.get("num_clients_asked", "?"),
+        unreadable=results.get("num_unreadable", 0),
+        removed=results.get("removed", ""),
+        made=[
+            (f"`{one.name}`", _plain(one.title), regularisers[one.name], numbers[one.name], one.all) for one in views
+        ],
+        trained=bool(trained),
+        papers=_papers(heads),
+        seed=first.get("seed", "?"),
+        versions=", ".join(f"{library} {version}" for library, version in versions if version != "not installed"),
+        notes=[f"`{name}`: {_plain(note)}." for name in heads for note in trained.get(name, {}).get("notes", [])],
+        evaluated_on=evaluated_on,
+        scores=[(f"`{one.name}`", one.accuracy, one.interval, one.balanced, one.f1, one.auroc) for one in views],
+        by_class=_by_class(scores[best], classes),
+        by_client=scores[best].get("client_accuracy"),
+        advice=(results.get("advice") or {}).get("text", []),
+        curves=[(display_name(name), _ranks(curve)) for name, curve in results.get("curve", {}).items()],
+        calibrations=[(f"`{name}`", *_calibrated(one)) for name, one in fitted.items()],
+        interpolated=not all(one.get("exact") for one in fitted.values() if one),
+        disclosed=disclosed,
+        licence=licence,
+        warnings=[f"**{_plain(warning)}**" for warning in licence.warnings] if licence else [],
     )
+    return re.sub(r"\n{3,}", "\n\n", text)
 
 
-def _environment() -> Environment:
-    made = Environment(
-        loader=DictLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # Markdown; names that people chose go through `plain`
-    )
-    made.filters["plain"] = _plain
-    made.globals.update(percent=percent, area=area, bytes_with_unit=bytes_with_unit, row=_row)
-    return made
+_EVALUATED_ON_CLIENTS = (
+    "Evaluation: every client sent how often it saw which class taken for which, histograms of the scores' margins by "
+    "class, and sums over its {kind}s of how sure the heads were."
+)
 
 
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+def _table(heading: str, rows: Iterable[Sequence[str]]) -> str:
+    rule = " | ".join("---" for _ in heading.split(" | "))
+    lines = [heading, rule, *(" | ".join(row) for row in rows)]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _listing(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def _plain(value: str) -> str:
@@ -149,8 +158,15 @@ def _plain(value: str) -> str:
     return "".join(" " if character in "|`\n\r" else character for character in value)
 
 
-def _evaluated(scores: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    return ((name, score) for name, score in scores.items() if score.get("accuracy") is not None)
+def _ranks(curve: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    return [(one["rank"], bytes_with_unit(one["wire_bytes"]), percent(one["accuracy"])) for one in curve]
+
+
+def _calibrated(fitted: Mapping[str, float] | None) -> tuple[str, str, str]:
+    if fitted is None:
+        return "not calibrated", "-", "-"
+    changes = (f"{fitted[f'{name}_before']:.3f} -> {fitted[f'{name}_after']:.3f}" for name in ("nll", "ece"))
+    return f"{fitted['temperature']:.4g}", *changes  # type: ignore[return-value]  # two
 
 
 def _evaluated_on(results: Mapping[str, Any], kind: str) -> str:
@@ -172,12 +188,13 @@ def _index_entry(score: Mapping[str, Any], kind: str, data: str, evaluated_on: s
     }
 
 
-def _by_class(score: Mapping[str, Any], classes: Sequence[str]) -> list[tuple[str, tuple[float | None, ...], float]]:
-    """Return the numbers of each class, where the results have them and classes are not too many."""
+def _by_class(score: Mapping[str, Any], classes: Sequence[str]) -> list[tuple[str, ...]]:
+    """Lay out the numbers of each class, if the results have them and classes are not too many."""
     columns = [score.get(f"per_class_{name}") or [] for name in ("accuracy", "specificity", "f1", "auroc")]
     if not all(columns) or len(classes) > _CLASSES_LISTED:
         return []
-    return [(name, shares, auroc) for name, *shares, auroc in zip(classes, *columns, strict=True)]  # type: ignore[misc]
+    rows = zip(classes, *columns, strict=True)
+    return [(_plain(name), *(percent(share, 1) for share in shares), area(auroc)) for name, *shares, auroc in rows]
 
 
 def _disclosed(name: str, metadata: Mapping[str, str], trained: Mapping[str, Any]) -> str:
@@ -185,8 +202,7 @@ def _disclosed(name: str, metadata: Mapping[str, str], trained: Mapping[str, Any
     method = metadata.get("method", name)
     if is_method(method):
         return f"every client sent {_sent(record_of(method).needs)}"
-    # Runs of versions that did not write it down lack it.
-    sent = trained.get(name, {}).get("sent") or "what `disclosure.jsonl` lists"
+    sent = trained.get(name, {}).get("sent", "what `disclosure.jsonl` lists")
     return f"besides the statistics of its start, clients sent {sent}"
 
 
@@ -211,3 +227,16 @@ def _sent(needs: Needs) -> str:
     if needs.scatter:
         more = ", and the largest directions of the scatter within its classes"
     return f"for each of its classes the number of samples and {sums}{more}"
+
+
+_ENVIRONMENT = Environment(
+    loader=DictLoader(TEMPLATES),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=False,  # Markdown; names that people chose go through `plain`
+)
+_ENVIRONMENT.filters["plain"] = _plain
+_ENVIRONMENT.globals.update(percent=percent, table=_table, listing=_listing)
+_TEMPLATE = _ENVIRONMENT.get_template("card.md")

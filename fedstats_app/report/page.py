@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedstats_app import __version__
+from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
-from fedstats_app.report import view
+from fedstats_app.report.method_result import wilson_interval
+from fedstats_app.report.personal_result import PersonalResult, approach_name
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.templates import TEMPLATES
-from fedstats_app.report.text_columns import bytes_with_unit, duration, interval_text, percent
-from fedstats_app.report.view import SHOWN_AT_ONCE, Share
+from fedstats_app.report.text_columns import bytes_with_unit, counted, duration, interval_text, percent, size
+from fedstats_app.report.view import MethodView
 from fedstats_app.report.wording import facts, summary, warnings
 from fedstats_app.storage.files import write_atomically
 
 REPORT_NAME = "report.html"
+_PAIRS = 10
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a page.
+
+    Attributes
+    ----------
+    place, title : str
+        Its anchor, and its heading.
+    parts : sequence of str
+        HTML, made by the macros of :data:`parts`.
+    """
+
+    place: str
+    title: str
+    parts: Sequence[str]
 
 
 def write_report(folder: Path, page: Path | None = None) -> Path:
@@ -28,7 +50,7 @@ def write_report(folder: Path, page: Path | None = None) -> Path:
     Parameters
     ----------
     folder : Path
-        A run folder; the run may have failed, or still go on.
+        A run folder; the run may have failed, or still continue.
     page : Path, optional
         Where to write it; by default into the folder.
 
@@ -50,67 +72,40 @@ def write_report(folder: Path, page: Path | None = None) -> Path:
 
 
 def report(run: RunRecord) -> str:
-    """Return a run's page as HTML that needs no other file and no network."""
-    shown = {
-        "methods": view.method_views(run),
-        "classes": view.class_shares(run),
-        "confused": view.confused(run),
-        "outcomes": view.outcome_rows(run),
-        "left_out": view.left_out(run),
-        "sites": view.site_shares(run),
-        "trainings": view.training_rows(run),
-        "personal": view.personal_rows(run),
-        "phases": view.phases(run),
-        "disclosed": view.disclosed(run),
-        "settings": view.settings(run),
-    }
+    """Render a run's page as HTML that needs no other file and no network."""
+    title = f"{run.kind.capitalize()} classifier of {len(run.class_names):,} classes"
     return render(
-        "run.html",
-        run=run,
-        title=_title(run),
-        summary=summary(run),
+        title if run.methods else f"Run {run.name}",
+        summary(run),
+        [Section(place, heading, list(parts_of(run))) for place, heading, parts_of in _SECTIONS],
+        name=run.name,
+        state=run.status["state"],
         facts=facts(run),
         tiles=_tiles(run),
-        warnings=warnings(run),
-        sections=[(place, name) for place, name, content in _NAVIGATION if shown[content]],
-        advised=run.title_of(run.advised),
-        advice=(run.results.get("advice") or {}).get("text", []),
-        figures=view.figures(run),
-        pictures=any(one.pictures for one in run.examples),
-        environment=view.environment(run),
-        **shown,
     )
 
 
-# Where a section is, how it is called, and what it shows.
-_NAVIGATION = (
-    ("methods", "Methods", "methods"),
-    ("classes", "Classes", "classes"),
-    ("confused", "Most confused", "confused"),
-    ("sites", "Sites", "outcomes"),
-    ("training", "Training", "trainings"),
-    ("personal", "Own models", "personal"),
-    ("time", "Time", "phases"),
-    ("left", "What left the sites", "disclosed"),
-    ("use", "How to use it", "methods"),
-    ("settings", "Settings", "settings"),
-)
-
-
-def render(template: str, **values: object) -> str:
-    """Fill a template; whatever a site, a class or a folder is called cannot become markup."""
-    environment = Environment(
-        loader=DictLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_unbroken,
+def render(
+    title: str,
+    summary: str,
+    sections: Iterable[Section],
+    *,
+    name: str = "",
+    state: str = "",
+    facts: Sequence[tuple[str, str]] = (),
+    tiles: Iterable[tuple[str, str]] = (),
+) -> str:
+    """Render a page; sections without a part are left out."""
+    return _ENVIRONMENT.get_template("page.html").render(
+        title=title,
+        summary=summary,
+        sections=[one for one in sections if one.parts],
+        name=name,
+        state=state,
+        facts=facts,
+        tiles=tiles,
+        version=__version__,
     )
-    environment.globals.update(
-        percent=percent, interval_text=interval_text, place=_place, axis_start=_axis_start, shown=SHOWN_AT_ONCE
-    )
-    return environment.get_template(template).render(version=__version__, **values)
 
 
 def _unbroken(value: object) -> object:
@@ -120,36 +115,331 @@ def _unbroken(value: object) -> object:
     return re.sub(r"(\d) (%|bytes|KB|MB|GB|s|min|h)(?![a-z])", "\\1\u00a0\\2", value)
 
 
-def _title(run: RunRecord) -> str:
-    if not run.methods:
-        return f"Run {run.name}"
-    return f"{run.kind.capitalize()} classifier of {len(run.class_names):,} classes"
+# Names that sites, classes or folders have cannot become markup: everything is escaped.
+_ENVIRONMENT = Environment(
+    loader=DictLoader(TEMPLATES),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    finalize=_unbroken,
+)
+#: Macros that make HTML: table, figure, note, ...
+parts: Any = _ENVIRONMENT.get_template("parts.html").module
 
 
-def _tiles(run: RunRecord) -> list[tuple[str, str]]:
-    """Return the numbers that one looks for first."""
+def _tiles(run: RunRecord) -> Iterator[tuple[str, str]]:
     if not run.advised:
-        return []
+        return
     entry = run.methods[run.advised]
-    merged, asked = (int(run.results.get(f"num_clients_{what}", 0)) for what in ("merged", "asked"))
-    tiles = [
+    interval = interval_text(entry.get("accuracy_interval"))
+    merged, asked = (run.results.get(f"num_clients_{what}", 0) for what in ("merged", "asked"))
+    yield percent(entry["accuracy"]), f"accuracy of {display_name(run.advised)}, {interval} %"
+    yield bytes_with_unit(entry["wire_bytes"]), "sent by all sites together, once"
+    yield f"{merged:,} of {asked:,}", "sites are in the result"
+    if "seconds" in run.results:
+        yield duration(run.results["seconds"]), "from the first site to the scores"
+
+
+def _warnings(run: RunRecord) -> Iterator[str]:
+    if found := warnings(run):
+        yield parts.listing(found)
+
+
+def _figure(run: RunRecord, name: str, what: str) -> Iterator[str]:
+    """Show a figure of the run's `plots`, if it was drawn; those that show removed sites are left out."""
+    shows_sites = name not in ("fine_tuning", "personal")
+    picture = "" if shows_sites and "removed" in run.results else run.figure(name)
+    if picture:
+        yield parts.figure(picture, what)
+
+
+def _methods(run: RunRecord) -> Iterator[str]:
+    if not run.methods:
+        return
+    yield parts.note(
+        "Every method is a way to compute the classifier; one pass over the data served all. Accuracy is the share of "
+        f"test {run.kind}s that are classified right, with its 95 % interval; bytes are as sent."
+    )
+    columns = {"method": "", "accuracy": "", "95 % interval": "", "balanced": "minor", "macro F1": "minor"}
+    columns |= {"AUROC": "minor", "each site sends": "minor", "all sites send": "", "solved in (s)": "minor"}
+    columns |= {"regulariser": "left minor"}
+    views = [MethodView.of(name, entry, run.results.get("num_clients_merged", 0)) for name, entry in run.methods.items()]
+    rows = [
         (
-            percent(entry["accuracy"]),
-            f"accuracy of {display_name(run.advised)}, {interval_text(entry.get('accuracy_interval'))} %",
-        ),
-        (bytes_with_unit(entry["wire_bytes"]), "sent by all sites together, once"),
-        (f"{merged:,} of {asked:,}", "sites are in the result"),
+            one.title + (" (take this)" if one.name == run.advised else ""),
+            *(one.accuracy, one.interval, one.balanced, one.f1, one.auroc, one.each, one.all, one.solve),
+            one.regulariser,
+        )
+        for one in views
     ]
-    if run.results.get("seconds"):
-        tiles.append((duration(run.results["seconds"]), "from the first site to the scores"))
-    return tiles
+    yield parts.table(columns, rows)
+    yield from map(parts.line, (run.results.get("advice") or {}).get("text", []))
+    if len(run.scored) > 1:
+        yield from _figure(run, "accuracy-vs-megabytes", "accuracy against megabytes")
 
 
-def _axis_start(shares: Sequence[Share]) -> float:
-    """Return where the axis of shares begins: a multiple of 10 % below all of them."""
-    return math.floor(10 * min(one.low for one in shares)) / 10
+def shares(accuracies: Iterable[tuple[str, float, int]]) -> list[tuple[str, str, str, str]]:
+    """Lay out names, accuracies with Wilson's 95 % interval, and numbers of samples, the lowest accuracy first."""
+    rows = []
+    for name, share, number in sorted(accuracies, key=lambda one: one[1]):
+        # A share is one of whole samples, up to rounding.
+        interval = interval_text(wilson_interval(round(share * number), number)) if number else "-"
+        rows.append((name, percent(share, 1), interval, f"{number:,}" if number else "-"))
+    return rows
 
 
-def _place(share: float, start: float) -> float:
-    """Return per cent of the way from the axis's start to 100 %."""
-    return round(100 * (share - start) / (1.0 - start), 2) if start < 1.0 else 100.0
+def class_shares(run: RunRecord) -> list[tuple[str, str, str, str]]:
+    """Lay out the accuracy on each class of the head to take."""
+    entry = run.methods.get(run.advised, {})
+    found = zip(entry.get("per_class_accuracy", []), entry.get("per_class_examples", []), strict=False)
+    return shares((run.class_name(index), share, number) for index, (share, number) in enumerate(found) if number)
+
+
+def site_shares(run: RunRecord) -> list[tuple[str, str, str, str]]:
+    """Lay out the accuracy of the head to take at each site that evaluated."""
+    spread = run.methods.get(run.advised, {}).get("client_accuracy") or {}
+    numbers = run.results.get("evaluation_examples") or {}
+    by_client = spread.get("by_client", {}).items()
+    return shares((run.site(client), share, int(numbers.get(client, 0))) for client, share in by_client)
+
+
+def _classes(run: RunRecord) -> Iterator[str]:
+    if rows := class_shares(run):
+        advised = run.title_of(run.advised)
+        yield parts.note(f"How many {run.kind}s of each class {advised} gets right, the worst class first.")
+        yield parts.table({"class": "", "accuracy": "", "95 % interval": "", f"test {run.kind}s": ""}, rows)
+
+
+def _confused(run: RunRecord) -> Iterator[str]:
+    entry = run.methods.get(run.advised, {})
+    numbers = entry.get("per_class_examples", [])
+    pictures = {(one.true, one.predicted): one.pictures for one in run.examples}
+    if not (pairs := entry.get("most_confused", [])[:_PAIRS]):
+        return
+    advised = run.title_of(run.advised)
+    whose = " The pictures are test images of the server, none is of a site." if pictures else ""
+    yield parts.note(f"The classes that {advised} confuses most often.{whose}")
+    for true, predicted, number in pairs:
+        what = f"{run.class_name(true)} taken for {run.class_name(predicted)}"
+        yield parts.line(f"{what}: {number} of {numbers[true]}")
+        if found := pictures.get((true, predicted)):
+            yield parts.pictures(found, what)
+    yield from _figure(run, f"confusion-matrix-{run.advised}", f"confusion matrix of {advised}")
+
+
+_OUTCOMES = {
+    "merged": "in the result",
+    "known": "already in the run that this one extends",
+    "refused": "refused by its owner's policy",
+    "failed": "failed, or did not answer in time",
+    "rejected": "answered with something that must not be used",
+}
+
+
+def _sites(run: RunRecord) -> Iterator[str]:
+    numbers = Counter(str(one.get("outcome")) for one in run.clients)
+    if not numbers:
+        return
+    rows = [(outcome, meaning, numbers[outcome]) for outcome, meaning in _OUTCOMES.items() if numbers[outcome]]
+    yield parts.table({"outcome": "", "meaning": "left", "sites": ""}, rows)
+    out = [
+        (run.site(one["client"]), one["outcome"], one.get("reason", ""))
+        for one in run.clients
+        if one["outcome"] not in ("merged", "known")
+    ]
+    out += [(f"machine {node}", "not asked", why) for node, why in run.results.get("refused_nodes", {}).items()]
+    if out:
+        yield parts.heading("Left out")
+        yield parts.table({"who": "", "outcome": "left", "why": "left"}, out)
+    if rows_of_sites := site_shares(run):
+        yield parts.heading("Accuracy at each site")
+        yield parts.note(f"Of {run.title_of(run.advised)}, on what each site kept aside for testing, the worst first.")
+        yield parts.table({"site": "", "accuracy": "", "95 % interval": "", f"test {run.kind}s": ""}, rows_of_sites)
+    if figure := list(_figure(run, "label-distribution", "samples by site and class")):
+        yield parts.heading("Who has which class")
+        yield parts.note("Shown of simulated sites only.")
+        yield from figure
+
+
+def _trainings(run: RunRecord) -> Iterator[str]:
+    if not run.trainings:
+        return
+    yield parts.note("Bytes are up and down, of all sites, with those of the start.")
+    columns = {
+        "training": "",
+        "start": "",
+        "end": "",
+        "best": "",
+        "best round": "minor",
+        "rounds": "minor",
+        "bytes": "",
+    }
+    rows = [
+        (
+            run.title_of(one.name),
+            *map(percent, (one.start_accuracy, one.final_accuracy, one.best_accuracy)),
+            "-" if one.best_round is None else one.best_round,
+            f"{one.num_rounds:,}",
+            size(one.cumulative_bytes()[-1]),
+            one.stopped,
+        )
+        for one in run.trainings
+    ]
+    yield parts.table({**columns, "ended by": "left minor"}, rows)
+    yield from _figure(run, "fine_tuning", "accuracy over rounds, bytes and compute")
+
+
+def _personal(run: RunRecord) -> Iterator[str]:
+    entries = run.results.get("personal", {}).items()
+    if not entries:
+        return
+    yield parts.note(f"Accuracy on each site's own test {run.kind}s; every site counts alike.")
+    found = {name: PersonalResult.from_json(name, entry) for name, entry in entries}
+    rows = [
+        (
+            approach_name(name),
+            percent(one.mean),
+            f"{100 * one.std:.1f}" if one.num_test else "-",
+            *(counted(len(one.num_test), "site"), size(one.bytes_up), size(one.bytes_down)),
+        )
+        for name, one in found.items()
+    ]
+    yield parts.table({"approach": "", "mean": "", "deviation": "", "of": "minor", "up": "", "down": ""}, rows)
+    yield from _figure(run, "personal", "accuracies of the sites' own models")
+
+
+def _times(run: RunRecord) -> Iterator[str]:
+    found = dict(run.results.get("seconds_by_phase") or {})
+    found |= {f"training {run.title_of(one.name)}": one.seconds for one in run.trainings}
+    # Entries of one approach share its time.
+    personal = run.results.get("personal", {})
+    found |= {f"own models: {entry.get('approach', name)}": entry["seconds"] for name, entry in personal.items()}
+    if found:
+        yield parts.table({"part": "", "time": ""}, [(name, duration(seconds)) for name, seconds in found.items()])
+
+
+_MESSAGES = {
+    "query.clients": "Who takes part",
+    "query.statistics": "Statistics of the features, once",
+    "evaluate.heads": "Scores of the heads",
+    "evaluate.model": "Scores of a model in training",
+    "evaluate.mezo": "Scores of a model in training",
+    "evaluate.personal": "Scores of personal heads",
+    "train.losses": "Losses of a head on training samples",
+    "train.mezo": "Slopes of the loss, for training",
+    "train.personalise": "Updates and scores of personal models",
+    "train.personal_heads": "Scores of personal heads",
+    "train.prototypes": "Class means, in training",
+}
+
+
+def _disclosed(run: RunRecord) -> Iterator[str]:
+    kinds: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for line in run.disclosure:
+        kinds[line["message"]].append(line)
+    if kinds:
+        yield parts.note(
+            f"Everything that the server received, by kind of message. No {run.kind} is among it. This still reveals "
+            f"something: the mean of one {run.kind} is that {run.kind}'s features, and counts tell its classes."
+        )
+    for message, lines in kinds.items():
+        yield parts.heading(
+            _MESSAGES.get(message, "Weights, in training" if message.startswith("train") else "Answers")
+        )
+        sizes = [int(line["bytes"]) for line in lines]
+        clients = counted(len({line["client"] for line in lines}), "machine" if message == "query.clients" else "site")
+        replies = sum(int(line.get("num_replies", 1)) for line in lines)
+        text = (
+            f"{message}: {clients}, {replies} answers, {size(sum(sizes))} in all, at most {size(max(sizes))} from one."
+        )
+        if kept_back := sum(int(line.get("classes_suppressed", 0)) > 0 for line in lines):
+            text += f" {kept_back} sites kept classes back."
+        if errors := sum(len(line.get("errors", [])) for line in lines):
+            text += f" {errors} errors were sent."
+        yield parts.line(text)
+        if rows := _fields(lines):
+            columns = {"field": "", "type": "left", "shape": "left", "sites": "", "bytes": ""}
+            yield parts.folded(f"{len(rows)} fields", parts.table(columns, rows, len(rows)))
+
+
+def _fields(lines: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str, int, str]]:
+    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for one in (one for line in lines for one in line.get("fields", [])):
+        found[one["field"]].append(one)
+    return [
+        (
+            name,
+            of[0]["dtype"],
+            _shapes(tuple(one["shape"]) for one in of),
+            len(of),
+            size(sum(one["bytes"] for one in of)),
+        )
+        for name, of in found.items()
+    ]
+
+
+def _shapes(given: Iterable[tuple[int, ...]]) -> str:
+    """Write the shape of a field, with ranges where sites differ: "(1 to 6) x 1280"."""
+    found = set(given)
+    if found == {()}:
+        return "one value"
+    if len({len(shape) for shape in found}) > 1:
+        return "various"
+    extents = [(min(sizes), max(sizes)) for sizes in zip(*found, strict=True)]
+    return " x ".join(f"{low:,}" if low == high else f"({low:,} to {high:,})" for low, high in extents)
+
+
+def _use(run: RunRecord) -> Iterator[str]:
+    if not run.methods:
+        return
+    option = f" --method {run.taken}" if run.taken else ""
+    in_shell, in_python = ("picture.png", '"picture.png"') if run.kind == "image" else ('--text "a text"', '"a text"')
+    yield parts.line(f"In the folder that holds {run.name}, without a server and without network:")
+    yield parts.code(f"fedstats predict {run.name}{option} {in_shell}")
+    yield parts.code(
+        f'import fedstats_app\nclassifier = fedstats_app.load("{run.name}", "{run.taken or next(iter(run.methods))}")\n'
+        f"print(classifier.predict({in_python}))"
+    )
+    if run.exports_to_onnx:
+        yield parts.line("As one ONNX file, which predicts without torch:")
+        yield parts.code(f"fedstats export {run.name} --onnx{option}")
+    yield parts.line(f"Score it on other labelled {run.kind}s, and make this page again:")
+    yield parts.code(f"fedstats evaluate {run.name} FOLDER\nfedstats report {run.name}")
+
+
+def settings(run: RunRecord) -> dict[str, str]:
+    """Write every setting of the run, of paths only the last part."""
+    given = run.config.get("run_config", {})
+    return {
+        key: str(value).lower() if isinstance(value, bool) else _setting(str(value)) for key, value in given.items()
+    }
+
+
+def _setting(value: str) -> str:
+    return without_folders(value) or "-"
+
+
+def _settings(run: RunRecord) -> Iterator[str]:
+    if not run.config:
+        return
+    rows = list(settings(run).items())
+    versions = [(name, one) for name, one in run.config.get("versions", {}).items() if one != "not installed"]
+    versions.append(("network's fingerprint", run.config["backbone"].get("fingerprint", "-")))
+    for what, found in ((f"{len(rows)} settings", rows), ("versions", versions)):
+        yield parts.folded(what, parts.table({"name": "", "value": ""}, found, len(found)))
+
+
+_SECTIONS: tuple[tuple[str, str, Callable[[RunRecord], Iterator[str]]], ...] = (
+    ("warnings", "Before you trust it", _warnings),
+    ("methods", "Methods", _methods),
+    ("classes", "Classes", _classes),
+    ("confused", "Most confused", _confused),
+    ("sites", "Sites", _sites),
+    ("training", "Training from the heads", _trainings),
+    ("personal", "Models of each site's own", _personal),
+    ("time", "Time", _times),
+    ("left", "What left the sites", _disclosed),
+    ("use", "How to use it", _use),
+    ("settings", "Settings", _settings),
+)

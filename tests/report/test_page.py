@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedstats_app.report.method_result import wilson_interval
-from fedstats_app.report.page import report, write_report
+from fedstats_app.report.page import class_shares, report, site_shares, write_report
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.report.view import class_shares, site_shares
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines, to_json_with_digest
 from tests.report.conftest import PRIVATE
 
@@ -130,15 +129,16 @@ def test_who_is_left_out_is_named_with_the_reason(client_run: Path) -> None:
 def test_intervals_are_wilsons_of_the_counts(server_run: Path, client_run: Path) -> None:
     run = RunRecord.read(server_run)
     entry = run.methods[run.advised]
-    for one in class_shares(run):
-        number = entry["per_class_examples"][run.class_names.index(one.name)]
-        assert one.number == number and (one.low, one.high) == wilson_interval(round(one.share * number), number)
-    assert len(class_shares(run)) == 3
-    run = RunRecord.read(client_run)
-    sites = site_shares(run)
-    assert len(sites) == 3 and sum(one.number for one in sites) == run.num_test
-    right = sum(one.share * one.number for one in sites)
-    assert right / run.num_test == pytest.approx(run.methods[run.advised]["accuracy"])
+    rows = {name: (accuracy, interval, number) for name, accuracy, interval, number in class_shares(run)}
+    assert rows.keys() == set(run.class_names)
+    for name, share, number in zip(
+        run.class_names, *(entry[f"per_class_{x}"] for x in ("accuracy", "examples")), strict=True
+    ):
+        low, high = wilson_interval(round(share * number), number)
+        assert rows[name] == (f"{100 * share:.1f} %", f"{100 * low:.1f} to {100 * high:.1f}", str(number))
+    sites = site_shares(RunRecord.read(client_run))
+    assert len(sites) == 3 and [one[1] for one in sites] == sorted(one[1] for one in sites)
+    assert sum(int(number) for *_, number in sites) == RunRecord.read(client_run).num_test
 
 
 def test_classes_without_test_samples_are_named(server_run: Path) -> None:
@@ -199,19 +199,6 @@ def test_a_training_that_made_a_head_worse_is_a_warning(copied: Path) -> None:
         assert ("Training made Fed3R, probe worse: from 90.00 % to 40.00 %" in page.words) == is_worse
 
 
-def test_runs_of_earlier_versions_have_a_page(copied: Path) -> None:
-    """Entries that they did not write are left out, not needed."""
-    results = read_json_file(copied / "results.json")
-    for name in ("seconds_by_phase", "evaluation_examples", "advice", "curve"):
-        del results[name]
-    for entry in results["methods"].values():
-        for name in ("most_confused", "accuracy_interval", "macro_auroc", "per_class_examples"):
-            del entry[name]
-    (copied / "results.json").write_text(to_json_with_digest(results) + "\n")
-    page = Tags(write_report(copied).read_text(encoding="utf-8"))
-    assert "Methods" in page.words and not re.search(r"\bNone\b", page.words)
-
-
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no run folder: it has no status\.json"):
         write_report(tmp_path)
@@ -226,5 +213,5 @@ def test_damage_is_an_error_that_names_the_file(copied: Path) -> None:
 
 def test_who_answered_is_a_machine_where_a_machine_is_asked(server_run: Path) -> None:
     words = page_of(server_run).words
-    assert re.search(r"query\.clients : \d+ machines?, \d+ answers", words)
-    assert "query.statistics : 4 sites, 4 answers" in words
+    assert re.search(r"query\.clients: \d+ machines?, \d+ answers", words)
+    assert "query.statistics: 4 sites, 4 answers" in words
