@@ -4,22 +4,27 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, overload
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.data import DatasetError, Sample, to_rgb
+from fedstats_app.data.folder import read_text
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import SUFFIX, SUPERSEDED, load_backbone_of, read_head
 from fedstats_app.report.method_result import head_to_take
-from fedstats_app.report.sample_inputs import SampleLike, is_one, read_samples
 from fedstats_app.statistics import FeatureMap, feature_map_from_dict
 from fedstats_app.storage.json_digest import read_json_file
 
 logger = logging.getLogger("fedstats_app")
+
+SampleLike = str | os.PathLike[str] | Image.Image
+_ONE = (str, os.PathLike, Image.Image)
 
 
 class Classifier:
@@ -117,7 +122,7 @@ class Classifier:
             If something is of another type.
         """
         names = [self.class_names[index] for index in self.scores(samples).argmax(dim=1).tolist()]
-        return names[0] if is_one(samples) else names
+        return names[0] if isinstance(samples, _ONE) else names
 
     def scores(self, samples: SampleLike | Iterable[SampleLike]) -> Tensor:
         """Score every class; the highest wins.
@@ -204,7 +209,7 @@ class Classifier:
             [(self.class_names[index], value) for index, value in zip(row, of_row, strict=True)]
             for row, of_row in zip(classes.tolist(), values.tolist(), strict=True)
         ]
-        return ranked[0] if is_one(samples) else ranked
+        return ranked[0] if isinstance(samples, _ONE) else ranked
 
 
 def load(
@@ -324,3 +329,56 @@ def _entry(metadata: dict[str, str], key: str, method: str) -> str:
     if key not in metadata:
         raise ValueError(f"head {method!r}: its metadata must have {key!r}, got only {', '.join(sorted(metadata))}")
     return metadata[key]
+
+
+def read_samples(samples: SampleLike | Iterable[SampleLike], backbone: Backbone) -> Iterator[Sample]:
+    """Read samples one by one, so that many fit in memory.
+
+    Parameters
+    ----------
+    samples : one of them, or iterable
+        For an image network PIL images and paths of image files. For a language model texts, and paths of text files as
+        `pathlib.Path`: a str is the text itself.
+    backbone : Backbone
+        Which takes the one or the other.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a file does not exist or cannot be read; the message names it.
+    TypeError
+        If something is of another type.
+    """
+    for sample in [samples] if isinstance(samples, _ONE) else samples:
+        yield _text(sample) if backbone.kind == "text" else _image(sample)
+
+
+def _text(sample: SampleLike) -> str:
+    if isinstance(sample, str):
+        return sample
+    if isinstance(sample, Image.Image):
+        raise TypeError("this head classifies texts, got an image")
+    if not isinstance(sample, os.PathLike):
+        raise TypeError(f"a text must be a str, or the Path of a text file, got {type(sample).__name__}")
+    path = Path(sample)
+    if not path.is_file():
+        raise FileNotFoundError(f"no text at {path}")
+    try:
+        return read_text(path)
+    except (OSError, DatasetError) as error:
+        raise ValueError(f"{path} is not a readable text: {error}") from error
+
+
+def _image(sample: SampleLike) -> Image.Image:
+    if isinstance(sample, Image.Image):
+        return to_rgb(sample)
+    if not isinstance(sample, (str, os.PathLike)):
+        raise TypeError(f"an image must be a path or a PIL image, got {type(sample).__name__}")
+    path = Path(sample)
+    if not path.is_file():
+        raise FileNotFoundError(f"no image at {path}")
+    try:
+        with Image.open(path) as image:
+            return to_rgb(image)
+    except (OSError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} is not a readable image: {error}") from error

@@ -17,10 +17,9 @@ from fedstats_app.backbones.licences import Licence
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import Needs, display_name, head_parts, is_method, record_of
 from fedstats_app.report.head_file import SUFFIX, read_head
-from fedstats_app.report.method_result import head_to_take
+from fedstats_app.report.method_result import MethodView, head_to_take
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import area, bytes_with_unit, percent
-from fedstats_app.report.view import MethodView
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file
 

@@ -14,12 +14,11 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from fedstats_app import __version__
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
-from fedstats_app.report.method_result import wilson_interval
+from fedstats_app.report.method_result import MethodView, wilson_interval
 from fedstats_app.report.personal_result import PersonalResult, approach_name
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import bytes_with_unit, counted, duration, interval_text, percent, size
-from fedstats_app.report.view import MethodView
 from fedstats_app.report.wording import facts, summary, warnings
 from fedstats_app.storage.files import write_atomically
 
@@ -164,7 +163,9 @@ def _methods(run: RunRecord) -> Iterator[str]:
     columns = {"method": "", "accuracy": "", "95 % interval": "", "balanced": "minor", "macro F1": "minor"}
     columns |= {"AUROC": "minor", "each site sends": "minor", "all sites send": "", "solved in (s)": "minor"}
     columns |= {"regulariser": "left minor"}
-    views = [MethodView.of(name, entry, run.results.get("num_clients_merged", 0)) for name, entry in run.methods.items()]
+    views = [
+        MethodView.of(name, entry, run.results.get("num_clients_merged", 0)) for name, entry in run.methods.items()
+    ]
     rows = [
         (
             one.title + (" (take this)" if one.name == run.advised else ""),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -15,7 +15,7 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import FILE_KEY, PATH_KEYS, Normalisation, head_to_bytes, tuned_metadata
 from fedstats_app.report.training_record import RoundRecord, read_rounds
-from fedstats_app.storage.files import append_line, tensors_to_bytes, to_json, write_atomically
+from fedstats_app.storage.files import append_line, append_lines, tensors_to_bytes, to_json, write_atomically
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 
 # The file has this size from the beginning, blanks making up for what is not said yet: a longer reason then needs no
@@ -72,6 +72,7 @@ def _write_over(path: Path, content: bytes) -> None:
 
 
 DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
+DISCLOSURE_FILE = "disclosure.jsonl"
 Status = Literal["running", "completed", "failed"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@=()%-]*")
 
@@ -269,6 +270,19 @@ class RunFolder:
         """Write clients.jsonl anew, when more is known of every client than when it answered."""
         lines = "".join(to_json_with_digest(client, indent=None) + "\n" for client in clients)
         write_atomically(self.path / "clients.jsonl", lines.encode())
+
+    def append_disclosure(self, entries: Sequence[Mapping[str, object]], methods: Sequence[str]) -> None:
+        """Add one line per client and kind of message to disclosure.jsonl; what earlier runs wrote there stays.
+
+        Parameters
+        ----------
+        entries : sequence of mapping
+            As a `DisclosureLedger` has them.
+        methods : sequence of str
+            For which statistics were asked.
+        """
+        context = {"run": self.run_id, "methods": list(methods)}
+        append_lines(self.path / DISCLOSURE_FILE, [to_json({**context, **entry}, indent=None) for entry in entries])
 
     def append_round(self, record: RoundRecord) -> None:
         """Add one round's line to rounds.jsonl.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from fedstats_app.report.method_result import MethodResult
+from fedstats_app.report.method_result import MethodResult, MethodView
 from fedstats_app.report.personal_result import PersonalResult, approach_name
 from fedstats_app.report.text_columns import GAP, WIDTH, aligned, cut, ruled, three_figures, widths_of
 from fedstats_app.report.training_record import TrainingResult, decline, random_head_training
-from fedstats_app.report.view import MethodView
 
 _METHOD_HEADINGS = (
     "method",

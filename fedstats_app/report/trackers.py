@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -78,10 +79,8 @@ class _MLflow:
         folder.mkdir(exist_ok=True)
         self._client = MlflowClient(tracking_uri=f"sqlite:///{folder / MLFLOW_DATABASE}")
         experiment = self._client.get_experiment_by_name(PROJECT)
-        if experiment is None:
-            identifier = self._client.create_experiment(PROJECT, (folder / "artifacts").as_uri())
-        else:
-            identifier = experiment.experiment_id
+        identifier = experiment and experiment.experiment_id
+        identifier = identifier or self._client.create_experiment(PROJECT, (folder / "artifacts").as_uri())
         before = self._client.search_runs([identifier], max_results=1)
         if before:
             self._run = before[0].info.run_id
@@ -112,24 +111,14 @@ class _WandB:
         import wandb
 
         self._folder = folder
-        self._run = wandb.init(
-            project=PROJECT,
-            id=folder.name,  # going on, a second part of the same run
-            name=run_id,
-            dir=str(folder),
-            config=dict(settings),
-            mode="offline",
-            resume="allow",
-            # What the run prints, how busy the machine is and what lies in its folders is nobody's business.
-            settings=wandb.Settings(
-                console="off",
-                disable_git=True,
-                disable_code=True,
-                x_disable_stats=True,
-                x_disable_meta=True,
-                silent=True,
-            ),
+        # What the run prints, how busy the machine is and what lies in its folders is private.
+        private = wandb.Settings(
+            **{"console": "off", "silent": True, "mode": "offline"},
+            **dict.fromkeys(("disable_git", "disable_code", "x_disable_stats", "x_disable_meta"), True),
         )
+        # A run that goes on is a second part of the same run.
+        same = {"id": folder.name, "name": run_id, "resume": "allow"}
+        self._run = wandb.init(project=PROJECT, dir=str(folder), config=dict(settings), settings=private, **same)
         # Several trainings begin at round 0, and W&B's own steps only ever grow.
         self._run.define_metric("*", step_metric=WANDB_STEP)
 
@@ -217,32 +206,32 @@ class Trackers:
         self._say = say
         self._open: dict[str, Tracker] = {}
         for name in names:
-
-            def begin(name: str = name) -> None:
+            with self._guarded(name):
                 self._open[name] = TRACKERS[name](folder, run_id, settings)
-
-            self._guarded(name, begin)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Log numbers; see :class:`Tracker`."""
-        self._each(lambda tracker: tracker.scalars(values, step))
+        self._each("scalars", values, step)
 
     def file(self, path: Path) -> None:
         """Log a file; see :class:`Tracker`."""
-        self._each(lambda tracker: tracker.file(path))
+        self._each("file", path)
 
     def finish(self, state: State) -> None:
         """End the run in all of them; see :class:`Tracker`."""
-        self._each(lambda tracker: tracker.finish(state))
+        self._each("finish", state)
         self._open.clear()
 
-    def _each(self, act: Callable[[Tracker], None]) -> None:
+    def _each(self, action: str, *arguments: object) -> None:
         for name, tracker in list(self._open.items()):
-            self._guarded(name, lambda tracker=tracker: act(tracker))  # type: ignore[misc]  # mypy on lambda defaults
+            with self._guarded(name):
+                getattr(tracker, action)(*arguments)
 
-    def _guarded(self, name: str, act: Callable[[], None]) -> None:
+    @contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        """Leave a tracker alone that fails: whatever goes wrong in another's library, the run continues."""
         try:
-            act()
-        except Exception as error:  # noqa: BLE001  # whatever goes wrong in a library of others, the run goes on
+            yield
+        except Exception as error:  # noqa: BLE001  # see above
             self._open.pop(name, None)
             self._say(f"tracker {name} failed and gets nothing more of this run: {type(error).__name__}: {error}")

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
-from fedstats_app.report.client_statistics_file import save_client_statistics
 from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.report.statistics_file import Accumulated, load_accumulated, save_accumulated
+from fedstats_app.report.statistics_file import Accumulated, load_accumulated, save_accumulated, save_client_statistics
 from fedstats_app.server.rank_curve import RankCurve
 from fedstats_app.settings.app_config import RunOptions
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSum

@@ -21,7 +21,6 @@ from fedstats_app.grid.discovery import Federation
 from fedstats_app.grid.progress import Step
 from fedstats_app.methods import FEDROOT, display_name, first_of, is_experiment
 from fedstats_app.report.advice import Advice, Candidate, Comparisons, Sends, advice_lines, advise
-from fedstats_app.report.disclosure import policy_record
 from fedstats_app.report.method_result import CurvePoint, MethodResult
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
@@ -227,7 +226,7 @@ def _of_clients(strategy: StatisticsStrategy, federation: Federation) -> dict[st
         "num_clients_asked": len(outcomes),
         "num_clients_merged": _num_with(outcomes, "merged"),
         "num_clients_known": _num_with(outcomes, "known"),
-        "policy": policy_record(outcomes, federation.any_app),
+        "policy": _policy_record(outcomes, federation.any_app),
         "num_unreadable": sum(outcome.num_unreadable for outcome in outcomes),
         "refused_nodes": {str(node): reason for node, reason in federation.refused.items()},
         "wire_bytes_received": strategy.collection.total_wire_bytes,
@@ -302,3 +301,14 @@ def _what_failed(outcomes: Sequence[ClientOutcome], scores: Scores) -> list[str]
     if unreadable:
         lines.append(f"{unreadable} samples could not be read; their names are in the log of the node that has them")
     return lines
+
+
+def _policy_record(outcomes: Sequence[ClientOutcome], any_app: Sequence[int] = ()) -> dict[str, int | list[str]]:
+    """Count what nodes' policies did in a run, in numbers of clients, and where there was none."""
+    unprotected = {"nodes_running_any_app": [str(node) for node in any_app]} if any_app else {}
+    return {
+        "num_refused": sum(outcome.outcome == "refused" for outcome in outcomes),
+        "num_with_suppressed_classes": sum(outcome.num_suppressed_classes > 0 for outcome in outcomes),
+        "num_warned": sum(bool(outcome.warning) for outcome in outcomes),
+        **unprotected,
+    }

@@ -20,8 +20,8 @@ from fedstats_app.grid.progress import Progress, say
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.heads.calibration import TEMPERATURES, likely_temperatures
 from fedstats_app.heads.influence import evenly_spaced
-from fedstats_app.report.examples_file import Example, write_examples
 from fedstats_app.report.method_result import MethodResult
+from fedstats_app.report.run_record import Example, write_examples
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.training.samples import Samples, TensorSamples
 

@@ -12,7 +12,6 @@ from flwr.app import ConfigRecord, Context
 
 from fedstats_app.grid.exchange import SERVER_SIDE_CODES
 from fedstats_app.grid.progress import say
-from fedstats_app.report.disclosure import append_disclosure
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.storage.files import remove_unfinished
@@ -88,7 +87,7 @@ def _written_down(ledger: DisclosureLedger, folder: RunFolder, config: AppConfig
     """Write down what left each site, also of a run that fails, and then without hiding why."""
 
     def write() -> None:
-        append_disclosure(folder.path, ledger.entries(), run_id=folder.run_id, methods=config.methods)
+        folder.append_disclosure(ledger.entries(), config.methods)
 
     try:
         yield

@@ -13,13 +13,12 @@ from typing import Any
 import torch
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.report.client_statistics_file import load_client_statistics, take_over
 from fedstats_app.report.head_file import SUFFIX, SUPERSEDED, head_to_bytes, read_head
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.report.statistics_file import load_statistics, save_statistics
+from fedstats_app.report.statistics_file import load_client_statistics, load_statistics, save_statistics, take_over
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSum
 from fedstats_app.statistics.collected import sum_without_classes, sum_without_client

@@ -80,7 +80,7 @@ def test_a_status_that_cannot_be_written_hides_nothing(
 
     monkeypatch.setattr(RunFolder, "write_status", only_running)
     monkeypatch.setattr(RunFolder, "write_results", failing)
-    monkeypatch.setattr("fedstats_app.server.lifetime.append_disclosure", lambda *_, **__: failing())
+    monkeypatch.setattr(RunFolder, "append_disclosure", lambda *_: failing())
     with pytest.raises(OSError, match="the first error"):
         simulate(tmp_path, method="fedncm")
     said = capsys.readouterr().out

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from fedstats_app.report import examples_file, page
+from fedstats_app.report import page, run_record
 from fedstats_app.report.plots import first_stage
 from fedstats_app.server import evaluation_data
 from tests.support.simulation import simulate, site_folder
@@ -71,7 +71,7 @@ def test_titles_of_plots_name_no_private_folder(tmp_path: Path, monkeypatch: pyt
 
 def test_examples_are_images_that_the_head_takes_for_another_class(tmp_path: Path, folder: Path) -> None:
     entry = json.loads((folder / "results.json").read_text())["methods"]["fedncm"]
-    found = examples_file.read_examples(folder)
+    found = run_record.read_examples(folder)
     assert [(one.true, one.predicted) for one in found] == [tuple(pair[:2]) for pair in entry["most_confused"][:6]]
     for one, (*_, number) in zip(found, entry["most_confused"], strict=False):
         assert len(one.pictures) == min(5, number)
