@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.data.paths import without_folders
@@ -23,52 +23,14 @@ from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 STATUS_BYTES = 4096
 
 
-def write_status_file(path: Path, status: Mapping[str, object]) -> None:
-    """Replace status.json in one step; where no new file can be written, write over the one that is there.
-
-    A full disk and a folder without write permission both leave room for the latter.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    status : mapping
-        By `fedstats_app.storage.files.to_json`'s rules, a string `reason` among it, which is cut to what the file has
-        room for.
-
-    Raises
-    ------
-    OSError
-        If neither can be done; it is the first of the two errors.
-    """
-    content = status_bytes(status)
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            _write_over(path, content)
-            return
-        raise error
-
-
-def status_bytes(status: Mapping[str, object]) -> bytes:
-    """Return the file's content: JSON of `STATUS_BYTES` bytes, made so long by blanks before the last brace."""
-    reason = str(status["reason"])
-    text = to_json(status)
+def _status_bytes(status: Mapping[str, object], reason: str) -> bytes:
+    """Write JSON of `STATUS_BYTES` bytes: a long reason is cut, and blanks stand before the last brace."""
+    text = to_json({**status, "reason": reason})
     while len(text.encode("utf-8", "replace")) > STATUS_BYTES - 1:
         reason = reason[: len(reason) * 3 // 4]
         text = to_json({**status, "reason": f"{reason} ... (cut)"})
     body = text.removesuffix("\n}").encode("utf-8", "replace")
     return body + b" " * (STATUS_BYTES - len(body) - 3) + b"\n}\n"
-
-
-def _write_over(path: Path, content: bytes) -> None:
-    with path.open("r+b") as file:
-        if os.fstat(file.fileno()).st_size != len(content):
-            raise OSError(f"{path} has not the room for another status")
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
@@ -153,7 +115,7 @@ class RunFolder:
         Raises
         ------
         ValueError
-            If `output_dir` is relative, `run_id` does not suit a file name, or `now` has no time zone.
+            If `output_dir` is relative, or `run_id` does not suit a file name.
         NotADirectoryError
             If `output_dir` is a file.
         OSError
@@ -196,35 +158,36 @@ class RunFolder:
         return self.path / "plots"
 
     def write_status(self, state: Status, reason: str = "") -> None:
-        """Write status.json: state, reason, start and, unless running, end.
+        """Write status.json in one step; if no new file can be written, write over the one that is there.
+
+        A full disk and a folder without write permission both leave room for the latter.
 
         Parameters
         ----------
         state : {"running", "completed", "failed"}
             Where the run stands.
         reason : str
-            Why it failed, or what a reader should know.
+            Why it failed, or what a reader should know; cut if the file has no room for it.
 
         Raises
         ------
-        ValueError
-            If `state` is none of the three.
         OSError
             If the file can neither be replaced nor written over.
         """
-        if state not in get_args(Status):
-            raise ValueError(f"state must be one of {', '.join(get_args(Status))}, got {state!r}")
-        ended = None if state == "running" else _timestamp(_utc(None))
-        write_status_file(
-            self.path / "status.json",
-            {
-                "state": state,
-                "reason": reason,
-                "run_id": self.run_id,
-                "started": _timestamp(self.started),
-                "ended": ended,
-            },
-        )
+        ended = None if state == "running" else _timestamp(datetime.now(UTC))
+        times = {"run_id": self.run_id, "started": _timestamp(self.started), "ended": ended}
+        content = _status_bytes({"state": state, "reason": "", **times}, reason)
+        path = self.path / "status.json"
+        try:
+            write_atomically(path, content)
+        except OSError:
+            with contextlib.suppress(OSError), path.open("r+b") as file:
+                if os.fstat(file.fileno()).st_size == len(content):
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    return
+            raise
 
     def write_traceback(self, text: str) -> None:
         """Write traceback.txt: where in the code a run failed."""
@@ -389,11 +352,7 @@ def _checked_name(what: str, name: str) -> str:
 
 
 def _utc(moment: datetime | None) -> datetime:
-    if moment is None:
-        return datetime.now(UTC)
-    if moment.tzinfo is None:
-        raise ValueError(f"now must have a time zone, got {moment.isoformat()}")
-    return moment.astimezone(UTC)
+    return datetime.now(UTC) if moment is None else moment.astimezone(UTC)
 
 
 def _timestamp(moment: datetime) -> str:

@@ -79,11 +79,6 @@ def test_a_run_id_that_does_not_suit_a_file_name_is_refused(tmp_path: Path, run_
         RunFolder.create(str(tmp_path), run_id)
 
 
-def test_a_time_without_zone_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="time zone"):
-        RunFolder.create(str(tmp_path), 1, datetime(2026, 3, 1))
-
-
 def test_status_tells_where_the_run_stands(folder: RunFolder) -> None:
     folder.write_status("running")
     running = {"state": "running", "reason": "", "run_id": "17", "started": "2026-03-01T23:05:09Z", "ended": None}
@@ -95,11 +90,6 @@ def test_status_tells_where_the_run_stands(folder: RunFolder) -> None:
     assert (failed["state"], failed["reason"]) == ("failed", "2 of 10 clients answered, min-clients is 5")
     assert failed["started"] == "2026-03-01T23:05:09Z"
     assert before <= datetime.fromisoformat(failed["ended"]) <= datetime.now(UTC)
-
-
-def test_an_unknown_state_is_refused(folder: RunFolder) -> None:
-    with pytest.raises(ValueError, match="running, completed, failed, got 'done'"):
-        folder.write_status("done")  # type: ignore[arg-type]
 
 
 def test_config_and_results_are_strict_json(folder: RunFolder) -> None:

@@ -1,4 +1,4 @@
-"""The start head is the most accurate one, and no single node can make it another."""
+"""The start head is the most accurate one, whatever a single node says; phases follow each other without a gap."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.report.state import best_head
+from fedstats_app.report.state import Phases, best_head
 
 TEN = dict.fromkeys(range(10), 50)
 GOOD, BAD = dict.fromkeys(range(10), 0.9), dict.fromkeys(range(10), 0.6)
@@ -53,3 +53,11 @@ def test_a_head_that_all_others_find_better_is_chosen_whatever_one_says(
 
     # Where one honest client alone makes the difference, it is as little a choice of the others.
     assert chosen == "better" or gaps[-1] >= sum(gaps[:-1])
+
+
+def test_each_phase_begins_where_the_one_before_ended() -> None:
+    times = iter((2.5, 2.5, 10.0))
+    phases = Phases(lambda: next(times))
+    for name in ("preparation", "nothing", "evaluation"):
+        phases.end(name)
+    assert phases.seconds == {"preparation": 2.5, "nothing": 0.0, "evaluation": 7.5}
