@@ -75,7 +75,7 @@ def claimed(number: int, *, factor: float = 1.0, next_class: bool = False) -> At
     """Claim this many samples of every class, whose mean is the true one times a factor, or the next class's."""
 
     def attack(victim: Victim) -> ClientStatistics:
-        labels = (victim.data.train_labels - next_class) % victim.data.num_classes
+        labels = (victim.data.train_labels - int(next_class)) % victim.data.num_classes
         (true,) = victim.request.statistics(factor * victim.data.train, labels)
         return _times(true, number / int(true.rows.counts.min()))
 
