@@ -130,7 +130,9 @@ class Training(ABC):
         TooFewClients
             If too few clients answer.
         """
-        request = replace(self.request, tune="probe", options=LocalOptions())
+        request = replace(
+            self.request, tune="probe", tune_bias=True, options=LocalOptions()
+        )  # the whole head goes down
         return training_losses(self.run.grid, request, head, self.clients, self.min_clients)
 
     def say(self, line: str) -> None:
