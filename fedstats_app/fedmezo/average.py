@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -90,12 +90,13 @@ class ScalarAverage:
         self._first: list[float] = []
         self._exploded = 0
 
-    def mean(self, answers: Mapping[int, Measured]) -> list[float]:
-        """Return the weighted mean of every scalar, summed exactly: the order of the clients does not matter."""
-        return self._mean((one.scalars, one.num_examples) for one in answers.values())
+    def mean(self, answers: Mapping[int, Measured], limit: float = math.inf) -> list[float]:
+        """Return the weighted mean of every scalar, cut to ``limit`` in size.
 
-    def _mean(self, measured: Iterable[tuple[tuple[float, ...], int]]) -> list[float]:
-        scalars, counts = zip(*measured, strict=True)
+        Sums are exact: the order of the clients does not matter.
+        """
+        scalars = [_cut(one.scalars, limit) for one in answers.values()]
+        counts = [one.num_examples for one in answers.values()]
         weights = [float(count) if self.weighting == "examples" else 1.0 for count in counts]
         total, columns = math.fsum(weights), zip(*scalars, strict=True)
         return [
@@ -122,13 +123,8 @@ class ScalarAverage:
         limit = self.clip * statistics.median([*self._scalars, *scalars]) if self.clip else math.inf
         self._watch(statistics.median(scalars))
         self._scalars.extend(min(size, limit) for size in scalars)
-        within = {
-            client: tuple(max(-limit, min(limit, value)) for value in answer.scalars)
-            for client, answer in answers.items()
-        }
-        means = self._mean((within[client], answer.num_examples) for client, answer in answers.items())
-        cut = tuple(client for client, answer in answers.items() if within[client] != answer.scalars)
-        return Averaged(tuple(means), cut, left_out, excesses)
+        cut = tuple(client for client, answer in answers.items() if _cut(answer.scalars, limit) != answer.scalars)
+        return Averaged(tuple(self.mean(answers, limit)), cut, left_out, excesses)
 
     def _compare(self, answers: Mapping[int, Measured], allowed: Mapping[int, float]) -> dict[int, float]:
         """Note a round; return each client's size in usual ones, over what is allowed and what chance does.
@@ -176,6 +172,10 @@ class ScalarAverage:
                 f"for {EXPLODED_ROUNDS} rounds the clients' difference quotients were over {EXPLOSION:g} times those "
                 "of the first rounds; choose a smaller learning rate"
             )
+
+
+def _cut(values: tuple[float, ...], limit: float) -> tuple[float, ...]:
+    return tuple(max(-limit, min(limit, value)) for value in values)
 
 
 def _mean_square(values: tuple[float, ...]) -> float:

@@ -246,7 +246,7 @@ class ConfiguredMethod:
             The head's ``report.parameters``.
         """
         name = self._personal.regulariser
-        return self._with({name: parameters[name]} if name else {})
+        return replace(self, options=replace(self.options, **{name: parameters[name]})) if name else self
 
     def scaled(self, samples_ratio: float) -> ConfiguredMethod:
         """Return the method for another number of samples, given over that of the federation.
@@ -260,14 +260,13 @@ class ConfiguredMethod:
         value = getattr(self.options, name) if name else 0.0
         if value == "auto":
             raise ValueError(f"{name} must be a number for a personal head, got auto")
-        return self._with({name: value * samples_ratio} if self._personal.per_sample else {})
+        if not self._personal.per_sample:
+            return self
+        return replace(self, options=replace(self.options, **{name: value * samples_ratio}))
 
     def solve_mixture(self, statistics: FeatureStatistics, samples_ratio: float) -> LinearHead:
         """Return a client's own head, as :meth:`scaled` for its number of samples."""
         return self.method.solve(statistics, self.scaled(samples_ratio).options)
-
-    def _with(self, changes: Mapping[str, float]) -> ConfiguredMethod:
-        return replace(self, options=replace(self.options, **changes))
 
     @property
     def _personal(self) -> Personal:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedstats_app.grid.asking import Answers, ask
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads.personal import MIXING_GRID
-from fedstats_app.personal.session import PersonalSession, personal_result, scored
+from fedstats_app.personal.session import PersonalSession, personal_result
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import EVERYBODY
@@ -192,12 +192,12 @@ def global_heads(session: PersonalSession) -> dict[str, PersonalResult]:
     seconds = time.perf_counter() - started
     results = {}
     for method in methods:
-        correct = {client: scores[method] for client, (_, scores) in answers.of.items()}
-        tested = {client: number for client, (number, _) in answers.of.items()}
+        tested = {client: number for client, (number, _) in answers.of.items() if number}
+        correct = {client: answers.of[client][1][method] for client in tested}
         # Each head alone would cost its share of what all of them cost together.
         down, up = answers.bytes_down // len(methods), answers.bytes_up // len(methods)
         name = f"global-{method}"
-        results[name] = PersonalResult(name, *scored(correct, tested), answers.failures, down, up, seconds=seconds)
+        results[name] = PersonalResult(name, correct, tested, answers.failures, down, up, seconds=seconds)
     return results
 
 

@@ -54,12 +54,6 @@ def personal_result(
     )
 
 
-def scored(correct: Mapping[int, int], tested: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Return both without the clients that have no test samples."""
-    clients = [client for client, number in tested.items() if number]
-    return {client: correct[client] for client in clients}, {client: tested[client] for client in clients}
-
-
 @dataclass(frozen=True)
 class PersonalSession:
     """What the first stage left, and how personal models are made of it.

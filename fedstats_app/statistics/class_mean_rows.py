@@ -37,13 +37,6 @@ class ClassMeanRows:
         neither of ``means`` and ``class_sums`` are given.
     """
 
-    __slots__ = ("class_ids", "class_sums", "counts", "num_classes")
-
-    class_ids: Tensor
-    counts: Tensor
-    class_sums: Tensor
-    num_classes: int
-
     def __init__(
         self,
         class_ids: Tensor,

@@ -176,26 +176,23 @@ class StatisticsAccumulator:
             added then.
         """
         with threads_worth(features.numel()):
-            self._update(features, positions)
-
-    def _update(self, features: Tensor, positions: Tensor | None) -> None:
-        if positions is None:
-            positions = torch.arange(self._seen, self._seen + len(features))
-        if features.ndim != 2 or features.shape[1] != self._sums.shape[1]:
-            raise ValueError(f"features must have shape (b, {self._sums.shape[1]}), got {tuple(features.shape)}")
-        if len(positions) and (int(positions.min()) < 0 or int(positions.max()) >= len(self._labels)):
-            raise ValueError(f"features must belong to the {len(self._labels)} labelled samples, got more")
-        if bool(self._taken[positions].any()) or len(torch.unique(positions)) < len(positions):
-            raise ValueError("each labelled sample gives one feature, got one twice")
-        check_features(features, self._labels[positions], self._num_classes)
-        self._taken[positions] = True
-        rows = self._row_of_sample[positions]
-        add_in_blocks(self._sums, self._gram, features, rows)
-        if self._features is not None:
-            where = self._features.device
-            self._features[positions.to(where)] = features.to(device=where, dtype=torch.float64)
-        self._counts.index_add_(0, rows, torch.ones_like(rows))
-        self._seen += len(features)
+            if positions is None:
+                positions = torch.arange(self._seen, self._seen + len(features))
+            if features.ndim != 2 or features.shape[1] != self._sums.shape[1]:
+                raise ValueError(f"features must have shape (b, {self._sums.shape[1]}), got {tuple(features.shape)}")
+            if len(positions) and (int(positions.min()) < 0 or int(positions.max()) >= len(self._labels)):
+                raise ValueError(f"features must belong to the {len(self._labels)} labelled samples, got more")
+            if bool(self._taken[positions].any()) or len(torch.unique(positions)) < len(positions):
+                raise ValueError("each labelled sample gives one feature, got one twice")
+            check_features(features, self._labels[positions], self._num_classes)
+            self._taken[positions] = True
+            rows = self._row_of_sample[positions]
+            add_in_blocks(self._sums, self._gram, features, rows)
+            if self._features is not None:
+                where = self._features.device
+                self._features[positions.to(where)] = features.to(device=where, dtype=torch.float64)
+            self._counts.index_add_(0, rows, torch.ones_like(rows))
+            self._seen += len(features)
 
     def statistics(self, *, skipped: int = 0) -> ClientStatistics:
         """Return the statistics on the CPU; a row none of whose samples could be read is left out.
@@ -211,32 +208,29 @@ class StatisticsAccumulator:
             If features and skipped samples together are not as many as there are labels.
         """
         with threads_worth(len(self._labels) * self._sums.shape[1]):
-            return self._statistics(skipped)
-
-    def _statistics(self, skipped: int) -> ClientStatistics:
-        if self._seen + skipped != len(self._labels):
-            raise ValueError(
-                f"features of all {len(self._labels)} labelled samples must come, "
-                f"got {self._seen} and {skipped} skipped"
+            if self._seen + skipped != len(self._labels):
+                raise ValueError(
+                    f"features of all {len(self._labels)} labelled samples must come, "
+                    f"got {self._seen} and {skipped} skipped"
+                )
+            kept = self._counts > 0
+            rows = ClassMeanRows(
+                self._class_ids[kept],
+                self._counts[kept],
+                num_classes=self._num_classes,
+                class_sums=self._sums.cpu()[kept],
             )
-        kept = self._counts > 0
-        rows = ClassMeanRows(
-            self._class_ids[kept],
-            self._counts[kept],
-            num_classes=self._num_classes,
-            class_sums=self._sums.cpu()[kept],
-        )
-        gram: Tensor | GramFactor | None = None
-        scatter = None
-        if self._features is not None:
-            features = self._features.cpu()
-            gram = GramFactor.of(features) if self._wants_gram else None
-            if (rule := self._scatter_rule) is not None:
-                row = (torch.cumsum(kept, 0) - 1)[self._row_of_sample[self._taken]]
-                most = rule.most(int(rows.num_examples))
-                scatter = ScatterFactor.of_features(features[self._taken], rows, row, most)
-        elif self._gram is not None:
-            matrix = mirror_upper(self._gram).cpu()
-            gram = matrix if self._wants_gram else None
-            scatter = None if self._scatter_rule is None else ScatterFactor.of_gram(matrix, rows)
-        return ClientStatistics(rows, gram, scatter)
+            gram: Tensor | GramFactor | None = None
+            scatter = None
+            if self._features is not None:
+                features = self._features.cpu()
+                gram = GramFactor.of(features) if self._wants_gram else None
+                if (rule := self._scatter_rule) is not None:
+                    row = (torch.cumsum(kept, 0) - 1)[self._row_of_sample[self._taken]]
+                    most = rule.most(int(rows.num_examples))
+                    scatter = ScatterFactor.of_features(features[self._taken], rows, row, most)
+            elif self._gram is not None:
+                matrix = mirror_upper(self._gram).cpu()
+                gram = matrix if self._wants_gram else None
+                scatter = None if self._scatter_rule is None else ScatterFactor.of_gram(matrix, rows)
+            return ClientStatistics(rows, gram, scatter)

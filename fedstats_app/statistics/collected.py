@@ -38,6 +38,15 @@ class StatisticsSum:
         Whether to keep every row as well (FedCOF needs them: M x d numbers).
     scatter : bool
         Whether clients carry factors of their scatter.
+
+    Attributes
+    ----------
+    num_classes, feature_dim : int
+        C and d.
+    has_gram, keeps_rows, has_scatter : bool
+        What was asked for.
+    num_rows, num_pairs : int
+        Rows, and pairs of a client and a class that it has, so far.
     """
 
     def __init__(
@@ -47,7 +56,8 @@ class StatisticsSum:
         self._scatter = torch.zeros(feature_dim, feature_dim, dtype=torch.float64) if scatter else None
         self._left_out = 0.0
         self._parts: list[ClassMeanRows] = []
-        self._keep_rows = keep_rows
+        self.num_classes, self.feature_dim = num_classes, feature_dim
+        self.has_gram, self.has_scatter, self.keeps_rows = gram, scatter, keep_rows
         self.num_rows = 0
         self.num_pairs = 0
 
@@ -118,7 +128,7 @@ class StatisticsSum:
         old, new = self.summed(), FeatureStatistics.zeros(num_classes, self.feature_dim, gram=False)
         new.class_counts[new_ids] = old.class_counts
         new.class_sums[new_ids] = old.class_sums
-        rows = self.rows() if self._keep_rows else None
+        rows = self.rows() if self.keeps_rows else None
         if rows is not None:
             rows = ClassMeanRows(
                 new_ids[rows.class_ids], rows.counts, num_classes=num_classes, class_sums=rows.class_sums
@@ -171,38 +181,13 @@ class StatisticsSum:
         add_to_group_sums(total.class_sums, rows.class_sums, rows.class_ids)
         self.num_rows += len(rows)
         self.num_pairs += len(set(rows.class_ids.tolist()))  # a client has few
-        if self._keep_rows:
+        if self.keeps_rows:
             self._parts.append(rows)
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes C."""
-        return self._total.num_classes
-
-    @property
-    def feature_dim(self) -> int:
-        """Feature dimension d."""
-        return self._total.feature_dim
-
-    @property
-    def has_gram(self) -> bool:
-        """Whether clients carry Gram matrices."""
-        return self._total.gram is not None
-
-    @property
-    def has_scatter(self) -> bool:
-        """Whether clients carry factors of their scatter."""
-        return self._scatter is not None
 
     @property
     def num_examples(self) -> int:
         """Number of samples N so far."""
         return self._total.num_examples
-
-    @property
-    def keeps_rows(self) -> bool:
-        """Whether every row is kept as well."""
-        return self._keep_rows
 
     def summed(self, *, gram: bool = True) -> FeatureStatistics:
         """Return a copy of the sum so far, without the Gram matrix where nobody reads it: that is what takes time."""
@@ -236,7 +221,7 @@ class StatisticsSum:
         ValueError
             If rows are not kept.
         """
-        if not self._keep_rows:
+        if not self.keeps_rows:
             raise ValueError("rows were not kept: this sum was made with keep_rows=False")
         empty = ClassMeanRows.zeros(self._total.num_classes, self._total.feature_dim, dtype=torch.float32)
         # Stacking once and keeping the result avoids copying all rows again each time a head is solved.

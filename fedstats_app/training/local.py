@@ -196,25 +196,24 @@ def train_locally(
     return LocalReport(num_examples, training.num_batches, losses[-1], passes * options.epochs * num_examples)
 
 
+@dataclass(eq=False)
 class _Training:
-    """One call of :func:`train_locally`, which says what the arguments are."""
+    """One call of :func:`train_locally`, which says what the fields are."""
 
-    def __init__(
-        self,
-        model: TunedModel,
-        samples: Samples,
-        options: LocalOptions,
-        key: Sequence[int],
-        extra_loss: ExtraLoss | None,
-        smallest_batch: int,
-    ) -> None:
-        self._model, self._samples, self._options, self._key = model, samples, options, key
-        self._extra_loss, self._smallest_batch = extra_loss, smallest_batch
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    _model: TunedModel
+    _samples: Samples
+    _options: LocalOptions
+    _key: Sequence[int]
+    _extra_loss: ExtraLoss | None
+    _smallest_batch: int
+    num_batches: int = 0
+
+    def __post_init__(self) -> None:
+        self._parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         # None without a proximal term: adding a zero would not change a bit, but cost a copy of the model.
-        self._start = [parameter.detach().clone() for parameter in self._parameters] if options.proximal_mu else None
+        proximal = self._options.proximal_mu
+        self._start = [parameter.detach().clone() for parameter in self._parameters] if proximal else None
         self._momentum_buffers: list[Tensor | None] = [None] * len(self._parameters)
-        self.num_batches = 0
 
     def run_epoch(self, epoch: int) -> float:
         """Take a step on every batch; return the mean loss over the samples."""

@@ -1,3 +1,5 @@
+"""Directions, parameters moved along them, and rounding up or down at random: the same bits everywhere."""
+
 from __future__ import annotations
 
 import hashlib
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstats_app.fedmezo import directions as module
-from fedstats_app.fedmezo.directions import Directions, rounding_bits
+from fedstats_app.fedmezo.directions import Directions, Probe, flat, round_stochastically, rounding_bits
+from tests.support.compare import same_bits
 
 DISTRIBUTIONS = ["rademacher", "gaussian"]
 
@@ -172,3 +175,128 @@ def test_a_platform_with_other_quantiles_is_found(monkeypatch: pytest.MonkeyPatc
             draw("gaussian", 1)
     finally:
         module.quantiles.cache_clear()
+
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16]
+SIZE = 80_000  # more than a block
+
+
+def theta(dtype: torch.dtype, *shape: int) -> Tensor:
+    return torch.randn(shape or (SIZE,), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+
+
+def direction(probe: Probe, name: str, size: int) -> Tensor:
+    return torch.cat([z for _, z in probe.directions.blocks(probe.seed, probe.index, name, size)])
+
+
+def along(probe: Probe, parameter: Tensor, name: str = "w") -> Tensor:
+    return torch.cat([values for _, values in probe.blocks(parameter, name)])
+
+
+@pytest.mark.parametrize("distribution", ["rademacher", "gaussian"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_sides_are_theta_plus_and_minus_epsilon_z(dtype: torch.dtype, distribution: str) -> None:
+    probe, parameter = Probe(3, 1, 1e-3, Directions(distribution)), theta(dtype)  # type: ignore[arg-type]
+    z = direction(probe, "w", SIZE)
+    for sign in (1, -1):
+        made = probe.perturbed(parameter, "w", sign)
+        assert made.dtype == dtype
+        # One rounding of the product and one of the sum.
+        spacing = torch.finfo(dtype).eps * (parameter.double().abs() + 2e-2)
+        assert bool(((made.double() - (parameter.double() + sign * 1e-3 * z.double())).abs() <= spacing).all())
+        assert float((made - parameter).double().abs().min()) >= (0.9e-3 if distribution == "rademacher" else 0.0)
+
+
+def test_sides_in_bfloat16_are_rounded_by_the_same_bits() -> None:
+    probe, parameter = Probe(3, 1, 1e-3), theta(torch.bfloat16)
+    z = direction(probe, "w", SIZE)
+    bits = torch.cat([values for _, values in rounding_bits(3, 1, "w", SIZE)])
+    for sign in (1, -1):
+        expected = round_stochastically(parameter.float() + sign * (z * 1e-3), bits)
+        assert torch.equal(probe.perturbed(parameter, "w", sign), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (1,), (7, 3), (2, 3, 5, 5), (0, 4)])
+def test_shape_and_dtype_are_kept_and_theta_stays(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    parameter = torch.ones(shape, dtype=dtype).requires_grad_()
+    before = parameter.detach().clone()
+    made = Probe(3, 0, 0.5).perturbed(parameter, "w", 1)
+    assert (made.shape, made.dtype, made.requires_grad) == (torch.Size(shape), dtype, False)
+    assert sum(values.numel() for _, values in Probe(3, 0, 0.5).blocks(parameter, "w")) == parameter.numel()
+    assert torch.equal(parameter, before) and set(made.flatten().tolist()) <= {0.5, 1.5}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_direction_is_z(dtype: torch.dtype) -> None:
+    probe, parameter = Probe(3, 1, 1e-3, Directions("gaussian")), theta(dtype)
+    expected = direction(probe, "w", SIZE).to(torch.float64 if dtype == torch.float64 else torch.float32)
+    assert same_bits(along(probe, parameter), expected)
+
+
+def test_in_bfloat16_the_model_is_probed_along_z_on_average() -> None:
+    """A weight of 1 to 2 has a spacing of 0.0078, so a step of 0.001 is mostly none and sometimes eight times."""
+    probe, parameter = Probe(3, 1, 1e-3), (1 + theta(torch.float32).abs().clamp(max=0.99)).to(torch.bfloat16)
+    plus, minus = (probe.perturbed(parameter, "w", sign).double() for sign in (1, -1))
+    made, z = (plus - minus) / 2e-3, direction(probe, "w", SIZE).double()
+    assert 0.6 < float((made == 0).double().mean()) < 0.9
+    products = made * z
+    assert abs(float(products.mean()) - 1.0) < 5 * float(products.std()) / SIZE**0.5 < 0.1
+
+
+def test_names_seeds_and_numbers_are_other_directions() -> None:
+    parameter = theta(torch.float32)
+    probes = [(Probe(3, 1, 1.0), "w"), (Probe(3, 1, 1.0), "v"), (Probe(4, 1, 1.0), "w"), (Probe(3, 0, 1.0), "w")]
+    made = torch.stack([along(probe, parameter, name) for probe, name in probes]).double()
+    assert float((made @ made.T / SIZE - torch.eye(4, dtype=torch.float64)).abs().max()) < 5 / SIZE**0.5
+
+
+def test_a_dtype_that_cannot_be_tuned_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"must be one of float64, float32, bfloat16, got torch\.float16"):
+        Probe(3, 1, 1e-3).perturbed(torch.ones(3, dtype=torch.float16), "w", 1)
+
+
+def test_another_layout_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"must be contiguous, got strides \(1, 2\)"):
+        flat(torch.ones(3, 2).T)
+
+
+LARGEST = float(torch.finfo(torch.bfloat16).max)
+ALL_BITS = torch.arange(2**16, dtype=torch.int32)
+# Half of the dropped bits, one, none; below the smallest normal number; the largest.
+VALUES = [1.00390625, 1.0 + 2**-23, 1.0, -3.14159, 1e-40, -1e-45, 0.0, LARGEST, -2.7e38]
+
+
+def neighbours(value: float) -> tuple[float, float]:
+    """The bfloat16 numbers next to a float32 one, the smaller in size first, by its bits as an integer."""
+    pattern = int(torch.tensor(value).view(torch.int32)) & 0xFFFFFFFF
+    low = pattern & 0xFFFF0000
+    high = low if low == pattern else low + 0x10000
+    as_float = [word - 2**32 if word >= 2**31 else word for word in (low, high)]
+    return tuple(torch.tensor(as_float, dtype=torch.int32).view(torch.float32).tolist())  # type: ignore[return-value]
+
+
+@given(st.floats(-LARGEST, LARGEST, width=32), st.integers(0, 2**16 - 1))
+def test_the_result_is_one_of_the_two_neighbours(value: float, bits: int) -> None:
+    made = round_stochastically(torch.tensor([value]), torch.tensor([bits], dtype=torch.int32))
+    assert made.dtype == torch.bfloat16 and float(made) in neighbours(value)
+
+
+@given(st.floats(-LARGEST, LARGEST, width=32))
+def test_what_bfloat16_holds_stays_as_it_is(value: float) -> None:
+    held = torch.tensor(value).to(torch.bfloat16).float().expand(2**16).contiguous()
+    assert torch.equal(round_stochastically(held, ALL_BITS).float(), held)
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_the_mean_over_all_bits_is_the_number(value: float) -> None:
+    values = torch.full((2**16,), value)
+    mean = float(round_stochastically(values, ALL_BITS).double().mean())
+    assert mean == float(values[0].double())  # sums of multiples of a power of 2 are exact
+
+
+def test_arguments_stay_as_they_are() -> None:
+    values, bits = torch.tensor(VALUES), torch.arange(len(VALUES), dtype=torch.int32)
+    before: tuple[Tensor, Tensor] = values.clone(), bits.clone()
+    round_stochastically(values, bits)
+    assert torch.equal(values, before[0]) and torch.equal(bits, before[1])

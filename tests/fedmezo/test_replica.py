@@ -1,9 +1,12 @@
-"""Replicas and their log: the golden run, bits, replays, pools, what is refused."""
+"""Replicas and their log: the golden run, bits, replays, pools, damaged files, what is refused."""
 
 from __future__ import annotations
 
+import logging
 import math
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +17,12 @@ from torch import Tensor, nn
 
 from fedstats_app.fedmezo.average import ScalarAverage, Weighting
 from fedstats_app.fedmezo.directions import Directions
-from fedstats_app.fedmezo.log import Update, pack_updates, unpack_updates
+from fedstats_app.fedmezo.log import NodeFiles, TrainingFiles, Update, pack_updates, unpack_updates
 from fedstats_app.fedmezo.perturbation import Perturbation, projected_gradients
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.wire.mezo import MezoReply
 from tests.support.compare import absolute_difference
+from tests.support.damage import flipped
 from tests.support.fedmezo import Exact, Stored
 from tests.support.golden import load
 
@@ -186,3 +190,43 @@ def test_a_log_goes_through_bytes(entries: list[tuple[int, tuple[float, float]]]
 def test_what_cannot_be_is_refused(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()  # type: ignore[operator]
+
+
+UPDATES = [Update(5, (0.25,)), Update(2**63 - 1, (-1e-300,)), Update(0, (0.0,))]
+
+
+def test_one_flipped_bit_anywhere_in_the_log_is_an_error_that_names_it(tmp_path: Path) -> None:
+    files = TrainingFiles(tmp_path)
+    files.replace_log(UPDATES)
+    path = tmp_path / "log.bin"
+    assert files.load_log(1) == UPDATES
+    for damaged in flipped(path.read_bytes()):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=re.escape(f"{path} is damaged")):
+            files.load_log(1)
+
+
+def test_a_node_makes_up_for_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = NodeFiles(tmp_path)
+    files.save_start({"a": 1}, {"weight": torch.ones(2)})
+    files.replace_log(UPDATES)
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with caplog.at_level(logging.WARNING, logger="fedstats_app"):
+        assert files.load_start() is None and files.load_log(1) == [] and files.load_replica() is None
+    assert "start.safetensors" in caplog.text and "log.bin" in caplog.text
+    files.extend_log(UPDATES[:2], 1)
+    assert files.load_log(1) == UPDATES[:2]
+
+
+def test_clients_in_one_process_do_not_read_the_log_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, other = NodeFiles(tmp_path), NodeFiles(tmp_path)
+    read: list[int] = []
+    load = NodeFiles.load_log
+    monkeypatch.setattr(NodeFiles, "load_log", lambda self, number: read.append(number) or load(self, number))  # type: ignore[func-returns-value]
+    for _ in range(10):
+        files.extend_log(UPDATES[:1], 1)
+    assert len(read) == 1
+    other.extend_log(UPDATES[1:2], 2)  # another process goes on
+    files.extend_log(UPDATES[2:3], 3)
+    assert files.load_log(1) == UPDATES[:3]

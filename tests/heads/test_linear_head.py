@@ -1,3 +1,5 @@
+"""Linear heads, and the systems that they solve."""
+
 from collections.abc import Callable
 
 import pytest
@@ -6,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.heads import LinearHead, SolveReport
-from fedstats_app.heads.linear_head import normalize_rows
+from fedstats_app.heads.linear_head import add_to_diagonal, normalize_rows, solve_positive_definite, solve_shifted
+from tests.support.compare import relative_difference
 
 HEAD = LinearHead(
     torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 1.0]]),
@@ -68,3 +71,88 @@ def test_rows_of_any_size_become_unit_rows(exponent: int, seed: int) -> None:
     assert unit[1].tolist() == [0.0] * 5 and norm[1] == 1.0
     assert torch.linalg.vector_norm(unit[[0, 2]], dim=1).tolist() == pytest.approx([1.0, 1.0], rel=1e-12)
     assert norm[0] == pytest.approx(float(torch.linalg.vector_norm(weight[0])) * 10.0**exponent, rel=1e-12)
+
+
+def _with_eigenvalues(eigenvalues: torch.Tensor, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    dim = len(eigenvalues)
+    vectors, _ = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=torch.float64))
+    matrix = (vectors * eigenvalues) @ vectors.T
+    return (matrix + matrix.T) / 2
+
+
+@given(dim=st.integers(1, 20), decades=st.integers(0, 8), seed=st.integers(0, 2**32 - 1))
+def test_a_regular_system_is_solved_by_cholesky(dim: int, decades: int, seed: int) -> None:
+    eigenvalues = torch.logspace(0, -decades, dim, dtype=torch.float64)
+    matrix = _with_eigenvalues(eigenvalues, seed)
+    x = torch.randn(dim, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    solution = solve_positive_definite(matrix, matrix @ x)
+    assert solution.rank is None and solution.notes == ()
+    assert relative_difference(solution.x, x) <= 1e-13 * 10**decades
+    true = float(eigenvalues[0] / eigenvalues[-1])
+    assert 0.8 * true <= solution.condition_number <= true * (1 + 1e-6 * true)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 5, 9])
+def test_a_singular_system_gives_the_solution_of_least_norm_and_its_rank(rank: int) -> None:
+    eigenvalues = torch.tensor([float(2 + i) for i in range(rank)] + [0.0] * (10 - rank), dtype=torch.float64)
+    matrix = _with_eigenvalues(eigenvalues)
+    rhs = matrix @ torch.ones(10, 2, dtype=torch.float64)
+    solution = solve_positive_definite(matrix, rhs)
+    assert solution.rank == rank
+    assert f"rank {rank} of 10" in solution.notes[0]
+    assert bool(torch.isfinite(solution.x).all())
+    assert relative_difference(solution.x, torch.linalg.pinv(matrix, hermitian=True) @ rhs) <= 1e-10
+
+
+def test_a_matrix_that_rounding_made_indefinite_is_treated_as_singular() -> None:
+    matrix = _with_eigenvalues(torch.tensor([3.0, 1.0, -1e-17], dtype=torch.float64))
+    solution = solve_positive_definite(matrix, torch.ones(3, 1, dtype=torch.float64))
+    assert solution.rank == 2
+    assert float(solution.x.abs().max()) < 10
+
+
+def test_a_barely_regular_matrix_is_not_solved_as_if_it_were_regular() -> None:
+    matrix = _with_eigenvalues(torch.tensor([1.0, 0.5, 1e-17], dtype=torch.float64))
+    assert solve_positive_definite(matrix, torch.ones(3, 1, dtype=torch.float64)).rank == 2
+
+
+def test_eigenvalues_below_the_rounding_of_a_difference_are_dropped() -> None:
+    matrix = torch.diag(torch.tensor([1.0, 1e-9], dtype=torch.float64))
+    rhs = torch.ones(2, 1, dtype=torch.float64)
+    assert solve_positive_definite(matrix, rhs).rank is None
+    difference_of_large = solve_positive_definite(matrix, rhs, magnitude=1e8)
+    assert difference_of_large.rank == 1
+    assert difference_of_large.x.tolist() == [[1.0], [0.0]]
+
+
+def test_the_same_system_gives_the_same_bits_whatever_the_random_state() -> None:
+    matrix, rhs = _with_eigenvalues(torch.arange(1.0, 9.0, dtype=torch.float64)), torch.ones(8, 1, dtype=torch.float64)
+    torch.manual_seed(1)
+    first = solve_positive_definite(matrix, rhs)
+    torch.manual_seed(2)
+    state = torch.random.get_rng_state()
+    second = solve_positive_definite(matrix, rhs)
+    assert torch.equal(first.x, second.x) and first.condition_number == second.condition_number
+    assert torch.equal(torch.random.get_rng_state(), state)  # and takes no number from the caller's generator
+
+
+def test_adding_to_the_diagonal_leaves_the_matrix_alone() -> None:
+    matrix = torch.zeros(2, 2)
+    assert add_to_diagonal(matrix, 3.0).tolist() == [[3.0, 0.0], [0.0, 3.0]]
+    assert matrix.count_nonzero() == 0
+
+
+@given(dim=st.integers(1, 20), decades=st.integers(0, 7), seed=st.integers(0, 2**32 - 1))
+def test_without_an_estimate_of_the_condition_a_solution_has_the_same_bits(dim: int, decades: int, seed: int) -> None:
+    matrix = _with_eigenvalues(torch.logspace(0, -decades, dim, dtype=torch.float64), seed)
+    rhs = torch.randn(dim, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    solved = solve_shifted(matrix, 1e-3, rhs)
+    assert solved is not None
+    assert torch.equal(solved, solve_positive_definite(add_to_diagonal(matrix, 1e-3), rhs).x)
+
+
+@pytest.mark.parametrize("smallest", [1e-17, 0.0, -1e-3, 1e-12])
+def test_without_an_estimate_a_singular_matrix_is_not_solved(smallest: float) -> None:
+    matrix = _with_eigenvalues(torch.tensor([1.0, 0.5, smallest], dtype=torch.float64))
+    assert solve_shifted(matrix, 0.0, torch.ones(3, 1, dtype=torch.float64)) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedstats_app.grid.asking import Answers
-from fedstats_app.personal.session import personal_result, scored
+from fedstats_app.personal.session import personal_result
 from fedstats_app.wire.personal import PersonalMetrics
 
 
@@ -15,4 +15,3 @@ def test_clients_without_test_samples_have_no_accuracy_but_cost() -> None:
     assert (result.bytes_down, result.bytes_up, result.failures) == (5, 6, {2: "no disk"})
     before = personal_result("x", answers, 0.0, before=True)
     assert (before.num_correct, before.forward_passes) == ({0: 1}, 0)
-    assert scored({0: 1, 1: 0}, {0: 4, 1: 0}) == ({0: 1}, {0: 4})

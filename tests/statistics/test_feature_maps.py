@@ -1,13 +1,11 @@
 import math
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 
 from fedstats_app.statistics import (
     FeatureMap,
-    FeatureStatistics,
     IdentityMap,
     RandomFourierFeatures,
     RandomProjection,
@@ -25,7 +23,6 @@ MAPS: list[FeatureMap] = [
     RandomProjection(64, 7, "identity"),
 ]
 # What seed 2025 gave when the generator was fixed.
-PINNED_BITS = [4943356081495549531, 7109894984650107429]
 PINNED_PROJECTION = [-0.4925918, -0.9150939, 0.0996974, 0.8127519]
 PINNED_FOURIER = [-0.699351, 0.668876, -0.643898, -0.49624]
 
@@ -82,10 +79,6 @@ def test_the_generator_is_pinned() -> None:
     assert fourier.flatten()[:4].tolist() == pytest.approx(PINNED_FOURIER, abs=2e-6)
 
 
-def test_raw_bits_of_the_pinned_generator() -> None:
-    assert np.random.Philox(key=[2025, 0]).random_raw(2).tolist() == PINNED_BITS
-
-
 @pytest.mark.parametrize("width", [0.7, 3.0])
 def test_random_fourier_features_approximate_the_gaussian_kernel(width: float) -> None:
     features = _features(20, 5)
@@ -102,17 +95,6 @@ def test_the_projection_is_drawn_from_a_normal_of_variance_one_over_d() -> None:
     assert float((drawn * 2).pow(4).mean()) == pytest.approx(3.0, rel=0.05)  # kurtosis of a normal
     correlation = torch.corrcoef(drawn)
     assert float((correlation - torch.eye(4)).abs().max()) < 0.03
-
-
-def test_statistics_of_mapped_features_add_like_any_other() -> None:
-    features, labels, feature_map = _features(), torch.arange(30) % 3, RandomProjection(50, 1)
-    whole = FeatureStatistics.from_features(feature_map(features), labels, 3)
-    parts = FeatureStatistics.zeros(3, 50)
-    for mine in (slice(0, 10), slice(10, 30)):
-        parts = parts + FeatureStatistics.from_features(feature_map(features[mine]), labels[mine], 3)
-    assert whole.gram is not None and parts.gram is not None
-    # float32 products of other shapes differ in their last bit
-    assert relative_difference(parts.gram, whole.gram) <= 1e-6
 
 
 PROJECTION = {"kind": "random-projection", "num_features": 4, "seed": 0, "activation": "relu"}

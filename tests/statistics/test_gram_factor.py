@@ -79,14 +79,6 @@ def test_duplicates_take_no_more_rows() -> None:
     assert len(GramFactor.of(torch.cat([features, features, 3 * features])).trapezoid) == 6
 
 
-@given(samples(max_examples=12))
-def test_any_split_adds_to_the_same_sums(sample: Sample) -> None:
-    size = sample.features.to(torch.float64).abs()
-    together = sum(GRAM.from_features(*part, sample.num_classes).gram for part in sample.parts)
-    whole = GRAM.from_features(sample.features, sample.labels, sample.num_classes).gram
-    assert relative_difference(together, whole, scale=float((size.T @ size).max())) <= 1e-12
-
-
 @given(samples())
 def test_a_client_keeps_a_factor_exactly_where_it_has_fewer_samples_than_features(sample: Sample) -> None:
     client = GRAM.from_features(sample.features, sample.labels, sample.num_classes)

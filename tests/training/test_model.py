@@ -36,12 +36,6 @@ def test_logits_are_the_heads_over_the_temperature(network: nn.Module, temperatu
     assert model(IMAGES).dtype == torch.float32
 
 
-def test_without_a_backbone_inputs_are_features() -> None:
-    model = TunedModel(HEAD, tune="probe")
-    assert model.backbone is None and same_bits(model.features(FEATURES), FEATURES)
-    assert relative_difference(model(FEATURES), HEAD.logits(FEATURES)) < 1e-6
-
-
 @pytest.mark.parametrize("feature_map", [RandomFourierFeatures(8, 2.0, 7), RandomProjection(8, 7)])
 def test_a_feature_map_lies_between_and_lets_gradients_through(network: nn.Module, feature_map: Any) -> None:
     model = TunedModel(HEAD, backbone=network, feature_map=feature_map, tune="full")
@@ -203,17 +197,6 @@ def test_one_value_per_channel_is_what_torch_refuses() -> None:
         copy.deepcopy(backbone).train()(IMAGES[:1])
     model = TunedModel(HEAD, backbone=backbone, tune="full", batch_norm="averaged").train()
     assert torch.isfinite(model(IMAGES[:1])).all()
-
-
-def test_a_probe_leaves_all_of_the_backbone_alone(network: nn.Module) -> None:
-    model = TunedModel(HEAD, backbone=network, tune="probe", batch_norm="averaged").train()
-    features = model.features(IMAGES)
-    assert same_bits(features, network(IMAGES)) and not features.requires_grad
-    assert model.logits(features).requires_grad
-    assert all(
-        same_bits(value, network.state_dict()[name])
-        for name, value in model.backbone.state_dict().items()  # type: ignore[union-attr]
-    )
 
 
 def test_dropout_is_off_and_nothing_depends_on_the_global_generator(network: nn.Module) -> None:
