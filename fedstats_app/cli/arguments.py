@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fedstats_app import __version__
@@ -30,14 +30,10 @@ class Command:
     ----------
     home : str
         MODULE.FUNCTION in this package, which takes the arguments and returns the exit code.
-    help, description, epilog : str
+    help, description : str
         As argparse shows them.
     arguments : sequence
         For each, the names and what argparse's `add_argument` takes.
-    one_of : frozenset of str
-        Options of which exactly one must be given.
-    defaults : mapping
-        Values that no option sets.
     hands_on : bool
         Whether words that it does not know are another program's.
     """
@@ -46,10 +42,7 @@ class Command:
     help: str
     description: str
     arguments: Sequence[Argument]
-    one_of: frozenset[str] = frozenset()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
     hands_on: bool = False
-    epilog: str = _EXIT
 
 
 def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -72,13 +65,12 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, one in COMMANDS.items():
         # Options are not abbreviated where what is not one of them is another program's.
+        end = _FLOWER if one.hands_on else _EXIT
         command = commands.add_parser(
-            name, help=one.help, description=one.description, epilog=one.epilog, allow_abbrev=not one.hands_on
+            name, help=one.help, description=one.description, epilog=end, allow_abbrev=not one.hands_on
         )
-        command.set_defaults(**one.defaults)
-        group = command.add_mutually_exclusive_group(required=True) if one.one_of else command
         for names, settings in one.arguments:
-            (group if names[0] in one.one_of else command).add_argument(*names, **settings)
+            command.add_argument(*names, **settings)
     return root
 
 
@@ -146,6 +138,7 @@ _PATHS = (
 )
 _LEVELS = "what the folders are (default: auto, classes; asks where either of two levels may be the classes)"
 _SITES = "a folder per site, in it a folder of images per class (default: three sites of the built-in sample)"
+_ONNX = "write an ONNX file (default: export/METHOD.onnx in the run folder)"
 _COMPARED = (
     "compare on these images or texts, named as for predict; `builtin` is all 2,000 images of the sample (default: 32 "
     "of them, or a few texts)"
@@ -216,21 +209,12 @@ COMMANDS = {
         "folder for the Hugging Face hub.",
         (
             *_HEAD,
-            (
-                ("--onnx",),
-                {
-                    "nargs": "?",
-                    "const": "",
-                    "metavar": "FILE",
-                    "help": "write an ONNX file (default: export/METHOD.onnx in the run folder)",
-                },
-            ),
+            _arg("--onnx", "FILE", _ONNX, nargs="?", const="", default=None),
             _arg("--hub", "FOLDER", "write a new folder for the Hugging Face hub, with --onnx that file too"),
             _arg("--licence", "ID", "of the head, for the card, such as apache-2.0 (default: other)"),
             _arg("--check", "PATH", _COMPARED),
             *_COLUMNS,
         ),
-        defaults={"device": "cpu", "batch_size": 8, "engine": "torch"},
     ),
     "new": Command(
         "new.run",
@@ -265,7 +249,6 @@ COMMANDS = {
             _arg("--output-dir", "DIR", "of the new folder (default: the old one's)"),
             _JSON,
         ),
-        one_of=frozenset({"--client", "--class"}),
     ),
     "report": Command(
         "run_folders.report",
@@ -289,7 +272,6 @@ COMMANDS = {
         "with the apps whose SHA-256 are approved-apps in its node-config.",
         (_flag("--any-app", "run ANY app that the server sends, as Flower does"),),
         hands_on=True,
-        epilog=_FLOWER,
     ),
     _LEDGER: Command(
         "node.ledger",

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.cli import CommandError
@@ -20,7 +21,7 @@ from fedstats_app.storage.json_digest import read_json_file
 
 
 def load_classifier(arguments: argparse.Namespace) -> Classifier:
-    """Load the head and its network.
+    """Load the head and its network: on the CPU, unless the arguments name a device.
 
     Raises
     ------
@@ -29,15 +30,10 @@ def load_classifier(arguments: argparse.Namespace) -> Classifier:
     FileNotFoundError, ValueError
         As `fedstats_app.load`.
     """
+    given = {name: value for name, value in vars(arguments).items() if name in ("device", "batch_size", "engine")}
+    options: dict[str, Any] = {"device": "cpu", **given}
     try:
-        return load(
-            arguments.run_folder,
-            arguments.method or None,
-            weights=arguments.weights or None,
-            device=arguments.device,
-            batch_size=arguments.batch_size,
-            engine=arguments.engine,
-        )
+        return load(arguments.run_folder, arguments.method or None, weights=arguments.weights or None, **options)
     except (WeightsError, ModuleNotFoundError) as error:
         raise CommandError(str(error)) from error
 

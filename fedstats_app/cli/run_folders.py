@@ -6,6 +6,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
+from fedstats_app.cli import CommandError
 from fedstats_app.cli.terminal import printable, table, told
 from fedstats_app.methods import display_name
 from fedstats_app.report.comparison import RunLine, list_runs, write_comparison
@@ -74,11 +75,13 @@ def remove(arguments: argparse.Namespace) -> int:
 
     Raises
     ------
-    FileNotFoundError, ValueError
-        If the run kept too little, or has no such client or class.
+    CommandError, FileNotFoundError, ValueError
+        If neither or both are named, the run kept too little, or has no such client or class.
     """
     from fedstats_app.server.removal import remove_classes, remove_clients
 
+    if bool(arguments.client) == bool(arguments.classes):
+        raise CommandError("say what to remove: --client or --class, not both")
     folder = Path(arguments.run_folder).expanduser()
     output = str(Path(arguments.output_dir).expanduser().resolve()) if arguments.output_dir else ""
     with told("remove") as progress:

@@ -82,11 +82,10 @@ def _batches(chunk: list[Sample], model: OnnxModel) -> Iterator[tuple[list[int],
         from tokenizers import Tokenizer
 
         encoded = Tokenizer.from_str(model.tokenizer).encode_batch(chunk)
-        names = {"input_ids": "ids", "attention_mask": "attention_mask"}
-        yield (
-            list(range(len(chunk))),
-            {name: np.array([getattr(one, field) for one in encoded], np.int64) for name, field in names.items()},
-        )
+        ids, masks = [one.ids for one in encoded], [one.attention_mask for one in encoded]
+        inputs: dict[str, NDArray[np.generic]] = {"input_ids": np.array(ids, np.int64)}
+        inputs["attention_mask"] = np.array(masks, np.int64)
+        yield list(range(len(chunk))), inputs
         return
     of_size: dict[tuple[int, ...], list[tuple[int, NDArray[np.generic]]]] = defaultdict(list)
     for position, image in enumerate(chunk):

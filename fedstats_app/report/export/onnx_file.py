@@ -19,17 +19,14 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from fedstats_app import __version__
-from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.text.transform import TextTransform
 from fedstats_app.backbones.transform import ImageTransform
-from fedstats_app.heads import LinearHead
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.export.pillow_resize import Order, order_of_pillow, pillow_resize
-from fedstats_app.statistics import FeatureMap
 
 
-class _Probabilities(nn.Module):
-    """From features to probabilities in float32: feature map, head, temperature, softmax.
+class _Network(nn.Module):
+    """A backbone, and from its features to probabilities in float32: feature map, head, temperature, softmax.
 
     The mean of the rows is taken off the weights, and the temperature is divided into them, in float64: the softmax is
     the same, with less to be lost to rounding.
@@ -38,19 +35,20 @@ class _Probabilities(nn.Module):
     weight: Tensor
     bias: Tensor
 
-    def __init__(self, feature_map: FeatureMap, head: LinearHead, temperature: float) -> None:
+    def __init__(self, classifier: Classifier) -> None:
         super().__init__()
-        self.feature_map = feature_map
+        self.backbone = classifier.backbone.module.eval().to("cpu").to(memory_format=torch.contiguous_format)
+        self.feature_map, head = classifier.feature_map, classifier.head
         known = head.present
-        weight, bias = ((part - part[known].mean(dim=0)) / temperature for part in (head.weight, head.bias))
+        weight, bias = ((part - part[known].mean(dim=0)) / classifier.temperature for part in (head.weight, head.bias))
         self.register_buffer("weight", weight.masked_fill(~known[:, None], 0.0).to(torch.float32))
         self.register_buffer("bias", bias.masked_fill(~known, -torch.inf).to(torch.float32))
 
-    def forward(self, features: Tensor) -> Tensor:
-        return torch.softmax(self.feature_map(features) @ self.weight.T + self.bias, dim=1)
+    def probabilities(self, inputs: Tensor) -> Tensor:
+        return torch.softmax(self.feature_map(self.backbone(inputs)) @ self.weight.T + self.bias, dim=1)
 
 
-class ImageNetwork(nn.Module):
+class ImageNetwork(_Network):
     """Images (N, H, W, 3) uint8 in, probabilities (N, C) float32 out.
 
     Parameters
@@ -65,7 +63,7 @@ class ImageNetwork(nn.Module):
     shift: Tensor
 
     def __init__(self, classifier: Classifier, order: Order | None) -> None:
-        super().__init__()
+        super().__init__(classifier)
         transform = classifier.backbone.transform
         assert isinstance(transform, ImageTransform)  # noqa: S101  # an image network has no other
         self.side, self.interpolation, self.order = transform.input_size, transform.interpolation, order
@@ -73,8 +71,6 @@ class ImageNetwork(nn.Module):
         mean, std = np.array(transform.mean), np.array(transform.std)
         for name, values in (("scale", 1.0 / (255.0 * std)), ("shift", -mean / std)):
             self.register_buffer(name, torch.tensor(values, dtype=torch.float32).reshape(3, 1, 1))
-        self.backbone = _on_cpu(classifier.backbone)
-        self.probabilities = _Probabilities(classifier.feature_map, classifier.head, classifier.temperature)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the probabilities (N, C) of images (N, H, W, 3)."""
@@ -82,32 +78,15 @@ class ImageNetwork(nn.Module):
             pixels = images.permute(0, 3, 1, 2)
         else:
             pixels = pillow_resize(images, self.side, self.interpolation, self.order)
-        made: Tensor = self.probabilities(self.backbone(pixels.to(torch.float32) * self.scale + self.shift))
-        return made
+        return self.probabilities(pixels.to(torch.float32) * self.scale + self.shift)
 
 
-class TextNetwork(nn.Module):
-    """Token ids and attention mask (N, T) int64 in, probabilities (N, C) float32 out.
-
-    Parameters
-    ----------
-    classifier : Classifier
-        For texts.
-    """
-
-    def __init__(self, classifier: Classifier) -> None:
-        super().__init__()
-        self.backbone = _on_cpu(classifier.backbone)
-        self.probabilities = _Probabilities(classifier.feature_map, classifier.head, classifier.temperature)
+class TextNetwork(_Network):
+    """Token ids and attention mask (N, T) int64 in, probabilities (N, C) float32 out."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the probabilities (N, C) of texts (N, T)."""
-        made: Tensor = self.probabilities(self.backbone(torch.stack([input_ids, attention_mask], dim=1)))
-        return made
-
-
-def _on_cpu(backbone: Backbone) -> nn.Module:
-    return backbone.module.eval().to("cpu").to(memory_format=torch.contiguous_format)
+        return self.probabilities(torch.stack([input_ids, attention_mask], dim=1))
 
 
 if TYPE_CHECKING:
@@ -235,19 +214,15 @@ def _exported(
         first = str(error).strip().partition("\n")[0]
         raise ExportError(f"{classifier.backbone.name} cannot be expressed in ONNX: {first}") from error
     assert program is not None  # noqa: S101  # so with dynamo=True
-    proto = program.model_proto
-    _forget_source(proto)
+    proto: onnx.ModelProto = program.model_proto
+    # Where in Python every operation comes from: paths of this machine, and megabytes.
+    for part in (proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.initializer, *proto.functions):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
     for key, value in _header(classifier, preprocessing).items():
         proto.metadata_props.add(key=key, value=value)
     content: bytes = proto.SerializeToString()
     return content
-
-
-def _forget_source(proto: onnx.ModelProto) -> None:
-    """Take out where in Python every operation comes from: paths of this machine, and megabytes."""
-    for part in (proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.initializer, *proto.functions):
-        part.ClearField("metadata_props")
-        part.ClearField("doc_string")
 
 
 def _header(classifier: Classifier, preprocessing: Mapping[str, object]) -> dict[str, str]:

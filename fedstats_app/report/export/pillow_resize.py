@@ -19,21 +19,14 @@ from torch import Tensor
 
 # Which side comes first. Pillow 13 begins with the height where that leaves less to do; older ones never do.
 Order = Literal["width first", "by size"]
+Curve = Callable[[Tensor], Tensor]
 _ORDERS: tuple[Order, ...] = ("width first", "by size")
 # PRECISION_BITS of Pillow: 32 bits less 8 of the pixel and 2 for what overshoots.
 _ONE = float(1 << 22)
 # Width, height and side at which the orders differ, and at which neither may fail.
 _PROBES = (
-    (6, 18, 15),
-    (18, 6, 15),
-    (5, 40, 9),
-    (40, 5, 9),
-    (7, 5, 16),
-    (30, 21, 11),
-    (21, 30, 11),
-    (8, 8, 8),
-    (1, 3, 2),
-)
+    (6, 18, 15), (18, 6, 15), (5, 40, 9), (40, 5, 9), (7, 5, 16), (30, 21, 11), (21, 30, 11), (8, 8, 8), (1, 3, 2),
+)  # fmt: skip
 
 
 def _bilinear(x: Tensor) -> Tensor:
@@ -48,10 +41,7 @@ def _bicubic(x: Tensor) -> Tensor:
 
 
 # From a filter's name to half its width, in pixels of the smaller image, and its curve.
-FILTERS: dict[str, tuple[float, Callable[[Tensor], Tensor]]] = {
-    "bilinear": (1.0, _bilinear),
-    "bicubic": (2.0, _bicubic),
-}
+FILTERS: dict[str, tuple[float, Curve]] = {"bilinear": (1.0, _bilinear), "bicubic": (2.0, _bicubic)}
 
 
 def order_of_pillow(interpolation: str) -> Order | None:
