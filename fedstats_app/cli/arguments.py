@@ -186,7 +186,6 @@ COMMANDS = {
             _arg("--backbone-weights", "FILE", "as backbone-weights of the node-config"),
             _arg("--superlink", "HOST:PORT", "the SuperLink that SuperNodes connect to"),
             _arg("--root-certificates", "FILE", "certificate of the authority that signed the SuperLink's"),
-            _arg("--certificate", "FILE", "the SuperLink's certificate, to check it before it is started"),
             _arg("--timeout", "SECONDS", "for each connection (default: 5)", type=_positive, default=5.0),
             _JSON,
         ),

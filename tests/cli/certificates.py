@@ -35,32 +35,22 @@ class Signed:
 
 def sign(name: str, *, by: Signed | None = None, names: Sequence[str] = (), start: int = -1, end: int = 365) -> Signed:
     """Make a certificate, valid from and to so many days from now; an authority signs itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    authority = by is None
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject if by is None else by.certificate.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now + timedelta(days=start))
-        .not_valid_after(now + timedelta(days=end))
-        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-        .add_extension(
-            x509.KeyUsage(not authority, False, False, False, False, authority, authority, False, False), critical=True
-        )
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-    signer = key if by is None else by.key
-    builder = builder.add_extension(
-        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
-    )
+    issuer, signer, authority = (subject, key, True) if by is None else (by.certificate.subject, by.key, False)
+    usage = (not authority, False, False, False, False, authority, authority, False, False)
+    extensions: list[tuple[x509.ExtensionType, bool]] = [
+        (x509.BasicConstraints(ca=authority, path_length=None), True),
+        (x509.KeyUsage(*usage), True),
+        (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False),
+    ]
     if names:
-        builder = builder.add_extension(
-            x509.SubjectAlternativeName([_general(entry) for entry in names]), critical=False
-        )
+        extensions.append((x509.SubjectAlternativeName([_general(entry) for entry in names]), False))
+    first, last = now + timedelta(days=start), now + timedelta(days=end)
+    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), first, last)
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical=critical)
     return Signed(builder.sign(signer, hashes.SHA256()), key)
 
 

@@ -118,17 +118,6 @@ def test_many_images_go_through_in_pieces(
     assert pieces == whole
 
 
-def test_the_mode_of_the_image_does_not_matter(run_folder: Path, tmp_path: Path, capsys: Capture) -> None:
-    image = picture("blue", 2)
-    paths = [tmp_path / f"{mode}.png" for mode in ("RGB", "RGBA", "P")]
-    for path in paths:
-        image.convert(path.stem).save(path)
-    code, document, _ = predict_json(capsys, run_folder, *paths)
-    assert code == 0
-    assert [entry["top"][0]["class"] for entry in document["predictions"]] == ["blue"] * 3
-    assert document["predictions"][0]["top"] == document["predictions"][1]["top"]
-
-
 def write_table(path: Path, rows: list[dict[str, object]]) -> Path:
     table = pa.Table.from_pylist(rows)
     if path.suffix == ".csv":
@@ -190,12 +179,6 @@ def test_a_table_of_image_files(run_folder: Path, pictures: Path, capsys: Captur
     assert "holds texts" in capsys.readouterr().err
 
 
-def test_a_damaged_table_is_an_error(text_run: Path, tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "test.parquet").write_bytes(b"no table")
-    assert main(["predict", str(text_run), str(tmp_path / "test.parquet")]) == 2
-    assert "test.parquet" in capsys.readouterr().err
-
-
 def test_csv_has_a_line_per_sample(run_folder: Path, pictures: Path, capsys: Capture) -> None:
     assert main(["predict", str(run_folder), str(pictures), "--csv", "--top", "2"]) == 0
     lines = list(csv.reader(capsys.readouterr().out.splitlines()))
@@ -246,11 +229,3 @@ def test_an_image_given_to_a_head_for_texts_is_called_one(text_run: Path, pictur
     (odd := pictures / "odd.txt").write_bytes(b"caf\xe9 noir")
     with pytest.raises(ValueError, match=r"not in UTF-8 \(byte 3"):
         classifier.predict(odd)
-
-
-def test_the_head_that_is_taken_is_named(run_folder: Path, pictures: Path, capsys: Capture) -> None:
-    one = str(pictures / "red" / "0.png")
-    results = {"methods": {"fedncm": {"accuracy": 1.0}}, "advice": {"method": "fedncm"}}
-    (run_folder / "results.json").write_text(to_json_with_digest(results))
-    assert main(["predict", str(run_folder), one]) == 0
-    assert capsys.readouterr().out.startswith("head fedncm; ")

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import pty
 import re
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from fedstats_app.cli import evaluate, main, predict
 from fedstats_app.cli import terminal as module
@@ -116,44 +111,3 @@ def test_ctrl_c_ends_a_command_with_one_line_and_code_130(
     monkeypatch.setattr("fedstats_app.cli.check.data.check_weights", interrupted)
     assert main([word.format(run=run_folder, pictures=pictures) for word in words]) == 130
     assert capsys.readouterr().err == f"fedstats {words[0]}: stopped by Ctrl-C\n"
-
-
-def test_ctrl_c_in_a_terminal(run_folder: Path, pictures: Path) -> None:
-    """As a user does it: a signal to a process that draws a bar."""
-    (many := pictures / "many").mkdir()
-    Image.new("RGB", (1_000, 1_000)).save(many / "0.png")
-    for number in range(1, 4_000):  # reading all of them takes a minute
-        os.link(many / "0.png", many / f"{number}.png")
-    program = [sys.executable, "-m", "fedstats_app.cli", "predict", str(run_folder), str(many)]
-    code, shown = _interrupted(program, after=b"of 4,000 images")
-    assert code == 130
-    assert "fedstats predict: stopped by Ctrl-C" in shown and "Traceback" not in shown
-
-
-def _heeds_ctrl_c() -> None:
-    # What a shell starts in the background ignores it, and so does all that this starts.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _interrupted(program: Sequence[str], after: bytes) -> tuple[int, str]:
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    with subprocess.Popen(
-        program, stdout=subprocess.DEVNULL, stderr=theirs, env=environment, preexec_fn=_heeds_ctrl_c
-    ) as process:
-        os.close(theirs)
-        shown, sent = b"", False
-        while True:
-            try:
-                part = os.read(ours, 65536)
-            except OSError:  # what Linux says when the other side is closed
-                break
-            shown += part
-            if not part:
-                break
-            if after in shown and not sent:
-                process.send_signal(signal.SIGINT)
-                sent = True
-        code = process.wait(timeout=60)
-    os.close(ours)
-    return code, shown.decode(errors="replace")

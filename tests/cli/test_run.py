@@ -13,6 +13,7 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.simulation import UnknownFlower
 
 Capture = pytest.CaptureFixture[str]
+Asked = list[tuple[Mapping[str, Any], int | None]]
 
 
 @pytest.fixture(autouse=True)
@@ -22,31 +23,23 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Mapping[str, Any], int | None]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What is simulated, instead of simulating it."""
-    seen: list[tuple[Mapping[str, Any], int | None]] = []
+    seen: Asked = []
     monkeypatch.setattr(command, "simulate", lambda config, supernodes: seen.append((config, supernodes)))
     return seen
 
 
-def test_files_and_words_count_in_their_order(
-    asked: list[tuple[Mapping[str, Any], int | None]],
-) -> None:
+def test_files_and_words_count_in_their_order(asked: Asked) -> None:
     Path("one.toml").write_text("seed = 1\nnum-clients = 20\n")
-    assert (
-        main(
-            ["run", "-c", "seed=5 plots=false", "one.toml", "num-clients=30 method='fedcof,fed3r'", "--supernodes", "4"]
-        )
-        == 0
-    )
+    settings = ["-c", "seed=5 plots=false", "one.toml", "num-clients=30 method='fedcof,fed3r'"]
+    assert main(["run", *settings, "--supernodes", "4"]) == 0
     assert asked == [({"seed": 1, "plots": False, "num-clients": 30, "method": "fedcof,fed3r"}, 4)]
     assert main(["run"]) == 0
     assert asked[1] == ({}, None)
 
 
-def test_defaults_are_those_of_the_app_in_this_folder(
-    asked: list[tuple[Mapping[str, Any], int | None]],
-) -> None:
+def test_defaults_are_those_of_the_app_in_this_folder(asked: Asked) -> None:
     assert main(["new", "app"]) == 0
     project = Path("app/pyproject.toml")
     project.write_text(
@@ -76,13 +69,23 @@ def test_wrong_settings_are_one_sentence(capsys: Capture, words: list[str], sent
     assert sentence in printed.err and "Traceback" not in printed.err and printed.out == ""
 
 
-def test_another_flower_is_one_sentence(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*_: Any, **__: Any) -> None:
-        raise UnknownFlower("a run in one process needs Flower 1.41 or 1.42, got 3.0")
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (UnknownFlower("this needs Flower 1.41 or 1.42, got 3.0"), 2, "this needs Flower 1.41 or 1.42, got 3.0"),
+        (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
+    ],
+)
+def test_another_flower_and_ctrl_c_are_one_sentence(
+    raised: BaseException, code: int, said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def simulate(*_: Any, **__: Any) -> None:
+        raise raised
 
-    monkeypatch.setattr(command, "simulate", unknown)
-    assert main(["run"]) == 2
-    assert capsys.readouterr().err == "fedstats run: a run in one process needs Flower 1.41 or 1.42, got 3.0\n"
+    monkeypatch.setattr(command, "simulate", simulate)
+    assert main(["run"]) == code
+    printed = capsys.readouterr().err
+    assert printed.startswith("fedstats run: ") and printed.endswith(f"{said}\n") and printed.count("\n") == 1
 
 
 def test_a_run_that_fails_says_why_once(capsys: Capture, tmp_path: Path) -> None:
@@ -92,12 +95,3 @@ def test_a_run_that_fails_says_why_once(capsys: Capture, tmp_path: Path) -> None
     assert printed.err == ""
     assert printed.out.splitlines()[-1] == "[fedstats] FAILED: DatasetError: folder:/nowhere: nothing is at /nowhere"
     assert printed.out.count("FAILED") == 1
-
-
-def test_ctrl_c_is_said_and_in_the_exit_code(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command, "simulate", stopped)
-    assert main(["run"]) == 130
-    assert capsys.readouterr().err == "fedstats run: stopped by Ctrl-C\n"

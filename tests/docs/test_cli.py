@@ -74,7 +74,7 @@ def test_entries_of_the_document_are_all_there_are(place: Path, capsys: pytest.C
 
 
 def test_checks_in_the_table_are_those_there_are(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = shlex.split("--run-config experiment.toml --root-certificates ca.crt --certificate server.pem --json")
+    words = shlex.split("--run-config experiment.toml --root-certificates ca.crt --json")
     seen: set[str] = set()
     with listening(tls(place / "server.pem")) as port:
         for more in ([], ["--data-path", "photos", "--superlink", f"127.0.0.1:{port}"]):

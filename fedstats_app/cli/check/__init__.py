@@ -97,7 +97,7 @@ def examine(arguments: argparse.Namespace, given: list[str], step: Step) -> Iter
         yield from _check_places(config, arguments)
         yield from _check_libraries(config)
     step.at(0, "checking certificates and the SuperLink")
-    if arguments.root_certificates or arguments.certificate or arguments.superlink:
+    if arguments.root_certificates or arguments.superlink:
         from fedstats_app.cli.check.superlink import check_network
 
         yield from check_network(arguments)

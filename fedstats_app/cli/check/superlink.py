@@ -1,10 +1,9 @@
-"""Certificates in files: dates, signature, address; and whether a SuperLink answers, over TLS if it should."""
+"""Whether root certificates are valid, and whether a SuperLink answers, over TLS if it should."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ipaddress
 import socket
 import ssl
 import threading
@@ -13,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 
 from fedstats_app.cli.check.finding import Finding
 
@@ -21,22 +19,17 @@ WARN_BEFORE_END = timedelta(days=30)
 
 
 def check_network(arguments: argparse.Namespace) -> Iterator[Finding]:
-    """Check the certificates that the arguments of `fedstats check` name, and the SuperLink."""
-    found: dict[str, list[x509.Certificate]] = {}
-    for what, path in (("root certificate", arguments.root_certificates), ("certificate", arguments.certificate)):
-        if not path:
-            continue
+    """Check the root certificates that the arguments of `fedstats check` name, and the SuperLink."""
+    root_file = arguments.root_certificates
+    if root_file:
         try:
-            found[what] = read_certificates(path)
+            yield from (check_dates("root certificate", one) for one in read_certificates(root_file))
         except (OSError, ValueError) as error:
-            yield Finding(what, "FAIL", str(error), "give a PEM file, such as the ca.crt that signed the SuperLink's")
-        else:
-            yield from (check_dates(what, one) for one in found[what])
-    if len(found) == 2:
-        host = parse_address(arguments.superlink)[0] if arguments.superlink else None
-        yield from check_pair(found["certificate"][0], found["root certificate"], host)
-    if arguments.superlink and (not arguments.root_certificates or "root certificate" in found):
-        yield from check_superlink(arguments.superlink, arguments.root_certificates or "", arguments.timeout)
+            advice = "give a PEM file, such as the ca.crt that signed the SuperLink's"
+            yield Finding("root certificate", "FAIL", str(error), advice)
+            return
+    if arguments.superlink:
+        yield from check_superlink(arguments.superlink, root_file, arguments.timeout)
 
 
 def read_certificates(path: str) -> list[x509.Certificate]:
@@ -66,65 +59,6 @@ def check_dates(what: str, certificate: x509.Certificate) -> Finding:
     if now + WARN_BEFORE_END > end:
         return Finding(what, "warning", f"{period}: ends in {(end - now).days} days", "make a new certificate soon")
     return Finding(what, "ok", period)
-
-
-def check_pair(
-    certificate: x509.Certificate, authorities: list[x509.Certificate], address: str | None
-) -> Iterator[Finding]:
-    """Check that a server's certificate is signed by one of the authorities, and covers an address.
-
-    Parameters
-    ----------
-    certificate : Certificate
-        The SuperLink's.
-    authorities : list of Certificate
-        Of the file that SuperNodes are given as root certificates.
-    address : str or None
-        The host, a name or an IP address, by which SuperNodes reach it; None to check no address.
-    """
-    subject = certificate.subject.rfc4514_string()
-    if any(_signed_by(certificate, authority) for authority in authorities):
-        yield Finding("signature", "ok", f"{subject} is signed by the root certificate")
-    else:
-        issuer = certificate.issuer.rfc4514_string()
-        message = f"{subject} is not signed by the root certificate; it names its issuer as {issuer}"
-        yield Finding("signature", "FAIL", message, "give the certificate of the authority that signed the SuperLink's")
-    if address is None:
-        return
-    # The common name counts for nothing today.
-    names: list[str] = []
-    with contextlib.suppress(x509.ExtensionNotFound):
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        names = [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
-    if any(_covers(name, address) for name in names):
-        yield Finding("address", "ok", f"the certificate is for {address}")
-    else:
-        message = f"the certificate is for {', '.join(names) or 'no name at all'}, not for {address}"
-        kind = "DNS" if _ip(address) is None else "IP"
-        advice = f"sign it anew with subjectAltName={kind}:{address}, or use a name that it is for"
-        yield Finding("address", "FAIL", message, advice)
-
-
-def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
-
-
-def _covers(name: str, address: str) -> bool:
-    name, address = name.lower(), address.lower()
-    if _ip(address) is not None:
-        return _ip(name) == _ip(address)
-    # A star stands for the first label and for no more.
-    return name == address or (name.startswith("*.") and name[2:] == address.partition(".")[2])
-
-
-def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(text)
-    return None
 
 
 def parse_address(address: str) -> tuple[str, int]:

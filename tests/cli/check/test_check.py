@@ -130,15 +130,11 @@ def test_files_of_settings(place: Path, capsys: Capture) -> None:
     (place / "bad.toml").write_text("num-clint = 20\n")
     (place / "worse.toml").write_text("num-clients = \n")
     assert check(capsys, "good.toml")[0] == 0
+    assert check(capsys, "-c", "num-clients=20 method='fedncm,fedcof'", "-c", "seed=3")[0] == 0
     assert "num-clint: no such key; did you mean num-clients?" in failures(capsys, "bad.toml")[0]
     assert "settings: worse.toml: Invalid value" in failures(capsys, "worse.toml")[0]
     assert "settings: no.toml: nothing is there" in failures(capsys, "no.toml")[0]
     assert "either one TOML file or KEY=VALUE words" in failures(capsys, "good.toml", "seed=1")[0]
-
-
-def test_a_file_or_words_are_all_that_flwr_run_takes(capsys: Capture) -> None:
-    assert check(capsys, "-c", "num-clients=20 method='fedncm,fedcof'", "-c", "seed=3")[0] == 0
-    assert check(capsys)[0] == 0
 
 
 def test_the_command_to_run_is_the_last_line(place: Path, capsys: Capture) -> None:
