@@ -313,18 +313,16 @@ def is_absolute(path: str) -> bool:
     return path.startswith(("/", "~", "\\\\")) or path[1:2] == ":"
 
 
-def absolute(value: object) -> object:
+def absolute(value: object, what: str = "an absolute path") -> object:
     """Check for the empty text or an absolute path: the app does not run in the user's folder."""
     if not isinstance(value, str) or (value and not is_absolute(value)):
-        raise ValueError("must be an absolute path (or start with ~)")
+        raise ValueError(f"must be {what} (or start with ~)")
     return value
 
 
 def run_folder(value: object) -> object:
     """Check for the empty text or the absolute path of a run folder."""
-    if not isinstance(value, str) or (value and not is_absolute(value)):
-        raise ValueError("must be the absolute path of a run folder (or start with ~)")
-    return value
+    return absolute(value, "the absolute path of a run folder")
 
 
 def as_text(write: Callable[[Any], object], read: Callable[[Any], Any], key: str = "") -> dict[str, Any]:

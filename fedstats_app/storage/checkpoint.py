@@ -86,18 +86,15 @@ def save_checkpoint(
     """
     if round < 0:
         raise ValueError(f"round must be at least 0, got {round}")
-    tensors = {
-        **{_ARRAYS + name: tensor for name, tensor in arrays.items()},
-        **{_OPTIMIZER + name: tensor for name, tensor in optimizer.items()},
-    }
+    groups = ((_ARRAYS, arrays), (_OPTIMIZER, optimizer))
+    tensors = {prefix + name: tensor for prefix, group in groups for name, tensor in group.items()}
     header = {"format": CHECKPOINT_FORMAT, "round": str(round), "metadata": to_json(metadata, indent=None)}
     content = tensors_to_bytes(tensors, header, digest=True)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"round-{round:06d}.safetensors"
     write_atomically(path, content)
-    # Those of later rounds too: they were damaged, or training would not have come by here again.
-    before = [number for number in _files(folder) if number < round]
-    kept = {round, *before[: _KEPT - 1]}
+    # Those of later rounds go too: they were damaged, or training would not have come by here again.
+    kept = [number for number in _files(folder) if number <= round][:_KEPT]
     for number, old in _files(folder).items():
         if number not in kept:
             old.unlink()
@@ -122,13 +119,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
     tensors, header = read_tensors(path)
     if header.get("format") != CHECKPOINT_FORMAT:
         raise ValueError(f"{path}: format must be {CHECKPOINT_FORMAT!r}, got {header.get('format')!r}")
-    return Checkpoint(
-        path,
-        int(header["round"]),
-        _with_prefix(tensors, _ARRAYS),
-        _with_prefix(tensors, _OPTIMIZER),
-        json.loads(header["metadata"]),
+    arrays, optimizer = (
+        {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        for prefix in (_ARRAYS, _OPTIMIZER)
     )
+    return Checkpoint(path, int(header["round"]), arrays, optimizer, json.loads(header["metadata"]))
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
@@ -165,7 +160,3 @@ def _files(folder: Path) -> dict[int, Path]:
     """Return the checkpoints by round, newest first."""
     found = {int(match[1]): path for path in folder.glob("round-*") if (match := _FILE.fullmatch(path.name))}
     return dict(sorted(found.items(), reverse=True))
-
-
-def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
