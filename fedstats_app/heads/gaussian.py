@@ -8,17 +8,15 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from fedstats_app.heads.linear_head import LinearHead, add_to_diagonal, solve_positive_definite
-from fedstats_app.heads.regularisation import HeadMap, check_regulariser, choose_ridge
+from fedstats_app.heads.regularisation import check_regulariser, likeliest_ridge
 from fedstats_app.heads.scatter import (
     class_mean_products,
     mean_product,
     needed_gram,
     sample_energy,
     within_class_freedom,
-    within_class_spread,
 )
 from fedstats_app.statistics import FeatureStatistics
 
@@ -45,8 +43,8 @@ def solve_gaussian(
         "total" about the global mean, (G - N mu mu^T) / (N - 1), as in the paper (eq. 7) and its code; "within" pooled
         about the class means, (G - sum_c N_c mu_c mu_c^T) / (N - C+), as the Gaussian derivation asks for.
     shrinkage : float or "auto"
-        >= 0; shrinkage x tr(Sigma)/d is added to the diagonal. "auto": the best expected accuracy
-        (:mod:`fedstats_app.heads.regularisation`).
+        >= 0; shrinkage x tr(Sigma)/d is added to the diagonal. "auto": the largest evidence
+        (:func:`fedstats_app.heads.regularisation.likeliest_ridge`).
 
     Returns
     -------
@@ -69,9 +67,13 @@ def solve_gaussian(
     how, added = "", 0.0
     notes: tuple[str, ...] = ()
     if shrinkage == "auto":
-        ridge, notes = _choose_ridge(stats, gram, covariance, freedom)
-        how, added = ", auto", ridge / freedom
+        likeliest = likeliest_ridge(stats, gram)
+        how, added = ", auto", sample_energy(stats, gram) if likeliest is None else likeliest / freedom
         shrinkage = added / variance if variance > 0.0 else 0.0
+        few = likeliest is not None and within_class_freedom(stats) < _FEW_DRAWS * stats.feature_dim
+        if few and added > float(torch.linalg.eigvalsh(sigma)[-1]):
+            few_draws = f"{stats.num_examples} samples in {stats.feature_dim} dimensions say little of the covariance"
+            notes = (f"{few_draws}, on which this head rests: FedNCM may be better",)
     # Multiplied again, so that the shrinkage reported gives the same bits; without any variance nothing would be added.
     added = shrinkage * variance or added
     class_means = stats.class_means
@@ -83,36 +85,3 @@ def solve_gaussian(
     bias = log_prior - 0.5 * (weight * class_means).sum(dim=1)
     report = solution.report(f"shrinkage {shrinkage:.4g} ({covariance}{how})", added, notes=notes, shrinkage=shrinkage)
     return LinearHead(weight, bias, stats.present, report)
-
-
-def _choose_ridge(
-    stats: FeatureStatistics, gram: Tensor, covariance: str, freedom: int
-) -> tuple[float, tuple[str, ...]]:
-    """Return what to add to the diagonal of the scatter, which is the covariance times its draws, and notes."""
-    spread = within_class_spread(stats, gram)
-    if spread is None:
-        return sample_energy(stats, gram) * freedom, ()
-    ridge = choose_ridge(spread, discriminant(covariance, freedom), least=spread.residual)
-    few = spread.freedom < _FEW_DRAWS * stats.feature_dim
-    if not few or ridge <= float(spread.eigenvalues.amax()):
-        return ridge, ()
-    note = (
-        f"{stats.num_examples} samples in {stats.feature_dim} dimensions say little of the covariance, on which this "
-        "head rests: FedNCM may be better"
-    )
-    return ridge, (note,)
-
-
-def discriminant(covariance: str, freedom: int) -> HeadMap:
-    """Return how the head is made of the class means and the scatter within classes."""
-
-    def head(products: Tensor, squares: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-        transform = torch.eye(len(counts), dtype=products.dtype, device=products.device)
-        if covariance == "total":
-            # (S + B + lambda I)^-1 M = H M (I + (D - n n^T / N) P)^-1, B the scatter between classes.
-            between = torch.diag(counts) - torch.outer(counts, counts) / counts.sum()
-            transform = torch.linalg.inv(transform + between @ products)
-        own = (products * transform.T).sum(dim=1)  # the diagonal of P T
-        return freedom * transform, torch.log(counts / counts.sum()) - 0.5 * freedom * own
-
-    return head

@@ -1,6 +1,8 @@
-"""Choosing the ridge from the statistics alone: the one whose head they lead one to expect the best accuracy of.
+"""Choosing the ridge from the statistics alone.
 
-Every head here is linear in H mu_c with H = (S + lambda I)^-1, S a scatter within classes and mu_c the class means. If
+If the Gram matrix is known, or completed, the ridge is the one with the largest evidence (:func:`likeliest_ridge`).
+FedCOF knows only how means scatter, and takes the ridge with the best expected accuracy (:func:`choose_ridge`). Its
+head is linear in H mu_c with H = (S + lambda I)^-1, S a scatter within classes and mu_c the class means. If
 features scatter about their class means with a common covariance, the scores of a new sample are normal, and what they
 are expected to be follows from S and the means, but for one thing: S and H are of the same draws, so directions in
 which few draws happened to vary little look better than they are. For that the classical correction of regularised
@@ -19,12 +21,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedstats_app.statistics import FeatureStatistics
+
 # Candidates in units of the mean eigenvalue of the scatter. Beyond either end no head changed on any data we tried.
-LOWEST, HIGHEST, PER_DECADE = 1e-4, 1e6, 4
+LOWEST, HIGHEST, PER_DECADE, DECADES = 1e-4, 1e6, 4, 10
 # A candidate is not trusted where directions take more than this share of the draws: the correction blows up there.
 MOST_FREEDOM = 0.6
 # More classes than this cost more than the solve itself; a fixed choice of them gives the same ridge or its neighbour.
 MOST_CLASSES = 256
+
+# A ridge chosen by evidence is at least this many times the mean squared distance of a sample from its class mean. No
+# statistic tells copies of samples from new samples, and with copies the evidence grows as the ridge falls; on large
+# data half a sample is next to nothing.
+LEAST_RESIDUALS = 0.5
 
 # From P = M^T H M and R = M^T H^2 M, (C, C) for class means M (d, C), and the counts (C,) to the head, as the (C, C)
 # matrix T of W^T = H M T and the bias (C,).
@@ -135,6 +144,46 @@ class Spread:
         return float((chances.sum(dim=1).exp() * weights).sum() / weights.sum())
 
 
+def likeliest_ridge(stats: FeatureStatistics, gram: Tensor) -> float | None:
+    """Return the ridge with the largest evidence: the marginal likelihood of ridge regression on one-hot labels.
+
+    With y = W f + noise, weights normal about 0 and one ratio lambda of the variances of noise and weights for all
+    classes, both variances integrated out or set to their best, the evidence of one class in N samples is up to a
+    constant -N/2 log(tr(Y^T Y) - tr(B^T (G + lambda I)^-1 B)) - log det(I + G / lambda) / 2 (MacKay 1992, "Bayesian
+    interpolation"; Bishop 2006, eq. 3.86). FedCGS takes the same ridge for its scatter within classes: both heads
+    consist of the directions (S + lambda I)^-1 mu_c. Candidates grow by the fourth root of 10 over ten decades.
+
+    Parameters
+    ----------
+    stats : FeatureStatistics
+        Merged statistics, whose class sums B and counts are used.
+    gram : Tensor
+        (d, d) float64, G.
+
+    Returns
+    -------
+    float or None
+        lambda, in squared units of the features, at least ``LEAST_RESIDUALS`` of a sample's mean squared distance from
+        its class mean. None if no two samples of a class differ.
+    """
+    samples, freedom = float(stats.num_examples), stats.num_examples - int(stats.present.sum())
+    between = float((stats.class_sums * stats.class_means).sum())
+    within = float(gram.trace()) - between
+    # A difference of large sums is never exactly zero.
+    if freedom < 1 or within <= 1e-12 * between:
+        return None
+    eigenvalues, vectors = torch.linalg.eigh(gram)
+    eigenvalues, energies = eigenvalues.clamp(min=0.0), (vectors.T @ stats.class_sums.T).square().sum(dim=1)
+    steps = torch.arange(DECADES * PER_DECADE + 1, dtype=torch.float64) / PER_DECADE
+    ridges = LEAST_RESIDUALS * within / freedom * 10.0**steps
+
+    def evidence(ridge: float) -> float:
+        unexplained = max(samples - float((energies / (eigenvalues + ridge)).sum()), 1e-12 * samples)
+        return -samples * math.log(unexplained) - float(torch.log1p(eigenvalues / ridge).sum())
+
+    return max(ridges.tolist(), key=evidence)
+
+
 def check_regulariser(name: str, value: float | str, *, infinite: bool = False) -> None:
     """Refuse with a ValueError what is neither "auto" nor a number of at least 0, infinity perhaps among them."""
     if value != "auto" and (isinstance(value, str) or not 0.0 <= value or (math.isinf(value) and not infinite)):
@@ -152,9 +201,8 @@ def choose_ridge(spread: Spread, head: HeadMap, *, least: float = 0.0) -> float:
     head : callable
         How the head is made.
     least : float
-        No candidate is smaller. Where a Gram matrix is inverted this is ``spread.residual``, as if one more sample had
-        been seen that says nothing: copies of samples, which no statistic tells from new ones, would otherwise make
-        the smallest ridge look best, and on large data one sample is next to nothing.
+        No candidate is smaller. For the oracle's covariances this is ``spread.residual``, as if one more sample had
+        been seen that says nothing.
     """
     mean_eigenvalue = float(spread.eigenvalues.mean())
     steps = round(PER_DECADE * math.log10(HIGHEST / LOWEST)) + 1

@@ -17,13 +17,12 @@ from fedstats_app.heads.linear_head import (
     normalize_rows,
     solve_positive_definite,
 )
-from fedstats_app.heads.regularisation import check_regulariser, choose_ridge, with_between_class, without_between_class
+from fedstats_app.heads.regularisation import check_regulariser, likeliest_ridge
 from fedstats_app.heads.scatter import (
     class_mean_products,
     mean_product,
     needed_gram,
     sample_energy,
-    within_class_spread,
 )
 from fedstats_app.statistics import FeatureStatistics
 
@@ -44,7 +43,8 @@ def solve_ridge(
     stats : FeatureStatistics
         Merged statistics with a Gram matrix.
     ridge_lambda : float or "auto"
-        lambda >= 0, absolute. "auto": the best expected accuracy (:mod:`fedstats_app.heads.regularisation`).
+        lambda >= 0, absolute. "auto": the largest evidence
+        (:func:`fedstats_app.heads.regularisation.likeliest_ridge`).
     between_class : bool
         False leaves the between-class scatter out of G:
         G - (B D^-1 B^T - N mu mu^T), D the class counts. At lambda = gamma (N - C+) this is exactly FedCOF with the
@@ -75,7 +75,7 @@ def solve_ridge(
     gram, rhs = _with_constant_feature(stats, sums) if fit_bias else (sums, stats.class_sums.T)
     if not between_class:
         gram = sums - class_mean_products(stats) + mean_product(stats)
-    chosen, how = _choose_lambda(stats, sums, ridge_lambda, between_class)
+    chosen, how = _choose_lambda(stats, sums, ridge_lambda)
     if solver == "pinv32":
         solution = _solve_pinv32(gram, rhs, chosen)
     else:
@@ -91,17 +91,12 @@ def solve_ridge(
     return LinearHead(weight.contiguous(), bias, stats.present, report)
 
 
-def _choose_lambda(
-    stats: FeatureStatistics, gram: Tensor, ridge_lambda: float | Literal["auto"], between_class: bool
-) -> tuple[float, str]:
+def _choose_lambda(stats: FeatureStatistics, gram: Tensor, ridge_lambda: float | Literal["auto"]) -> tuple[float, str]:
     check_regulariser("ridge_lambda", ridge_lambda)
     if ridge_lambda != "auto":
         return float(ridge_lambda), ""
-    spread = within_class_spread(stats, gram)
-    if spread is None:
-        return sample_energy(stats, gram), " (no spread)"
-    head = with_between_class if between_class else without_between_class
-    return choose_ridge(spread, head, least=spread.residual), " (auto)"
+    likeliest = likeliest_ridge(stats, gram)
+    return (sample_energy(stats, gram), " (no spread)") if likeliest is None else (likeliest, " (auto)")
 
 
 def _with_constant_feature(stats: FeatureStatistics, gram: Tensor) -> tuple[Tensor, Tensor]:

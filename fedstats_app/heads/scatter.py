@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.regularisation import Spread
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from fedstats_app.statistics.accumulation import ROWS_PER_BLOCK, add_in_blocks, mirror_upper
 
@@ -39,13 +38,6 @@ def mean_product(stats: FeatureStatistics) -> Tensor:
 def within_class_freedom(stats: FeatureStatistics) -> int:
     """Return N - C+, C+ the classes present: the draws behind the scatter within classes."""
     return stats.num_examples - int(stats.present.sum())
-
-
-def within_class_spread(stats: FeatureStatistics, gram: Tensor) -> Spread | None:
-    """Return the spread of samples about their class means; None where there is none."""
-    freedom = within_class_freedom(stats)
-    counts = stats.class_counts.to(torch.float64)
-    return Spread.of(gram - class_mean_products(stats), stats.class_means, counts, float(freedom), freedom)
 
 
 def sample_energy(stats: FeatureStatistics, gram: Tensor) -> float:

@@ -35,7 +35,7 @@ class Fed3ROptions(Options):
     ridge_lambda: float | Literal["auto"] = option(
         "auto",
         number(0.0, word="auto"),
-        "auto = best expected accuracy, or a number (paper: 0.01)",
+        "auto = largest evidence, or a number (paper: 0.01)",
         key="ridge-lambda",
     )
     between_class: bool = option(True, flag, "false leaves the between-class scatter out")

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from fedstats_app.data.partition import _dirichlet as dirichlet
-from fedstats_app.heads.gaussian import discriminant
 from fedstats_app.heads.regularisation import (
     MOST_FREEDOM,
     HeadMap,
@@ -35,14 +34,13 @@ from fedstats_app.heads.scatter import (
     class_mean_products,
     row_scatter,
     within_class_freedom,
-    within_class_spread,
 )
 from fedstats_app.methods import FEDROOT
 from fedstats_app.statistics import FeatureStatistics
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, run
 from research.benchmarks.regularisers import _sent as sent
-from research.benchmarks.regularisers import curves
+from research.benchmarks.regularisers import curves, discriminant
 
 # Ridges in mean eigenvalues of the scatter; rules choose among the inner ones.
 GRID = (1e-9, *(10.0 ** (step / 3) for step in range(-12, 13)), 1e10)
@@ -151,7 +149,7 @@ def choices(spread: Spread, head: HeadMap, num_samples: int, *, of_samples: bool
     floors = FLOORS if of_samples else FLOORS[:1]
     found = {f"{name}, {f:g}": max(one, f * spread.residual) / unit for name, one in best.items() for f in floors}
     least = spread.residual if of_samples else 0.0
-    return {"today": choose_ridge(spread, head, least=least) / unit, **found}
+    return {"before": choose_ridge(spread, head, least=least) / unit, **found}
 
 
 def trials(data: Features, variant: str, power: str, clients: int, seeds: int) -> Iterator[Trial]:
@@ -174,9 +172,10 @@ def trials(data: Features, variant: str, power: str, clients: int, seeds: int) -
         for statistics, own in cases:
             assert isinstance(statistics, FeatureStatistics)
             assert statistics.gram is not None
-            spread = within_class_spread(statistics, statistics.gram)
+            draws, counts = within_class_freedom(statistics), statistics.class_counts.double()
             alike = {f"{name} alike": _alike(head) for name, head in own.items()}
             inside = statistics.gram - class_mean_products(statistics)
+            spread = Spread.of(inside, statistics.class_means, counts, float(draws), draws)
             curve = curves(inside, statistics, {**own, **alike}, test, data, GRID)
             for name, head in own.items():
                 chosen = choices(spread, head, len(index), of_samples=True) if spread else {}

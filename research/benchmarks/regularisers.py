@@ -24,7 +24,6 @@ from torch import Tensor
 from fedstats_app.data import Dataset, partition
 from fedstats_app.data.clients import training_set
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.heads.gaussian import discriminant
 from fedstats_app.heads.regularisation import HeadMap, with_between_class, without_between_class
 from fedstats_app.heads.scatter import ClassTotals, class_mean_products, row_scatter
 from fedstats_app.methods import FEDROOT, ConfiguredMethod
@@ -209,6 +208,21 @@ def curves(
             predicted = present[(scores @ transform + bias).argmax(dim=1)]
             found[name].append(100 * float((predicted == data.test_labels).double().mean()))
     return found
+
+
+def discriminant(covariance: str, freedom: int) -> HeadMap:
+    """Return how the head is made of the class means and the scatter within classes."""
+
+    def head(products: Tensor, squares: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        transform = torch.eye(len(counts), dtype=products.dtype, device=products.device)
+        if covariance == "total":
+            # (S + B + lambda I)^-1 M = H M (I + (D - n n^T / N) P)^-1, B the scatter between classes.
+            between = torch.diag(counts) - torch.outer(counts, counts) / counts.sum()
+            transform = torch.linalg.inv(transform + between @ products)
+        own = (products * transform.T).sum(dim=1)  # the diagonal of P T
+        return freedom * transform, torch.log(counts / counts.sum()) - 0.5 * freedom * own
+
+    return head
 
 
 def parts_of(dataset: Dataset, config: AppConfig, clients: int, seed: int) -> list[np.ndarray]:

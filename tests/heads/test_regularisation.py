@@ -4,19 +4,23 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.heads.regularisation import (
+    LEAST_RESIDUALS,
     MOST_FREEDOM,
     HeadMap,
     Spread,
     choose_ridge,
     class_means,
+    likeliest_ridge,
     with_between_class,
     without_between_class,
 )
-from fedstats_app.heads.scatter import within_class_spread
+from fedstats_app.heads.scatter import class_mean_products, within_class_freedom
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 
 DIM, SEPARATION = 40, 0.35
@@ -33,7 +37,9 @@ def _draw(num_classes: int, per_class: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def _spread(statistics: FeatureStatistics) -> Spread:
     assert statistics.gram is not None
-    spread = within_class_spread(statistics, statistics.gram)
+    freedom, counts = within_class_freedom(statistics), statistics.class_counts.double()
+    scatter = statistics.gram - class_mean_products(statistics)
+    spread = Spread.of(scatter, statistics.class_means, counts, float(freedom), freedom)
     assert spread is not None
     return spread
 
@@ -101,8 +107,6 @@ def _same_scores(spread: Spread, head: HeadMap, ridge: float, solved: LinearHead
 
 @pytest.mark.parametrize("ridge", [0.3, 30.0])
 def test_heads_that_are_judged_are_the_heads_that_are_solved(ridge: float) -> None:
-    from fedstats_app.heads.gaussian import discriminant
-
     features, labels = _draw(4, 30, seed=3)
     labels = torch.where(torch.arange(len(labels)) % 3 == 0, 3, labels)  # of unequal sizes
     statistics = FeatureStatistics.from_features(features, labels, 4)
@@ -110,20 +114,6 @@ def test_heads_that_are_judged_are_the_heads_that_are_solved(ridge: float) -> No
     assert _same_scores(spread, with_between_class, ridge, solve_ridge(statistics, ridge_lambda=ridge))
     without = solve_ridge(statistics, ridge_lambda=ridge, between_class=False)
     assert _same_scores(spread, without_between_class, ridge, without)
-    for covariance, freedom in (("within", len(features) - 4), ("total", len(features) - 1)):
-        plain = solve_gaussian(statistics, covariance=covariance)  # type: ignore[arg-type]
-        variance = _variance(statistics, covariance, freedom)
-        solved = solve_gaussian(statistics, covariance=covariance, shrinkage=ridge / freedom / variance)  # type: ignore[arg-type]
-        assert _same_scores(spread, discriminant(covariance, freedom), ridge, solved)
-        assert not torch.allclose(plain.weight, solved.weight)
-
-
-def _variance(statistics: FeatureStatistics, covariance: str, freedom: int) -> float:
-    assert statistics.gram is not None
-    means = statistics.class_means if covariance == "within" else statistics.mean.unsqueeze(0)
-    counts = statistics.class_counts if covariance == "within" else statistics.class_counts.sum().unsqueeze(0)
-    energy = float((means.square().sum(dim=1) * counts).sum())
-    return (float(statistics.gram.trace()) - energy) / freedom / statistics.feature_dim
 
 
 def test_class_means_are_judged_as_they_are_solved() -> None:
@@ -150,11 +140,46 @@ def _choice(features: Tensor, labels: Tensor, head: HeadMap) -> float:
     return choose_ridge(_spread(FeatureStatistics.from_features(features, labels, 5)), head)
 
 
+def _likeliest(features: Tensor, labels: Tensor) -> float:
+    statistics = FeatureStatistics.from_features(features, labels, int(labels.max()) + 1)
+    assert statistics.gram is not None
+    ridge = likeliest_ridge(statistics, statistics.gram)
+    assert ridge is not None
+    return ridge
+
+
+def test_the_evidence_is_the_density_of_the_labels_with_their_noise_at_its_best() -> None:
+    features, labels = _draw(3, 12, seed=4)
+    samples, one_hot = len(features), torch.nn.functional.one_hot(labels).double()
+
+    def log_density(ridge: float) -> float:
+        covariance = torch.eye(samples, dtype=torch.float64) + features @ features.T / ridge
+        misfit = float((one_hot * torch.linalg.solve(covariance, one_hot)).sum()) / one_hot.numel()
+        normal = torch.distributions.MultivariateNormal(torch.zeros(samples, dtype=torch.float64), misfit * covariance)
+        return float(normal.log_prob(one_hot.T).sum())
+
+    found = _likeliest(features, labels)
+    assert log_density(found) > max(log_density(found * factor) for factor in (10**-0.25, 10**0.25))
+
+
+@given(st.integers(2, 5), st.integers(2, 30), st.integers(0, 99), st.floats(-5, 5))
+def test_the_likeliest_ridge_follows_scale_and_knows_no_order_basis_or_class_number(
+    num_classes: int, per_class: int, seed: int, exponent: float
+) -> None:
+    features, labels = _draw(num_classes, per_class, seed)
+    chosen, scale = _likeliest(features, labels), 10.0**exponent
+    turned, _ = torch.linalg.qr(torch.randn(DIM, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+    assert _likeliest(features * scale, labels) == pytest.approx(chosen * scale**2, rel=1e-6)
+    assert _likeliest(features @ turned, labels) == pytest.approx(chosen, rel=1e-6)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    assert _likeliest(features[order], (labels[order] + 1) % num_classes) == pytest.approx(chosen, rel=1e-6)
+
+
 def test_more_samples_take_less_ridge_each() -> None:
     per_sample = []
     for per_class in (5, 50, 500):
         features, labels = _draw(5, per_class, seed=9)
-        per_sample.append(_choice(features, labels, with_between_class) / len(features))
+        per_sample.append(_likeliest(features, labels) / len(features))
     assert per_sample == sorted(per_sample, reverse=True) and per_sample[0] > 3 * per_sample[-1]
 
 
@@ -170,14 +195,16 @@ def test_copies_of_samples_do_not_make_the_smallest_ridge_look_best() -> None:
 
     residual = _spread(copies).residual
     assert accuracy("auto") > accuracy(1e-4 * residual) + 0.02
-    assert solve_ridge(copies, ridge_lambda="auto").report.parameters["ridge_lambda"] >= residual
+    assert (
+        solve_ridge(copies, ridge_lambda="auto").report.parameters["ridge_lambda"] >= 0.999 * LEAST_RESIDUALS * residual
+    )
 
 
 @pytest.mark.parametrize("covariance", ["total", "within"])
 def test_classes_of_one_sample_each_have_a_head(covariance: str) -> None:
     features, labels = _draw(4, 1, seed=13)
     statistics = FeatureStatistics.from_features(features, labels, 4)
-    assert statistics.gram is not None and within_class_spread(statistics, statistics.gram) is None
+    assert statistics.gram is not None and likeliest_ridge(statistics, statistics.gram) is None
     for head in (
         solve_ridge(statistics, ridge_lambda="auto"),
         solve_ridge(statistics, ridge_lambda="auto", between_class=False),
