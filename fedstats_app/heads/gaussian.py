@@ -20,9 +20,9 @@ from fedstats_app.heads.scatter import (
 )
 from fedstats_app.statistics import FeatureStatistics
 
-# With fewer draws than this share of the dimension, and a ridge above all that they say of the covariance, FedNCM was
-# better on some data by more than half a point.
-_FEW_DRAWS = 0.05
+# With fewer draws than this share of the dimension, and a ridge above this share of the largest eigenvalue, FedNCM may
+# be better: little of the covariance is left in the head.
+_FEW_DRAWS, _LARGE_RIDGE = 0.05, 0.25
 
 
 def solve_gaussian(
@@ -71,7 +71,7 @@ def solve_gaussian(
         how, added = ", auto", sample_energy(stats, gram) if likeliest is None else likeliest / freedom
         shrinkage = added / variance if variance > 0.0 else 0.0
         few = likeliest is not None and within_class_freedom(stats) < _FEW_DRAWS * stats.feature_dim
-        if few and added > float(torch.linalg.eigvalsh(sigma)[-1]):
+        if few and added > _LARGE_RIDGE * float(torch.linalg.eigvalsh(sigma)[-1]):
             few_draws = f"{stats.num_examples} samples in {stats.feature_dim} dimensions say little of the covariance"
             notes = (f"{few_draws}, on which this head rests: FedNCM may be better",)
     # Multiplied again, so that the shrinkage reported gives the same bits; without any variance nothing would be added.
