@@ -175,13 +175,13 @@ def likeliest_ridge(stats: FeatureStatistics, gram: Tensor) -> float | None:
     eigenvalues, vectors = torch.linalg.eigh(gram)
     eigenvalues, energies = eigenvalues.clamp(min=0.0), (vectors.T @ stats.class_sums.T).square().sum(dim=1)
     steps = torch.arange(DECADES * PER_DECADE + 1, dtype=torch.float64) / PER_DECADE
-    ridges = LEAST_RESIDUALS * within / freedom * 10.0**steps
+    ridges: list[float] = (LEAST_RESIDUALS * within / freedom * 10.0**steps).tolist()
 
     def evidence(ridge: float) -> float:
         unexplained = max(samples - float((energies / (eigenvalues + ridge)).sum()), 1e-12 * samples)
         return -samples * math.log(unexplained) - float(torch.log1p(eigenvalues / ridge).sum())
 
-    return max(ridges.tolist(), key=evidence)
+    return max(ridges, key=evidence)
 
 
 def check_regulariser(name: str, value: float | str, *, infinite: bool = False) -> None:
