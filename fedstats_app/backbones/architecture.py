@@ -158,6 +158,29 @@ def pool_tokens(tokens: Tensor, num_prefix: int, pooling: str) -> Tensor:
     return torch.cat([parts[name]() for name in pooling.split("+")], dim=1)
 
 
+class PoweredFeatures(nn.Module):
+    """A network whose features are raised to a power and scaled to length one: (B, ...) -> (B, d).
+
+    Tukey's ladder of powers (Yang, Liu and Xu 2021, "Free lunch for few-shot learning", eq. 3) makes the skewed
+    features behind a ReLU more like normal ones. Features below 1e-8 count as that, so that the root has a gradient.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Makes the features; its weights are named ``powered.*``, so the fingerprint is another.
+    power : float
+        Above 0.
+    """
+
+    def __init__(self, network: nn.Module, power: float) -> None:
+        super().__init__()
+        self.powered, self._power = network, power
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return features (B, d) of length 1."""
+        return nn.functional.normalize(self.powered(inputs).clamp(min=1e-8).pow(self._power))
+
+
 class PooledTokens(nn.Module):
     """A network whose tokens are pooled as asked: (B, 3, H, W) -> (B, d) or (B, 2 d).
 

@@ -24,7 +24,7 @@ from fedstats_app.backbones.names import (
     is_text_backbone,
     parse_arguments,
 )
-from fedstats_app.settings.option import Check, Options, flag, is_absolute, one_of, option, text, whole
+from fedstats_app.settings.option import Check, Options, flag, is_absolute, number, one_of, option, text, whole
 
 BACKBONES = (
     "efficientnet_lite0",
@@ -40,6 +40,10 @@ BACKBONES = (
     MINILM,
     TINY_TEXT,
 )
+
+
+# Where the root of the features gains on average (research/regulariser.md).
+_ROOTED = ("squeezenet1_1",)
 
 
 def device_name(value: object) -> object:
@@ -128,6 +132,12 @@ class BackboneOptions(Options):
     backbone_pooling: str = option(
         "auto", one_of(*POOLINGS), "auto = what the model's configuration says | pooled | cls | mean | cls+mean"
     )
+    feature_power: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, 2.0, open_low=True, word="auto"),
+        "0.5: the root of features that are not negative, scaled to length one; 1: as they are; auto = 0.5 for "
+        "squeezenet1_1, where it gains on average, else 1",
+    )
     input_size: int = option(0, whole(0, 4096), "pixels; 0 = 64 for builtin, else the backbone's own")
     input_mean: str = option(
         "", channels(-1.0, 2.0), 'of red, green and blue in 0..1, "0.5" or "0.49,0.48,0.45"; "" = that of the weights'
@@ -164,6 +174,13 @@ class BackboneOptions(Options):
     norm: Literal["batch", "group"] = "batch"
 
     @property
+    def power(self) -> float:
+        """To which features are raised, 1 for as they are: "auto" knows the network's name alone."""
+        if self.feature_power == "auto":
+            return 0.5 if self.backbone in _ROOTED else 1.0
+        return self.feature_power
+
+    @property
     def takes_text(self) -> bool:
         """Whether the backbone is a language model."""
         return is_text_backbone(self.backbone)
@@ -184,6 +201,7 @@ class BackboneOptions(Options):
             ("text-max-length", self.text_max_length, text, "is for text backbones"),
             ("text-pooling", _given(self.text_pooling), text, "is for text backbones"),
             ("text-template", self.text_template, text, "is for text backbones"),
+            ("feature-power", "" if self.power == 1.0 else self.power, not text, "is for images"),
             ("input-mean", self.input_mean, not text, "is for images"),
             ("input-std", self.input_std, not text, "is for images"),
         ]

@@ -13,7 +13,7 @@ from typing import Literal, Unpack
 
 from torch import Tensor, nn
 
-from fedstats_app.backbones.architecture import Architecture, group_norm, random_initialisation
+from fedstats_app.backbones.architecture import Architecture, PoweredFeatures, group_norm, random_initialisation
 from fedstats_app.backbones.backbone import Backbone, InputSizeError, Running
 from fedstats_app.backbones.backbone_options import BackboneOptions, per_channel
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
@@ -92,6 +92,7 @@ def load_backbone(
     text: TextOptions | None = None,
     arguments: str = "",
     pooling: str = "auto",
+    feature_power: float = 1.0,
     **running: Unpack[Running],
 ) -> Backbone:
     """Load a frozen backbone.
@@ -123,6 +124,9 @@ def load_backbone(
     pooling : {"auto", "pooled", "cls", "mean", "cls+mean"}
         Which of an image network's outputs are the features, for networks with tokens; "auto" is what its own
         configuration says.
+    feature_power : float
+        Above 0. Other than 1: features, which must not be negative, are raised to it and scaled to length one
+        (:class:`fedstats_app.backbones.architecture.PoweredFeatures`). For images only.
     **running
         ``batch_size``, ``device``, ``autocast``, ``channels_last``, ``engine``, ``engine_cache``: see
         :class:`Backbone`. They do not enter the fingerprint, but for an engine in bfloat16.
@@ -153,6 +157,8 @@ def load_backbone(
     if is_text_backbone(base_name):
         if mean or std:
             raise ValueError(f"backbone {name!r} takes texts: there is no mean and std of them, got {mean} and {std}")
+        if feature_power != 1.0:
+            raise ValueError(f"backbone {name!r} takes texts: feature_power must be 1, got {feature_power}")
         if arguments or pooling != "auto":
             raise ValueError(f"backbone {name!r} takes texts: it has text-pooling, got {arguments!r} and {pooling!r}")
         from fedstats_app.backbones.text.loading import load_text_backbone
@@ -176,19 +182,24 @@ def load_backbone(
         load_strictly(module, state, architecture, source=weights_source)
     if norm == "group" and has_statistics:
         module = group_norm(module)
-    identity, transform = architecture.identity, architecture.transform
+    identity, transform, features = architecture.identity, architecture.transform, architecture.describe(module)
+    module = architecture.wrap(module)
+    if feature_power != 1.0:
+        module = PoweredFeatures(module, feature_power)
+        identity = f"{identity or base_name} to the power {feature_power:g}"
+        features += f", to the power {feature_power:g} and of length one"
     if input_size:
         transform = dataclasses.replace(transform, input_size=input_size)
     transform = dataclasses.replace(transform, mean=mean or transform.mean, std=std or transform.std)
     try:
         return Backbone(
             f"{RANDOM}{base_name}" if weights == "random" else base_name,
-            architecture.wrap(module),
+            module,
             transform,
             weights_source=weights_source,
             identity=f"{RANDOM}{identity}" if identity and weights == "random" else identity,
             licence=RANDOM_WEIGHTS if weights == "random" else architecture.licence,
-            features=architecture.describe(module),
+            features=features,
             **running,
         )
     except InputSizeError as error:
@@ -221,7 +232,9 @@ def _weights(architecture: Architecture, name: str, weights: str) -> tuple[Mappi
     if weights == "random":
         return None, "random initialisation seeded by the name"
     if weights:
-        return read_state_file(weights), f"file {Path(weights).name}"
+        # A tuned network whose features are raised to a power is saved with that layer round it.
+        state = {key.removeprefix("powered."): tensor for key, tensor in read_state_file(weights).items()}
+        return state, f"file {Path(weights).name}"
     if architecture.official_weights is None:
         raise WeightsError(f"backbone {name!r} has no official weights: use '{RANDOM}{name}', or name a file")
     return architecture.official_weights()
@@ -253,6 +266,7 @@ def loaded_backbone(options: BackboneOptions, engine_cache: Path | None = None) 
         text=TextOptions(options.text_pooling, options.text_template),
         arguments=options.backbone_arguments,
         pooling=options.backbone_pooling,
+        feature_power=options.power,
         engine=options.engine,
         engine_cache=engine_cache,
     )

@@ -220,7 +220,7 @@ def load_backbone_of(
         The head's file.
     metadata : mapping of str to str
         With `backbone` and `input-size`; maybe with `backbone-weights`, `backbone-arguments`, `backbone-pooling`,
-        `input-mean`, `input-std`, `tuned-backbone`, `batch-norm`, `text-pooling`, `text-template` and
+        `feature-power`, `input-mean`, `input-std`, `tuned-backbone`, `batch-norm`, `text-pooling`, `text-template` and
         `backbone-precision`.
     weights : str or None
         A weight file, or a model's folder, to take instead of what is named there.
@@ -254,6 +254,7 @@ def load_backbone_of(
         norm=_norm(metadata.get(NORMALISATION_KEY, "batch")),
         arguments=metadata.get(ARGUMENTS_KEY, ""),
         pooling=metadata.get(IMAGE_POOLING_KEY, "auto"),
+        feature_power=float(metadata.get("feature-power", "1")),
         text=TextOptions(metadata.get(POOLING_KEY, "auto"), metadata.get(TEMPLATE_KEY, "")),  # type: ignore[arg-type]  # checked there
     )
 

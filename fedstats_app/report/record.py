@@ -108,6 +108,7 @@ def common_metadata(
         "backbone-licence": json.dumps(asdict(backbone.licence)),
         "backbone-fingerprint": backbone.fingerprint,
         "batch-norm": "groupnorm" if options.norm == "group" else "batch",
+        "feature-power": f"{options.power:g}",
         "input-mean": options.input_mean,
         "input-std": options.input_std,
         "input-size": str(backbone.input_size),

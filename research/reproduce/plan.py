@@ -15,7 +15,7 @@ from research.reproduce.catalogue import PresetError
 from research.reproduce.preset import Column, Preset, Row
 
 # The table has a picture of its own; and what extras are installed, and what is done to help, is to change no number.
-_DEFAULTS = {"plots": False, "engine": "torch", "keep": "last"}
+_DEFAULTS = {"plots": False, "engine": "torch", "keep": "last", "feature-power": 1.0}
 _STAGES = ("fine-tune", "personalise")
 # The words of run-config's defaults to which a preset may add an option.
 _OWNERS = {"partitioner": "dirichlet", "optimizer": "fedavg"}
