@@ -40,6 +40,25 @@ def within_class_freedom(stats: FeatureStatistics) -> int:
     return stats.num_examples - int(stats.present.sum())
 
 
+def with_equal_classes(stats: FeatureStatistics) -> FeatureStatistics:
+    """Return statistics as if all classes present had the same number of samples, at the same means and scatter.
+
+    G + sum_c (n - N_c) mu_c mu_c^T, sums n mu_c and counts n, with n = N / C+ rounded: classes weigh alike in the
+    between-class part and have equal priors. The scatter within classes stays that of the samples, since no statistic
+    tells it by class.
+
+    Raises
+    ------
+    ValueError
+        Without a Gram matrix.
+    """
+    present, means = stats.present, stats.class_means
+    counts = present * max(round(stats.num_examples / max(int(present.sum()), 1)), 1)
+    more = (counts - stats.class_counts).to(torch.float64).unsqueeze(1)
+    gram = needed_gram(stats, "balanced") + means.T @ (more * means)
+    return FeatureStatistics(counts, means * counts.unsqueeze(1), (gram + gram.T) / 2)
+
+
 def sample_energy(stats: FeatureStatistics, gram: Tensor) -> float:
     """Return the mean squared norm of a sample, 1 where all are zero: a ridge where the spread is not known."""
     return float(gram.trace()) / max(stats.num_examples, 1) or 1.0

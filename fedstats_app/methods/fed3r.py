@@ -57,6 +57,9 @@ class Fed3ROptions(Options):
         "of the random features: auto = median distance between the server's test features",
         rare=True,
     )
+    class_balance: bool = option(
+        False, flag, "true = classes weigh alike: for test data without the training data's long tail", rare=True
+    )
 
     def problems(self) -> list[str]:
         """Return what is wrong with the values together."""
@@ -79,9 +82,10 @@ def _specify(options: Fed3ROptions, seed: int) -> StatisticsSpec:
 
 def _solve(statistics: FeatureStatistics, options: Fed3ROptions) -> LinearHead:
     from fedstats_app.heads import solve_ridge
+    from fedstats_app.heads.scatter import with_equal_classes
 
     return solve_ridge(
-        statistics,
+        with_equal_classes(statistics) if options.class_balance else statistics,
         ridge_lambda=options.ridge_lambda,
         between_class=options.between_class,
         fit_bias=options.fit_bias,

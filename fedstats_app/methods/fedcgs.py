@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.methods.method import Method, Needs, Personal
-from fedstats_app.settings.option import Options, number, one_of, option, whole
+from fedstats_app.settings.option import Options, flag, number, one_of, option, whole
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
@@ -37,6 +37,9 @@ class FedCGSOptions(Options):
     activation: str = option(
         "relu", one_of("relu", "tanh", "identity"), "relu | tanh | identity, after the random projection", rare=True
     )
+    class_balance: bool = option(
+        False, flag, "true = classes weigh alike: for test data without the training data's long tail", rare=True
+    )
 
 
 def _specify(options: FedCGSOptions, seed: int) -> StatisticsSpec:
@@ -49,7 +52,9 @@ def _specify(options: FedCGSOptions, seed: int) -> StatisticsSpec:
 
 def _solve(statistics: FeatureStatistics, options: FedCGSOptions) -> LinearHead:
     from fedstats_app.heads import solve_gaussian
+    from fedstats_app.heads.scatter import with_equal_classes
 
+    statistics = with_equal_classes(statistics) if options.class_balance else statistics
     return solve_gaussian(statistics, covariance=options.covariance, shrinkage=options.shrinkage)
 
 

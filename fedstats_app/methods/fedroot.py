@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.methods.method import Method, Needs, Personal
 from fedstats_app.rank_rule import RankRule, rank_rule
-from fedstats_app.settings.option import Options, number, one_of, option, whole
+from fedstats_app.settings.option import Options, flag, number, one_of, option, whole
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
@@ -55,6 +55,9 @@ class FedRootOptions(Options):
         "of head within: auto, or a number times tr(Sigma)/d, added to the diagonal",
         rare=True,
     )
+    class_balance: bool = option(
+        False, flag, "true = classes weigh alike: for test data without the training data's long tail", rare=True
+    )
 
 
 def _specify(options: FedRootOptions, seed: int) -> StatisticsSpec:
@@ -72,7 +75,9 @@ def _complete(statistics: LowRankStatistics) -> FeatureStatistics:
 
 def _solve(statistics: FeatureStatistics, options: FedRootOptions) -> LinearHead:
     from fedstats_app.heads.fedroot import solve_completed
+    from fedstats_app.heads.scatter import with_equal_classes
 
+    statistics = with_equal_classes(statistics) if options.class_balance else statistics
     return solve_completed(
         statistics, head=options.head, ridge_lambda=options.ridge_lambda, shrinkage=options.shrinkage
     )
