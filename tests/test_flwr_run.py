@@ -88,11 +88,6 @@ def test_the_readme_command_gives_the_readme_table(default_run: Finished, flower
     # Clients of 80 samples on average send the factor of their Gram matrix of 1280 features, or less.
     assert results["methods"]["fed3r"]["wire_bytes"] < 45e6 < 0.07 * by_formula["fed3r"]
     assert results["methods"]["fedroot"]["wire_bytes"] == results["methods"]["fedroot"]["uplink_bytes"] < 4.5e6
-    # At other ranks, by growing bytes: with all directions it comes to what Fed3R scores.
-    curve = results["curve"]["fedroot"]
-    ranks = ["0 sqrt(n)", "0.5 sqrt(n)", "sqrt(n)", "2 sqrt(n)", "4 sqrt(n)", "full"]
-    assert [point["rank"] for point in curve] == ranks
-    assert curve[-1]["accuracy"] == pytest.approx(results["methods"]["fed3r"]["accuracy"], abs=0.01)
 
 
 def test_a_run_in_one_process_gives_the_same_bytes_and_files(default_run: Finished, flower: Simulation) -> None:
@@ -102,7 +97,7 @@ def test_a_run_in_one_process_gives_the_same_bytes_and_files(default_run: Finish
     names = [{path.relative_to(run.folder) for path in run.folder.rglob("*")} for run in (here, default_run)]
     assert names[0] == names[1]
     one, other = (run.json("results.json") for run in (here, default_run))
-    assert one["curve"] == other["curve"] and one["advice"] == other["advice"]
+    assert one["advice"] == other["advice"]
     assert here.output.rstrip().splitlines()[-1] == str(here.folder)
 
 

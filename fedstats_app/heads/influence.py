@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fedstats_app.heads.fedroot import complete
 from fedstats_app.heads.linear_head import normalize_rows, solve_shifted
+from fedstats_app.heads.paired import sign_test
 from fedstats_app.heads.ridge import solve_ridge
 from fedstats_app.heads.scatter import needed_gram
-from fedstats_app.heads.sign_test import sign_test
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics
 
 # A class's judges say something of that class from so many on.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fedstats_app.heads.sign_test import sign_test
+from fedstats_app.heads.paired import sign_test
 from fedstats_app.methods import display_name
 from fedstats_app.report.text_columns import bytes_with_unit
 

@@ -74,25 +74,6 @@ def client_spread(by_client: Mapping[int, float]) -> dict[str, Any] | None:
     }
 
 
-@dataclass(frozen=True)
-class CurvePoint:
-    """One method at one setting of how much clients send: an entry under `curve` in results.json.
-
-    Attributes
-    ----------
-    rank : str
-        The setting in words, such as `sqrt(n)`.
-    wire_bytes : int
-        Bytes from all clients as sent.
-    accuracy : float
-        Share of test samples classified correctly, 0 to 1.
-    """
-
-    rank: str
-    wire_bytes: int
-    accuracy: float
-
-
 MOST_CONFUSED = 20  # pairs of classes that a result names
 
 

@@ -15,11 +15,11 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedstats_app.backbones.licences import Licence
 from fedstats_app.data.paths import without_folders
-from fedstats_app.methods import Needs, display_name, head_parts, is_method, record_of
+from fedstats_app.methods import Needs, head_parts, is_method, record_of
 from fedstats_app.report.head_file import SUFFIX, read_head
 from fedstats_app.report.method_result import MethodView, head_to_take
 from fedstats_app.report.templates import TEMPLATES
-from fedstats_app.report.text_columns import area, bytes_with_unit, percent
+from fedstats_app.report.text_columns import area, percent
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file
 
@@ -126,7 +126,6 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         by_class=_by_class(scores[best], classes),
         by_client=scores[best].get("client_accuracy"),
         advice=(results.get("advice") or {}).get("text", []),
-        curves=[(display_name(name), _ranks(curve)) for name, curve in results.get("curve", {}).items()],
         calibrations=[(f"`{name}`", *_calibrated(one)) for name, one in fitted.items()],
         interpolated=not all(one.get("exact") for one in fitted.values() if one),
         disclosed=disclosed,
@@ -155,10 +154,6 @@ def _listing(lines: Iterable[str]) -> str:
 def _plain(value: str) -> str:
     """Keep names that people chose from ending a table's cell, a line or a code span."""
     return "".join(" " if character in "|`\n\r" else character for character in value)
-
-
-def _ranks(curve: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
-    return [(one["rank"], bytes_with_unit(one["wire_bytes"]), percent(one["accuracy"])) for one in curve]
 
 
 def _calibrated(fitted: Mapping[str, float] | None) -> tuple[str, str, str]:

@@ -215,19 +215,13 @@ The classes, with `{{ best }}`:
 By client, accuracies of `{{ best }}` go from {{ percent(by_client.minimum) }} to {{ percent(by_client.maximum) }};
 their mean is {{ percent(by_client.mean) }}.
 {% endif %}
-{% if advice or curves %}
+{% if advice %}
 
 ## Which method
 
 Bytes are those that all clients sent.
 
 {{ listing(advice) }}
-{% for title, points in curves %}
-
-{{ title }} at other ranks:
-
-{{ table("rank | sent by all clients | accuracy", points) }}
-{% endfor %}
 {% endif %}
 
 ## Calibration

@@ -13,13 +13,11 @@ from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.statistics_file import Accumulated, load_accumulated, save_accumulated, save_client_statistics
-from fedstats_app.server.rank_curve import RankCurve
 from fedstats_app.settings.app_config import RunOptions
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSum
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics
 
-_COLLECTION, _CURVE = "collection", "curve"
 # Clients beyond what fits into so many bytes on disk are not measured for their influence, and of Gram matrices so
 # many, the largest, are.
 MAX_KEPT_BYTES, MAX_GRAMS = 4 * 2**30, 20
@@ -49,8 +47,6 @@ class Asked:
         That are asked.
     show_labels : bool
         Whether the samples per class of each client may be shown.
-    curve : RankCurve or None
-        What FedRoot would have been sent at other ranks, where that follows from what is sent.
 
     Attributes
     ----------
@@ -73,14 +69,12 @@ class Asked:
         *,
         num_clients: int,
         show_labels: bool,
-        curve: RankCurve | None,
     ) -> None:
         num_classes = len(class_names)
         self.kept = KeptStatistics(num_classes, rows_only=True, max_bytes=MAX_KEPT_BYTES)
         self.largest = LargestStatistics(num_classes, MAX_GRAMS)
         self.label_counts: dict[int, np.ndarray] = {}
         self.rounds: list[dict[str, object]] = []
-        self.curve = curve
         self._strategy, self._folder, self._options, self._class_names = strategy, folder, options, class_names
         self._show_labels = show_labels and num_clients * num_classes <= MAX_LABEL_CELLS
         self._last, self._took = time.monotonic(), 0.0
@@ -90,8 +84,6 @@ class Asked:
         client, collection = outcome.client, self._strategy.collection
         self._folder.append_client(outcome.to_json())
         if received is not None:
-            if self.curve is not None:
-                self.curve.add(received)
             if collection.capped is None:
                 self.kept.add(client, received.statistics[:1])
                 self.largest.add(client, received.statistics[0])
@@ -122,11 +114,10 @@ class Asked:
         kept = load_accumulated(self._folder.path)
         if kept is None:
             return False
-        self._strategy.collection.take_up(_sums(kept, _COLLECTION), kept.record[_COLLECTION], set(present))
+        summed = [kept.sums[str(index)] for index in range(len(kept.sums))]
+        self._strategy.collection.take_up(summed, kept.record["collection"], set(present))
         self.rounds[:] = kept.record["rounds"]
         self.label_counts.update(zip(kept.record["labelled"], kept.tensors["label-counts"].numpy(), strict=True))
-        if self.curve is not None:
-            self.curve.take_up(_sums(kept, _CURVE), kept.record[_CURVE])
         start = 0
         for client, number in kept.record["owners"]:
             part = slice(start, start + number)
@@ -140,14 +131,12 @@ class Asked:
         """Write down where the stage stands."""
         started = time.monotonic()
         sums, record = self._strategy.collection.state()
-        named = {f"{_COLLECTION}-{index}": total for index, total in enumerate(sums)}
-        of_curve, curve = ([], []) if self.curve is None else self.curve.state()
-        named |= {f"{_CURVE}-{index}": total for index, total in enumerate(of_curve)}
+        named = {str(index): total for index, total in enumerate(sums)}
         tensors, owners = self._rows()
         labels = [torch.from_numpy(counts) for counts in self.label_counts.values()]
         tensors["label-counts"] = torch.stack(labels) if labels else torch.zeros(0, 0, dtype=torch.int64)
         noted = {"rounds": self.rounds, "labelled": list(self.label_counts), "owners": owners}
-        save_accumulated(self._folder.path, Accumulated(named, tensors, {_COLLECTION: record, _CURVE: curve, **noted}))
+        save_accumulated(self._folder.path, Accumulated(named, tensors, {"collection": record, **noted}))
         self._last = time.monotonic()
         self._took = self._last - started
 
@@ -164,9 +153,3 @@ class Asked:
             return {}, []
         rows = ClassMeanRows.concatenate(parts)
         return {"row-class-ids": rows.class_ids, "row-counts": rows.counts, "row-sums": rows.class_sums}, owners
-
-
-def _sums(kept: Accumulated, prefix: str) -> list[StatisticsSum]:
-    """Take the sums of a prefix in the order of their numbers."""
-    numbers = sorted(int(name.rpartition("-")[2]) for name in kept.sums if name.startswith(f"{prefix}-"))
-    return [kept.sums[f"{prefix}-{number}"] for number in numbers]

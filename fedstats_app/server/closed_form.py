@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.discovery import Federation
 from fedstats_app.grid.progress import Step
-from fedstats_app.methods import FEDROOT, display_name, first_of, is_experiment
+from fedstats_app.methods import display_name, is_experiment
 from fedstats_app.report.advice import Advice, Candidate, Comparisons, Sends, advice_lines, advise
-from fedstats_app.report.method_result import CurvePoint, MethodResult
+from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.run_folder import RunFolder
@@ -31,7 +30,6 @@ from fedstats_app.report.tables import results_table
 from fedstats_app.server.asking import Asked
 from fedstats_app.server.evaluation_data import save_examples
 from fedstats_app.server.influence import measured_clients
-from fedstats_app.server.rank_curve import curve_points, rank_curve
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import BELOW_FEDNCM, Scores, measured_error, method_result, method_results, score
 from fedstats_app.statistics import CollectedStatistics
@@ -87,12 +85,6 @@ def solve_heads(run: Run, state: State) -> State:
     for one in results:
         if one.notes and BELOW_FEDNCM in one.notes[-1]:
             progress.say(f"{display_name(one.method)}: {one.notes[-1]}")
-    curves: dict[str, list[CurvePoint]] = {}
-    ranked = first_of(FEDROOT, strategy.methods())
-    if asked.curve is not None and run.test_set is not None and ranked in scores.heads:
-        own, curve = scores.heads[ranked], asked.curve
-        points = curve_points(strategy, ranked, curve, run.test_set, own, mask_absent=masked, progress=progress)
-        curves = {ranked: points} if points else {}
     # Beside what follows: torch leaves Python to others while it computes.
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
         drawn = thread.submit(
@@ -104,7 +96,6 @@ def solve_heads(run: Run, state: State) -> State:
             confusion_matrices={name: matrix.matrix.numpy() for name, matrix in scores.confusion.items()},
             dataset=without_folders(run.data_name),
             backbone=without_folders(config.backbone.backbone),
-            curves=curves,
         )
         give_back_memory()
         with progress.doing("measuring what each client changes"):
@@ -121,7 +112,6 @@ def solve_heads(run: Run, state: State) -> State:
             folder.write_results(
                 {
                     "methods": {result.method: result.to_json() for result in results},
-                    "curve": {name: [asdict(point) for point in curve] for name, curve in curves.items()},
                     "advice": None if advice is None else {**advice.to_json(), "text": advice_lines(advice)},
                     "statistics_error": error,
                     **_of_clients(strategy, run.federation),
@@ -149,7 +139,6 @@ def _begun(run: Run, strategy: StatisticsStrategy) -> Asked:
     """Take up what there is before any client is asked: an earlier run's statistics, or an interruption's."""
     options, folder, progress = run.config.run, run.folder, run.progress
     clients = run.federation.hosts
-    has_curve = run.test_set is not None and not run.config.federation.extend
     asked = Asked(
         strategy,
         folder,
@@ -157,7 +146,6 @@ def _begun(run: Run, strategy: StatisticsStrategy) -> Asked:
         run.class_names,
         num_clients=len(clients),
         show_labels=run.federation.simulated,  # what some sites would rather not show
-        curve=rank_curve(strategy, run.backbone.feature_dim) if has_curve else None,
     )
     run.extension.apply(strategy, run.class_names)
     folder.forget_clients()

@@ -27,6 +27,8 @@ from fedstats_app.training.samples import Samples, TensorSamples
 
 # So many test samples, evenly spaced, tell which temperatures are worth measuring on all.
 TEMPERATURE_SAMPLES = 512
+# Logits of one head are read two or three times: up to so many bytes are computed once.
+MAX_LOGIT_BYTES = 400 * 2**20
 # Examples for the report: pairs of classes, images of each, and pixels of the longer side.
 _PAIRS, _PER_PAIR, _PIXELS = 6, 5, 96
 
@@ -104,15 +106,16 @@ class ServerTestSet:
         """
         found, calibrations, right = {}, {}, {}
         for name, (feature_map, head) in heads.items():
-            blocks = partial(self._logits, feature_map, head, mask_absent=mask_absent)
             num_classes = len(self.dataset.class_names)
-            found[name] = _scores(blocks(), num_classes, self._likely_temperatures(feature_map, head))
+            blocks = partial(self._logits, feature_map, head, mask_absent=mask_absent)
+            if 4 * self.num_readable * num_classes <= MAX_LOGIT_BYTES:
+                kept = list(blocks())
+                blocks = partial(iter, kept)
+            found[name], right[name] = _scores(blocks(), num_classes, self._likely_temperatures(feature_map, head))
             if not found[name].calibration.holds_best:
-                found[name] = _scores(blocks(), num_classes, TEMPERATURES)
+                found[name], _ = _scores(blocks(), num_classes, TEMPERATURES)
             fitted = found[name].calibration.fit()
             calibrations[name] = fitted and fitted.counted((logits, labels) for logits, labels, _ in blocks())
-            hits = [predicted == labels for _, labels, predicted in blocks()]
-            right[name] = torch.cat([torch.zeros(0, dtype=torch.bool), *hits])
         return found, calibrations, right
 
     def _logits(
@@ -158,11 +161,13 @@ class ServerTestSet:
 
 def _scores(
     blocks: Iterable[tuple[Tensor, Tensor, Tensor]], num_classes: int, temperatures: Sequence[float]
-) -> HeadScores:
-    total = HeadScores.zeros(num_classes, temperatures)
+) -> tuple[HeadScores, Tensor]:
+    """Add up the scores of all blocks, and tell (n,) bool which samples are classified correctly."""
+    total, right = HeadScores.zeros(num_classes, temperatures), [torch.zeros(0, dtype=torch.bool)]
     for logits, labels, predicted in blocks:
         total += HeadScores.from_logits(logits, labels, predicted, temperatures)
-    return total
+        right.append(predicted == labels)
+    return total, torch.cat(right)
 
 
 def save_examples(

@@ -89,15 +89,7 @@ def test_which_method_to_take_is_said_where_the_run_could_choose(card: str) -> N
     assert "## Which method" not in card and "\n\n\n" not in card
     advised = model_card({"fedncm": metadata("fedncm")}, results(advice={"text": ["Take FedNCM.", "Noise is wide."]}))
     assert "- Take FedNCM.\n- Noise is wide.\n" in section(advised, "Which method")
-    assert "## Which method" not in model_card({"fedncm": metadata("fedncm")}, results(advice=None, curve={}))
-
-
-def test_what_a_method_scores_at_other_ranks_is_a_table() -> None:
-    points = [("sqrt(n)", 3_900_000, 0.85), ("n", 40_000_000, 0.8535)]
-    curve = {"fed3r": [{"rank": rank, "wire_bytes": sent, "accuracy": share} for rank, sent, share in points]}
-    choice = section(model_card({"fedncm": metadata("fedncm")}, results(curve=curve)), "Which method")
-    assert "Fed3R at other ranks:\n\n| rank | sent by all clients | accuracy |\n| --- | --- | --- |\n" in choice
-    assert "| sqrt(n) | 3.90 MB | 85.00 % |\n| n | 40.0 MB | 85.35 % |\n" in choice
+    assert "## Which method" not in model_card({"fedncm": metadata("fedncm")}, results(advice=None))
 
 
 def test_metrics_stand_by_head_by_class_and_by_client() -> None:

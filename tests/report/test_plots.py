@@ -20,7 +20,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from fedstats_app.methods import METHODS
-from fedstats_app.report.method_result import CurvePoint, MethodResult
+from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.plots.first_stage import (
     CostPoint,
     accuracy_figure,
@@ -34,7 +34,6 @@ from fedstats_app.report.plots.style import METHOD_COLOURS, MUTED, binned, png_b
 from tests.support.trainings import make_training
 
 POINTS = [CostPoint("FedNCM", 1.7, 0.751), CostPoint("Fed3R", 657.0, 0.862), CostPoint("FedCOF", 1.7, 0.834)]
-CURVE = [CostPoint("FedCOF", *place) for place in [(300.0, 0.86), (1.7, 0.815), (2.4, 0.836)]]
 ACCURACIES = {"global head, Fed3R": [0.5, 0.7, 0.9], "FedProto": [0.4, 1.0], "one": [0.3], "none": []}
 TRAININGS = [make_training(start, [0.1, 0.7, 0.8]) for start in ("random", "fedncm", "fedcof")]
 
@@ -96,16 +95,14 @@ def test_the_front_is_what_no_point_beats(points: list[CostPoint]) -> None:
     assert [point.megabytes for point in front] == sorted({point.megabytes for point in front})
 
 
-def test_methods_their_front_and_a_curve_are_where_they_belong() -> None:
-    figure = accuracy_figure(POINTS, "CIFAR-100, 100 clients", [CURVE])
+def test_methods_and_their_front_are_where_they_belong() -> None:
+    figure = accuracy_figure(POINTS, "CIFAR-100, 100 clients")
     axes = figure.axes[0]
-    front, *dots, curve = axes.lines
+    front, *dots = axes.lines
     assert axes.get_xscale() == "log"
     assert [points_of(dot)[0] for dot in dots] == [(1e6 * one.megabytes, 100 * one.accuracy) for one in POINTS]
     assert [*front.get_xdata()[:2], *front.get_ydata()[:2]] == pytest.approx([1.7e6, 657e6, 83.4, 86.2])
-    assert [*curve.get_xdata(), *curve.get_ydata()] == pytest.approx([1.7e6, 2.4e6, 300e6, 81.5, 83.6, 86.0])
-    assert curve.get_color() == dots[2].get_color() and curve.get_markersize() < dots[2].get_markersize()
-    assert "Fed3R 86.2 %, 657.0 MB" in texts(figure) and "line: FedCOF at other ranks" in texts(figure)
+    assert "Fed3R 86.2 %, 657.0 MB" in texts(figure)
     runs = accuracy_figure(POINTS, "Runs", colours=[0, 0, 1]).axes[0].lines[1:]
     assert [one.get_color() for one in runs] == [METHOD_COLOURS[0], METHOD_COLOURS[0], METHOD_COLOURS[1]]
 
@@ -232,7 +229,6 @@ write = functools.partial(
     backbone="random:tiny",
     label_counts=None,
     confusion_matrices={},
-    curves={},
 )
 
 
@@ -245,14 +241,3 @@ def test_every_plot_that_there_is_data_for_is_written(tmp_path: Path, make_resul
     assert sorted(paths) == sorted((tmp_path / "plots").iterdir())
     for nothing in ([], [make_result("fedncm", None)], [make_result("fedncm", wire_bytes=0)]):
         assert not write(tmp_path / "empty", nothing) and not list((tmp_path / "empty").iterdir())
-
-
-def test_a_curve_is_drawn_where_its_method_is_shown(tmp_path: Path, make_result: Callable[..., MethodResult]) -> None:
-    curve = [CurvePoint("0", 0, 0.5), CurvePoint("1", 1_000_000, 0.7), CurvePoint("2", 2_000_000, 0.8)]
-
-    def picture(*methods: str, **curves: list[CurvePoint]) -> bytes:
-        write(tmp_path, [make_result(method) for method in methods], curves=curves)
-        return (tmp_path / "accuracy-vs-megabytes.png").read_bytes()
-
-    assert picture("fedncm", fedncm=curve) != picture("fedncm")
-    assert picture("fedncm", fed3r=curve, fedcof=[]) == picture("fedncm") == picture("fedncm", fedncm=curve[:1])

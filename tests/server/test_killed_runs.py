@@ -49,7 +49,7 @@ def left(folder: Path) -> dict[str, Any]:
         "statistics": (folder / "statistics.safetensors").read_bytes(),
         # Gram matrices of clients from before a kill are not there any more to measure their influence.
         "clients": [{**one, "seconds": 0.0} | dict.fromkeys(INFLUENCE) for one in clients(folder)],
-        "results": {key: results[key] for key in ("methods", "curve", "rounds", "wire_bytes_received")},
+        "results": {key: results[key] for key in ("methods", "rounds", "wire_bytes_received")},
         "personal": {name: one["accuracies"] for name, one in results["personal"].items()},
     }
 

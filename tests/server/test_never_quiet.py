@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Context, Message
 
 from fedstats_app import client_app, server_app
-from fedstats_app.server import closed_form, rank_curve, run, training
+from fedstats_app.server import closed_form, run, training
 from fedstats_app.strategies import StatisticsStrategy
 from tests.support.clock import Clock, Said
 from tests.support.local_grid import clients_in
@@ -26,7 +26,6 @@ SLOW = [
     (closed_form, "save_statistics", "writing the statistics"),
     (closed_form, "score", "evaluating"),
     (closed_form, "measured_clients", "measuring what each client changes"),
-    (rank_curve, "complete", "FedRoot at 5 other ranks"),
     (closed_form, "write_model_card", "writing results and plots"),
     (training, "evaluate", "evaluating on the test samples"),
 ]

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from fedstats_app.methods import display_name
-from fedstats_app.report.method_result import CurvePoint, MethodResult
+from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.plots.style import (
     CLASS_COLOURS,
     INK,
@@ -65,10 +65,9 @@ class CostPoint:
 def accuracy_figure(
     points: Sequence[CostPoint],
     title: str,
-    curves: Sequence[Sequence[CostPoint]] = (),
     colours: Sequence[int] | None = None,
 ) -> Figure:
-    """Draw accuracy over megabytes up (log), one point per method, their Pareto front, and curves.
+    """Draw accuracy over megabytes up (log), one point per method, and their Pareto front.
 
     Parameters
     ----------
@@ -76,30 +75,21 @@ def accuracy_figure(
         At least one.
     title : str
         Such as dataset, backbone and number of clients.
-    curves : sequence of sequence of CostPoint
-        Each of one method, which is among the points, at other ranks: joined by a line in the order of megabytes.
     colours : sequence of int, optional
         Numbers of the points' colours; by default each has its own.
     """
     figure = new_figure(8.5, 4.6)
     axes = figure.add_subplot()
-    log_x(axes, [1e6 * point.megabytes for point in (*points, *(one for curve in curves for one in curve))], "B")
+    log_x(axes, [1e6 * point.megabytes for point in points], "B")
     front = pareto_front(points)
     ends = [*(_place(point) for point in front), (axes.get_xlim()[1], 100 * front[-1].accuracy)]
     axes.step(*zip(*ends, strict=True), where="post", color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
-    shades = {}
     for index, point in enumerate(points):
-        colour = shades[point.label] = METHOD_COLOURS[(index if colours is None else colours[index]) % 7]
+        colour = METHOD_COLOURS[(index if colours is None else colours[index]) % 7]
         text = f"{point.label}\n{100 * point.accuracy:.1f} %, {bytes_with_unit(1e6 * point.megabytes)}"
         marker = _MARKERS[index % len(_MARKERS)]
         axes.plot(*_place(point), marker, color=colour, label=text, markersize=9, markeredgecolor="white", zorder=3)
-    for curve in curves:
-        corners = zip(*sorted(map(_place, curve)), strict=True)
-        axes.plot(*corners, "o-", color=shades[curve[0].label], linewidth=1.4, markersize=3.5)
-    subtitle = "dashed: the most accurate method for the bytes"
-    if curves:
-        subtitle += f"; line: {', '.join(curve[0].label for curve in curves)} at other ranks"
-    set_title(axes, title, subtitle, inches=7.0)
+    set_title(axes, title, "dashed: the most accurate method for the bytes", inches=7.0)
     axes.set_xlabel("sent by all clients together (log scale)")
     axes.set_ylabel("test accuracy")
     axes.yaxis.set_major_formatter(per_cent)
@@ -253,7 +243,6 @@ def write_plots(
     confusion_matrices: Mapping[str, ArrayLike],
     dataset: str,
     backbone: str,
-    curves: Mapping[str, Sequence[CurvePoint]],
 ) -> list[Path]:
     """Write every figure of the first stage that there is data for.
 
@@ -271,8 +260,6 @@ def write_plots(
         Method name to (C, C), rows true, columns predicted.
     dataset, backbone : str
         For the headings.
-    curves : mapping of str to sequence of CurvePoint
-        Method name to its points, drawn where the method is shown.
 
     Returns
     -------
@@ -288,12 +275,7 @@ def write_plots(
     }
     if points:
         title = f"{dataset}, {backbone}, {max(one.num_clients for one in results):,} clients"
-        lines = [
-            [CostPoint(points[method].label, one.wire_bytes / 1e6, one.accuracy) for one in curve if one.wire_bytes > 0]
-            for method, curve in curves.items()
-            if method in points
-        ]
-        figures["accuracy-vs-megabytes"] = accuracy_figure(list(points.values()), title, [one for one in lines if one])
+        figures["accuracy-vs-megabytes"] = accuracy_figure(list(points.values()), title)
     if label_counts is not None:
         title = f"{dataset}: samples per client and class"
         figures["label-distribution"] = label_figure(np.asarray(label_counts), class_names, title)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.heads.sign_test import sign_test
+from fedstats_app.heads.paired import sign_test
 
 
 @given(st.integers(0, 300), st.integers(0, 300))

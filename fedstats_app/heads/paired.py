@@ -1,4 +1,4 @@
-"""Sign test: whether paired comparisons fall on one side more often than a fair coin would."""
+"""Paired comparisons: whether they fall on one side more often than a fair coin would (the sign test)."""
 
 from __future__ import annotations
 
