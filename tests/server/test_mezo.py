@@ -96,9 +96,9 @@ def test_the_partition_does_not_matter(tmp_path: Path, fast: dict[str, Any]) -> 
     weights, backbone = [], load_backbone("random:tiny", input_size=16, batch_size=16, channels_last=True)
     for clients, partitioner in [(1, "iid"), (2, "dirichlet"), (10, "dirichlet"), (50, "iid")]:
         settings = {**fast, "num_clients": clients, "partitioner": partitioner, "min_clients": 1}
-        folder = simulate(
-            tmp_path / str(clients), **settings | {"fine_tune": "fedmezo@dtype=float64"}, nodes=min(clients, 3)
-        )
+        # A temperature that is looked for is found to eight digits.
+        exact = {"fine_tune": "fedmezo@dtype=float64@temperature=1"}
+        folder = simulate(tmp_path / str(clients), **settings | exact, nodes=min(clients, 3))
         replica = replay(folder / "mezo" / "fedncm-fedmezo", backbone)
         weights.append(replica.parameters["head.weight"].detach().clone())
     for other in weights[1:]:

@@ -10,6 +10,7 @@ from flwr.app import Context, Message
 
 from fedstats_app import client_app, server_app
 from fedstats_app.server import closed_form, run, training
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.strategies import StatisticsStrategy
 from tests.support.clock import Clock, Said
 from tests.support.local_grid import clients_in
@@ -95,7 +96,7 @@ def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypat
         "6 clients train the whole network, 5,418 parameters, on 6,396 samples in all; epochs: "
         "local-only 1, one-shot 1, one-shot-sum 1, fedavg-ft 3, fedproto 2; about 33 min at the speed"
     ) in lines
-    for number, approach in enumerate(server_app.AppConfig.of(personalise="all").personal.approaches, start=1):
+    for number, approach in enumerate(AppConfig.of(personalise="all").personal.approaches, start=1):
         assert f"personal models, {approach} ({number} of 7): " in lines
     assert "fedproto (6 of 7): round 2 of 2: 3 of 6 clients answered" in lines
     assert "fedavg-ft (5 of 7): the shared model: round 2 of 2: 3 of 6 clients answered" in lines
