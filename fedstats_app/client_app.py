@@ -100,19 +100,19 @@ def clients(msg: Message, context: Context) -> Message:
     return node_info_reply(msg, info)
 
 
-# Which function of a module of fedstats_app.client answers which message.
+# Which function of which module answers which message.
 ANSWERS = {
-    "query.statistics": ("statistics", "statistics"),
-    "evaluate.heads": ("evaluation", "evaluate"),
-    "train": ("training", "train"),
-    "train.losses": ("training", "losses"),
-    "evaluate.model": ("training", "evaluate_model"),
-    "train.mezo": ("replica", "mezo"),
-    "evaluate.mezo": ("replica", "evaluate_mezo"),
-    "train.personalise": ("personal", "personalise"),
-    "train.prototypes": ("personal", "prototypes"),
-    "train.personal_heads": ("personal", "personal_heads"),
-    "evaluate.personal": ("personal", "evaluate_personal"),
+    "query.statistics": ("client.statistics", "statistics"),
+    "evaluate.heads": ("client.evaluation", "evaluate"),
+    "train": ("client.training", "train"),
+    "train.losses": ("client.training", "losses"),
+    "evaluate.model": ("client.training", "evaluate_model"),
+    "train.mezo": ("client.replica", "mezo"),
+    "evaluate.mezo": ("client.replica", "evaluate_mezo"),
+    "train.personalise": ("client.personal", "personalise"),
+    "train.prototypes": ("client.personal", "prototypes"),
+    "train.personal_heads": ("client.personal", "personal_heads"),
+    "evaluate.personal": ("client.personal", "evaluate_personal"),
 }
 
 
@@ -120,7 +120,7 @@ def answered_by(module: str, function: str) -> Callable[[Message, Context], Mess
     """Make the handler that imports what answers a message on first use, and asks it for each client."""
 
     def answer(msg: Message, context: Context, client_id: int | None) -> Message:
-        answers = getattr(importlib.import_module(f"fedstats_app.client.{module}"), function)
+        answers = getattr(importlib.import_module(f"fedstats_app.{module}"), function)
         reply: Message = answers(msg, context, client_id)
         return reply
 

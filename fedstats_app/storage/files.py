@@ -285,7 +285,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Returns
     -------
     tensors : dict of str to Tensor
-        On the CPU, in the file's dtypes.
+        In the order of their names, on the CPU, in the file's dtypes.
     metadata : dict of str to str
         The header's entries, without the digest.
 
@@ -299,7 +299,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     try:
         content = path.read_bytes()
-        tensors: dict[str, Tensor] = load(content)
+        tensors: dict[str, Tensor] = dict(sorted(load(content).items()))  # safetensors gives them in any order
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
     end = 8 + int.from_bytes(content[:8], "little")

@@ -45,11 +45,6 @@ def test_a_split_costs_rounding_and_the_same_nothing(sample: Sample) -> None:
     assert errors["covariance"]["largest"] <= 1e-11 * sample.scale**2 * max(len(sample.labels), 1)
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
-    with pytest.raises(ValueError, match="must have the same"):
-        statistics_error(FeatureStatistics.zeros(2, 3), FeatureStatistics.zeros(3, 3))
-
-
 def test_a_run_tells_it(tmp_path: Path) -> None:
     def error(folder: str, **settings: object) -> dict[str, dict[str, float]]:
         run = simulate(tmp_path / folder, statistics_error=True, **settings)
