@@ -27,6 +27,8 @@ from fedstats_app.training.start import probe_step
 
 # In the note on a head that is not worth what it costs.
 BELOW_FEDNCM = "below FedNCM's"
+# The largest class has so many times the samples of the smallest where a note names the option for long tails.
+LONG_TAIL = 10
 
 
 @dataclass(frozen=True)
@@ -150,10 +152,10 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
 def method_results(
     strategy: StatisticsStrategy, scores: Scores, test_set: ServerTestSet | None, *, mask_absent: bool
 ) -> list[MethodResult]:
-    """Make every method's entry, with a note on heads less accurate than FedNCM's, which needs the class sums alone.
+    """Make every method's entry, with a note on long tails and on heads less accurate than FedNCM's.
 
-    Where FedNCM is not among the methods, its head is solved and scored for this on the server's test set; what clients
-    hold out is not asked for again.
+    FedNCM needs the class sums alone. Where it is not among the methods, its head is solved and scored for this on the
+    server's test set; what clients hold out is not asked for again.
 
     Parameters
     ----------
@@ -167,6 +169,15 @@ def method_results(
         Whether absent classes are never predicted.
     """
     results = [method_result(strategy, name, scores) for name in strategy.heads]
+    counts = strategy.collection.statistics(0).summed(gram=False).class_counts
+    ratio = int(counts.max()) / max(int(counts[counts > 0].min()), 1)
+    if ratio >= LONG_TAIL:
+        for one in results:
+            if getattr(strategy.methods()[one.method].options, "class_balance", True) is False:
+                one.notes.append(
+                    f"the largest class has {ratio:.0f} times the samples of the smallest: if all are alike frequent "
+                    f"where the head is used, {one.method}@class-balance=true may be more accurate"
+                )
     own = {result.method: result.accuracy for result in results}
     least = own.get(FEDNCM.name)
     if FEDNCM.name not in own and test_set is not None:

@@ -13,7 +13,7 @@ import pytest
 from fedstats_app import load
 from fedstats_app.report.plots import first_stage
 from fedstats_app.server import closed_form, run
-from tests.support.simulation import Killed, clients, killed, read_json, simulate
+from tests.support.simulation import Killed, clients, killed, read_json, simulate, site_folder
 
 
 def test_heads_are_on_disk_before_anybody_evaluates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,3 +112,17 @@ def test_where_there_is_no_such_function_nothing_happens(
 
     monkeypatch.setattr(closed_form.ctypes, "CDLL", missing)
     closed_form.give_back_memory()
+
+
+def test_an_option_for_long_tails_is_named_where_classes_are_unequal(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        site_folder(tmp_path / split, ("ant",), seed=1, images=40)
+        site_folder(tmp_path / split, ("bee",), seed=2, images=4)
+    data = {"dataset": f"folder:{tmp_path}", "num_clients": 2, "partitioner": "iid"}
+
+    folder = simulate(tmp_path / "run", method="fedncm,fed3r,fed3r@class-balance=true", **data)
+
+    notes = {name: " ".join(one["notes"]) for name, one in read_json(folder, "results.json")["methods"].items()}
+    assert "the largest class has 10 times the samples of the smallest" in notes["fed3r"]
+    assert "fed3r@class-balance=true may be more accurate" in notes["fed3r"]
+    assert "smallest" not in notes["fedncm"] + notes["fed3r@class-balance=true"]
