@@ -48,6 +48,9 @@ class Fed3ROptions(Options):
         one_of("cholesky", "pinv32"),
         "pinv32 = float32 pseudo-inverse, only to reproduce the papers' numbers",
     )
+    class_balance: bool = option(
+        False, flag, "true = classes weigh alike: for test data without the training data's long tail", rare=True
+    )
     random_features: int = option(
         0, whole(0, 100_000), "above 0: Fed3R-RF with so many random Fourier features", rare=True
     )
@@ -56,9 +59,6 @@ class Fed3ROptions(Options):
         number(0.0, open_low=True, word="auto"),
         "of the random features: auto = median distance between the server's test features",
         rare=True,
-    )
-    class_balance: bool = option(
-        False, flag, "true = classes weigh alike: for test data without the training data's long tail", rare=True
     )
 
     def problems(self) -> list[str]:

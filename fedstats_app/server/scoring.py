@@ -170,7 +170,8 @@ def method_results(
     """
     results = [method_result(strategy, name, scores) for name in strategy.heads]
     counts = strategy.collection.statistics(0).summed(gram=False).class_counts
-    ratio = int(counts.max()) / max(int(counts[counts > 0].min()), 1)
+    present = counts[counts > 0]
+    ratio = int(present.max()) / int(present.min()) if len(present) else 1.0
     if ratio >= LONG_TAIL:
         for one in results:
             if getattr(strategy.methods()[one.method].options, "class_balance", True) is False:

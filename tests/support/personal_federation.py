@@ -53,7 +53,7 @@ def image_folder(root: Path, *, per_class: int = 40) -> Path:
 def personal_app(**handlers: Handler) -> ClientApp:
     """Return a ClientApp with all handlers of personal models, some of them replaced."""
     app = ClientApp(mods=[guard])
-    app.query("statistics")(client_app.answered_by("statistics", "statistics"))
+    app.query("statistics")(client_app.answered_by("client.statistics", "statistics"))
     app.train()(per_client(handlers.get("train", client_training.train)))
     for name in ("personalise", "prototypes", "personal_heads"):
         app.train(name)(per_client(handlers.get(name, getattr(client_personal, name))))
