@@ -21,7 +21,7 @@ CRASH = """
 import os, sys
 
 def die(event, args):
-    if event == "import" and args[0] == "fedstats_app.client.replica" and os.path.exists({flag!r}):
+    if event == "import" and args[0] == "fedstats_app.fedmezo.directions" and os.path.exists({flag!r}):
         os.unlink({flag!r})
         os._exit(7)
 
