@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
@@ -98,8 +99,8 @@ class LocalGrid(Grid):
     """
 
     app: App
-    node_configs: Sequence[Mapping[str, object]]
-    run_config: Mapping[str, object] = field(default_factory=dict)
+    node_configs: Sequence[Mapping[str, Any]]
+    run_config: Mapping[str, Any] = field(default_factory=dict)
     faults: Mapping[int, Fault] = field(default_factory=dict)
     shuffle_seed: int | None = None
     per_pull: int | None = None
@@ -122,7 +123,7 @@ class LocalGrid(Grid):
         self._run = run
 
     @property
-    def run(self) -> object:
+    def run(self) -> Any:
         return self._run
 
     def create_message(
@@ -138,7 +139,7 @@ class LocalGrid(Grid):
         self._order.shuffle(nodes)
         return nodes
 
-    def get_nodes(self) -> list[object]:
+    def get_nodes(self) -> list[Any]:
         return []
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -203,10 +204,12 @@ class LocalGrid(Grid):
         if fault.tamper is not None:
             reply = fault.tamper(reply)
         reply.metadata.__dict__["_message_id"] = f"message-{next(self._ids)}"
-        return pickle.loads(pickle.dumps(reply))  # noqa: S301  # what Ray does
+        sent: Message = pickle.loads(pickle.dumps(reply))  # noqa: S301  # what Ray does
+        return sent
 
 
 def clients_in(msg: Message) -> int:
     """Return how many clients a message to a SuperNode is for."""
     record = msg.content.get("clients")
-    return len(record["ids"]) if isinstance(record, ConfigRecord) else 1
+    ids = record["ids"] if isinstance(record, ConfigRecord) else None
+    return len(ids) if isinstance(ids, list) else 1
