@@ -88,7 +88,10 @@ def clients(msg: Message, context: Context) -> Message:
         for line in (*dataset.notes, *doubts(dataset, None)):
             logger.warning("data: %s", line)
         names, ids = listed_classes(dataset, node.class_floor(config.federation.min_class_count))
-        return node_info_reply(msg, NodeInfo(class_names=names, class_ids=ids, trains=trains, any_app=node.any_app))
+        info = NodeInfo(
+            class_names=names, class_ids=ids, trains=trains, any_app=node.any_app, client_name=node.client_name
+        )
+        return node_info_reply(msg, info)
     info = NodeInfo(
         node.partition_id,
         node.num_partitions,

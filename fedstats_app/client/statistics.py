@@ -15,7 +15,6 @@ from fedstats_app.wire.statistics import (
     StatisticsRequest,
     read_statistics_request,
     statistics_reply,
-    with_client_name,
 )
 
 logger = logging.getLogger("fedstats_app")
@@ -37,7 +36,7 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
     content = ledger.answered(
         request, reader.backbone.fingerprint, rules, lambda: _answer(msg, request, site, reader).content
     )
-    return Message(with_client_name(content, site.node.client_name), reply_to=msg)  # such a node is one client
+    return Message(content, reply_to=msg)
 
 
 def _answer(msg: Message, request: StatisticsRequest, site: Site, reader: FeatureReader) -> Message:

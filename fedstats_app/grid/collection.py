@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -40,6 +41,8 @@ class Collection:
     caps : ShareCaps
         Of what one client counts for. Where there are any, every client's statistics are kept in a temporary file, and
         the sums are made of all of them when somebody asks.
+    names : mapping
+        From client to the name by which its data are known again when they have changed; others have none.
 
     Attributes
     ----------
@@ -62,8 +65,9 @@ class Collection:
         earlier: CollectedStatistics | None = None,
         limits: Limits = Limits(),  # noqa: B008  # frozen
         caps: ShareCaps = ShareCaps(),  # noqa: B008  # frozen
+        names: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        self.request = request
+        self.request, self._told = request, names
         self.outcomes: list[ClientOutcome] = []
         self._keep_rows = list(keep_rows)
         self._feature_dim, self._limits = feature_dim, limits
@@ -99,7 +103,7 @@ class Collection:
             digest = client_digest(received.statistics[0])
             if digest in self._known:
                 return self._note_known(client, server_round, received, self._known[digest]), None
-            self._check_name(received.client_name)
+            self._check_name(name := self._told.get(client, ""))
             self._add(client, received)
         except RejectedReply as error:
             outcome = ClientOutcome(client, server_round, _kind_of_failure(reply), str(error))
@@ -107,9 +111,9 @@ class Collection:
             self.outcomes.append(outcome)
             return outcome, None
         self._merged[client] = digest
-        if received.client_name:
-            self._names[client] = received.client_name
-            self._taken.add(received.client_name)
+        if name:
+            self._names[client] = name
+            self._taken.add(name)
         outcome = ClientOutcome(
             client,
             server_round,

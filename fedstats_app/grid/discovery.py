@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
@@ -97,6 +97,8 @@ class Federation:
         In how many clients the run's data set is divided, whether all are hosted or not; 0 where it is not.
     workers : tuple of int
         In a simulation the threads of each process that answers for SuperNodes, one after another.
+    client_names : dict
+        From client to the name that its owner gave it, "" for none; all others differ.
     """
 
     hosts: dict[int, int]
@@ -107,6 +109,7 @@ class Federation:
     any_app: tuple[int, ...] = ()
     num_partitions: int = 0
     workers: tuple[int, ...] = ()
+    client_names: dict[int, str] = field(default_factory=dict)
 
     @property
     def supernodes(self) -> set[int]:
@@ -175,7 +178,10 @@ def discover(
         poll = next_poll(poll, progressed=progressed)
         time.sleep(poll)
     roll.give_up(f"no reply within {wait_timeout:.0f} s (wait-timeout)")
-    federation = _federation(roll.infos, roll.refused, num_clients, known_classes, max_classes)
+    impostors = _impostors(roll.infos, {node.node_id: node.name for node in grid.get_nodes()})
+    infos = {node: info for node, info in roll.infos.items() if node not in impostors}
+    federation = _federation(infos, roll.refused | impostors, num_clients, known_classes, max_classes)
+    federation.client_names = {node: infos[node].client_name for node in federation.hosts.values()}
     federation.statistics_only = frozenset(
         client for client, node in federation.hosts.items() if not roll.infos[node].trains
     )
@@ -195,6 +201,33 @@ def discover(
             + (f"; refused: {reasons}" if reasons else "")
         )
     return federation
+
+
+def _impostors(infos: Mapping[int, NodeInfo], registered: Mapping[int, str]) -> dict[int, str]:
+    """Return why nodes take no part that claim a name which is, or may be, another's.
+
+    A name is that of the node whose key was registered under it. One that no key has is that of the only node that
+    claims it; of several nobody knows whose it is.
+
+    Parameters
+    ----------
+    infos : mapping
+        From node to what it says of itself.
+    registered : mapping
+        From node to the name under which its key was registered, "" for none.
+    """
+    refused: dict[int, str] = {}
+    for name in sorted({info.client_name for info in infos.values()} - {""}):
+        claimed = [node for node, info in sorted(infos.items()) if info.client_name == name]
+        owners = [node for node, of_key in registered.items() if of_key == name]
+        whose = f"its client-name {name!r} is that of"
+        if len(owners) == 1:
+            reason = f"{whose} node {owners[0]}, whose key was registered under it"
+            refused |= {node: reason for node in claimed if node not in owners}
+        elif len(claimed) > 1:
+            among = f"{whose} nodes {', '.join(map(str, claimed))} too, and of none of their keys alone"
+            refused |= dict.fromkeys(claimed, f"{among}: flwr supernode register KEY --name {name!r} says whose it is")
+    return refused
 
 
 def _federation(

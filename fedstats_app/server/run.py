@@ -155,6 +155,7 @@ class Run:
             holdout=self.holdout,
             limits=Limits(self.feature_norm.bound, config.federation.max_client_samples),
             caps=ShareCaps(config.federation.max_class_share, config.federation.max_client_share),
+            client_names=self.federation.client_names,
         )
 
     def training_request(self) -> TrainingRequest:

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -82,6 +83,8 @@ class StatisticsStrategy(WithoutEvaluation):
         Replies beyond them are rejected. By default hardly anything is.
     caps : ShareCaps
         Of a client's share of a class and of all samples; by default there are none.
+    client_names : mapping
+        From client to a name by which its data are known again when they have changed; others have none.
     wait_timeout, settle_seconds, reply_timeout : float
         Seconds to wait for nodes, for no new one to come, and for a reply.
     window_bytes : int
@@ -120,6 +123,7 @@ class StatisticsStrategy(WithoutEvaluation):
         holdout: float = 0.0,
         limits: Limits = Limits(),  # noqa: B008  # frozen
         caps: ShareCaps = ShareCaps(),  # noqa: B008  # frozen
+        client_names: Mapping[int, str] = MappingProxyType({}),
         wait_timeout: float = 120.0,
         settle_seconds: float = 3.0,
         reply_timeout: float = 600.0,
@@ -145,7 +149,7 @@ class StatisticsStrategy(WithoutEvaluation):
         self._methods = {method.name: method for method in methods}
         self.num_classes, self.feature_dim, self._limits, self._caps = num_classes, feature_dim, limits, caps
         self.num_clients, self.min_clients, self.fraction_train = num_clients, min_clients, fraction_train
-        self.seed, self.window_bytes = seed, window_bytes
+        self.seed, self.window_bytes, self._client_names = seed, window_bytes, client_names
         self.wait_timeout, self.settle_seconds, self.reply_timeout = wait_timeout, settle_seconds, reply_timeout
         self.extend(None)
         self.heads: dict[str, LinearHead] = {}
@@ -172,7 +176,9 @@ class StatisticsStrategy(WithoutEvaluation):
             any(one.keeps_rows and spec.covers(one.specification) for one in self._methods.values())
             for spec in self.request.specs
         ]
-        self.collection = Collection(self.request, keep_rows, self.feature_dim, earlier, self._limits, self._caps)
+        self.collection = Collection(
+            self.request, keep_rows, self.feature_dim, earlier, self._limits, self._caps, self._client_names
+        )
 
     def methods(self) -> Mapping[str, ConfiguredMethod]:
         """Return the methods served, by name."""

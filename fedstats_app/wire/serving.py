@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
+from fedstats_app.training.limits import MAX_CLIENT_NAME
 from fedstats_app.wire.reading import (
     LARGEST_WHOLE,
     Malformed,
@@ -202,6 +203,8 @@ class NodeInfo:
         False: the node's clients send statistics and evaluate, but take no part in training.
     any_app : bool
         True: the node's owner lets code of anybody's run there.
+    client_name : str
+        That the owner of a node with data of its own gave it; "" for none.
     process, threads : int
         Of a node that hosts partitions: what tells its process from others, and how many threads that computes with. 0
         where it does not say.
@@ -213,6 +216,7 @@ class NodeInfo:
     class_ids: tuple[int, ...] | None = field(default=None, metadata={"apart": True})
     trains: bool = optional(True)
     any_app: bool = optional(False)
+    client_name: str = optional("")
     process: int = counted(LARGEST_WHOLE, optional=True)
     threads: int = counted(LARGEST_WHOLE, optional=True)
 
@@ -236,12 +240,27 @@ def read_node_info(reply: Message) -> NodeInfo:
     RejectedReply
         If it failed, or says something that cannot be.
     """
-    record = record_of(reply.content, "node", ConfigRecord)
     check_keys("reply", reply.content, {"node"})
+    return node_info_of(record_of(reply.content, "node", ConfigRecord))
+
+
+def node_info_of(record: ConfigRecord) -> NodeInfo:
+    """Read the record ``node``.
+
+    Raises
+    ------
+    Malformed
+        If it says something that cannot be.
+    """
     if "class-names" in record and "partition-id" not in record:
-        check_keys("node", record, {"class-names"}, {"trains", "any-app", "class-ids"})
+        check_keys("node", record, {"class-names"}, {"trains", "any-app", "class-ids", "client-name"})
         names = _read_class_names(record)
-        return from_values(NodeInfo, record, class_names=names, class_ids=_read_class_ids(record, len(names)))
+        info = from_values(NodeInfo, record, class_names=names, class_ids=_read_class_ids(record, len(names)))
+        if len(info.client_name) > MAX_CLIENT_NAME or not info.client_name.isprintable():
+            raise Malformed(
+                f"client-name: must be at most {MAX_CLIENT_NAME} printable characters, got {info.client_name[:40]!r}"
+            )
+        return info
     check_keys("node", record, {"partition-id", "num-partitions"}, {"trains", "any-app", "process", "threads"})
     info = from_values(NodeInfo, record)
     whole(record, "partition-id", 0, (info.num_partitions or 1) - 1)

@@ -2,8 +2,8 @@
 
 The request is one ConfigRecord ``request``. The reply has one ArrayRecord ``statistics-I`` per specification
 (:mod:`fedstats_app.wire.statistics_records`) and a MetricRecord ``metrics``, which says how many classes the node's
-policy suppressed if there are any, but neither which nor how many samples. A ConfigRecord ``about`` names backbone,
-engine and client if they have a name.
+policy suppressed if there are any, but neither which nor how many samples. A ConfigRecord ``about`` names backbone and
+engine if they have a name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from fedstats_app.backbones.engine import ENGINES
 from fedstats_app.settings.option import as_text
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from fedstats_app.statistics.specification import SampleRequest
-from fedstats_app.training.limits import MAX_CLIENT_NAME
 from fedstats_app.wire.arrays import NUMBER_BYTES
 from fedstats_app.wire.reading import (
     LARGEST_WHOLE,
@@ -170,14 +169,11 @@ class About:
     ----------
     backbone_fingerprint : str
         Of the backbone.
-    client_name : str
-        By which the client is known again when its data have changed.
     engine : str
         What computed the features.
     """
 
     backbone_fingerprint: str = optional("")
-    client_name: str = optional("")
     engine: str = optional("")
 
     @property
@@ -272,14 +268,6 @@ def statistics_reply(
     return Message(content, reply_to=msg)
 
 
-def with_client_name(content: RecordDict, name: str) -> RecordDict:
-    """Add the name that the node's owner gave it to a reply's content; no name changes nothing."""
-    if not name:
-        return content
-    about = content.config_records.get("about", ConfigRecord())
-    return RecordDict({**content, "about": ConfigRecord({**about, **to_values(About(client_name=name))})})
-
-
 @reads_replies
 def read_statistics_reply(
     reply: Message,
@@ -332,15 +320,13 @@ def read_statistics_reply(
 def _read_about(content: RecordDict, fingerprint: str) -> About:
     """Read what the client says of itself, and refuse features of another backbone."""
     about = from_record(About, content, "about", ConfigRecord) if "about" in content else About()
-    found, name, engine = about.backbone_fingerprint, about.client_name, about.engine
+    found, engine = about.backbone_fingerprint, about.engine
     if engine not in ("", *ENGINES):
         raise Malformed(f"engine: must be one of {', '.join(ENGINES)}, got {engine[:40]!r}")
     if len(found) > MAX_FINGERPRINT_LENGTH:
         raise Malformed(
             f"backbone-fingerprint: must be at most {MAX_FINGERPRINT_LENGTH} characters, got {found[:40]!r}"
         )
-    if len(name) > MAX_CLIENT_NAME or not name.isprintable():
-        raise Malformed(f"client-name: must be at most {MAX_CLIENT_NAME} printable characters, got {name[:40]!r}")
     if fingerprint and found != fingerprint:
         raise Malformed(f"backbone: must be the server's, fingerprint {fingerprint[:16]}, got {found[:16] or 'none'}")
     return about

@@ -22,7 +22,8 @@ def clients(msg: Message, context: Context) -> Message:
     """Say what the node-config says."""
     config = context.node_config
     if "names" in config:
-        return node_info_reply(msg, NodeInfo(class_names=tuple(str(config["names"]))))
+        name = str(config.get("client-name", ""))
+        return node_info_reply(msg, NodeInfo(class_names=tuple(str(config["names"])), client_name=name))
     if "raw" in config:
         return Message(RecordDict({"node": ConfigRecord({"partition-id": 0, "num-partitions": -1})}), reply_to=msg)
     worker = {key: int(config.get(key, 0)) for key in ("process", "threads")}
@@ -246,3 +247,29 @@ def test_a_strategy_with_a_plain_grid_waits_for_its_nodes() -> None:
 def test_a_strategy_with_a_plain_grid_does_not_wait_for_ever() -> None:
     with pytest.raises(TooFewClients, match="3 SuperNodes came"):
         strategy_for("fedncm", min_clients=4, wait_timeout=0.2).start(Clients(3).local_grid())
+
+
+@pytest.mark.parametrize(
+    ("registered", "stays"),
+    [
+        ({1: "b"}, {1, 2}),  # the key's, whoever has the smaller id
+        ({0: "b"}, {0, 2}),
+        ({}, {2}),
+        ({0: "b", 1: "b"}, {2}),  # registered twice says nothing
+        ({2: "b"}, {2}),  # of a node that does not claim it, both are impostors
+    ],
+)
+def test_a_name_is_that_of_the_node_whose_key_has_it(registered: dict[int, str], stays: set[int]) -> None:
+    """With nothing but a claim a node shut another site out of half the runs."""
+    nodes: list[dict[str, object]] = [{"names": "ab", "client-name": name} for name in ("b", "b", "")]
+    federation = found(LocalGrid(app, nodes, registered=registered), min_clients=1)
+    assert set(federation.hosts) == {FIRST_NODE_ID + place for place in stays}
+    assert federation.refused.keys() == {FIRST_NODE_ID + place for place in {0, 1} - stays}
+    assert all("client-name 'b'" in reason for reason in federation.refused.values())
+    assert set(federation.client_names.values()) <= {"b", ""}
+
+
+def test_a_name_of_another_s_key_is_refused_also_where_its_owner_does_not_claim_it() -> None:
+    nodes: list[dict[str, object]] = [{"names": "ab", "client-name": "b"}, {"names": "ab"}]
+    federation = found(LocalGrid(app, nodes, registered={1: "b"}), min_clients=1)
+    assert set(federation.hosts) == {FIRST_NODE_ID + 1} and set(federation.client_names.values()) == {""}

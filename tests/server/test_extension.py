@@ -200,10 +200,15 @@ def test_a_client_whose_data_changed_is_replaced_and_not_counted_twice(tmp_path:
         assert torch.equal(one.weight, other.weight), name
 
 
-def test_two_clients_of_one_name_are_not_both_counted(tmp_path: Path, nodes: Nodes) -> None:
-    folder = simulate(tmp_path, node_configs=[{**node, "client-name": "x"} for node in nodes[:2]], min_clients=1)
-    assert [one["outcome"] for one in clients(folder)] == ["merged", "rejected"]
-    assert "client-name 'x' is that of another client" in clients(folder)[1]["reason"]
+def test_of_two_clients_of_one_name_none_is_counted(tmp_path: Path, nodes: Nodes) -> None:
+    """Nothing says which of them is the impostor, and the one with the smaller id is no better than the other."""
+    names = ("x", "x", "y")
+    named = [{**node, "client-name": name} for node, name in zip(nodes, names, strict=True)]
+    folder = simulate(tmp_path, node_configs=named, min_clients=1)
+    assert [(one["client"], one["outcome"]) for one in clients(folder)] == [(FIRST_NODE_ID + 2, "merged")]
+    refused = read_json(folder, "results.json")["refused_nodes"]
+    assert refused.keys() == {str(FIRST_NODE_ID), str(FIRST_NODE_ID + 1)}
+    assert all("its client-name 'x' is that of nodes" in reason for reason in refused.values())
 
 
 @pytest.mark.parametrize("name", ["a" * 101, "two\nlines", 3])

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
@@ -94,6 +95,8 @@ class LocalGrid(Grid):
         How many replies one pull gives at most: the others are not ready yet.
     nodes_at : callable, optional
         From the number of ``get_node_ids`` calls so far (from 0) to how many nodes are there by then.
+    registered : mapping
+        From position of the node to the name under which its key is registered.
     drops_refused : bool
         The ids of refused messages are left out (Flower's simulation), or empty (its deployment).
     """
@@ -106,6 +109,7 @@ class LocalGrid(Grid):
     per_pull: int | None = None
     nodes_at: Callable[[int], int] | None = None
     drops_refused: bool = True
+    registered: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         begin_run()
@@ -140,7 +144,8 @@ class LocalGrid(Grid):
         return nodes
 
     def get_nodes(self) -> list[Any]:
-        return []
+        places = enumerate(self.contexts)
+        return [SimpleNamespace(node_id=node, name=self.registered.get(place, "")) for place, node in places]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []

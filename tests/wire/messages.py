@@ -63,7 +63,7 @@ LOCAL = personal.LocalPrototypes(
     torch.tensor([0, 3]), torch.rand(2, DIM), personal.PrototypeMetrics(**vars(METRICS), loss=0.75, restarted=1)
 )
 PARTITION = wire.NodeInfo(1, 3, trains=False, any_app=True, process=2**62, threads=2)
-CLASSES = wire.NodeInfo(class_names=("a", "Łódź"), class_ids=(0, 7), trains=False, any_app=True)
+CLASSES = wire.NodeInfo(class_names=("a", "Łódź"), class_ids=(0, 7), trains=False, any_app=True, client_name="é")
 COUNTS = training.EvaluationCounts(4, 3, 1.5)
 LOSSES = tuple(0.5 + number for number in range(33))
 ASKED = instruction(RecordDict())
@@ -220,7 +220,13 @@ KINDS: dict[str, Kind] = {
         "threads",
     ),
     "classes": _reply(
-        lambda: wire.node_info_reply(ASKED, CLASSES), wire.read_node_info, CLASSES, "trains", "any-app", "class-ids"
+        lambda: wire.node_info_reply(ASKED, CLASSES),
+        wire.read_node_info,
+        CLASSES,
+        "trains",
+        "any-app",
+        "class-ids",
+        "client-name",
     ),
     **{
         name: _statistics(request, FEW if "few" in name else NUM_SAMPLES)
