@@ -23,7 +23,7 @@ LEVELS = (
     {"fedmezo"},
     {"wire", "privacy"},
     {"grid"},
-    {"strategies", "report"},
+    {"strategies", "report", "sklearn"},
     {"personal"},
     {"settings"},
     {"client", "server"},

@@ -65,6 +65,9 @@ class LinearHead:
     present: Tensor = field(default=None)  # type: ignore[assignment]  # filled in by __post_init__
     report: SolveReport = field(default_factory=SolveReport)
 
+    def __repr__(self) -> str:
+        return f"<LinearHead of {self.num_classes} classes on {self.feature_dim} features, {self.report.regulariser}>"
+
     def __post_init__(self) -> None:
         check_tensor("weight", self.weight, (None, None), self.weight.dtype)
         check_tensor("bias", self.bias, (len(self.weight),), self.bias.dtype)
@@ -117,6 +120,13 @@ class LinearHead:
     def predict(self, features: Tensor, *, mask_absent: bool = True) -> Tensor:
         """Return (n,) int64 class ids, the largest logit's."""
         return self.logits(features, mask_absent=mask_absent).argmax(dim=1)
+
+    def linear(self) -> torch.nn.Linear:
+        """Return the head as a float32 layer, for a network of one's own; absent classes have bias -inf."""
+        layer = torch.nn.Linear(self.feature_dim, self.num_classes, device="meta")
+        bias = self.bias.masked_fill(~self.present, -torch.inf)
+        layer.weight, layer.bias = (torch.nn.Parameter(one.to(torch.float32, copy=True)) for one in (self.weight, bias))
+        return layer
 
     def to(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> LinearHead:
         """Return the head in another dtype or on another device."""

@@ -88,6 +88,9 @@ class Classifier:
         self.feature_map = feature_map
         self.head = head
 
+    def __repr__(self) -> str:
+        return f"<Classifier {self.method} of {len(self.class_names)} classes on {self.backbone.name}>"
+
     @property
     def kind(self) -> Literal["image", "text"]:
         """What it classifies."""

@@ -128,4 +128,4 @@ def _sklearn(module: str) -> Any:
     try:
         return importlib.import_module(f"sklearn.{module}")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("FedPFT needs scikit-learn: pip install 'fedstats-app[baselines]'") from error
+        raise ModuleNotFoundError("FedPFT needs scikit-learn: pip install 'fedstats-app[sklearn]'") from error

@@ -1,0 +1,117 @@
+"""The methods in scikit-learn: its own checks, and merging and removal as of one fit."""
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_iris
+from sklearn.utils.estimator_checks import check_estimator
+
+from fedstats_app.methods import METHODS
+from fedstats_app.sklearn import CLASSES, Fed3RClassifier, FedCOFClassifier, FedNCMClassifier
+from fedstats_app.statistics import StatisticsSum
+
+X, TARGET = load_iris(return_X_y=True)
+Y = np.array(["setosa", "versicolor", "virginica"])[TARGET]
+# Three sites, of which the first two have two classes each.
+SITES = [np.flatnonzero((TARGET != missing) & (np.arange(150) % 3 == site)) for site, missing in enumerate((2, 0, -1))]
+every_class = pytest.mark.parametrize("made", CLASSES.values(), ids=CLASSES)
+
+
+def fitted(model: Any) -> list[Any]:
+    return [clone(model).fit(X[site], Y[site]) for site in SITES]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two classifiers of the same classes have the same head, to the rounding of their sums."""
+    a, b = one.head_, other.head_
+    return bool(np.allclose(a.weight, b.weight, rtol=1e-7, atol=1e-9) and np.allclose(a.bias, b.bias, rtol=1e-7))
+
+
+@every_class
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_accepts_it(made: Any) -> None:
+    check_estimator(made())
+
+
+@every_class
+def test_sites_added_in_any_way_are_one_classifier(made: Any) -> None:
+    a, b, c = fitted(made())
+    together = made()
+    for site in SITES:
+        together.partial_fit(X[site], Y[site])
+    assert list(a.classes_) == ["setosa", "versicolor"] and list(together.classes_) == sorted(set(Y))
+    assert same(a + b + c, together) and same(c + (b + a), together)
+    assert not same(a + c, together)
+    assert list(a.classes_) == ["setosa", "versicolor"]  # as it was
+    if made is not FedCOFClassifier:  # it takes each fit's means as those of a client
+        everything = np.concatenate(SITES)
+        assert same(made().fit(X[everything], Y[everything]), together)
+
+
+@every_class
+def test_a_site_is_taken_out_again(made: Any) -> None:
+    a, b, c = fitted(made())
+    left = a + b + c - b
+    assert same(left, a + c)
+    assert (left.predict(X) == (a + c).predict(X)).all()
+    only = a + b - b  # of the class that b alone had, nothing is left: it is never predicted
+    assert list(only.classes_) == sorted(set(Y)) and set(only.predict(X)) == {"setosa", "versicolor"}
+    assert (only.predict_proba(X)[:, 2] == 0.0).all()
+
+
+@every_class
+def test_it_is_the_methods_own_head(made: Any) -> None:
+    method = made.record.configured()
+    spec = method.specification
+    total = StatisticsSum(3, 4, gram=spec.gram, keep_rows=method.keeps_rows)
+    model = made()
+    for site in SITES:
+        model.partial_fit(X[site], Y[site])
+        total.add(spec.from_features(torch.tensor(X[site]), torch.tensor(TARGET[site]), 3))
+    expected = method.solve(total)
+    assert np.array_equal(model.head_.weight, expected.weight) and model.head_.report == expected.report
+
+
+def test_every_method_that_adds_gram_matrices_or_rows_has_a_class_with_its_options() -> None:
+    assert {made.record.name for made in CLASSES.values()} == set(METHODS) - {"fedroot"}
+    for made in CLASSES.values():
+        own = {one.name for one in made.record.options.keys().values()}
+        assert set(inspect.signature(made).parameters) == set(made().get_params()) == own | {"seed"}
+        assert all(name in (made.__doc__ or "") for name in own)
+
+
+def test_several_means_of_one_fit_show_fedcof_the_covariance() -> None:
+    features, labels = load_digits(return_X_y=True)
+    few, many = (FedCOFClassifier(means_per_class=means).fit(features, labels) for means in (1, 10))
+    assert many.score(features, labels) > few.score(features, labels) + 0.03
+
+
+def test_random_features_make_a_kernel_of_it() -> None:
+    assert (Fed3RClassifier(random_features=300).fit(X, Y).predict(X) == Y).mean() > 0.95
+    a, b, _ = fitted(Fed3RClassifier(random_features=50))
+    with pytest.raises(ValueError, match=r"same parameters.*kernel_width="):  # each measured its own
+        a + b
+    a, b, c = fitted(Fed3RClassifier(random_features=50, kernel_width=2.0))
+    everything = np.concatenate(SITES)
+    whole = Fed3RClassifier(random_features=50, kernel_width=2.0).fit(X[everything], Y[everything])
+    assert same(a + b + c, whole)
+
+
+def test_what_does_not_belong_together_is_refused() -> None:
+    a, b, _ = fitted(FedNCMClassifier())
+    with pytest.raises(ValueError, match=r"same parameters and features, got .* 4 features and .* 3"):
+        a + FedNCMClassifier().fit(X[:, :3], Y)
+    with pytest.raises(ValueError, match="same parameters"):
+        a + Fed3RClassifier().fit(X, Y)
+    with pytest.raises(ValueError, match="same parameters"):
+        a - FedNCMClassifier(center="median").fit(X, Y)
+    with pytest.raises(ValueError, match="must be in the sum"):
+        a - b
+    with pytest.raises(TypeError):
+        a + 1
+    with pytest.raises(ValueError, match=r"ridge_lambda: must be a number in .*got -1"):
+        Fed3RClassifier(ridge_lambda=-1).fit(X, Y)
