@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from fedstats_app.settings.option import Options, number, one_of, option, run_folder, whole
+from fedstats_app.settings.option import Options, flag, number, one_of, option, run_folder, whole
 
 # Of HeadScores: a histogram of 1,281 bins of samples of each class, one of the others, and a row of a matrix.
 _BYTES_PER_CLASS, _BYTES_PER_CELL = 2 * 8 * 1281, 8
@@ -56,6 +56,9 @@ class FederationOptions(Options):
         "float16",
         one_of("float64", "float32", "float16", "int8"),
         "float64 | float32 | float16 | int8, of sums and Gram matrices on the wire",
+    )
+    exact_sums: bool = option(
+        False, flag, "features are rounded so that sums are exact: the same heads, to the bit, for any split (float64)"
     )
     fraction_train: float = option(
         1.0,

@@ -139,6 +139,14 @@ class Run:
             if number and client in federation.hosts and client not in federation.statistics_only
         }
 
+    @property
+    def most_samples(self) -> int:
+        """Samples that can be in the sums: those of a simulation's data set, else as many as clients may have."""
+        number = len(self.federation.hosts) * self.config.federation.max_client_samples
+        if self.federation.simulated:
+            number = len(training_set(self.config.data)) * (1 + (self.config.partition.training_flips == "both"))
+        return number + self.extension.num_examples
+
     def statistics_strategy(self) -> StatisticsStrategy:
         """Make the strategy that serves all methods of the run."""
         config = self.config
@@ -156,6 +164,7 @@ class Run:
             limits=Limits(self.feature_norm.bound, config.federation.max_client_samples),
             caps=ShareCaps(config.federation.max_class_share, config.federation.max_client_share),
             client_names=self.federation.client_names,
+            exact_samples=self.most_samples if config.federation.exact_sums else 0,
         )
 
     def training_request(self) -> TrainingRequest:

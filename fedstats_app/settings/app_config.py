@@ -258,6 +258,8 @@ class AppConfig:
                 "save-client-statistics: must be false with a max-class-share or max-client-share below 1: what a "
                 "client counts for then depends on all others, and nobody could be removed"
             )
+        if federation.exact_sums and min(federation.max_class_share, federation.max_client_share) < 1:
+            yield "exact-sums: must be false with a max-class-share or max-client-share below 1, whose cuts are rounded"
         yield from self._contradictions_of_methods()
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
         if self.trainer and unsolved:

@@ -17,6 +17,7 @@ from fedstats_app.statistics.accumulation import (
     mirror_upper,
 )
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows, plan_rows
+from fedstats_app.statistics.exact import on_grid
 from fedstats_app.statistics.factors import GramFactor, ScatterFactor
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 from fedstats_app.threads import threads_worth
@@ -120,6 +121,8 @@ class StatisticsAccumulator:
         Where features arrive; sums are formed there, in float64.
     planned : tuple of Tensor, optional
         Class of each row, and row of each sample, in place of what would be drawn (:func:`plan_rows`).
+    fraction_bits : int, optional
+        To which features are rounded; then there is no factor of the Gram matrix, which would not be exact.
     """
 
     def __init__(
@@ -135,6 +138,7 @@ class StatisticsAccumulator:
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
         planned: tuple[Tensor, Tensor] | None = None,
+        fraction_bits: int | None = None,
     ) -> None:
         check_labels(labels, num_classes)
         self._labels, self._num_classes = labels.to(device="cpu", dtype=torch.int64), num_classes
@@ -146,7 +150,7 @@ class StatisticsAccumulator:
         )
         where = accumulation_device(torch.device(device))
         self._sums = torch.zeros(len(self._class_ids), feature_dim, dtype=torch.float64, device=where)
-        few = len(labels) < feature_dim
+        few, self._fraction_bits = len(labels) < feature_dim and fraction_bits is None, fraction_bits
         self._gram = self._features = None
         self._wants_gram, self._scatter_rule = gram, scatter
         if gram or scatter is not None:
@@ -185,6 +189,8 @@ class StatisticsAccumulator:
             if bool(self._taken[positions].any()) or len(torch.unique(positions)) < len(positions):
                 raise ValueError("each labelled sample gives one feature, got one twice")
             check_features(features, self._labels[positions], self._num_classes)
+            if self._fraction_bits is not None:
+                features = on_grid(features, self._fraction_bits)
             self._taken[positions] = True
             rows = self._row_of_sample[positions]
             add_in_blocks(self._sums, self._gram, features, rows)

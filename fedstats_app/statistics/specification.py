@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics.client_statistics import ClientStatistics, StatisticsAccumulator
+from fedstats_app.statistics.exact import LEAST_BITS, MOST_BITS
 from fedstats_app.statistics.factors import HEADER_BYTES, ScatterSpec, num_factor_numbers
 from fedstats_app.statistics.feature_maps import FeatureMap, IdentityMap, feature_map_from_dict
 
@@ -76,6 +77,8 @@ class StatisticsSpec:
         Disjoint means per class and client, at least 1.
     samples_per_mean : int
         Fewer samples than this, at least 2, share one of several means only where their class has no more.
+    fraction_bits : int or None
+        Mapped features are rounded to so many, so that sums are exact; None where they are not.
     feature_map : FeatureMap
         Applied to the backbone's features first.
     scatter : ScatterSpec or None
@@ -88,8 +91,11 @@ class StatisticsSpec:
     feature_map: FeatureMap = field(default_factory=IdentityMap)
     scatter: ScatterSpec | None = None
     samples_per_mean: int = LEAST_PER_MEAN
+    fraction_bits: int | None = None
 
     def __post_init__(self) -> None:
+        if self.fraction_bits is not None and not LEAST_BITS <= self.fraction_bits <= MOST_BITS:
+            raise ValueError(f"fraction_bits must lie in [{LEAST_BITS}, {MOST_BITS}], got {self.fraction_bits}")
         if self.samples_per_mean < LEAST_PER_MEAN:
             raise ValueError(f"samples_per_mean must be at least {LEAST_PER_MEAN}, got {self.samples_per_mean}")
         if self.means_per_class < 1:
@@ -109,6 +115,8 @@ class StatisticsSpec:
         }
         if self.samples_per_mean != LEAST_PER_MEAN:
             values["samples-per-mean"] = self.samples_per_mean
+        if self.fraction_bits is not None:
+            values["fraction-bits"] = self.fraction_bits
         if self.scatter is None:
             return values
         return {**values, "scatter": {"rank": str(self.scatter.rank), "dtype": self.scatter.dtype}}
@@ -134,8 +142,10 @@ class StatisticsSpec:
             scatter = ScatterSpec(RankRule.parse(values["scatter"]["rank"]), values["scatter"]["dtype"])
         samples = {"samples-per-mean": LEAST_PER_MEAN, **values}
         _check_type(samples, "samples-per-mean", int)
-        feature_map = feature_map_from_dict(values["feature-map"])
-        return cls(values["gram"], values["means-per-class"], feature_map, scatter, samples["samples-per-mean"])
+        if "fraction-bits" in values:
+            _check_type(values, "fraction-bits", int)
+        feature_map, bits = feature_map_from_dict(values["feature-map"]), values.get("fraction-bits")
+        return cls(values["gram"], values["means-per-class"], feature_map, scatter, samples["samples-per-mean"], bits)
 
     def covers(self, other: StatisticsSpec) -> bool:
         """Return whether statistics of this kind serve a method that asks for ``other``."""
@@ -204,6 +214,7 @@ class StatisticsSpec:
             generator=torch.Generator().manual_seed(seed),
             device=device,
             planned=rows,
+            fraction_bits=self.fraction_bits,
         )
 
     def from_features(self, features: Tensor, labels: Tensor, num_classes: int, *, seed: int = 0) -> ClientStatistics:

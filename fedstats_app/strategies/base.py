@@ -23,7 +23,15 @@ from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.methods.method import FEW_FEATURES
-from fedstats_app.statistics import ClientSize, CollectedStatistics, FeatureMap, StatisticsSum, merge_specs
+from fedstats_app.statistics import (
+    ClientSize,
+    CollectedStatistics,
+    FeatureMap,
+    StatisticsSpec,
+    StatisticsSum,
+    merge_specs,
+)
+from fedstats_app.statistics.exact import fraction_bits
 from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.threads import beside_each_other
 from fedstats_app.wire import QUERY_STATISTICS, Limits, ReceivedStatistics, StatisticsRequest
@@ -85,6 +93,9 @@ class StatisticsStrategy(WithoutEvaluation):
         Of a client's share of a class and of all samples; by default there are none.
     client_names : mapping
         From client to a name by which its data are known again when they have changed; others have none.
+    exact_samples : int
+        Sums are exact for so many samples of all clients together: features are rounded, float64 travels, and heads
+        have the same bits for any split. 0 for sums of the features as they are.
     wait_timeout, settle_seconds, reply_timeout : float
         Seconds to wait for nodes, for no new one to come, and for a reply.
     window_bytes : int
@@ -124,6 +135,7 @@ class StatisticsStrategy(WithoutEvaluation):
         limits: Limits = Limits(),  # noqa: B008  # frozen
         caps: ShareCaps = ShareCaps(),  # noqa: B008  # frozen
         client_names: Mapping[int, str] = MappingProxyType({}),
+        exact_samples: int = 0,
         wait_timeout: float = 120.0,
         settle_seconds: float = 3.0,
         reply_timeout: float = 600.0,
@@ -137,10 +149,13 @@ class StatisticsStrategy(WithoutEvaluation):
             raise ValueError(f"fraction_train must lie in (0, 1], got {fraction_train}")
         if min_clients < 1:
             raise ValueError(f"min_clients must be at least 1, got {min_clients}")
+        specs = merge_specs(method.specification for method in methods)
+        if exact_samples:
+            specs = tuple(_exact(spec, exact_samples, limits.mapped_norm(spec, feature_dim)) for spec in specs)
         self.request = StatisticsRequest(
             num_classes,
-            merge_specs(method.specification for method in methods),
-            wire_dtype,
+            specs,
+            "float64" if exact_samples else wire_dtype,
             seed=seed,
             backbone_fingerprint=backbone_fingerprint,
             class_names=tuple(class_names),
@@ -374,6 +389,10 @@ class StatisticsStrategy(WithoutEvaluation):
     def summary(self) -> None:
         """Log what is asked for."""
         logger.info("methods %s, %d rounds, %s", ", ".join(self._methods), self.num_rounds, self.request)
+
+
+def _exact(spec: StatisticsSpec, num_samples: int, norm: float) -> StatisticsSpec:
+    return replace(spec, fraction_bits=fraction_bits(num_samples, norm, squares=spec.gram))
 
 
 def _timed(solve: Callable[[StatisticsSum], LinearHead], total: StatisticsSum) -> tuple[LinearHead, float]:

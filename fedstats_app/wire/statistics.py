@@ -96,6 +96,8 @@ class StatisticsRequest(SampleRequest):
             raise ValueError(f"a Gram matrix takes at most {MAX_GRAM_DIM} mapped features, got {widest}")
         if self.wire_dtype not in NUMBER_BYTES:
             raise ValueError(f"wire_dtype must be one of {', '.join(NUMBER_BYTES)}, got {self.wire_dtype!r}")
+        if self.wire_dtype != "float64" and any(spec.fraction_bits for spec in self.specs):
+            raise ValueError(f"wire_dtype must be float64 for exact sums, got {self.wire_dtype!r}")
 
     @property
     def num_mapped_features(self) -> int:

@@ -26,6 +26,7 @@ from fedstats_app.statistics import (
     StatisticsSpec,
 )
 from fedstats_app.statistics.accumulation import all_finite, pack_upper, unpack_upper
+from fedstats_app.statistics.exact import is_on_grid
 from fedstats_app.statistics.factors import FACTOR_DTYPES, full_rank, num_factor_numbers
 from fedstats_app.statistics.quantisation import (
     LEVELS,
@@ -213,7 +214,7 @@ def read_statistics_record(
         Saying what was wrong, what is allowed and what came.
     """
     exact = wire_dtype in WIRE_DTYPES
-    gram_key = "gram" if exact and "gram-factor" not in record else "gram-factor"
+    gram_key = "gram" if exact and (spec.fraction_bits or "gram-factor" not in record) else "gram-factor"
     more = {gram_key} if spec.gram else SCATTER_KEYS if spec.sends_scatter else set[str]()
     scales = set[str]() if exact else {"class-sum-scales"} | ({"gram-scales"} if spec.gram else set())
     check_keys("statistics", record, ROW_KEYS | more | scales)
@@ -225,6 +226,7 @@ def read_statistics_record(
             f"counts: must sum to at most {limits.max_samples} (max-client-samples), got {rows.num_examples}"
         )
     check_sums(rows, norm)
+    _check_on_grid("class-sums", rows.class_sums, spec.fraction_bits)
     client = ClientStatistics(rows)
     if spec.gram:
         eps = torch.finfo(WIRE_DTYPES.get(wire_dtype, torch.float32)).eps
@@ -233,6 +235,7 @@ def read_statistics_record(
             triangle = read_array(record, "gram", WIRE_DTYPES[wire_dtype], (numbers,))
             gram = unpack_upper(triangle, rows.feature_dim).to(torch.float64)
             check_gram(gram, rows, eps, norm)
+            _check_on_grid("gram", gram, spec.fraction_bits and 2 * spec.fraction_bits)
             client = ClientStatistics(rows, gram)
         else:
             factor, error = _read_factor(record, rows, wire_dtype)
@@ -249,6 +252,12 @@ def read_statistics_record(
     repeated = len(rows) - len(set(rows.class_ids.tolist()))
     per_row = 16 + rows.feature_dim * NUMBER_BYTES[wire_dtype] + (0 if exact else 4)
     return client, WireBytes(on_wire, of_rows, of_gram, of_scatter, of_rows - repeated * per_row)
+
+
+def _check_on_grid(name: str, values: Tensor, bits: int | None) -> None:
+    """Refuse what sums of rounded features cannot be: the total would not be exact any more."""
+    if bits is not None and not is_on_grid(values, bits):
+        raise Malformed(f"{name}: must be multiples of 2^-{bits} (exact-sums), got other numbers")
 
 
 def _read_rows(

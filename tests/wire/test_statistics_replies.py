@@ -21,7 +21,7 @@ from fedstats_app.statistics import (
     RandomProjection,
     StatisticsSpec,
 )
-from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
+from fedstats_app.wire import RejectedReply, StatisticsRequest, read_statistics_reply, statistics_reply
 from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
 from tests.support.local_grid import instruction
@@ -32,8 +32,10 @@ from tests.wire.replies import (
     arrays,
     features_and_labels,
     honest_reply,
+    put,
     request_for,
     scatter_of,
+    values,
 )
 
 GRAM = StatisticsSpec(gram=True)
@@ -236,3 +238,22 @@ def test_honest_replies_of_real_size_are_never_refused(
         request = StatisticsRequest(10, (spec_with(factor),), wire_dtype=wire_dtype)
         reply = statistics_reply(instruction(request.to_content()), request.statistics(features, labels))
         assert read_statistics_reply(reply, request, feature_dim=dim).num_examples == n
+
+
+@pytest.mark.parametrize("key", ["class-sums", "gram"])
+def test_exact_sums_take_multiples_of_their_unit_only(key: str) -> None:
+    request = request_for(StatisticsSpec(gram=True, fraction_bits=8), wire_dtype="float64")
+    honest = honest_reply(request, n=FEW)  # no factor, though there are fewer samples than features
+    (client,) = read_statistics_reply(honest, request).statistics
+    assert client.gram is not None and bool((client.gram * 2.0**16 % 1 == 0).all())
+
+    number = values(honest.content, key)
+    number.flat[0] += 2.0**-20
+    put(honest.content, key, number)
+    with pytest.raises(RejectedReply, match=rf"{key}: must be multiples of 2\^-\d+ \(exact-sums\)"):
+        read_statistics_reply(honest, request)
+
+
+def test_exact_sums_travel_in_float64_only() -> None:
+    with pytest.raises(ValueError, match="float64 for exact sums, got 'float16'"):
+        request_for(StatisticsSpec(fraction_bits=8), wire_dtype="float16")
