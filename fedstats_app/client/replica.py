@@ -146,9 +146,12 @@ class Measurement:
         self._files = files
         self._perturbation = Perturbation(model, tuple(replica.parameters))
         how = files.folder / _HOW
-        self._checked = how.is_file()
+        found = how.read_bytes() if how.is_file() else b""
+        self._checked = found in (b"read", b"copy")
         if self._checked:
-            self._perturbation.how = "read" if how.read_text() == "read" else "copy"
+            self._perturbation.how = "read" if found == b"read" else "copy"
+        elif found:
+            logger.warning("%s is damaged: it is found out again how this model can be perturbed", how)
 
     def __call__(self, request: MezoRequest, samples: Samples, number: int) -> tuple[float, ...]:
         """Return what a request wants of at least one sample of the client with this number."""

@@ -29,6 +29,8 @@ UNREADABLE = (
 )
 _GREY_16_BIT_MODES = frozenset({"I", "I;16", "I;16L", "I;16B", "I;16N"})
 _MAX_16_BIT = 65535
+# The longest that a JPEG can have. Pillow keeps more per row than its pixels: 89 million rows of one take 2.6 GB.
+MAX_SIDE = 65_535
 _NAMED_IN_ERRORS = 5
 Kind = Literal["image", "text"]
 Sample = Image.Image | str
@@ -300,15 +302,16 @@ def to_rgb(image: Image.Image) -> Image.Image:
         If the pixels have no stated range: mode ``F``, or mode ``I`` with values outside 0..65535; or if Pillow has no
         conversion from the image's mode (``LAB``).
     PIL.Image.DecompressionBombError
-        If the image has more pixels than ``PIL.Image.MAX_IMAGE_PIXELS``, at which Pillow itself would only warn.
+        If the image has more pixels than ``PIL.Image.MAX_IMAGE_PIXELS``, at which Pillow itself would only warn, or a
+        side longer than MAX_SIDE.
     OSError
         If the pixels cannot be read.
     """
     limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and image.width * image.height > limit:
+    if limit is not None and (image.width * image.height > limit or max(image.size) > MAX_SIDE):
         raise Image.DecompressionBombError(
             f"{image.width} x {image.height} pixels are more than the {limit} that are read"
-            " (PIL.Image.MAX_IMAGE_PIXELS); such a file may be an attack on memory"
+            f" (PIL.Image.MAX_IMAGE_PIXELS), or a side is longer than {MAX_SIDE}; it may be an attack on memory"
         )
     if image.tell() != 0:
         image.seek(0)

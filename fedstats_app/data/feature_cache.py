@@ -295,8 +295,10 @@ def _write(folder: Path, values: NDArray[Any]) -> str:
     stream = io.BytesIO()
     np.save(stream, values, allow_pickle=False)
     digest = hashlib.sha256(stream.getbuffer()).hexdigest()
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / f"{digest}.npy", stream.getvalue())
+    # Features say nearly as much as the images: other users of the machine cannot read them.
+    for place in (folder.parent, folder):
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(folder / f"{digest}.npy", stream.getvalue(), mode=0o600)
     return digest
 
 

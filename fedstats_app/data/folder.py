@@ -23,7 +23,7 @@ from fedstats_app.data.layout import (
     visible_files,
     visible_folders,
 )
-from fedstats_app.data.paths import existing_path
+from fedstats_app.data.paths import existing_path, regular_file
 
 
 def read_text(path: Path) -> str:
@@ -57,7 +57,7 @@ def file_source(root: Path, paths: list[str], kind: Kind) -> SampleSource:
     """Return files, by their paths relative to a folder and with forward slashes, as samples that go by these names."""
 
     def opened(index: int) -> Sample:
-        path = root / paths[index]
+        path = regular_file(root / paths[index])
         return Image.open(path) if kind == "image" else read_text(path)
 
     return SampleSource(opened, lambda index: paths[index])

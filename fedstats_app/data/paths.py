@@ -1,6 +1,7 @@
 """Paths that a user gives in a configuration."""
 
 import re
+import stat
 from pathlib import Path, PurePath
 
 from fedstats_app.data.dataset import DatasetError
@@ -48,6 +49,19 @@ def without_folders(spec: str) -> str:
     # One prefix or several (``timm:local-dir:/PATH``); a drive's letter is none.
     rest = re.sub(r"^(?:[A-Za-z][\w-]+:)+", "", spec)
     return f"{spec.removesuffix(rest)}{PurePath(rest).name or rest}" if rest.startswith(_BEGINNINGS) else spec
+
+
+def regular_file(path: Path) -> Path:
+    """Return the path of a sample's file, unless it is a pipe, socket or device, which may keep its reader for good.
+
+    Raises
+    ------
+    OSError
+        If it is one, or nothing is there.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("it is no regular file")
+    return path
 
 
 def existing_path(text: str, *, owner: str) -> Path:

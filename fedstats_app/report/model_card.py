@@ -156,6 +156,11 @@ def _plain(value: str) -> str:
     return "".join(" " if character in "|`\n\r" else character for character in value)
 
 
+def _escaped(name: str) -> str:
+    """Keep a class's name from being Markdown or HTML: links, images, tags, emphasis."""
+    return re.sub(r"([\\`*_\[\]<>#!~&$])", r"\\\1", _plain(name))
+
+
 def _calibrated(fitted: Mapping[str, float] | None) -> tuple[str, str, str]:
     if fitted is None:
         return "not calibrated", "-", "-"
@@ -188,7 +193,7 @@ def _by_class(score: Mapping[str, Any], classes: Sequence[str]) -> list[tuple[st
     if not all(columns) or len(classes) > _CLASSES_LISTED:
         return []
     rows = zip(classes, *columns, strict=True)
-    return [(_plain(name), *(percent(share, 1) for share in shares), area(auroc)) for name, *shares, auroc in rows]
+    return [(_escaped(name), *(percent(share, 1) for share in shares), area(auroc)) for name, *shares, auroc in rows]
 
 
 def _disclosed(name: str, metadata: Mapping[str, str], trained: Mapping[str, Any]) -> str:
@@ -231,6 +236,6 @@ _ENVIRONMENT = Environment(
     keep_trailing_newline=True,
     autoescape=False,  # Markdown; names that people chose go through `plain`
 )
-_ENVIRONMENT.filters["plain"] = _plain
+_ENVIRONMENT.filters.update(plain=_plain, escaped=_escaped)
 _ENVIRONMENT.globals.update(percent=percent, table=_table, listing=_listing)
 _TEMPLATE = _ENVIRONMENT.get_template("card.md")

@@ -245,7 +245,8 @@ class RunFolder:
             For which statistics were asked.
         """
         context = {"run": self.run_id, "methods": list(methods)}
-        append_lines(self.path / DISCLOSURE_FILE, [to_json({**context, **entry}, indent=None) for entry in entries])
+        lines = [to_json_with_digest({**context, **entry}, indent=None) for entry in entries]
+        append_lines(self.path / DISCLOSURE_FILE, lines)
 
     def append_round(self, record: RoundRecord) -> None:
         """Add one round's line to rounds.jsonl.

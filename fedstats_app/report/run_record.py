@@ -114,8 +114,7 @@ class RunRecord:
             config=_entries(folder / "config.json"),
             results=results,
             clients=_lines(folder / "clients.jsonl"),
-            # Its lines have no digest, as run after run adds to them.
-            disclosure=_plain_lines(folder / DISCLOSURE_FILE),
+            disclosure=_lines(folder / DISCLOSURE_FILE),
             trainings=trainings,
             examples=read_examples(folder),
             path=folder,
@@ -202,15 +201,6 @@ def _entries(path: Path) -> dict[str, Any]:
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     return read_json_lines(path) if path.is_file() else []
-
-
-def _plain_lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except FileNotFoundError:
-        return []
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def _status(path: Path) -> dict[str, Any]:

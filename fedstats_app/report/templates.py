@@ -165,7 +165,7 @@ Linear heads on the features of a pre-trained network, `{{ network }}`,
 {{ clients }} clients sent statistics of the features of their {{ kind }}s, and no {{ kind }}; the server solved for the
 heads in closed form.
 
-Classes: {{ classes[:listed]|map("plain")|join(", ") }}
+Classes: {{ classes[:listed]|map("escaped")|join(", ") }}
 {%- if classes|length > listed %} and {{ classes|length - listed }} more{% endif %}.
 
 ## How to use it

@@ -256,3 +256,12 @@ def test_default_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         default_cache_root()
     monkeypatch.delenv("FEDSTATS_CACHE")
     assert default_cache_root() == Path("~/.cache/fedstats").expanduser()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+def test_only_the_user_can_read_it(tmp_path: Path) -> None:
+    cache = FeatureCache(tmp_path / "cache", KEY, "b" * 64)
+    cache.store(np.arange(2), features_of(np.arange(2)), [bytes(16), bytes(16)])
+    made = list((tmp_path / "cache").rglob("*"))
+    assert len(made) == 6  # two folders each for features and contents, and a file in each
+    assert not any(path.stat().st_mode & 0o077 for path in made)

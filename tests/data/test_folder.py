@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
+from fedstats_app.data.contents import sample_identities
 from tests.data.conftest import write_png
 
 
@@ -120,3 +121,17 @@ def test_nothing_there(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DatasetError, match="is a file"):
         load_dataset(f"folder:{tmp_path / 'file'}", "train")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no named pipes in folders")
+@pytest.mark.parametrize("kind", ["folder", "csv"])
+def test_a_pipe_named_like_an_image_keeps_no_reader_waiting(tmp_path: Path, kind: str) -> None:
+    for name in ("a/0.png", "a/1.png", "b/0.png"):
+        write_png(tmp_path / name)
+    os.mkfifo(tmp_path / "b" / "pipe.png")
+    if kind == "csv":
+        (tmp_path / "t.csv").write_text("image,label\na/0.png,a\na/1.png,a\nb/0.png,b\nb/pipe.png,b\n")
+    data = load_dataset(f"folder:{tmp_path}" if kind == "folder" else f"csv:{tmp_path}/t.csv", "train")
+    assert data is not None and len(sample_identities(data)) == 4
+    with pytest.raises(UnreadableSampleError, match="no regular file"):
+        data.sample(3)

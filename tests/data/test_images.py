@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from fedstats_app.data import to_rgb
+from fedstats_app.data.dataset import MAX_SIDE
 
 
 def through_file(image: Image.Image, file_format: str, **options: object) -> Image.Image:
@@ -112,3 +113,12 @@ def test_decompression_bomb_is_refused_where_pillow_only_warns(monkeypatch: pyte
         to_rgb(through_file(Image.new("L", (10, 10)), "PNG"))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     assert to_rgb(through_file(Image.new("L", (10, 10)), "PNG")).size == (10, 10)
+
+
+def test_an_image_of_one_column_is_refused_before_it_is_decoded() -> None:
+    """Pillow keeps more for each row than its pixels: 89 million rows of one pixel, a file of 90 KB, took 2.6 GB."""
+    image = Image.new("L", (1, 1))
+    image._size = (1, MAX_SIDE + 1)  # as the header of a file says
+    with pytest.raises(Image.DecompressionBombError, match=rf"1 x 65536 pixels.*longer than {MAX_SIDE}"):
+        to_rgb(image)
+    assert to_rgb(Image.new("L", (1, MAX_SIDE))).size == (1, MAX_SIDE)

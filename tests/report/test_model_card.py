@@ -186,3 +186,13 @@ def test_the_backbones_licence_and_what_it_forbids_are_said() -> None:
     card = model_card({"fed3r": metadata("fed3r", **{"backbone-licence": json.dumps(free)})}, results())
     section = card.split("## Licence of the backbone")[1].split("##")[0]
     assert "apache-2.0" in section and "**" not in section
+
+
+def test_a_class_name_is_no_markdown() -> None:
+    """A node chooses its classes' names, and the card is meant to be shown on a hub's page."""
+    names = ["[x](javascript:alert(1))", "<img src=x onerror=alert(1)>", "**b**_i_", "c"]
+    scores = {f"per_class_{one}": [0.5] * 4 for one in ("accuracy", "specificity", "f1", "auroc")}
+    made = {"fedncm": {"accuracy": 0.5, "calibration": None, "wire_bytes": 1, **scores}}
+    card = model_card({"fedncm": metadata("fedncm", **{"class-names": json.dumps(names)})}, results(methods=made))
+    assert card.count(r"\[x\](javascript:alert(1))") == card.count(r"\<img src=x onerror=alert(1)\>") == 2
+    assert r"\*\*b\*\*\_i\_" in card and "[x]" not in card and "<img" not in card.replace(r"\<img", "")

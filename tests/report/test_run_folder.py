@@ -9,7 +9,8 @@ import torch
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import read_head
-from fedstats_app.report.run_folder import RunFolder
+from fedstats_app.report.run_folder import DISCLOSURE_FILE, RunFolder
+from fedstats_app.report.run_record import RunRecord
 from fedstats_app.storage.json_digest import read_json_lines
 
 _NOW = datetime(2026, 3, 1, 23, 5, 9, tzinfo=UTC)
@@ -146,3 +147,17 @@ def test_readme_names_every_file_and_its_code_names_this_folder(folder: RunFolde
     assert len(code) == 3
     assert repr(str(folder.path)) in code[1]
     compile("\n".join(code), "README.md", "exec")
+
+
+def test_every_flipped_bit_of_what_left_the_sites_is_noticed(folder: RunFolder) -> None:
+    folder.write_status("completed")
+    folder.append_disclosure([{"client": 1, "fields": [{"field": "counts", "bytes": 80}]}, {"client": 2}], ["fedncm"])
+    path = folder.path / DISCLOSURE_FILE
+    whole = path.read_bytes()
+    assert [line["client"] for line in RunRecord.read(folder.path).disclosure] == [1, 2]
+    for bit in range(0, 8 * len(whole), 7):
+        if whole[bit // 8] == ord("\n"):
+            continue  # two lines in one are no JSON, and at the end it is as if the last were cut off
+        path.write_bytes(whole[: bit // 8] + bytes([whole[bit // 8] ^ 1 << bit % 8]) + whole[bit // 8 + 1 :])
+        with pytest.raises(ValueError, match=re.escape(str(path))):
+            RunRecord.read(folder.path)

@@ -46,6 +46,7 @@ def left(folder: Path) -> dict[str, Any]:
         del entry["solve_seconds"]
     return {
         "heads": head_bytes(folder),
+        "card": (folder / "heads" / "README.md").read_text(encoding="utf-8"),
         "statistics": (folder / "statistics.safetensors").read_bytes(),
         # Gram matrices of clients from before a kill are not there any more to measure their influence.
         "clients": [{**one, "seconds": 0.0} | dict.fromkeys(INFLUENCE) for one in clients(folder)],
