@@ -133,8 +133,8 @@ _SETTINGS = (
     _several("-c", "--run-config", metavar="SETTINGS", help=_RUN_CONFIG),
 )
 _PATHS = (
-    "image file (of a head for texts: text file, one text); folder of them, searched at all depths; table (.csv, "
-    ".parquet or .jsonl), one sample a row; or - for stdin, with a path or a text on every line"
+    "image file (of a head for texts: text file, one text); folder of them, searched at all depths; or table "
+    "(.csv, .parquet or .jsonl), one sample a row"
 )
 _LEVELS = "what the folders are (default: auto, classes; asks where either of two levels may be the classes)"
 _SITES = "a folder per site, in it a folder of images per class (default: three sites of the built-in sample)"
@@ -177,11 +177,11 @@ COMMANDS = {
         "check settings and this machine before a run",
         "Check every key and value of a run, the paths, libraries and certificates that they need, the SuperLink, and "
         "who has the port of Flower's local one, in about a second and without starting anything; then print the "
-        "command that starts the run. With --data, also load the network, read some samples, and say what a run "
-        "would send, hold in memory and take. Nothing is downloaded and every wait is bounded.",
+        "command that starts the run. With --data, also load the network and read some samples. "
+        "Nothing is downloaded and every wait is bounded.",
         (
             *_SETTINGS,
-            _flag("--data", "load network and data too, and say what a run would cost"),
+            _flag("--data", "load network and data too"),
             _arg("--data-path", "PATH", "this node's own data, as data-path of its node-config"),
             _arg("--backbone-weights", "FILE", "as backbone-weights of the node-config"),
             _arg("--superlink", "HOST:PORT", "the SuperLink that SuperNodes connect to"),
@@ -251,12 +251,9 @@ COMMANDS = {
     ),
     "report": Command(
         "run_folders.report",
-        "make a run's page, or compare runs",
-        "Make report.html of a run folder again, from its other files; of several runs, one page that compares them.",
-        (
-            _arg("run_folders", "RUN_FOLDER", "the folder whose path a run printed last", nargs="+"),
-            _arg("--output", "FILE", "page to write (default: report.html in the folder; of several, comparison.html)"),
-        ),
+        "make a run's page again",
+        "Make report.html of a run folder again, from its other files.",
+        (_RUN_FOLDER, _arg("--output", "FILE", "page to write (default: report.html in the folder)")),
     ),
     "runs": Command(
         "run_folders.runs",

@@ -28,7 +28,6 @@ from fedstats_app.storage.files import to_json
 
 # So many samples at a time, so that results appear early; in memory there is one image and a batch of small ones.
 CHUNK = 256
-_STDIN = "-"
 _CLASS_WIDTH = 40
 _PERCENT_WIDTH = 8
 
@@ -48,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("name at least one PATH or --text")
     if arguments.csv and arguments.json:
         raise CommandError("choose --csv or --json, not both")
-    if not arguments.text and _STDIN not in arguments.paths:
+    if not arguments.text:
         refuse_absent(arguments.paths)
     with told("predict") as progress:
         with progress.doing("loading the network and the head"):
@@ -56,9 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.text and classifier.kind == "image":
             raise CommandError(f"head {classifier.method} is for images: --text is for heads that classify texts")
         with progress.doing("looking for samples"):
-            paths, texts = _with_stdin(arguments, classifier)
-            datasets, unreadable = find_samples(paths, classifier.kind, arguments)
-        datasets.append(unlabelled_texts(texts))
+            datasets, unreadable = find_samples(arguments.paths, classifier.kind, arguments)
+        datasets.append(unlabelled_texts(arguments.text))
         predictions = itertools.chain.from_iterable(
             _predictions(classifier, dataset, arguments.top, unreadable, progress) for dataset in datasets
         )
@@ -76,17 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
             for path, ranking in predictions:
                 _print_lines(path, ranking)
     return tell_unreadable("predict", unreadable)
-
-
-def _with_stdin(arguments: argparse.Namespace, classifier: Classifier) -> tuple[list[str], list[str]]:
-    """Collect paths and texts, with those that stdin gives, one a line, for the path "-"."""
-    paths, texts = [path for path in arguments.paths if path != _STDIN], list(arguments.text)
-    if _STDIN in arguments.paths:
-        lines = [line for line in sys.stdin.read().splitlines() if line.strip()]
-        if not (lines or paths or texts):
-            raise CommandError("nothing came on stdin: a text or, of a head for images, a path is expected per line")
-        (texts if classifier.kind == "text" else paths).extend(lines)
-    return paths, texts
 
 
 def _predictions(

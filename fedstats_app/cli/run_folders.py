@@ -3,19 +3,75 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.terminal import printable, table, told
+from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
-from fedstats_app.report.comparison import RunLine, list_runs, write_comparison
 from fedstats_app.report.page import write_report
 from fedstats_app.report.run_folder import DEFAULT_OUTPUT_DIR
+from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.text_columns import three_figures
 from fedstats_app.storage.files import to_json
 
 _HEADING = ("date (UTC)", "status", "data", "backbone", "methods", "best", "accuracy", "MB", "folder")
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """One run in a list.
+
+    Attributes
+    ----------
+    name : str
+        The folder's.
+    date : str
+        When it started, in UTC; "" where that is not known.
+    status : str
+        "completed", "failed", "running", or "damaged".
+    data, backbone : str
+        Of paths the last part.
+    methods : tuple of str
+        Names of its closed-form methods.
+    best : str
+        The most accurate of them; "" where none was evaluated.
+    accuracy : float or None
+        Its accuracy, 0 to 1.
+    wire_bytes : int or None
+        What all sites sent for it.
+    """
+
+    name: str
+    date: str
+    status: str
+    data: str = ""
+    backbone: str = ""
+    methods: tuple[str, ...] = ()
+    best: str = ""
+    accuracy: float | None = None
+    wire_bytes: int | None = None
+
+    @classmethod
+    def read(cls, folder: Path) -> RunLine:
+        """Read what a list says of a run folder; one whose files cannot be read is damaged."""
+        try:
+            run = RunRecord.read(folder)
+            entry = run.methods.get(run.best, {})
+            return cls(
+                name=run.name,
+                date=str(run.status.get("started", "")).replace("T", " ").removesuffix("Z"),
+                status=str(run.status.get("state", "?")),
+                data=without_folders(str(run.config.get("data", ""))),
+                backbone=without_folders(str(run.config.get("backbone", {}).get("name", ""))),
+                methods=tuple(run.methods),
+                best=run.best,
+                accuracy=entry.get("accuracy"),
+                wire_bytes=entry.get("wire_bytes"),
+            )
+        except (ValueError, OSError, KeyError, TypeError):
+            return cls(folder.name, "", "damaged")
 
 
 def runs(arguments: argparse.Namespace) -> int:
@@ -27,7 +83,9 @@ def runs(arguments: argparse.Namespace) -> int:
         If there is no such folder.
     """
     folder = Path(arguments.folder or DEFAULT_OUTPUT_DIR).expanduser()
-    found = list_runs(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder")
+    found = [RunLine.read(status.parent) for status in sorted(folder.glob("*/status.json"), reverse=True)]
     if arguments.json:
         print(to_json({"folder": str(folder), "runs": [asdict(one) for one in found]}))
     elif found:
@@ -52,20 +110,16 @@ def _cells(one: RunLine) -> tuple[str, ...]:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Make the page of a run again, or one that compares several, and print its path.
+    """Make the page of a run again, and print its path.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        If a folder is no run's, or damaged.
+        If the folder is no run's, or damaged.
     """
-    folders = [Path(folder).expanduser() for folder in arguments.run_folders]
     output = Path(arguments.output).expanduser() if arguments.output else None
     with told("report") as progress, progress.doing("drawing the page"):
-        if len(folders) > 1:
-            page = write_comparison(folders, output or Path("comparison.html"))
-        else:
-            page = write_report(folders[0], output)
+        page = write_report(Path(arguments.run_folder).expanduser(), output)
     print(page.resolve())
     return 0
 

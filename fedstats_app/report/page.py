@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +23,6 @@ from fedstats_app.storage.files import write_atomically
 
 REPORT_NAME = "report.html"
 _PAIRS = 10
-
-
-@dataclass(frozen=True)
-class Section:
-    """A section of a page.
-
-    Attributes
-    ----------
-    place, title : str
-        Its anchor, and its heading.
-    parts : sequence of str
-        HTML, made by the macros of :data:`parts`.
-    """
-
-    place: str
-    title: str
-    parts: Sequence[str]
 
 
 def write_report(folder: Path, page: Path | None = None) -> Path:
@@ -71,38 +53,17 @@ def write_report(folder: Path, page: Path | None = None) -> Path:
 
 
 def report(run: RunRecord) -> str:
-    """Render a run's page as HTML that needs no other file and no network."""
+    """Render a run's page as HTML that needs no other file and no network; sections without a part are left out."""
     title = f"{run.kind.capitalize()} classifier of {len(run.class_names):,} classes"
-    return render(
-        title if run.methods else f"Run {run.name}",
-        summary(run),
-        [Section(place, heading, list(parts_of(run))) for place, heading, parts_of in _SECTIONS],
+    sections = ((place, heading, list(parts_of(run))) for place, heading, parts_of in _SECTIONS)
+    return _ENVIRONMENT.get_template("page.html").render(
+        title=title if run.methods else f"Run {run.name}",
+        summary=summary(run),
+        sections=[one for one in sections if one[-1]],
         name=run.name,
         state=run.status["state"],
         facts=facts(run),
         tiles=_tiles(run),
-    )
-
-
-def render(
-    title: str,
-    summary: str,
-    sections: Iterable[Section],
-    *,
-    name: str = "",
-    state: str = "",
-    facts: Sequence[tuple[str, str]] = (),
-    tiles: Iterable[tuple[str, str]] = (),
-) -> str:
-    """Render a page; sections without a part are left out."""
-    return _ENVIRONMENT.get_template("page.html").render(
-        title=title,
-        summary=summary,
-        sections=[one for one in sections if one.parts],
-        name=name,
-        state=state,
-        facts=facts,
-        tiles=tiles,
         version=__version__,
     )
 
@@ -215,17 +176,13 @@ def _classes(run: RunRecord) -> Iterator[str]:
 def _confused(run: RunRecord) -> Iterator[str]:
     entry = run.methods.get(run.advised, {})
     numbers = entry.get("per_class_examples", [])
-    pictures = {(one.true, one.predicted): one.pictures for one in run.examples}
     if not (pairs := entry.get("most_confused", [])[:_PAIRS]):
         return
     advised = run.title_of(run.advised)
-    whose = " The pictures are test images of the server, none is of a site." if pictures else ""
-    yield parts.note(f"The classes that {advised} confuses most often.{whose}")
+    yield parts.note(f"The classes that {advised} confuses most often.")
     for true, predicted, number in pairs:
         what = f"{run.class_name(true)} taken for {run.class_name(predicted)}"
         yield parts.line(f"{what}: {number} of {numbers[true]}")
-        if found := pictures.get((true, predicted)):
-            yield parts.pictures(found, what)
     yield from _figure(run, f"confusion-matrix-{run.advised}", f"confusion matrix of {advised}")
 
 
@@ -409,22 +366,15 @@ def _use(run: RunRecord) -> Iterator[str]:
     yield parts.code(f"fedstats evaluate {run.name} FOLDER\nfedstats report {run.name}")
 
 
-def settings(run: RunRecord) -> dict[str, str]:
-    """Write every setting of the run, of paths only the last part."""
-    given = run.config.get("run_config", {})
-    return {
-        key: str(value).lower() if isinstance(value, bool) else _setting(str(value)) for key, value in given.items()
-    }
-
-
-def _setting(value: str) -> str:
-    return without_folders(value) or "-"
-
-
 def _settings(run: RunRecord) -> Iterator[str]:
     if not run.config:
         return
-    rows = list(settings(run).items())
+    given = run.config.get("run_config", {}).items()
+    # Of paths only the last part.
+    texts = (
+        (key, str(value).lower() if isinstance(value, bool) else without_folders(str(value))) for key, value in given
+    )
+    rows = [(key, text or "-") for key, text in texts]
     versions = [(name, one) for name, one in run.config.get("versions", {}).items() if one != "not installed"]
     versions.append(("network's fingerprint", run.config["backbone"].get("fingerprint", "-")))
     for what, found in ((f"{len(rows)} settings", rows), ("versions", versions)):

@@ -54,7 +54,6 @@ _README = """# A run of fedstats-app
 | heads/ | classifier heads, and backbones that training changed (safetensors; a head's header says how it was made) |
 | checkpoints/ | where a run that was interrupted goes on from |
 | report.html | all of this in one page for a browser, without network; `fedstats report` makes it again |
-| examples.json | for the report: small pictures of the server's own test images that the best head got wrong |
 | plots/ | pictures (PNG): accuracy against megabytes, labels per client, confusion matrices, training |
 
 A file that is missing here was not reached: see status.json. In the JSON files, `null` stands for a value that there is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +14,7 @@ from fedstats_app.report.head_file import SUFFIX, read_head
 from fedstats_app.report.method_result import head_to_take
 from fedstats_app.report.run_folder import DISCLOSURE_FILE
 from fedstats_app.report.training_record import TrainingResult, read_rounds
-from fedstats_app.storage.files import write_atomically
-from fedstats_app.storage.json_digest import read_json_file, read_json_lines, to_json_with_digest
-
-EXAMPLES_FILE = "examples.json"
-
-
-@dataclass(frozen=True)
-class Example:
-    """Test images of one class that a head takes for another.
-
-    Attributes
-    ----------
-    true, predicted : int
-        Class ids.
-    pictures : tuple of str
-        Base64 of JPEG files, some of the images.
-    """
-
-    true: int
-    predicted: int
-    pictures: tuple[str, ...]
-
-
-def write_examples(folder: Path, method: str, examples: Sequence[Example]) -> None:
-    """Write a run folder's examples.json: whose predictions they are, and the pictures by pair of classes."""
-    content = {"method": method, "pairs": [asdict(example) for example in examples]}
-    write_atomically(folder / EXAMPLES_FILE, (to_json_with_digest(content) + "\n").encode())
-
-
-def read_examples(folder: Path) -> list[Example]:
-    """Read them; a run folder without the file has none.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged.
-    """
-    path = folder / EXAMPLES_FILE
-    pairs = read_json_file(path)["pairs"] if path.is_file() else []
-    return [Example(int(one["true"]), int(one["predicted"]), tuple(one["pictures"])) for one in pairs]
+from fedstats_app.storage.json_digest import read_json_file, read_json_lines
 
 
 @dataclass(frozen=True)
@@ -70,8 +31,6 @@ class RunRecord:
         The lines of clients.jsonl and disclosure.jsonl.
     trainings : sequence of TrainingResult
         Of stage 2.
-    examples : sequence of Example
-        Test images of the server that its best head got wrong.
     path : Path
         Where its files lie; no page says it.
     kind : {"image", "text"}
@@ -85,7 +44,6 @@ class RunRecord:
     clients: Sequence[Mapping[str, Any]] = ()
     disclosure: Sequence[Mapping[str, Any]] = ()
     trainings: Sequence[TrainingResult] = ()
-    examples: Sequence[Example] = ()
     path: Path = Path()
     kind: str = "image"
 
@@ -116,7 +74,6 @@ class RunRecord:
             clients=_lines(folder / "clients.jsonl"),
             disclosure=_lines(folder / DISCLOSURE_FILE),
             trainings=trainings,
-            examples=read_examples(folder),
             path=folder,
             kind=_kind(folder / "heads"),
         )

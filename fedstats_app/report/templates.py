@@ -44,7 +44,6 @@ th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--li
 th:first-child, td:first-child, .left { text-align: left; }
 figure { margin: 14px 0; }
 figure img { display: block; width: 100%; min-width: 620px; background: #ffffff; border-radius: 8px; }
-.pictures img { width: 64px; aspect-ratio: 1; object-fit: contain; margin-right: 6px; }
 @media (max-width: 640px) {
   main, header, footer { padding: 8px 14px; }
   .minor { display: none; }
@@ -90,12 +89,6 @@ PARTS = """
 {% macro figure(picture, what) %}
 <figure><div class="scroll"><img src="data:image/png;base64,{{ picture }}" alt="{{ what }}"></div></figure>
 {% endmacro %}
-
-{% macro pictures(given, what) %}
-<div class="pictures">
-{% for one in given %}<img src="data:image/jpeg;base64,{{ one }}" alt="{{ what }}">{% endfor %}
-</div>
-{% endmacro %}
 """
 
 PAGE = """
@@ -112,21 +105,21 @@ PAGE = """
 <body>
 <header>
 <p class="note">fedstats report
-{% if name %}<span class="badge {{ state }}">{{ state }}</span> {{ name }}{% endif %}</p>
+<span class="badge {{ state }}">{{ state }}</span> {{ name }}</p>
 <h1>{{ title }}</h1>
 <p>{{ summary }}</p>
 <div class="facts">
 {% for key, value in facts %}<dl><dt>{{ key }}</dt><dd>{{ value }}</dd></dl>{% endfor %}
 </div>
-<nav>{% for one in sections %}<a href="#{{ one.place }}">{{ one.title }}</a>{% endfor %}</nav>
+<nav>{% for place, heading, _ in sections %}<a href="#{{ place }}">{{ heading }}</a>{% endfor %}</nav>
 </header>
 <main>
 <div class="tiles">
 {% for value, what in tiles %}<div class="tile"><b>{{ value }}</b><small>{{ what }}</small></div>{% endfor %}
 </div>
-{% for one in sections %}
-<section id="{{ one.place }}" class="{{ one.place }}"><h2>{{ one.title }}</h2>
-{% for part in one.parts %}{{ part }}{% endfor %}
+{% for place, heading, parts in sections %}
+<section id="{{ place }}" class="{{ place }}"><h2>{{ heading }}</h2>
+{% for part in parts %}{{ part }}{% endfor %}
 </section>
 {% endfor %}
 </main>

@@ -28,7 +28,6 @@ from fedstats_app.report.state import Phases, State, read_state
 from fedstats_app.report.statistics_file import STATISTICS_FILE, forget_accumulated, load_statistics, save_statistics
 from fedstats_app.report.tables import results_table
 from fedstats_app.server.asking import Asked
-from fedstats_app.server.evaluation_data import save_examples
 from fedstats_app.server.influence import measured_clients
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import BELOW_FEDNCM, Scores, measured_error, method_result, method_results, score
@@ -129,8 +128,6 @@ def solve_heads(run: Run, state: State) -> State:
     for line in (*_what_failed(strategy.outcomes, scores), *influential):
         progress.say(line)
     progress.say(f"done after {progress.elapsed}")
-    if config.run.plots and run.test_set is not None:
-        save_examples(folder.path, run.test_set, _head_to_take(results, advice), strategy.mapped_heads, masked)
     # Later stages build on what the folder says, whether the run was interrupted or not.
     return read_state(folder.path, collected if needed else None)
 
@@ -232,14 +229,6 @@ def _advice(strategy: StatisticsStrategy, results: Sequence[MethodResult], score
             candidates.append(Candidate(one.method, one.accuracy, one.wire_bytes, sends))
     compared = Comparisons(scores.num_examples, scores.right)
     return advise(candidates, compared, strategy.collection.num_merged, chance=scores.chance)
-
-
-def _head_to_take(results: Sequence[MethodResult], advice: Advice | None) -> MethodResult | None:
-    """Pick the result of the method that is advised, else of the most accurate one; None without accuracies."""
-    scored = {result.method: result for result in results if result.accuracy is not None}
-    if advice is not None:
-        return scored[advice.choice.method]
-    return max(scored.values(), key=lambda result: result.accuracy or 0.0, default=None)
 
 
 def _kept_statistics(folder: Path) -> CollectedStatistics:

@@ -1,27 +1,20 @@
-"""The server's test set: its features are computed once and serve all heads; images that a head gets wrong."""
+"""The server's test set: its features are computed once and serve all heads."""
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.data import Dataset
-from fedstats_app.data.dataset import UnreadableSampleError
-from fedstats_app.grid.progress import Progress, say
+from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.heads.calibration import TEMPERATURES, likely_temperatures
 from fedstats_app.heads.influence import evenly_spaced
-from fedstats_app.report.method_result import MethodResult
-from fedstats_app.report.run_record import Example, write_examples
 from fedstats_app.statistics import FeatureMap
 from fedstats_app.training.samples import Samples, TensorSamples
 
@@ -29,8 +22,6 @@ from fedstats_app.training.samples import Samples, TensorSamples
 TEMPERATURE_SAMPLES = 512
 # Logits of one head are read two or three times: up to so many bytes are computed once.
 MAX_LOGIT_BYTES = 400 * 2**20
-# Examples for the report: pairs of classes, images of each, and pixels of the longer side.
-_PAIRS, _PER_PAIR, _PIXELS = 6, 5, 96
 
 
 class ServerTestSet:
@@ -49,7 +40,6 @@ class ServerTestSet:
     def __init__(self, dataset: Dataset, reader: FeatureReader, progress: Progress | None = None) -> None:
         self.dataset, self._reader, self._progress = dataset, reader, progress or Progress()
         self._blocks: list[tuple[Tensor, Tensor]] | None = None
-        self._positions: list[int] = []  # in the data set, of the samples that can be read
 
     @property
     def blocks(self) -> list[tuple[Tensor, Tensor]]:
@@ -57,11 +47,10 @@ class ServerTestSet:
         if self._blocks is None:
             labels = torch.from_numpy(np.array(self.dataset.labels))
             everything = np.arange(len(self.dataset))
-            self._blocks, self._positions = [], []
+            self._blocks = []
             with self._progress.doing("features of {done} of {total} test samples", len(self.dataset)) as step:
                 for features, positions in self._reader.blocks(self.dataset, everything):
                     self._blocks.append((features.cpu(), labels[positions]))
-                    self._positions.extend(positions.tolist())
                     step.at(int(positions[-1]) + 1)
         return self._blocks
 
@@ -134,11 +123,6 @@ class ServerTestSet:
         features, labels = self.evenly_spaced(TEMPERATURE_SAMPLES)
         return likely_temperatures(head.logits(feature_map(features)), labels, num_examples)
 
-    def predictions(self, feature_map: FeatureMap, head: LinearHead, *, mask_absent: bool) -> list[tuple[int, int]]:
-        """Return of every sample that can be read its position in the data set and the class a head predicts."""
-        predicted = [head.predict(feature_map(block), mask_absent=mask_absent) for block, _ in self.blocks]
-        return list(zip(self._positions, torch.cat(predicted).tolist(), strict=True))
-
     def evenly_spaced(self, number: int) -> tuple[Tensor, Tensor]:
         """Return (m, d) features and (m,) labels of so many samples, evenly spaced among those that can be read."""
         chosen = evenly_spaced(self.num_readable, number)
@@ -168,65 +152,3 @@ def _scores(
         total += HeadScores.from_logits(logits, labels, predicted, temperatures)
         right.append(predicted == labels)
     return total, torch.cat(right)
-
-
-def save_examples(
-    folder: Path,
-    test_set: ServerTestSet,
-    result: MethodResult | None,
-    heads: Mapping[str, tuple[FeatureMap, LinearHead]],
-    mask_absent: bool,
-) -> None:
-    """Write the first test images of the pairs that a head confuses most often; nothing of texts.
-
-    The heads are saved by then: whatever goes wrong here costs a line in the log and no more.
-
-    Parameters
-    ----------
-    folder : Path
-        The run folder.
-    test_set : ServerTestSet
-        Of the server; never a client's samples.
-    result : MethodResult or None
-        Of the head whose mistakes are shown, evaluated on it.
-    heads : mapping
-        From method to feature map and head.
-    mask_absent : bool
-        As in the evaluation.
-    """
-    if test_set.dataset.kind != "image" or result is None:
-        return
-    wanted = [(true, predicted) for true, predicted, _ in result.most_confused[:_PAIRS]]
-    try:
-        predictions = test_set.predictions(*heads[result.method], mask_absent=mask_absent)
-        examples = [
-            Example(true, predicted, _thumbnails(test_set, predictions, true, predicted)) for true, predicted in wanted
-        ]
-        write_examples(folder, result.method, examples)
-    except Exception as error:  # noqa: BLE001  # pictures in a report must not cost a run
-        say(f"no example images for the report: {type(error).__name__}: {error}")
-
-
-def _thumbnails(
-    test_set: ServerTestSet, predictions: Sequence[tuple[int, int]], true: int, predicted: int
-) -> tuple[str, ...]:
-    """Encode the images of a pair as JPEGs in base64."""
-    dataset, found = test_set.dataset, list[str]()
-    for position, choice in predictions:
-        if len(found) == _PER_PAIR:
-            break
-        if choice == predicted and dataset.labels[position] == true:
-            try:
-                sample = dataset.sample(position)
-            except UnreadableSampleError:  # its features came from the cache
-                continue
-            if isinstance(sample, Image.Image):
-                found.append(_jpeg(sample))
-    return tuple(found)
-
-
-def _jpeg(image: Image.Image) -> str:
-    image.thumbnail((_PIXELS, _PIXELS))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=85)
-    return base64.b64encode(buffer.getvalue()).decode("ascii")

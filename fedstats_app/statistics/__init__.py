@@ -18,11 +18,10 @@ from fedstats_app.statistics.feature_maps import (
     feature_map_from_dict,
 )
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
-from fedstats_app.statistics.specification import ClientSize, StatisticsSpec, merge_specs
+from fedstats_app.statistics.specification import StatisticsSpec, merge_specs
 
 __all__ = [
     "ClassMeanRows",
-    "ClientSize",
     "ClientStatistics",
     "CollectedStatistics",
     "FeatureMap",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,13 +56,6 @@ class SampleRequest:
 
 # No mean is of one sample where more are there.
 LEAST_PER_MEAN = 2
-
-
-class ClientSize(NamedTuple):
-    """What the size of a client's reply depends on: its number of samples, and of classes that it has."""
-
-    num_samples: int
-    num_classes: int
 
 
 @dataclass(frozen=True)
@@ -160,32 +153,29 @@ class StatisticsSpec:
     def _means(self) -> tuple[int, int]:
         return self.means_per_class, self.samples_per_mean
 
-    def num_bytes(self, clients: Iterable[ClientSize], feature_dim: int, number_bytes: int) -> int:
-        """Return what clients send at most: rows with class id and count, and what goes with them, in their arrays.
+    def num_bytes(self, num_samples: int, num_classes: int, feature_dim: int, number_bytes: int) -> int:
+        """Return what a client sends at most: rows with class id and count, and what goes with them, in their arrays.
 
         Parameters
         ----------
-        clients : iterable of ClientSize
-            Their samples and classes.
+        num_samples, num_classes : int
+            What the client has.
         feature_dim : int
             d of the backbone.
         number_bytes : int
             Of a number in the run's wire-dtype, below 4 with a scale per row; class ids and counts take 8 each.
         """
         dim = self.feature_map.output_dim(feature_dim)
-        return sum(self._client_bytes(client, dim, number_bytes) for client in clients)
-
-    def _client_bytes(self, client: ClientSize, dim: int, number_bytes: int) -> int:
-        num_rows = client.num_classes * self.means_per_class
+        num_rows = num_classes * self.means_per_class
         scale, header = (4, HEADER_BYTES) if number_bytes < 4 else (0, 0)
         rows = num_rows * (16 + number_bytes * dim + scale) + 3 * HEADER_BYTES + header
         if self.gram:
-            rank = min(client.num_samples, dim)
+            rank = min(num_samples, dim)
             return rows + number_bytes * num_factor_numbers(rank, dim) + HEADER_BYTES + rank * scale + header
         if self.scatter is None:
             return rows
-        full_rank, of_rank = min(max(client.num_samples - num_rows, 0), dim), self.scatter.num_bytes
-        rank = self.scatter.rank.rank(client.num_samples, full_rank, lambda rank: rows + of_rank(rank, dim))
+        full_rank, of_rank = min(max(num_samples - num_rows, 0), dim), self.scatter.num_bytes
+        rank = self.scatter.rank.rank(num_samples, full_rank, lambda rank: rows + of_rank(rank, dim))
         return rows + of_rank(rank, dim)
 
     def accumulator(

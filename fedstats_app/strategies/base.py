@@ -24,7 +24,6 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.methods.method import FEW_FEATURES
 from fedstats_app.statistics import (
-    ClientSize,
     CollectedStatistics,
     FeatureMap,
     StatisticsSpec,
@@ -220,8 +219,7 @@ class StatisticsStrategy(WithoutEvaluation):
         if self.feature_dim is None:
             return 2**20
         size = NUMBER_BYTES[self.request.wire_dtype]
-        largest = [ClientSize(MAX_COUNT, self.num_classes)]
-        return sum(spec.num_bytes(largest, self.feature_dim, size) for spec in self.request.specs)
+        return sum(spec.num_bytes(MAX_COUNT, self.num_classes, self.feature_dim, size) for spec in self.request.specs)
 
     @property
     def head(self) -> LinearHead:

@@ -1,7 +1,6 @@
 """`fedstats predict` on pictures of three colours."""
 
 import csv
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -191,21 +190,6 @@ def test_csv_has_a_line_per_sample(run_folder: Path, pictures: Path, capsys: Cap
         assert (float(line[2]), float(line[4])) == (high, low)
     assert main(["predict", str(run_folder), str(pictures), "--csv", "--json"]) == 2
     assert "--csv or --json" in capsys.readouterr().err
-
-
-def test_a_dash_reads_names_or_texts_from_stdin(
-    run_folder: Path, text_run: Path, pictures: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = [pictures / "red" / "0.png", pictures / "blue" / "1.png"]
-    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{path}\n" for path in paths)))
-    _, document, _ = predict_json(capsys, run_folder, "-")
-    assert [entry["top"][0]["class"] for entry in document["predictions"]] == ["red", "blue"]
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(TEXTS) + "\n\n"))
-    _, document, _ = predict_json(capsys, text_run, "-")
-    assert [entry["path"] for entry in document["predictions"]] == TEXTS
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert main(["predict", str(run_folder), "-"]) == 2
-    assert "nothing" in capsys.readouterr().err
 
 
 def test_what_is_not_there_is_said_before_the_network_is_loaded(

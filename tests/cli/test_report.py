@@ -34,19 +34,10 @@ def test_a_page_is_made_again_and_its_path_printed(run_folder: Path, capsys: Cap
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_several_runs_are_compared_in_one_page(run_folder: Path, tmp_path: Path, capsys: Capture) -> None:
-    page = tmp_path / "both.html"
-    assert main(["report", str(run_folder), str(run_folder), "--output", str(page)]) == 0
-    assert capsys.readouterr().out == f"{page}\n"
-    assert "2 runs compared" in page.read_text(encoding="utf-8")
-
-
-def test_what_is_no_run_is_an_error_without_a_page(run_folder: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_what_is_no_run_is_an_error_without_a_page(tmp_path: Path, capsys: Capture) -> None:
     assert main(["report", str(tmp_path)]) == 2
     assert "is no run folder: it has no status.json" in capsys.readouterr().err
-    page = tmp_path / "both.html"
-    assert main(["report", str(run_folder), str(tmp_path), "--output", str(page)]) == 2
-    assert not page.exists()
+    assert not list(tmp_path.glob("*.html"))
 
 
 def test_runs_are_listed_the_latest_first_and_damaged_ones_named(

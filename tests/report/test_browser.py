@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedstats_app.report.comparison import write_comparison
 from tests.support.chromium import CHROMIUM, Browser, browser
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here (Debian: apt install chromium)")
@@ -29,12 +28,8 @@ def chromium() -> Iterator[Browser]:
         yield running
 
 
-@pytest.fixture(params=["server", "clients", "comparison"])
-def page(
-    request: pytest.FixtureRequest, server_run: Path, client_run: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    if request.param == "comparison":
-        return write_comparison([server_run, client_run], tmp_path_factory.mktemp("page") / "comparison.html")
+@pytest.fixture(params=["server", "clients"])
+def page(request: pytest.FixtureRequest, server_run: Path, client_run: Path) -> Path:
     return {"server": server_run, "clients": client_run}[request.param] / "report.html"
 
 

@@ -87,13 +87,6 @@ def test_it_shows_where_nobodys_data_lie(server_run: Path, client_run: Path) -> 
     assert "folder:flowers" in page_of(server_run).words
 
 
-def test_pictures_are_the_servers_alone(server_run: Path, client_run: Path) -> None:
-    """What clients keep for evaluation never leaves them, and so no picture of it can be on the page."""
-    assert "data:image/jpeg" in (server_run / "report.html").read_text(encoding="utf-8")
-    assert "data:image/jpeg" not in (client_run / "report.html").read_text(encoding="utf-8")
-    assert not (client_run / "examples.json").exists()
-
-
 def test_the_figures_are_those_of_the_plots(server_run: Path, client_run: Path) -> None:
     for folder, number in ((server_run, 4), (client_run, 1)):
         pictures = [value for tag, name, value in page_of(folder).attributes if (tag, name) == ("img", "src")]
@@ -167,7 +160,6 @@ def test_it_is_made_from_the_folder_alone_the_same_again(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("missing", "gone"),
     [
-        ("examples.json", "data:image/jpeg"),
         ("disclosure.jsonl", "What left the sites"),
         ("clients.jsonl", "Who has which class"),
         ("config.json", "settings</summary>"),

@@ -103,8 +103,6 @@ def test_methods_and_their_front_are_where_they_belong() -> None:
     assert [points_of(dot)[0] for dot in dots] == [(1e6 * one.megabytes, 100 * one.accuracy) for one in POINTS]
     assert [*front.get_xdata()[:2], *front.get_ydata()[:2]] == pytest.approx([1.7e6, 657e6, 83.4, 86.2])
     assert "Fed3R 86.2 %, 657.0 MB" in texts(figure)
-    runs = accuracy_figure(POINTS, "Runs", colours=[0, 0, 1]).axes[0].lines[1:]
-    assert [one.get_color() for one in runs] == [METHOD_COLOURS[0], METHOD_COLOURS[0], METHOD_COLOURS[1]]
 
 
 @pytest.mark.parametrize("classes", [4, 20])

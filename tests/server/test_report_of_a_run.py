@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from fedstats_app.report import page, run_record
+from fedstats_app.report import page
 from fedstats_app.report.plots import first_stage
-from fedstats_app.server import evaluation_data
 from tests.support.simulation import simulate, site_folder
 
 SETTINGS: dict[str, Any] = {"method": "fedncm", "num_clients": 3, "min_clients": 1, "plots": True}
@@ -41,11 +40,9 @@ def test_a_failing_report_is_one_clear_line(
         raise error
 
     monkeypatch.setattr(page, "report", fail)
-    monkeypatch.setattr(evaluation_data, "write_examples", fail)
     folder = simulate(tmp_path, **SETTINGS)
     said = [line for line in capsys.readouterr().out.splitlines() if str(error) in line]
-    assert len(said) == 2 and "no example images" in said[0] and "no report" in said[1]
-    assert "fedstats report makes it again" in said[1]
+    assert len(said) == 1 and "no report" in said[0] and "fedstats report makes it again" in said[0]
     assert state(folder) == "completed" and (folder / "heads" / "fedncm.safetensors").is_file()
     assert not (folder / "report.html").exists()
 
@@ -67,12 +64,3 @@ def test_titles_of_plots_name_no_private_folder(tmp_path: Path, monkeypatch: pyt
         site_folder(data / part, ("rose", "tulip"), seed=1)
     simulate(tmp_path, **SETTINGS, dataset=f"folder:{data}", partitioner="iid", fine_tune="probe", num_server_rounds=1)
     assert len(titles) == 4 and all("folder:flowers" in title and "private" not in title for title in titles)
-
-
-def test_examples_are_images_that_the_head_takes_for_another_class(tmp_path: Path, folder: Path) -> None:
-    entry = json.loads((folder / "results.json").read_text())["methods"]["fedncm"]
-    found = run_record.read_examples(folder)
-    assert [(one.true, one.predicted) for one in found] == [tuple(pair[:2]) for pair in entry["most_confused"][:6]]
-    for one, (*_, number) in zip(found, entry["most_confused"], strict=False):
-        assert len(one.pictures) == min(5, number)
-    assert not (simulate(tmp_path, **{**SETTINGS, "plots": False}) / "examples.json").exists()

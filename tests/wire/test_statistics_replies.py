@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedstats_app.methods import METHODS
 from fedstats_app.statistics import (
     ClassMeanRows,
     ClientStatistics,
@@ -22,6 +23,7 @@ from fedstats_app.statistics import (
     StatisticsSpec,
 )
 from fedstats_app.wire import RejectedReply, StatisticsRequest, read_statistics_reply, statistics_reply
+from fedstats_app.wire.arrays import NUMBER_BYTES
 from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
 from tests.support.local_grid import instruction
@@ -257,3 +259,18 @@ def test_exact_sums_take_multiples_of_their_unit_only(key: str) -> None:
 def test_exact_sums_travel_in_float64_only() -> None:
     with pytest.raises(ValueError, match="float64 for exact sums, got 'float16'"):
         request_for(StatisticsSpec(fraction_bits=8), wire_dtype="float16")
+
+
+@pytest.mark.parametrize("wire_dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("num_samples", [60, 120], ids=["few samples", "more than features"])
+def test_a_reply_has_as_many_bytes_as_the_specification_says(num_samples: int, method: str, wire_dtype: str) -> None:
+    present, dim, beside = 3, 80, 88  # three numbers and the backbone's fingerprint
+    features, labels = torch.rand(num_samples, dim), torch.arange(num_samples) % present
+    spec = METHODS[method].configured().specification
+    request = StatisticsRequest(10, (spec,), wire_dtype=wire_dtype)
+    msg = instruction(request.to_content(), "query.statistics")
+    statistics = request.statistics(features, labels)
+    reply = statistics_reply(msg, statistics, backbone_fingerprint="0" * 64, seconds=1.0)
+    expected = spec.num_bytes(num_samples, present, dim, NUMBER_BYTES[wire_dtype]) + beside
+    assert read_statistics_reply(reply, request).wire_bytes == expected

@@ -1,7 +1,7 @@
 """`fedstats check`: what would be wrong with a run, before Flower is started.
 
 In about a second: settings, versions, paths, libraries, certificates and SuperLink, without torch or Flower. With
-`--data` also the network, the samples, the disk, and what a run would cost.
+`--data` also the network, the samples and the disk.
 """
 
 from __future__ import annotations

@@ -62,11 +62,7 @@ class CostPoint:
 
 
 @plot_style()
-def accuracy_figure(
-    points: Sequence[CostPoint],
-    title: str,
-    colours: Sequence[int] | None = None,
-) -> Figure:
+def accuracy_figure(points: Sequence[CostPoint], title: str) -> Figure:
     """Draw accuracy over megabytes up (log), one point per method, and their Pareto front.
 
     Parameters
@@ -75,8 +71,6 @@ def accuracy_figure(
         At least one.
     title : str
         Such as dataset, backbone and number of clients.
-    colours : sequence of int, optional
-        Numbers of the points' colours; by default each has its own.
     """
     figure = new_figure(8.5, 4.6)
     axes = figure.add_subplot()
@@ -85,7 +79,7 @@ def accuracy_figure(
     ends = [*(_place(point) for point in front), (axes.get_xlim()[1], 100 * front[-1].accuracy)]
     axes.step(*zip(*ends, strict=True), where="post", color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
     for index, point in enumerate(points):
-        colour = METHOD_COLOURS[(index if colours is None else colours[index]) % 7]
+        colour = METHOD_COLOURS[index % 7]
         text = f"{point.label}\n{100 * point.accuracy:.1f} %, {bytes_with_unit(1e6 * point.megabytes)}"
         marker = _MARKERS[index % len(_MARKERS)]
         axes.plot(*_place(point), marker, color=colour, label=text, markersize=9, markeredgecolor="white", zorder=3)

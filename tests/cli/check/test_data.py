@@ -12,6 +12,8 @@ from PIL import Image
 
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.cli import main
+from fedstats_app.cli.check import data
+from fedstats_app.settings.app_config import AppConfig
 from tests.cli.certificates import listening, sign, tls
 
 Capture = pytest.CaptureFixture[str]
@@ -40,8 +42,7 @@ def test_a_simulation_that_is_ready(settings: Path, capsys: Capture) -> None:
     assert fingerprint in found["backbone"]["message"] and "32 features" in found["backbone"]["message"]
     assert "8,000 images of 10 classes (T-shirt/top, Trouser" in found["data"]["message"]
     assert found["images"]["message"] == "200 of 8,000 read, all readable"
-    assert "from all 5 clients" in found["bytes up"]["message"]
-    assert "server's process" in found["memory"]["message"] and "8,000 images" in found["time"]["message"]
+    assert "feature cache in" in found["disk"]["message"] and "about 1.02 MB needed" in found["disk"]["message"]
 
 
 def test_text_is_a_line_per_check_with_what_to_do(
@@ -53,7 +54,6 @@ def test_text_is_a_line_per_check_with_what_to_do(
     assert "\nok       backbone: random:tiny" in out
     assert "\nwarning  class counts: 3 of 3 classes have fewer than 5 images" in out
     assert "\n         -> add images, or set min-class-count" in out
-    assert "from this node, each method alone" in out and "memory:" not in out
     assert "pixels on a side" in " ".join(out.split())
     assert out.splitlines()[-1].endswith("0 failed, 2 with a warning")
     words = [line for line in out.splitlines() if str(pictures.parent) not in line]
@@ -98,7 +98,7 @@ def test_weights_that_are_not_there_fail_and_nothing_is_downloaded(
     path.write_text('backbone = "resnet18"\ninput-size = 32\n')
     code, found = check(capsys, "--run-config", path)
     assert code == 1 and found["backbone"]["level"] == "FAIL"
-    assert "resnet18-" in found["backbone"]["message"] and "time" not in found
+    assert "resnet18-" in found["backbone"]["message"]
     assert "HF_HUB_OFFLINE" not in os.environ
 
 
@@ -106,7 +106,7 @@ def test_partitions_that_cannot_be_made_fail(settings: Path, capsys: Capture) ->
     with settings.open("a") as file:
         file.write('partitioner = "natural-id"\npartition-column = "writer"\n')
     code, found = check(capsys, "--run-config", settings)
-    assert code == 1 and "writer" in found["partitions"]["message"] and "bytes up" not in found
+    assert code == 1 and "writer" in found["partitions"]["message"]
 
 
 def test_certificates_and_a_superlink(settings: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -158,3 +158,14 @@ def test_a_licence_that_restricts_is_a_warning(settings: Path, tmp_path: Path, c
     assert "24 features (the class token)" in found["backbone"]["message"]
     assert "licence cc-by-nc-nd-4.0" in found["backbone"]["message"]
     assert "forbids to share what is derived from it" in found["backbone"]["advice"]
+
+
+def test_what_has_no_room_or_may_not_be_written_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = AppConfig.of(output_dir=str(tmp_path / "runs"), cache_dir=str(tmp_path / "cache"))
+    assert {finding.level for finding in data.check_disk(config, None, 1000)} == {"ok"}
+    usage = data.shutil.disk_usage(tmp_path)._replace(free=90_000_000)
+    with monkeypatch.context() as patched:
+        patched.setattr(data.shutil, "disk_usage", lambda _: usage)
+        assert {finding.level for finding in data.check_disk(config, None, 0)} == {"FAIL"}
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert {finding.level for finding in data.check_disk(config, None, 0)} == {"FAIL"}
