@@ -114,13 +114,13 @@ class PartitionOptions(Options):
     samples_per_class: int = option(
         0,
         whole(0, 1_000_000_000),
-        "above 0: at most so many training samples of a class, drawn by the seed",
+        "most training samples of a class, drawn by the seed; 0 = all",
         at="@samples-per-class",
     )
     samples_per_client: int = option(
         0,
         whole(0, 1_000_000_000),
-        "above 0: at most so many samples of a client, drawn by the seed",
+        "most samples of a client, drawn by the seed; 0 = all",
         at="@samples-per-client",
     )
     training_flips: Literal["none", "random", "both"] = option(

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from fedstats_app.settings.option import Options, flag, number, one_of, option, whole
 
 # What can be tuned, besides names:PATTERN,...
-TUNED_PARTS = ("head", "full", "bias", "norm", "lora")
+TUNED_PARTS = ("head", "full", "bias", "norm")
 
 
 def tuned_part(value: object) -> object:
@@ -30,7 +30,7 @@ class FedMeZOOptions(Options):
     tune: str = option(
         "head",
         tuned_part,
-        "head | full | bias | norm (those and the head) | lora | names:PATTERN,...",
+        "head | full | bias | norm (those and the head) | names:PATTERN,...",
         at="fedmezo@tune",
     )
     learning_rate: float | Literal["auto"] = option(
@@ -82,16 +82,15 @@ class FedMeZOOptions(Options):
     clip: float = option(
         100.0,
         number(0.0),
-        "times the median size of the last scalars: larger ones are cut; 0 = never",
+        "scalars above this many times the last ones' median are cut; 0 = never",
         at="fedmezo@clip",
     )
     outlier: float = option(
-        3.0, number(0.0), "a client with so many times the usual slopes is left out; 0 = never", at="fedmezo@outlier"
+        3.0,
+        number(0.0),
+        "clients whose slopes are more times the usual than this are left out; 0 = never",
+        at="fedmezo@outlier",
     )
-    lora_rank: int = option(
-        8, whole(1, 4096), "of the adapters of fedmezo@tune=lora (extra: text)", at="fedmezo@lora-rank"
-    )
-    lora_alpha: float = option(16.0, number(0.0, open_low=True), "their scale is alpha / rank", at="fedmezo@lora-alpha")
 
     @property
     def probe_distance(self) -> float:

@@ -31,9 +31,9 @@ def tuned_names(model: nn.Module, what: str) -> tuple[str, ...]:
     model : nn.Module
         Its head, if it has one, is the module ``head``.
     what : str
-        "full": all. "head": the head's. "bias", "norm", "lora": the head's, and those whose name ends in ``.bias``,
-        those of normalisation layers, or those that LoRA added. "names:GLOB,GLOB": those whose name matches one of
-        the patterns, in which ``*`` also stands for dots.
+        "full": all. "head": the head's. "bias", "norm": the head's, and those whose name ends in ``.bias``, or
+        those of normalisation layers. "names:GLOB,GLOB": those whose name matches one of the patterns, in which ``*``
+        also stands for dots.
 
     Returns
     -------
@@ -98,7 +98,6 @@ _KINDS: dict[str, Callable[[nn.Module, list[str]], set[str]]] = {
     "head": lambda _, every: {name for name in every if name.startswith(_HEAD)},
     "bias": lambda _, every: {name for name in every if name.endswith(".bias") and not name.startswith(_HEAD)},
     "norm": _in_normalisation,
-    "lora": lambda _, every: {name for name in every if "lora_" in name},
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.fedmezo.directions import Directions, Distribution
-from fedstats_app.fedmezo.lora import add_lora
 from fedstats_app.fedmezo.perturbation import tuned_names
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.heads import LinearHead
@@ -46,10 +44,6 @@ class MezoSetup:
         0: all samples of a client are one batch, whatever the partition; else so many, drawn by (seed, client, round).
     own_batches : bool
         Whether each direction of a round draws a batch of its own (algorithm 3 of the thesis).
-    lora_rank : int
-        Of the adapters, where ``tuned`` is "lora"; else it has no meaning.
-    lora_alpha : float
-        Their scale is alpha / rank.
     """
 
     request: TrainingRequest
@@ -60,18 +54,14 @@ class MezoSetup:
     dtype: Dtype = "float32"
     batch_size: int = field(default=0, metadata={"key": "mezo-batch-size"})
     own_batches: bool = field(default=False, metadata={"key": "mezo-own-batches"})
-    lora_rank: int = 8
-    lora_alpha: float = 16.0
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.epsilon < math.inf or not 0.0 < self.lora_alpha < math.inf:
+        if not 0.0 < self.epsilon < math.inf:
+            raise ValueError(f"epsilon must be positive and finite, got {self.epsilon}")
+        if not 1 <= self.num_directions <= MAX_DIRECTIONS or self.batch_size < 0:
             raise ValueError(
-                f"epsilon and lora_alpha must be positive and finite, got {self.epsilon} and {self.lora_alpha}"
-            )
-        if not 1 <= self.num_directions <= MAX_DIRECTIONS or self.lora_rank < 1 or self.batch_size < 0:
-            raise ValueError(
-                f"num_directions must lie in [1, {MAX_DIRECTIONS}], lora_rank be at least 1 and batch_size at least 0, "
-                f"got {self.num_directions}, {self.lora_rank} and {self.batch_size}"
+                f"num_directions must lie in [1, {MAX_DIRECTIONS}] and batch_size be at least 0, "
+                f"got {self.num_directions} and {self.batch_size}"
             )
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(get_args(Dtype))}, got {self.dtype!r}")
@@ -110,9 +100,6 @@ def build_model(
         if name not in start or tuple(start[name].shape) != shape:
             got = tuple(start[name].shape) if name in start else "none"
             raise ValueError(f"{name}: must have shape {shape}, got {got}")
-    if setup.tuned == "lora":
-        module = copy.deepcopy(module)
-        add_lora(module, rank=setup.lora_rank, alpha=setup.lora_alpha)
     model = TunedModel.of(
         replace(request, batch_norm="frozen"), LinearHead(start["head.weight"], start["head.bias"]), module
     )

@@ -68,7 +68,7 @@ class FederationOptions(Options):
     min_clients: int = option(2, whole(1, 1_000_000), "fewer answers than this fail the run")
     wait_timeout: float = option(120.0, number(0.0, 1e7, open_low=True), "seconds to wait for SuperNodes")
     settle_seconds: float = option(
-        10.0, number(0.0, 1e7), "real SuperNodes: start when no new one has come for so long"
+        10.0, number(0.0, 1e7), "real SuperNodes: seconds without a new one before the run starts"
     )
     reply_timeout: float = option(600.0, number(0.0, 1e7, open_low=True), "seconds per client and request")
     window_megabytes: int = option(128, whole(1, 100_000), "replies outstanding at a time: bounds the server's memory")

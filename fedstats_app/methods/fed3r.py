@@ -52,7 +52,7 @@ class Fed3ROptions(Options):
         False, flag, "true = classes weigh alike: for test data without the training data's long tail", rare=True
     )
     random_features: int = option(
-        0, whole(0, 100_000), "above 0: Fed3R-RF with so many random Fourier features", rare=True
+        0, whole(0, 100_000), "above 0: Fed3R-RF with this many random Fourier features", rare=True
     )
     kernel_width: float | Literal["auto"] = option(
         "auto",

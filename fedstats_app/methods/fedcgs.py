@@ -33,7 +33,7 @@ class FedCGSOptions(Options):
     shrinkage: float | Literal["auto"] = option(
         "auto", number(0.0, word="auto"), "auto, or a number times tr(Sigma)/d, added to the diagonal (paper: 0)"
     )
-    random_features: int = option(0, whole(0, 100_000), "above 0: expansion by a random projection to so many features")
+    random_features: int = option(0, whole(0, 100_000), "above 0: expand to this many features by a random projection")
     activation: str = option(
         "relu", one_of("relu", "tanh", "identity"), "relu | tanh | identity, after the random projection", rare=True
     )

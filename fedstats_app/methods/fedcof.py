@@ -42,7 +42,7 @@ class FedCOFOptions(Options):
     samples_per_mean: int = option(
         2,
         whole(2, 1_000_000),
-        "where there are several means, a class has at most one for each so many samples",
+        "with several means per class, the fewest samples of each mean",
         rare=True,
     )
     center: Literal["mean", "median"] = option(

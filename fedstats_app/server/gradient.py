@@ -150,7 +150,6 @@ class GradientTraining(Training):
             fraction=self.tuning.fraction_tune,
             min_clients=self.min_clients,
             limits=UpdateLimits(optimizer.update_clip, optimizer.update_outlier, self.tuning.max_tuning_share),
-            rate_factor=self.tuning.rate_factor,
         )
 
     def record(self, number: int, failures: Mapping[int, str], **costs: Any) -> None:

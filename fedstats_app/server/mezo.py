@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.fedmezo.log import TrainingFiles
-from fedstats_app.fedmezo.lora import merge_lora
 from fedstats_app.fedmezo.mezo_options import FedMeZOOptions
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
@@ -68,10 +67,7 @@ class MezoTraining(Training):
             if self.strategy.stalled_rounds >= STALLED_ROUNDS:
                 self.stopped = "the loss no longer changes along any direction"
         self._synchronise()
-        model = self.model.float()
-        if model.backbone is not None:
-            merge_lora(model.backbone)
-        return self.result(), model
+        return self.result(), self.model.float()
 
     # Before the first round and after the last one
 
@@ -201,8 +197,6 @@ def _setup(options: FedMeZOOptions, request: TrainingRequest) -> MezoSetup:
         dtype=options.dtype,
         batch_size=options.batch_size,
         own_batches=options.own_batches,
-        lora_rank=options.lora_rank,
-        lora_alpha=options.lora_alpha,
     )
 
 

@@ -97,7 +97,7 @@ class Training(ABC):
         self.start, self.head, self.number = start, head, number
         self.tuning, self.min_clients = run.config.tuning, run.config.federation.min_clients
         self.name, self.made = f"{start}-{trainer.name}", start in MADE_HEADS
-        self.local = run.config.local_from(start)
+        self.local = run.config.local
         request = replace(run.training_request(), feature_map=head.feature_map, options=self.local.with_rate())
         self.request = self.specified(request)
         self.on_features = self.request.tune == "probe"

@@ -156,11 +156,6 @@ class AppConfig:
         """The heads that stage 2 starts from, in the order asked for; ("best",) for the most accurate one."""
         return self.tuning.start_heads(self.methods)
 
-    def local_from(self, start: str) -> ClientOptions:
-        """Return how clients train from a head: at its own learning rate, if it has one."""
-        rate = self.tuning.rates.get(start)
-        return self.local if rate is None else replace(self.local, learning_rate=rate)
-
     def backbone_for(self, *, own_data: bool, weights: str = "", engine: str = "") -> BackboneOptions:
         """Return the backbone's options as they are used.
 
@@ -264,12 +259,6 @@ class AppConfig:
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
         if self.trainer and unsolved:
             yield f"start-head: method must name {', '.join(unsolved)} too, got method {run.method!r}"
-        needless = [name for name in tuning.rates if name not in self.start_heads and self.start_heads != ("best",)]
-        if needless:
-            yield f"start-learning-rates: start-head must name {', '.join(needless)} too"
-        if tuning.warm_up_rounds >= (rounds := tuning.num_server_rounds):
-            warm_up = f"must be fewer than num-server-rounds {rounds}, got {tuning.warm_up_rounds}"
-            yield f"{run.fine_tune}@warm-up-rounds: {warm_up}"
         if text and (flips := self.partition.training_flips) != "none":
             yield f"partitioner@flips: are for images, got {flips!r} with backbone {self.backbone.backbone!r}"
         if text and self.local.flip:

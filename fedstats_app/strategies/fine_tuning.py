@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -123,8 +123,6 @@ class FineTuning(SampledTraining):
         Absolute number of the first round.
     limits : UpdateLimits, optional
         On what one client can do to a round; by default clients whose update is out of all proportion are left out.
-    rate_factor : callable
-        From an absolute round to what the request's learning rate is multiplied by in it.
 
     Attributes
     ----------
@@ -143,14 +141,13 @@ class FineTuning(SampledTraining):
         min_clients: int = 1,
         first_round: int = 1,
         limits: UpdateLimits | None = None,
-        rate_factor: Callable[[int], float] = lambda number: 1.0,
     ) -> None:
         super().__init__(clients, fraction, min_clients, request.seed)
         if first_round < 1:
             raise ValueError(f"first_round must be at least 1, got {first_round}")
         self.inner, self.request, self.fixed, self.first_round = inner, request, to_record(fixed or {}), first_round
         self.on_round: Callable[[TrainingRound], bool | None] | None = None
-        self.limits, self.rate_factor = limits or UpdateLimits(), rate_factor
+        self.limits = limits or UpdateLimits()
         self._round, self._started = TrainingRound(), 0.0
         self._current: dict[str, Tensor] = {}
 
@@ -160,10 +157,7 @@ class FineTuning(SampledTraining):
         """Return the inner strategy's messages to this round's clients, with what is fixed beside what is trained."""
         self._round, self._started = TrainingRound(server_round=server_round), time.perf_counter()
         self._current = to_tensors(arrays)
-        options = self.request.options
-        rate = options.learning_rate * self.rate_factor(server_round)
-        request = replace(self.request, options=replace(options, learning_rate=rate))
-        config = ConfigRecord({**to_values(request), **config})
+        config = ConfigRecord({**to_values(self.request), **config})
         # The inner strategy samples from all nodes it sees, with a generator of its own: it sees the participants only.
         participants = ClientGrid(grid, {client: client for client in self.begin_round(grid, server_round)})
         messages = list(self.inner.configure_train(server_round, arrays, config, participants))

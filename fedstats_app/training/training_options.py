@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from fedstats_app.methods import method_list
 from fedstats_app.settings.option import Options, absolute, flag, number, one_of, option, whole, word_list
@@ -17,10 +17,6 @@ AUTO_SERVER_RATE = {"fedadam": 0.01, "fedyogi": 0.01, "fedadam-torch": 0.001}
 BatchNorm = Literal["frozen", "kept", "averaged"]
 # Learning rate where "auto" stands and none is found: all that trains the backbone.
 FIXED_RATE = 0.01
-
-# How the clients' learning rate goes over the rounds.
-Schedule = Literal["constant", "linear", "cosine"]
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 # Heads to start from that no statistics are needed for.
 MADE_HEADS = ("random", "zero", "label-words")
@@ -133,7 +129,7 @@ class OptimizerOptions(Options):
     update_outlier: float = option(
         4.0,
         number(0.0),
-        "a client with so many times the usual change of weights is left out; 0 = never",
+        "clients whose change of weights is more times the usual than this are left out; 0 = never",
         at="@outlier",
     )
 
@@ -154,42 +150,6 @@ class OptimizerOptions(Options):
         ]
 
 
-def rate_factor(schedule: Schedule, number: int, num_rounds: int, warm_up: int = 0) -> float:
-    """Return what the learning rate is multiplied by in a round: above 0, at most 1.
-
-    It rises in equal steps to 1 in the first round after the warm-up, and stays there, or falls from there to next to
-    nothing in the last one: by equal steps, or as the first half of a cosine.
-
-    Parameters
-    ----------
-    schedule : {"constant", "linear", "cosine"}
-        How it goes after the warm-up.
-    number, num_rounds : int
-        The round, from 1, and how many there are.
-    warm_up : int
-        Rounds before it is whole.
-    """
-    if number <= warm_up:
-        return number / (warm_up + 1)
-    passed = (number - warm_up - 1) / max(num_rounds - warm_up, 1)  # in [0, 1)
-    if schedule == "linear":
-        return 1.0 - passed
-    return 0.5 * (1.0 + math.cos(math.pi * passed)) if schedule == "cosine" else 1.0
-
-
-def rates_by_start(value: object) -> object:
-    """Check for learning rates by the names of heads to start from, or the empty text."""
-    if value == "":
-        return value
-    pairs = [tuple(part.strip() for part in one.rpartition("=")) for one in str(value).split(",")]
-    try:
-        method_list((*MADE_HEADS, FILE_HEAD))(",".join(name for name, _, _ in pairs))
-        rates = [number(0.0, open_low=True)(rate) for _, _, rate in pairs]
-    except ValueError as error:
-        raise ValueError(f"must be HEAD=RATE, separated by commas; {error}") from error
-    return ",".join(f"{name}={rate}" for (name, _, _), rate in zip(pairs, rates, strict=True))
-
-
 @dataclass(frozen=True)
 class TuningOptions(Options):
     """Training from the head, whatever trains: from where, for how long, and how it is scored."""
@@ -205,16 +165,6 @@ class TuningOptions(Options):
         "", absolute, 'of start-head "file": /PATH/TO/RUN_FOLDER/heads/NAME.safetensors of an earlier run'
     )
     label_words: str = option("", word_list, 'one word per class, separated by commas, for start-head "label-words"')
-    start_learning_rates: str = option("", rates_by_start, 'HEAD=RATE for single start heads, "fedncm=0.01,random=0.1"')
-    learning_rate_schedule: Literal["constant", "linear", "cosine"] = option(
-        "constant",
-        one_of(*SCHEDULES),
-        "over the rounds: constant | linear | cosine, both down to next to nothing",
-        at="@learning-rate-schedule",
-    )
-    warm_up_rounds: int = option(
-        0, whole(0, 1_000_000), "rounds in which the rate rises to its whole", at="@warm-up-rounds"
-    )
     num_server_rounds: int = option(20, whole(1, 1_000_000), "a round is one aggregation")
     fraction_tune: float = option(
         1.0, number(0.0, 1.0, open_low=True), "share of the clients that train in a round, drawn by (seed, round)"
@@ -258,16 +208,6 @@ class TuningOptions(Options):
     def logit_temperature(self) -> float:
         """By what logits are divided in every round; a temperature that is found divides the start's once."""
         return 1.0 if self.temperature == "auto" else self.temperature
-
-    def rate_factor(self, number: int) -> float:
-        """Return what the clients' learning rate is multiplied by in a round, by schedule and warm-up."""
-        return rate_factor(self.learning_rate_schedule, number, self.num_server_rounds, self.warm_up_rounds)
-
-    @property
-    def rates(self) -> dict[str, float]:
-        """The learning rates of single heads to start from, by their names."""
-        pairs = (one.rpartition("=") for one in self.start_learning_rates.split(",") if one)
-        return {name: float(rate) for name, _, rate in pairs}
 
     @property
     def words(self) -> tuple[str, ...]:

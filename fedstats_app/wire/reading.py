@@ -302,7 +302,7 @@ def _read_field(key: str, one: Field[Any], kind: Any, values: Mapping[str, Any],
     if get_origin(kind) is Literal:
         allowed, value = get_args(kind), typed(values, key, str)
         if value not in allowed:
-            raise Malformed(f"{key}: must be one of {', '.join(allowed)}, got {value!r:.60}")
+            raise Malformed(f"{key}: must be one of {', '.join(filter(None, allowed))}, got {value!r:.60}")
         return value
     return typed(values, key, kind)
 

@@ -43,19 +43,18 @@ def test_a_choice_replaces_the_one_before(model: TunedModel) -> None:
     assert [name for name, value in model.named_parameters() if value.requires_grad] == ["backbone.0.weight"]
 
 
-def test_adapters_and_other_normalisations_are_known_by_their_names() -> None:
+def test_other_normalisations_are_known_by_their_names() -> None:
     class SomeRMSNorm(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.scale = nn.Parameter(torch.ones(4))
 
-    layers = {"norm": nn.LayerNorm(4), "other": SomeRMSNorm(), "group": nn.GroupNorm(2, 4), "lora_A": nn.Linear(4, 2)}
+    layers = {"norm": nn.LayerNorm(4), "other": SomeRMSNorm(), "group": nn.GroupNorm(2, 4)}
     model = nn.ModuleDict({**layers, "head": nn.Linear(2, 2)})
     assert set(tuned_names(model, "norm")) == {
         *("norm.weight", "norm.bias", "other.scale", "group.weight", "group.bias"),
         *HEAD,
     }
-    assert set(tuned_names(model, "lora")) == {"lora_A.weight", "lora_A.bias"} | HEAD
 
 
 def test_a_model_without_a_head_has_kinds_too() -> None:
@@ -66,8 +65,7 @@ def test_a_model_without_a_head_has_kinds_too() -> None:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("prefix", "must be one of full, head, bias, norm, lora or names:PATTERN, got 'prefix'"),
-        ("lora", r"nothing to tune by 'lora'; its parameters are backbone\.0\.weight, .* head\.bias"),
+        ("prefix", "must be one of full, head, bias, norm or names:PATTERN, got 'prefix'"),
         ("names:backbone.0.*,classifier", "no parameter is called 'classifier'; the model's are backbone"),
         ("names:", "no parameter is called ''"),
     ],

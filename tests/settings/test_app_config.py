@@ -44,14 +44,14 @@ def test_a_rare_option_that_is_written_as_a_key_is_told_where_it_goes() -> None:
 
 def test_options_written_after_a_word_are_read_and_written_again() -> None:
     given = {
-        "fine-tune": "fedmezo@num-z=2@tune=names:backbone.0.*,head.*@warm-up-rounds=2",
+        "fine-tune": "fedmezo@num-z=2@tune=names:backbone.0.*,head.*@max-tuning-share=0.5",
         "optimizer": "fedprox@proximal-mu=1e-3",
         "personalise": "global,fedproto@epochs=3",
         "partitioner": "pathological@classes-per-client=3@flips=random",
         "method": "fed3r,fedcof@count-noise=laplace@count-noise-seed=4",
     }
     config = AppConfig.from_run_config(given)
-    assert (config.trainer, config.fedmezo.num_z, config.tuning.warm_up_rounds) == (TRAINERS["fedmezo"], 2, 2)
+    assert (config.trainer, config.fedmezo.num_z, config.tuning.max_tuning_share) == (TRAINERS["fedmezo"], 2, 0.5)
     assert config.fedmezo.tune == "names:backbone.0.*,head.*"
     assert (config.optimizer.optimizer, config.optimizer.proximal_mu) == ("fedprox", 1e-3)
     assert (config.personal.approaches, config.personal.personal_epochs) == (("global", "fedproto"), 3)
@@ -62,7 +62,7 @@ def test_options_written_after_a_word_are_read_and_written_again() -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"fine-tune": "probe@clip=3"}, "fine-tune: probe has no option 'clip'; there are .*warm-up-rounds"),
+        ({"fine-tune": "probe@clip=3"}, "fine-tune: probe has no option 'clip'; there are .*max-tuning-share"),
         ({"fine-tune": "none@tune-bias=false"}, "fine-tune: none has no option 'tune-bias'; there are none"),
         ({"fine-tune": "fedmezo@clip=x"}, r"fedmezo@clip: must be a number in \[0, inf\), got 'x'"),
         ({"fine-tune": "fedmezo@num-z=1_0"}, "fedmezo@num-z: must be a whole number"),

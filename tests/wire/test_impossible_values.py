@@ -201,7 +201,7 @@ IMPOSSIBLE: dict[tuple[str, str], tuple[tuple[str, Any, str], ...]] = {
     ("mezo", "m"): (
         ("r", 0, "r: must be a whole number of at least 1, got 0"),
         ("u", b"123", "take 24 bytes each, got 3"),
-        ("w", "everything", "w: must be one of"),
+        ("w", "everything", "w: must be one of curvature, sync, got"),
         ("u", np.array([1.0, np.inf, 1.0]).tobytes(), "steps must be finite"),
     ),
     ("behind", "m"): (("b", -2, "b: must be a whole number of at least -1"),),

@@ -29,7 +29,7 @@ def test_bytes_are_counted() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"epsilon": 0.0}, "epsilon and lora_alpha must be positive and finite"),
+        ({"epsilon": 0.0}, "epsilon must be positive and finite"),
         ({"num_directions": 0}, "num_directions must lie in"),
         ({"dtype": "float16"}, "dtype must be one of float32, float64, bfloat16, got 'float16'"),
         ({"tuned": "full"}, "tune does not fit what is tuned, got 'probe' for 'full'"),

@@ -112,7 +112,6 @@ def test_all_mistakes_are_named_at_once(capsys: Capture) -> None:
         ("backbone='vision:some/model'", "transformers", "vision"),
         ("tracker='mlflow'", "mlflow", "mlflow"),
         ("backbone='sentence:some/model'", "transformers", "text"),
-        ("fine-tune='fedmezo@tune=lora' backbone='random:tiny-text'", "peft", "text"),
     ],
 )
 def test_a_missing_extra_is_named_with_its_command(
