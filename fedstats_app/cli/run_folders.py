@@ -141,8 +141,7 @@ def remove(arguments: argparse.Namespace) -> int:
     with told("remove") as progress:
         with progress.doing("solving again without what is removed"):
             if arguments.client:
-                again = Path(arguments.asked_again).expanduser() if arguments.asked_again else None
-                removal = remove_clients(folder, arguments.client, output, asked_again=again)
+                removal = remove_clients(folder, arguments.client, output)
             else:
                 removal = remove_classes(folder, arguments.classes, output)
         with progress.doing("writing the report"):

@@ -21,7 +21,7 @@ from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.statistics_file import load_client_statistics, load_statistics, save_statistics, take_over
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSum
-from fedstats_app.statistics.collected import sum_without_classes, sum_without_client
+from fedstats_app.statistics.collected import sum_without_classes
 from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
@@ -57,14 +57,11 @@ class Removal:
     num_examples: int
 
 
-def remove_clients(
-    run_folder: Path, clients: Sequence[str], output_dir: str = "", *, asked_again: Path | None = None
-) -> Removal:
+def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "") -> Removal:
     """Solve a run's heads again without some of its clients.
 
     All that is left is folded anew, in the order of before, from what each client sent (save-client-statistics): the
-    same bits as if they had never been in it. Or what the clients sent once more, to another run, is subtracted: the
-    same statistics to the rounding of float64.
+    same bits as if they had never been in it.
 
     Parameters
     ----------
@@ -74,15 +71,13 @@ def remove_clients(
         Ids, or RUN/ID where runs that extend one another have the same id.
     output_dir : str
         Where the new folder goes; by default beside the old one.
-    asked_again : Path, optional
-        A run folder that keeps what these clients sent (save-client-statistics), asked for the same again.
 
     Raises
     ------
     FileNotFoundError
         If the run kept no statistics, or not those of every client.
     ValueError
-        If there is no such client, nobody is left, or a client answered otherwise when it was asked again.
+        If there is no such client, or nobody is left.
     """
     with lock_folder(run_folder):
         collected = load_statistics(run_folder)
@@ -90,11 +85,7 @@ def remove_clients(
         left = tuple(one for one in collected.clients if one not in removed)
         if not left:
             raise ValueError(f"{run_folder}: without {', '.join(clients)} nobody is left")
-        if asked_again is None:
-            sums = _folded(run_folder, collected, left)
-        else:
-            sums = _subtracted(collected, removed, asked_again)
-        rest = replace(collected, sums=sums, clients=left)
+        rest = replace(collected, sums=_folded(run_folder, collected, left), clients=left)
         what = "client " + ", ".join(f"{one.client} of run {one.run}" for one in removed)
         return _written(run_folder, rest, what, removed, (), output_dir)
 
@@ -154,25 +145,6 @@ def _folded(folder: Path, collected: CollectedStatistics, clients: Iterable[Merg
     for client in clients:
         for total, one in zip(sums, load_client_statistics(folder, client, collected.class_names), strict=True):
             total.add(one)
-    return sums
-
-
-def _subtracted(
-    collected: CollectedStatistics, removed: Iterable[MergedClient], folder: Path
-) -> tuple[StatisticsSum, ...]:
-    again = load_statistics(folder)
-    if again.specs != collected.specs or not set(again.class_names) <= set(collected.class_names):
-        raise ValueError(f"{folder}: must be a run of the same methods and classes, and is not")
-    by_digest = {one.digest: one for one in again.clients}
-    sums = collected.sums
-    for one in removed:
-        if one.digest not in by_digest:
-            raise ValueError(
-                f"{folder}: client {one.client} of run {one.run} must have sent the same statistics again, and has "
-                "not: its data have changed, or the run asked for others"
-            )
-        sent = load_client_statistics(folder, by_digest[one.digest], collected.class_names)
-        sums = tuple(sum_without_client(total, client) for total, client in zip(sums, sent, strict=True))
     return sums
 
 

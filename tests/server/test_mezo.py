@@ -94,7 +94,7 @@ def test_loss_falls_and_all_replicas_are_one(
 
 def test_the_partition_does_not_matter(tmp_path: Path, fast: dict[str, Any]) -> None:
     weights, backbone = [], load_backbone("random:tiny", input_size=16, batch_size=16, channels_last=True)
-    for clients, partitioner in [(1, "iid"), (2, "dirichlet"), (10, "dirichlet"), (50, "iid")]:
+    for clients, partitioner in [(1, "iid"), (2, "dirichlet"), (15, "iid")]:
         settings = {**fast, "num_clients": clients, "partitioner": partitioner, "min_clients": 1}
         # A temperature that is looked for is found to eight digits.
         exact = {"fine_tune": "fedmezo@dtype=float64@temperature=1"}
@@ -245,23 +245,23 @@ def test_absent_late_and_new_nodes_end_with_the_same_bits(tmp_path: Path, option
     def absences(number: int) -> None:
         away = Fault(unavailable=True)
         for node in range(4):
-            absent = draw.random() < 0.5 or (node == 3 and number < 60)
+            absent = draw.random() < 0.5 or (node == 3 and number < 20)
             federation.faults[node] = away if absent else Fault()
-        if number == 40:
+        if number == 12:
             shutil.rmtree(federation.state(1))
 
     strategy = federation.strategy()
     strategy.on_round = lambda outcome: absences(outcome.server_round + 1)
     absences(1)
-    outcomes = federation.run(strategy, 80)
+    outcomes = federation.run(strategy, 30)
     federation.faults.clear()
     replica = strategy.replica
     assert replica is not None
     # Every node keeps its replica in a file; all have been away, and some round had nobody.
     for node in range(4):
         took_part = [one.server_round for one in outcomes if FIRST_NODE_ID + node in one.num_examples]
-        assert 4 <= len(took_part) <= 52
-        assert node != 3 or took_part[0] >= 60
+        assert 2 <= len(took_part) <= 22
+        assert node != 3 or took_part[0] >= 20
     assert any(not one.num_examples for one in outcomes)
     replay = federation.replica()
     replay.apply(list(strategy.log))

@@ -34,6 +34,7 @@ def test_a_run_says_what_its_features_are_and_what_their_licence_forbids(
     run = simulate(
         tmp_path,
         method="fedncm",
+        partitioner="iid@samples-per-class=10",
         backbone=f"timm:local-dir:{folder}",
         input_size=0,
         backbone_arguments="init_values=1e-5, depth=2",

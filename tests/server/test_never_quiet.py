@@ -73,6 +73,7 @@ def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("stage", ["full", "fedmezo"])
 def test_training_says_about_how_long_it_will_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     settings = {"fine_tune": f"{stage}@train-batch-size=512", "num_server_rounds": 3}
+    settings["partitioner"] = "dirichlet@samples-per-class=100"
     said = told(tmp_path, monkeypatch, [], method="fedncm", test_dataset="", **settings)
     assert said.longest_silence <= 10
     second = [line for _, line in said.lines if f"fedncm-{stage}: round 2 of 3: 0 of 6" in line]
@@ -86,15 +87,15 @@ def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypat
         monkeypatch,
         [],
         method="fedncm,fed3r",
-        partitioner="fedpac",
+        partitioner="fedpac@samples-per-class=200",
         personalise="all@epochs=1@rounds=2@batch-size=512",
     )
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())
-    # 6 clients of 1,333 images, of which they keep a fifth; 3 x (1 + 1 + 1 + 3 + 2) + 7 passes.
+    # 6 clients of 333 images, of which they keep a fifth; 3 x (1 + 1 + 1 + 3 + 2) + 7 passes.
     assert (
-        "6 clients train the whole network, 5,418 parameters, on 6,396 samples in all; epochs: "
-        "local-only 1, one-shot 1, one-shot-sum 1, fedavg-ft 3, fedproto 2; about 33 min at the speed"
+        "6 clients train the whole network, 5,418 parameters, on 1,596 samples in all; epochs: "
+        "local-only 1, one-shot 1, one-shot-sum 1, fedavg-ft 3, fedproto 2; about 8 min at the speed"
     ) in lines
     for number, approach in enumerate(AppConfig.of(personalise="all").personal.approaches, start=1):
         assert f"personal models, {approach} ({number} of 7): " in lines

@@ -14,7 +14,7 @@ from tests.support.simulation import Killed, killed, read_json, simulate
 
 SHORT = "@epochs=1@rounds=2@batch-size=64"
 SETTINGS = {
-    "partitioner": "fedpac",
+    "partitioner": "fedpac@samples-per-class=200",
     "num_clients": 6,
     "method": "fedncm,fed3r,fedcgs",
     "personalise": f"all{SHORT}",
@@ -29,8 +29,8 @@ def test_every_approach_is_scored_on_the_same_clients(tmp_path: Path, capsys: py
         *("local-only", "one-shot", "one-shot-sum", "fedavg", "fedavg-ft", "fedproto"),
         *("closed-form-fed3r", "closed-form-fedcgs"),
     }
-    # 8,000 images over six clients of one size, a fifth of each held out.
-    assert {sum(entry["num_test"].values()) for entry in personal.values()} == {6 * round(0.2 * (8000 // 6))}
+    # 2,000 images over six clients of one size, a fifth of each held out.
+    assert {sum(entry["num_test"].values()) for entry in personal.values()} == {6 * round(0.2 * (2000 // 6))}
     assert all(len(entry["accuracies"]) == 6 and not entry["failures"] for entry in personal.values())
     # What the clients' own samples know of their own classes: more than the federation's mean classes.
     assert personal["closed-form-fed3r"]["accuracy_mean"] > personal["global-fedncm"]["accuracy_mean"]
@@ -42,7 +42,7 @@ def test_statistics_are_without_the_samples_that_clients_score_on(tmp_path: Path
     settings = {**SETTINGS, "personalise": "closed-form", "method": "fed3r"}
     folder = simulate(tmp_path, **settings)
     results = read_json(folder, "results.json")
-    assert results["methods"]["fed3r"]["num_examples"] == 6 * (8000 // 6 - round(0.2 * (8000 // 6)))
+    assert results["methods"]["fed3r"]["num_examples"] == 6 * (2000 // 6 - round(0.2 * (2000 // 6)))
 
 
 def test_a_client_that_fails_is_named_and_the_others_are_scored(tmp_path: Path) -> None:
