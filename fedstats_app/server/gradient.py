@@ -88,30 +88,44 @@ class GradientTraining(Training):
             self._strategy.start(run.grid, self._arrays, num_rounds - done)
         if self._best >= 0.0:
             self._take_best()
-        elif self.tuning.keep == "auto" and self._start_loss is not None:
-            self._keep_start_unless_better(self._start_loss)
+        elif self.tuning.keep == "auto":
+            self._keep_start_unless_better()
         return self.result(), self.model
 
-    def _keep_start_unless_better(self, before: float) -> None:
-        """Go back to the start where the clients' loss on their training samples, at its best temperature, is no less.
+    def _keep_start_unless_better(self) -> None:
+        """Go back to the start where training gained nothing on samples that it did not see.
 
-        Many samples at each site tell that a drift between sites took more than training gave, and none is held out.
+        Those are what clients hold out, if their answers are the accuracy of every round anyway: of equally many right
+        ones the smaller loss counts. Otherwise the clients' loss on their training samples decides, at its best
+        temperature and where it is known of the start: many samples at each site tell that a drift between sites took
+        more than training gave.
         """
-        last = self.rounds[-1]
-        try:
-            losses, asked = self.losses_of(self.model.to_head(self.head.head.present))
-        except TooFewClients as error:
-            self.notes.append(f"whether the clients' loss fell is not known: {error}")
+        first, last = self.rounds[0], self.rounds[-1]
+        if not last.round:
             return
-        costs = {name: getattr(last, name) + getattr(asked, name) for name in _COSTS}
-        self.rounds[-1] = replace(last, **costs)
-        self.run.folder.append_round(self.rounds[-1])
-        told = f"{before:.4f} at the start, {min(losses):.4f} after round {last.round}"
-        self.say(f"the clients' loss on their training samples is {told}")
-        if min(losses) >= before and last.round:
+        if self._test is None and first.round == 0 and first.accuracy is not None and last.accuracy is not None:
+            gained = (last.accuracy, -(last.loss or 0.0)) > (first.accuracy, -(first.loss or 0.0))
+            told = f"{100 * first.accuracy:.2f}% at the start, {100 * last.accuracy:.2f}% after round {last.round}"
+            reason = f"training gained nothing on what clients hold out, which also tells its accuracy: {told}"
+        elif (before := self._start_loss) is not None:
+            try:
+                losses, asked = self.losses_of(self.model.to_head(self.head.head.present))
+            except TooFewClients as error:
+                self.notes.append(f"whether the clients' loss fell is not known: {error}")
+                return
+            costs = {name: getattr(last, name) + getattr(asked, name) for name in _COSTS}
+            self.rounds[-1] = replace(last, **costs)
+            self.run.folder.append_round(self.rounds[-1])
+            gained = min(losses) < before
+            told = f"{before:.4f} at the start, {min(losses):.4f} after round {last.round}"
+            self.say(f"the clients' loss on their training samples is {told}")
+            reason = f"the clients' loss did not fall: {told}"
+        else:
+            return
+        if not gained:
             self.kept_round = 0
             self._take(self._start_arrays)
-            self.notes.append(f"the start was kept, because the clients' loss did not fall: {told}")
+            self.notes.append(f"the start was kept, because {reason}")
 
     def _take_best(self) -> None:
         """Go back to the model of the round that did best on what clients hold out."""

@@ -195,8 +195,8 @@ class TuningOptions(Options):
     keep: Literal["auto", "last", "best"] = option(
         "auto",
         one_of("auto", "last", "best"),
-        "which round's model: auto = last, or a probe's start where clients' loss did not fall | "
-        "last | best = on what clients hold out (holdout-fraction)",
+        "which round's model: auto = last, or the start where what clients hold out (of a probe, else their loss) "
+        "says that nothing was gained | last | best = on what clients hold out (holdout-fraction)",
     )
 
     @property

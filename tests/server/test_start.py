@@ -105,7 +105,7 @@ def test_nodes_forget_the_question_and_nobody_is_asked_about_what_is_given(tmp_p
     sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20) for seed, name in enumerate("ab")]
     configs = [{"data-path": site, "state-dir": str(tmp_path / f"s{n}")} for n, site in enumerate(sites)]
     folder = simulate(tmp_path, node_configs=configs, app=app, **{**FOUND, "method": "fedncm"})
-    assert asked.count("train.losses") == 4  # about the start and about the end
+    assert asked.count("train.losses") == 2  # about the start; of the end tells what they hold out
     assert rounds(folder, "fedncm-probe")[0]["num_failed"] == 0
     asked.clear()
     simulate(tmp_path / "given", node_configs=configs, app=app, **{**FIXED, "method": "fedncm"})
@@ -136,3 +136,19 @@ def test_a_resumed_probe_knows_what_its_start_was_worth(tmp_path: Path) -> None:
     one, other = (read_json(run, "results.json")["training"]["fed3r-probe"] for run in (whole, resumed))
     assert one["kept_round"] == other["kept_round"] == 0
     assert one["notes"] == other["notes"]
+
+
+def test_what_clients_hold_out_judges_a_training_and_not_their_loss_on_its_own_samples(tmp_path: Path) -> None:
+    """Of two that are as often right, the smaller loss."""
+    sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20) for seed, name in enumerate("ab")]
+    settings = {**FOUND, "start_head": "fed3r,random", "holdout_fraction": 0.3, "learning_rate": 1.0}
+    folder = simulate(tmp_path, node_configs=[{"data-path": site} for site in sites], **settings)
+    kept = []
+    for name, entry in read_json(folder, "results.json")["training"].items():
+        first, *_, last = rounds(folder, name)
+        gained = (last["accuracy"], -last["loss"]) > (first["accuracy"], -first["loss"])
+        assert entry["kept_round"] == (None if gained else 0), name
+        assert any("the start was kept, because training gained nothing" in note for note in entry["notes"]) != gained
+        kept.append(entry["kept_round"])
+        print(name, first["accuracy"], first["loss"], last["accuracy"], last["loss"])
+    assert set(kept) == {0, None}
