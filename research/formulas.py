@@ -69,14 +69,13 @@ def uplink_formula(formula: Uplink) -> Callable[[TableSizes], int]:
 
 
 def _slora_bytes(one: TableSizes) -> int:
-    """SLoRA: a tenth of the parameters travels for a fifth of the rounds, then adapters do, each down and up.
+    """SLoRA by equation 7: a tenth of the parameters travels for a fifth of the rounds, then adapters do.
 
-    The positions of the tenth are drawn from a seed and not sent. The thesis's own number (69 GB) does not follow from
-    its inputs.
+    Unlike the others, the equation counts one way. The thesis's own number (69 GB) does not follow from it.
     """
     sparse_rounds = round(0.2 * one.rounds)
-    sparse = training_bytes(sparse_rounds, one.clients, round(0.1 * one.parameters))
-    return sparse + training_bytes(one.rounds - sparse_rounds, one.clients, one.adapter_parameters)
+    sparse = sparse_rounds * round(0.1 * one.parameters)
+    return BYTES_PER_NUMBER * one.clients * (sparse + (one.rounds - sparse_rounds) * one.adapter_parameters)
 
 
 _LOCAL_HEADS = uplink_formula(lambda M, K, C, d: K * C * (d + 1))
@@ -110,7 +109,7 @@ def formula_bytes(method: str, sizes: TableSizes) -> int:
     Returns
     -------
     int
-        Up for what takes one round, else up and down.
+        Up for what takes one round and for SLoRA, else up and down.
 
     Raises
     ------

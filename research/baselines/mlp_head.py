@@ -23,25 +23,28 @@ def hidden_layer(feature_dim: int, hidden: int, seed: int) -> Tensor:
     return torch.from_numpy(drawn).float()
 
 
-def mlp_head(feature_dim: int, hidden: int, num_classes: int, *, seed: int = 0) -> TunedModel:
-    """Return max(0, x A^T + a) W^T + b to be trained whole: A drawn from He's normal distribution, the rest 0.
+def mlp_head(feature_dim: int, hidden: Sequence[int], num_classes: int, *, seed: int = 0) -> TunedModel:
+    """Return a head on hidden layers with ReLU, trained whole: drawn by He's normal distribution, head and biases 0.
 
     Parameters
     ----------
     feature_dim, hidden, num_classes : int
-        d, h and C; the h (d + 1) + C (h + 1) parameters all travel.
+        d, the widths of the layers, at least one, and C; all parameters travel.
     seed : int
-        At least 0: of A.
+        At least 0: of the layers.
     """
-    layer = nn.Linear(feature_dim, hidden)
-    with torch.no_grad():
-        layer.weight.copy_(hidden_layer(feature_dim, hidden, seed))
-        layer.bias.zero_()
-    return head_on(layer, (torch.zeros(num_classes, hidden), torch.zeros(num_classes)))
+    layers: list[nn.Module] = []
+    for place, (inputs, width) in enumerate(zip((feature_dim, *hidden), hidden, strict=False)):
+        layer = nn.Linear(inputs, width)
+        with torch.no_grad():
+            layer.weight.copy_(hidden_layer(inputs, width, seed + place))
+            layer.bias.zero_()
+        layers += [layer, nn.ReLU()]
+    return head_on(nn.Sequential(*layers[:-1]), (torch.zeros(num_classes, hidden[-1]), torch.zeros(num_classes)))
 
 
 def head_on(layer: nn.Module, head: tuple[Tensor, Tensor]) -> TunedModel:
-    """Return a model of a hidden layer, copied, and a head, weight (C, h) and bias (C,), that is trained whole."""
+    """Return a model of hidden layers, copied, and a head, weight (C, h) and bias (C,), that is trained whole."""
     return TunedModel(head, backbone=nn.Sequential(layer, nn.ReLU()), tune="full")
 
 

@@ -104,7 +104,7 @@ def measure(experiment: str, num_clients: Sequence[int], seeds: int) -> Iterator
         for seed in range(seeds):
             own = config_of(experiment, num_clients=clients, seed=seed)
             federation = _Federation(data, partitions(own.data, own.partition, seed), seed)
-            whole = mlp_head(federation.dim, HIDDEN, data.num_classes, seed=seed)
+            whole = mlp_head(federation.dim, (HIDDEN,), data.num_classes, seed=seed)
             accuracy, megabytes = {"before": federation.accuracy(whole)}, {"before": 0.0}
             trained = {
                 "whole": (whole, federation.train(whole, ROUNDS)),

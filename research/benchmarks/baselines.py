@@ -182,7 +182,7 @@ class _Simulation:
             self._score(name, scores, sent, sent)
 
     def _mlp(self) -> None:
-        model = mlp_head(self.sizes.feature_dim, HIDDEN, self.data.num_classes, seed=self.seed)
+        model = mlp_head(self.sizes.feature_dim, (HIDDEN, HIDDEN), self.data.num_classes, seed=self.seed)
         clients = list(self.clients.values())
         sent = federated_average(model, clients, ROUND_OPTIONS, num_rounds=ROUNDS, fraction=FRACTION, seed=self.seed)
         parameters = sum(value.numel() for value in model.trained_state().values())

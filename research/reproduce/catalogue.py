@@ -59,9 +59,10 @@ MEASURES = {
     "uplink_bytes": Measure("sent by all clients, by the paper's formula", "MB", 1e-6, 2),
     "wire_bytes": Measure("sent by all clients, as sent", "MB", 1e-6, 2),
     "bytes": Measure("sent and received in training", "MB", 1e-6, 2),
+    "forward_passes": Measure("forward passes of a sample", "", 1.0, -1, entry="thesis_forward_passes"),
+    "condition_number": Measure("condition number of the matrix that is solved", "", 1.0, -1),
     # Of `statistics-error`: what was added up against the statistics of all samples in one place.
-    "largest_error": Measure("largest error of an entry", "", 1.0, -1, entry="largest"),
-    "relative_error": Measure("error by Frobenius norms", "", 1.0, -1, entry="relative"),
+    "error": Measure("Frobenius norm of the error", "", 1.0, -1, entry="norm"),
     # Both follow from the paper's formula of FedNCM and FedCOF, M d numbers, and of FedCGS.
     "means_per_class": Measure(
         "means of a class", "", 1 / _NUMBER_BYTES, 2, entry="uplink_bytes", per=("classes", "dimension")
@@ -100,8 +101,8 @@ class DataSet:
         Run-config keys that read it, `dataset` among them.
     local : str
         What a copy on this machine must look like: a sentence.
-    train, test : int
-        Samples; 0 where it is not recorded.
+    train, test, all : int
+        Samples, and both together; 0 where the papers do not say.
     """
 
     title: str
@@ -109,6 +110,7 @@ class DataSet:
     local: str
     train: int = 0
     test: int = 0
+    all: int = 0
 
 
 @dataclass(frozen=True)
@@ -175,27 +177,15 @@ def check_fields(table: Mapping[str, Any], allowed: Collection[str], owner: str)
 
 
 @dataclass(frozen=True)
-class Range:
-    """Two numbers between which a table's lie, where no more than that is recorded."""
+class Published:
+    """A number of a paper's table; `spread` is what stands after its ±, None where nothing does."""
 
-    low: float
-    high: float
+    value: float
+    spread: float | None = None
 
-    def where(self, number: float) -> str:
-        """Return "below", "inside" or "above"."""
-        return "below" if number < self.low else "above" if number > self.high else "inside"
-
-
-Published = float | Range
-
-
-def written(published: Published | None) -> str:
-    """Write a published number with all of its digits, as tables show it."""
-    if published is None:
-        return "not recorded"
-    if isinstance(published, Range):
-        return f"{published.low:g} to {published.high:g}"
-    return f"{published:g}"
+    def __str__(self) -> str:
+        """All digits, as the table prints them."""
+        return " ± ".join(f"{number:.10g}" for number in (self.value, self.spread) if number is not None)
 
 
 def read_published(given: Any, index: int, number: int, owner: str) -> Published:
@@ -204,7 +194,7 @@ def read_published(given: Any, index: int, number: int, owner: str) -> Published
     Parameters
     ----------
     given : object
-        As in the file: a number, a list of one for each point, or ``{from = LOW, to = HIGH}`` for all points.
+        As in the file: a number, ``"41.5 ± 0.1"``, or a list with one of these for each point.
     index, number : int
         Which point, and how many there are.
     owner : str
@@ -215,17 +205,15 @@ def read_published(given: Any, index: int, number: int, owner: str) -> Published
     PresetError
         If it is none of these.
     """
-    if isinstance(given, Mapping):
-        if set(given) != {"from", "to"} or not all(map(_is_number, given.values())) or given["from"] > given["to"]:
-            raise PresetError(f"{owner}: published: a range must be {{from = LOW, to = HIGH}}, got {dict(given)}")
-        return Range(float(given["from"]), float(given["to"]))
     values = given if isinstance(given, list) else [given]
-    if len(values) != number or not all(map(_is_number, values)):
+    try:
+        if len(values) != number or any(isinstance(value, bool) for value in values):
+            raise ValueError
+        # A file's order is checked as a whole: a wrong number at another point is refused here, too.
+        read = [tuple(map(float, str(value).split(" ± "))) for value in values]
+        return [Published(*one) for one in read][index]
+    except (ValueError, TypeError):
         raise PresetError(
-            f"{owner}: published: must be {number} number(s), one for each value swept over, or a range, got {given}"
-        )
-    return float(values[index])
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+            f"{owner}: published: must be {number} number(s), one for each value swept over, each such as 41.5 or "
+            f'"41.5 ± 0.1", got {given}'
+        ) from None

@@ -86,6 +86,8 @@ def _run(arguments: argparse.Namespace) -> None:
         return
     preset = _preset(arguments.name, catalogue)
     given, sweep = _given(arguments.settings)
+    own = {key for row in preset.rows for key in row.point}
+    sweep |= {key: [given.pop(key)] for key in own & set(given)}
     rows = with_sweep(replace(preset, rows=tuple(_some(preset.rows, arguments.row, "row"))), sweep).rows
     columns = _some(preset.columns, arguments.column, "column")
     preset = replace(preset, rows=(*preset.rows, *rows) if sweep else preset.rows)

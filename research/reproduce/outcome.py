@@ -10,7 +10,7 @@ from typing import Any
 
 from fedstats_app.report.training_record import mean_and_deviation
 from fedstats_app.storage.json_digest import read_json_file
-from research.reproduce.catalogue import MEASURES, Catalogue, PresetError, Published, Range
+from research.reproduce.catalogue import MEASURES, Catalogue, DataSet, PresetError, Published
 from research.reproduce.plan import PlannedRun
 from research.reproduce.preset import Column, Preset, Row
 
@@ -57,7 +57,7 @@ class Comparison:
         Which.
     values : tuple of float
         One per seed, in the measure's unit; empty where nothing was run.
-    published : float, Range or None
+    published : Published or None
         None where it is not recorded.
     reasons : tuple of str
         Names of the deviations that touch it.
@@ -80,13 +80,8 @@ class Comparison:
 
     @property
     def difference(self) -> float | None:
-        """Ours less the published number; None of a range."""
-        return self.ours[0] - self.published if self.ours is not None and isinstance(self.published, float) else None
-
-    @property
-    def place(self) -> str:
-        """Where our mean lies in a published range, "below", "inside" or "above"; "" where none is published."""
-        return self.published.where(self.ours[0]) if self.ours is not None and isinstance(self.published, Range) else ""
+        """Ours less the published number; None if one of them is missing."""
+        return self.ours[0] - self.published.value if self.ours is not None and self.published is not None else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, and what follows from them."""
@@ -97,7 +92,6 @@ class Comparison:
             "mean": mean,
             "std": deviation,
             "difference": self.difference,
-            "place": self.place,
         }
 
 
@@ -137,7 +131,7 @@ def cell_results(
             )
         entry = section.get(name, {})
         known = catalogue.data.get(cell.row.data)
-        fewer = _fewer(results, known.train, known.test) if known else []
+        fewer = _fewer(results, known) if known else []
         found.append(
             CellResult(
                 row=cell.row.name,
@@ -208,12 +202,13 @@ def _number(measure: str, entry: Mapping[str, Any], config: Mapping[str, Any]) -
     return float(wanted.factor * number / math.prod(sizes[name]() for name in wanted.per))
 
 
-def _fewer(results: Mapping[str, Any], train: int, test: int) -> list[str]:
+def _fewer(results: Mapping[str, Any], paper: DataSet) -> list[str]:
     """Say where a run has fewer samples than the paper."""
     samples = max((entry["num_examples"] for entry in results["methods"].values()), default=0)
-    counts = (("training", samples, train), ("test", results.get("num_test_examples") or 0, test))
+    test = results.get("num_test_examples") or 0
+    counts = (("training ", samples, paper.train), ("test ", test, paper.test), ("", samples + test, paper.all))
     return [
-        f"stand-in data: {had:,} {kind} samples in place of {wanted:,}"
+        f"stand-in data: {had:,} {kind}samples in place of {wanted:,}"
         for kind, had, wanted in counts
         if had < _ALL_SAMPLES * wanted
     ]

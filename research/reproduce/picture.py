@@ -86,7 +86,7 @@ def _draw_panel(axes: Axes, points: Sequence[tuple[Row, Sequence[Comparison]]]) 
             capsize=2,
             label=column,
         )
-        published = [(place, one.published) for place, one in enumerate(cells) if one and type(one.published) is float]
+        published = [(place, one.published.value) for place, one in enumerate(cells) if one and one.published]
         if published:
             places, numbers = zip(*published, strict=True)
             axes.plot(places, numbers, "D--", color=colour, mfc="white", label=f"{column}, published")

@@ -19,7 +19,7 @@ from research.reproduce.catalogue import (
     read_toml,
 )
 
-_PRESET = {"title", "paper", "place", "seeds", "spread", "measures", "notes", "deviations", "run", "columns", "sweep"}
+_PRESET = {"title", "paper", "place", "seeds", "measures", "notes", "deviations", "run", "columns", "sweep"}
 _ROW = {"data", "published", "deviations", "cells", "keys"}
 _COLUMN = {"section", "entry", "quoted", "deviations"}
 
@@ -65,7 +65,7 @@ class Row:
     of_column : mapping
         From a column to the run-config keys of that one cell.
     published : mapping
-        From measure to column to the published number or range, in the measure's unit.
+        From measure to column to the published number, in the measure's unit.
     deviations : mapping
         From "" (all cells), a column, or "MEASURE.COLUMN" to names in the catalogue.
     title : str
@@ -98,8 +98,6 @@ class Preset:
         Names in :data:`research.reproduce.catalogue.MEASURES`.
     seeds : tuple of int
         The paper's.
-    spread : str
-        What the numbers after the paper's are, or that they are not recorded.
     notes : str
         What a reader must know of the published numbers.
     keys : mapping
@@ -115,7 +113,6 @@ class Preset:
     source: str
     measures: tuple[str, ...]
     seeds: tuple[int, ...]
-    spread: str
     notes: str
     keys: Mapping[str, Any]
     deviations: tuple[str, ...]
@@ -123,8 +120,8 @@ class Preset:
     columns: tuple[Column, ...]
 
     def settings(self, row: Row, column: Column) -> dict[str, Any]:
-        """Return a cell's run-config keys: the preset's, then its row's, then its column's, then its own."""
-        return {**self.keys, **row.keys, **column.keys, **row.of_column.get(column.name, {})}
+        """Return a cell's run-config keys: the preset's, its row's, its column's, its own, then those swept over."""
+        return {**self.keys, **row.keys, **column.keys, **row.of_column.get(column.name, {}), **row.point}
 
     def reasons(self, measure: str, row: Row, column: Column, catalogue: Catalogue) -> list[str]:
         """Return the names of the deviations that touch a cell."""
@@ -152,7 +149,7 @@ def read_preset(path: Path, catalogue: Catalogue) -> Preset:
     Parameters
     ----------
     path : Path
-        A TOML file: ``title``, ``paper``, ``place``, ``measures``, ``seeds``, ``spread``, ``notes``, ``deviations``;
+        A TOML file: ``title``, ``paper``, ``place``, ``measures``, ``seeds``, ``notes``, ``deviations``;
         tables ``run``, ``columns.NAME``, ``rows.NAME`` and ``sweep``. A sweep is a list of values for each of some
         keys; every row stands for all combinations, and has its published numbers as lists in their order.
     catalogue : Catalogue
@@ -183,7 +180,6 @@ def read_preset(path: Path, catalogue: Catalogue) -> Preset:
         source=f"{catalogue.papers[content['paper']]}, {content['place']}",
         measures=tuple(content["measures"]),
         seeds=tuple(content["seeds"]),
-        spread=content.get("spread", "not recorded"),
         notes=content.get("notes", ""),
         keys=content.get("run", {}),
         deviations=tuple(content.get("deviations", ())),
@@ -214,7 +210,6 @@ def preset_of_run_config(path: Path) -> Preset:
         source=path.name,
         measures=(),
         seeds=(0, 1, 2, 3, 4),
-        spread="not recorded",
         notes="",
         keys=read_toml(path),
         deviations=(),
@@ -226,23 +221,26 @@ def preset_of_run_config(path: Path) -> Preset:
 def with_sweep(preset: Preset, sweep: Mapping[str, Sequence[Any]]) -> Preset:
     """Return a preset each of whose rows stands for all combinations of the values of some more keys.
 
-    A published number stays with a row only where these values are the ones that it had.
+    A key that the preset itself sweeps over takes these values in place of its own. A published number stays with a
+    cell only where these values are the ones that it had.
     """
-    rows = []
-    for row, point in itertools.product(preset.rows, sweep_points(sweep)):
-        before = {**preset.keys, **row.keys}
-        same = all(before.get(key) == value for key, value in point.items())
-        rows.append(
-            replace(
-                row,
-                name=swept(row.name, point),
-                keys={**row.keys, **point},
-                published=row.published if same else {},
-                title=row.title or row.name,
-                point={**row.point, **point},
-            )
-        )
-    return replace(preset, rows=tuple(rows))
+    rows: dict[str, Row] = {}
+    # 1 is the preset's own 1.0, and called so.
+    own_values = {key: {row.point[key]: row.point[key] for row in preset.rows if key in row.point} for key in sweep}
+    sweep = {key: [own_values[key].get(value, value) for value in values] for key, values in sweep.items()}
+    for row, values in itertools.product(preset.rows, sweep_points(sweep)):
+        before = {one.name: preset.settings(row, one) for one in preset.columns}
+        point = {**row.point, **values}
+        own = {name for name, keys in before.items() if all(keys.get(key) == value for key, value in point.items())}
+        title = row.title or row.name
+        name = swept(title, point)
+        published = {
+            measure: {column: number for column, number in numbers.items() if column in own}
+            for measure, numbers in row.published.items()
+        }
+        if own or name not in rows:
+            rows[name] = replace(row, name=name, published=published, title=title, point=point)
+    return replace(preset, rows=tuple(rows.values()))
 
 
 def sweep_points(sweep: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -299,7 +297,7 @@ def _rows(
         yield Row(
             name=swept(name, point),
             data=data,
-            keys={**keys, **point},
+            keys=keys,
             of_column=of_column,
             published={
                 measure: {column: read_published(given, index, len(points), owner) for column, given in numbers.items()}

@@ -6,12 +6,13 @@ import csv
 import io
 from collections.abc import Sequence
 
-from research.reproduce.catalogue import MEASURES, Catalogue, Measure, Range, written
+from research.reproduce.catalogue import MEASURES, Catalogue, Measure
 from research.reproduce.outcome import Comparison
 from research.reproduce.preset import Preset
 
 _HEADINGS = ("", "", "ours", "published", "difference", "why it may differ")
-_CSV = ("row", "column", "measure", "unit", "mean", "std", "seeds", "published", "difference", "deviations", "changes")
+_CSV = ("row", "column", "measure", "unit", "mean", "std", "seeds", "published", "published_spread", "difference")
+_REASONS = ("deviations", "changes")
 
 
 def markdown(preset: Preset, comparisons: Sequence[Comparison], catalogue: Catalogue) -> str:
@@ -32,7 +33,7 @@ def markdown(preset: Preset, comparisons: Sequence[Comparison], catalogue: Catal
         Markdown. Ours is the mean over the seeds ± the standard deviation (with n - 1).
     """
     changes = list(dict.fromkeys(change for one in comparisons for change in one.changes))
-    blocks = [f"# {preset.title}", f"{preset.source}. Spread of the published numbers: {preset.spread}."]
+    blocks = [f"# {preset.title}", f"{preset.source}."]
     if preset.notes:
         blocks.append(preset.notes)
     for name in preset.measures:
@@ -41,7 +42,7 @@ def markdown(preset: Preset, comparisons: Sequence[Comparison], catalogue: Catal
         if rows:
             blocks += [f"## {measure.heading}", pipe_table(_HEADINGS, rows, left=2)]
         if not any(one.measure == name and one.published is not None for one in comparisons):
-            blocks.append(f"{measure.heading}: the published numbers are not recorded.")
+            blocks.append(f"{measure.heading}: no numbers are printed, only curves.")
     lines = [
         *(f"- `{name}`: {catalogue.deviations[name].text}" for name in _reasons(comparisons)),
         *(f"- `{number}`: {change}" for number, change in enumerate(changes, start=1)),
@@ -56,12 +57,12 @@ def csv_text(comparisons: Sequence[Comparison]) -> str:
     """Write all cells as CSV, a line each, numbers unrounded in the measure's unit."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_CSV)
+    writer.writerow([*_CSV, *_REASONS])
     for one in comparisons:
         mean, deviation = one.ours or (None, None)
         unit = MEASURES[one.measure].unit
-        published = written(one.published) if isinstance(one.published, Range) else one.published
-        numbers = (mean, deviation, len(one.values), published, one.place or one.difference)
+        published = (one.published.value, one.published.spread) if one.published is not None else (None, None)
+        numbers = (mean, deviation, len(one.values), *published, one.difference)
         writer.writerow(
             [one.row, one.column, one.measure, unit, *numbers, " ".join(one.reasons), "; ".join(one.changes)]
         )
@@ -81,8 +82,8 @@ def _cells(one: Comparison, changes: Sequence[str]) -> list[str]:
         one.row,
         one.column,
         _ours(one, measure),
-        written(one.published),
-        one.place if one.difference is None else measure.text(one.difference, sign=True),
+        "" if one.published is None else str(one.published),
+        "" if one.difference is None else measure.text(one.difference, sign=True),
         ", ".join(f"`{reason}`" for reason in why),
     ]
 

@@ -64,10 +64,19 @@ def test_fedcgs_counts_the_parameters_of_four_methods() -> None:
 def test_slora_and_fedmezo() -> None:
     sizes = TableSizes(clients=10, rounds=50, parameters=1000, adapter_parameters=30, directions=2)
     assert formula_bytes("lora", sizes) == 2 * 4 * 10 * 50 * 30
-    assert formula_bytes("slora", sizes) == 2 * 4 * 10 * (10 * 100 + 40 * 30)
+    assert formula_bytes("slora", sizes) == 4 * 10 * (10 * 100 + 40 * 30)  # equation 7: one way
     assert formula_bytes("fedmezo", sizes) == 50 * (10 + 2 * 10 * 2)
     # The thesis's table 4.1: SST-2 in 2,621 rounds with one direction.
     assert formula_bytes("fedmezo", TableSizes(clients=10, rounds=2621)) == 78_630
+
+
+def test_the_thesis_counts_full_fine_tuning_of_one_base_in_every_cell() -> None:
+    # Its equation 9 without a share of clients, rounds of table A.1, gigabytes of table 3.2.
+    cells = [(10, 3000, 1803.71), (10, 200, 120.25), (10, 1000, 601.24), (10, 500, 300.62), (102, 3000, 1916.76)]
+    cells += [(102, 250, 159.73), (200, 3000, 2037.18), (200, 1000, 679.06), (196, 3500, 2370.97), (196, 1000, 677.42)]
+    for classes, rounds, gigabytes in [*cells, (10, 3500, 2104.32)]:
+        sizes = TableSizes(clients=100, rounds=rounds, parameters=746_427 + 512 * classes)
+        assert formula_bytes("fedavg", sizes) / 1e9 == pytest.approx(gigabytes, abs=0.006), (classes, rounds)
 
 
 def test_no_client_costs_nothing() -> None:

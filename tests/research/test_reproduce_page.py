@@ -10,6 +10,7 @@ from tests.docs.markdown import REPOSITORY, blocks, prose, rows
 
 PAGE = REPOSITORY / "research" / "reproduce.md"
 LINES = [line for block in blocks(PAGE, "bash") for line in block.code.splitlines()]
+LINES += [row[1].strip("`").replace("\\|", "|") for row in rows(PAGE, "figure")]
 COMMANDS = [line for line in LINES if line.startswith("python -m research.reproduce")]
 
 

@@ -54,6 +54,29 @@ def test_table_and_files_are_printed(
     assert (out / "table.md").read_text() in printed and str(out / "table.csv") in printed
 
 
+def rows_and_gammas(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[tuple[str, object]]:
+    assert main([PRESET, "--row", "CUB*", "--seeds", "0", "--dry-run", *words]) == 0
+    blocks = capsys.readouterr().out.strip().split("\n\n")
+    return [(block.splitlines()[0], tomllib.loads(block)["fedcof-shrinkage"]) for block in blocks]
+
+
+def test_a_key_that_the_table_sweeps_over_replaces_its_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    one = rows_and_gammas(["fedcof-shrinkage=0.5"], capsys)
+    assert one == [("# CUB-200, fedcof-shrinkage 0.5: FedCOF; seed 0", 0.5)]
+    # With the published number of this gamma, so by the table's own name.
+    own = rows_and_gammas(["fedcof-shrinkage=1"], capsys)
+    assert own == [("# CUB-200, fedcof-shrinkage 1.0: FedCOF; seed 0", 1.0)]
+    ((title, _),) = rows_and_gammas(["fedcof-shrinkage=[0.5,1]"], capsys)
+    assert title == "# CUB-200, fedcof-shrinkage 0.5, CUB-200, fedcof-shrinkage 1.0: FedCOF; seed 0"
+
+
+def test_the_built_in_sample_takes_the_place_of_any_data(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fedcof-table-3", "--row", "iNat*Squeeze*", "--seeds", "0", "--dry-run", "partitioner=iid"]
+    assert main([*words, "num-clients=5", "dataset=builtin"]) == 0
+    settings = tomllib.loads(capsys.readouterr().out)
+    assert settings["dataset"] == "builtin" and not {"label-column", "partition-column"} & set(settings)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -89,7 +89,7 @@ def test_numbers_of_shared_runs_are_those_of_runs_of_their_own(small: Mapping[st
         Cell(ROW, column, 0, {**own, "backbone": "random:tiny", **one, "seed": 0})
         for column, one in zip(columns, options, strict=True)
     ]
-    preset = Preset("x", "x", "x", ("accuracy", "uplink_bytes"), (0,), "", "", {}, (), (ROW,), tuple(columns))
+    preset = Preset("x", "x", "x", ("accuracy", "uplink_bytes"), (0,), "", {}, (), (ROW,), tuple(columns))
 
     def numbers(runs: list[PlannedRun]) -> dict[str, Mapping[str, float]]:
         found: dict[str, Mapping[str, float]] = {}

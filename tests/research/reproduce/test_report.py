@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedstats_app.report.run_folder import RunFolder
-from research.reproduce.catalogue import Catalogue, DataSet, Deviation, Range
+from research.reproduce.catalogue import Catalogue, DataSet, Deviation, Published
 from research.reproduce.picture import panels_of
 from research.reproduce.plan import cells_of, planned
 from research.reproduce.preset import Column, Preset, Row, preset_of_run_config, with_sweep
@@ -31,7 +31,6 @@ PRESET = Preset(
     source="Nobody 2025, table 0",
     measures=("accuracy", "uplink_bytes"),
     seeds=(0, 1),
-    spread="not recorded",
     notes="",
     keys={"num-clients": 3},
     deviations=("flips",),
@@ -40,7 +39,10 @@ PRESET = Preset(
             "first",
             "made",
             {"dataset": "builtin"},
-            published={"accuracy": {"NCM": 50.0, "other": 70.0}, "uplink_bytes": {"NCM": 2.0}},
+            published={
+                "accuracy": {"NCM": Published(50.0, 0.3), "other": Published(70.0)},
+                "uplink_bytes": {"NCM": Published(2.0)},
+            },
             deviations={"uplink_bytes.NCM": ("truncated",)},
         ),
         Row("second", "made", {"dataset": "builtin", "dirichlet-alpha": 0.5}),
@@ -77,9 +79,9 @@ def test_the_table_has_ours_published_difference_and_reasons(tmp_path: Path) -> 
     report = made(Runs(), tmp_path)
     assert report.text == (tmp_path / "table.md").read_text()
     for line in (
-        "# Made\n\nNobody 2025, table 0. Spread of the published numbers: not recorded.\n",
+        "# Made\n\nNobody 2025, table 0.\n",
         "## Accuracy (%)\n",
-        "| first | NCM | 41.00 ± 1.41 | 50 | -9.00 | `flips`, `1` |\n",
+        "| first | NCM | 41.00 ± 1.41 | 50 ± 0.3 | -9.00 | `flips`, `1` |\n",
         "| first | other | not run | 70 |  |  |\n",
         "## Sent by all clients, by the paper's formula (MB)\n",
         "| first | NCM | 1.50 ± 0.00 | 2 | -0.50 | `truncated`, `1` |\n",
@@ -90,23 +92,12 @@ def test_the_table_has_ours_published_difference_and_reasons(tmp_path: Path) -> 
         assert line in report.text
     assert "second" not in report.text
     lines = list(csv.DictReader((tmp_path / "table.csv").open()))
-    ours = [(one["column"], one["measure"], one["mean"], one["published"], one["deviations"]) for one in lines]
-    assert ours[0] == ("NCM", "accuracy", "41.0", "50.0", "flips")
-    assert ours[1] == ("other", "accuracy", "", "70.0", "flips")
+    fields = ("column", "measure", "mean", "published", "published_spread", "difference", "deviations")
+    ours = [tuple(one[field] for field in fields) for one in lines]
+    assert ours[0] == ("NCM", "accuracy", "41.0", "50.0", "0.3", "-9.0", "flips")
+    assert ours[1] == ("other", "accuracy", "", "70.0", "", "", "flips")
     table = json.loads((tmp_path / "results.json").read_text())["table"]
     assert table[0]["values"] == pytest.approx([40.0, 42.0]) and table[0]["difference"] == pytest.approx(-9.0)
-
-
-@pytest.mark.parametrize(("low", "high", "place"), [(40, 42, "inside"), (1, 2, "above"), (41.5, 50, "below")])
-def test_ours_is_inside_a_published_range_or_not(low: float, high: float, place: str, tmp_path: Path) -> None:
-    row = replace(PRESET.rows[0], published={"accuracy": {"NCM": Range(low, high)}})
-    report = made(Runs(), tmp_path, preset=replace(PRESET, rows=(row,)))
-    assert f"| first | NCM | 41.00 ± 1.41 | {low} to {high} | {place} | `flips`, `1` |\n" in report.text
-    (line,) = (one for one in csv.DictReader((tmp_path / "table.csv").open()) if one["measure"] == "accuracy")
-    assert (line["published"], line["difference"]) == (f"{low} to {high}", place)
-    (entry, *_) = json.loads((tmp_path / "results.json").read_text())["table"]
-    assert (entry["published"], entry["place"]) == ({"low": low, "high": high}, place)
-    assert entry["difference"] is None
 
 
 def test_a_run_that_completed_is_not_made_again_and_a_failed_one_is_named(
@@ -138,7 +129,7 @@ def test_keys_and_seeds_that_differ_are_said(tmp_path: Path) -> None:
     text = reproduce(PRESET, runs, CATALOGUE, given=given, folder=tmp_path, simulate=Runs(), say=print).text
     assert "- `1`: given on the command line: num-clients=4\n" in text
     assert "- `3`: seeds: 1 in place of 2\n" in text
-    assert "| first | NCM | 42.00 | 50 | -8.00 | `flips`, `1`, `2`, `3` |\n" in text
+    assert "| first | NCM | 42.00 | 50 ± 0.3 | -8.00 | `flips`, `1`, `2`, `3` |\n" in text
 
 
 def test_a_sweep_keeps_a_published_number_where_the_value_is_its_own() -> None:
@@ -147,10 +138,23 @@ def test_a_sweep_keeps_a_published_number_where_the_value_is_its_own() -> None:
         "first, num-clients 3, dirichlet-alpha 0.5",
         "first, num-clients 9, dirichlet-alpha 0.5",
     ]
-    assert not rows[0].published  # its alpha is another one
-    own = with_sweep(PRESET, {"num-clients": [3, 9]}).rows
-    assert own[0].published == PRESET.rows[0].published and not own[1].published
-    assert own[1].keys["num-clients"] == 9
+    assert not any(rows[0].published.values())  # its alpha is another one
+    swept = with_sweep(PRESET, {"num-clients": [3, 9]})
+    own = swept.rows
+    assert own[0].published == PRESET.rows[0].published and not any(own[1].published.values())
+    assert swept.settings(own[1], swept.columns[0])["num-clients"] == 9
+
+
+def test_a_swept_value_wins_over_a_columns_own_and_over_the_presets_sweep() -> None:
+    column = Column("NCM", {"method": "fedncm", "num-clients": 5}, entry="fedncm")
+    preset = replace(PRESET, rows=PRESET.rows[:1], columns=(column, PRESET.columns[1]))
+    first, second = with_sweep(preset, {"num-clients": [3, 5]}).rows
+    assert [preset.settings(row, column)["num-clients"] for row in (first, second)] == [3, 5]
+    # 3 is what the file has for `other`, 5 what it has for `NCM`.
+    assert [list(row.published["accuracy"]) for row in (first, second)] == [["other"], ["NCM"]]
+    again = with_sweep(with_sweep(PRESET, {"num-clients": [3, 9]}), {"num-clients": [4, 3]}).rows[:2]
+    assert [row.name for row in again] == ["first, num-clients 4", "first, num-clients 3"]
+    assert [bool(row.published["accuracy"]) for row in again] == [False, True]
 
 
 def test_a_sweep_over_one_key_is_drawn_as_curves(tmp_path: Path) -> None:
