@@ -227,5 +227,5 @@ def test_cited_papers_are_those_of_the_method_pages() -> None:
     for paper in citation["references"]:
         page = " ".join(prose(DOCS / "methods" / f"{paper['notes'].lower()}.md").split())
         assert f"*{paper['title']}*" in page
-        assert paper["url"] in page
+        assert paper.get("url", "") in page  # the thesis has none that we know
         assert all(author["family-names"] in page for author in paper["authors"])
