@@ -76,7 +76,7 @@ def test_the_thesis_counts_full_fine_tuning_of_one_base_in_every_cell() -> None:
     cells += [(102, 250, 159.73), (200, 3000, 2037.18), (200, 1000, 679.06), (196, 3500, 2370.97), (196, 1000, 677.42)]
     for classes, rounds, gigabytes in [*cells, (10, 3500, 2104.32)]:
         sizes = TableSizes(clients=100, rounds=rounds, parameters=746_427 + 512 * classes)
-        assert formula_bytes("fedavg", sizes) / 1e9 == pytest.approx(gigabytes, rel=1e-5), (classes, rounds)
+        assert formula_bytes("fedavg", sizes) / 1e9 == pytest.approx(gigabytes, rel=1e-5, abs=0.006), (classes, rounds)
 
 
 def test_no_client_costs_nothing() -> None:
