@@ -35,11 +35,9 @@ class ClientOutcome:
         Of all samples in the heads, of a merged reply.
     class_shares : mapping
         From the name of every class that it has to its share of that class's samples.
-    influence, class_influence : float or None
-        What leaving the client out adds to the accuracy of a head, and to that on the class where it adds most
-        (:class:`fedstats_app.heads.influence.Influence`); None where that was not measured.
-    influence_on : str
-        Whose head: FedNCM, or of the clients with the largest Gram matrices Fed3R or FedRoot, where it adds more there.
+    times_usual_spread : float or None
+        How many times as far as is usual its class means or samples are spread
+        (:func:`fedstats_app.heads.influence.spreads`); None where that was not measured.
     """
 
     client: int
@@ -55,9 +53,7 @@ class ClientOutcome:
     warning: str = ""
     share: float = 0.0
     class_shares: Mapping[str, float] = field(default_factory=dict)
-    influence: float | None = None
-    class_influence: float | None = None
-    influence_on: str = ""
+    times_usual_spread: float | None = None
 
     @property
     def in_heads(self) -> bool:

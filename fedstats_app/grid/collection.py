@@ -8,15 +8,12 @@ from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any
 
-import torch
 from flwr.app import Message
 
 from fedstats_app.grid.client_outcome import ClientOutcome
-from fedstats_app.grid.kept_statistics import CappedStatistics
 from fedstats_app.privacy import RefusedByPolicy, says_much_about_samples
 from fedstats_app.rank_rule import OverBudget
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSpec, StatisticsSum, client_digest
-from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.wire import Limits, ReceivedStatistics, RejectedReply, StatisticsRequest, read_statistics_reply
 from fedstats_app.wire.statistics_records import WireBytes
 
@@ -38,9 +35,6 @@ class Collection:
         Of earlier runs, to which clients are added. The sums are changed in place.
     limits : Limits
         Replies beyond them are rejected.
-    caps : ShareCaps
-        Of what one client counts for. Where there are any, every client's statistics are kept in a temporary file, and
-        the sums are made of all of them when somebody asks.
     names : mapping
         From client to the name by which its data are known again when they have changed; others have none.
 
@@ -48,8 +42,6 @@ class Collection:
     ----------
     outcomes : list of ClientOutcome
         In the order of folding.
-    capped : CappedStatistics or None
-        Every client's statistics as they count; None without caps.
 
     Raises
     ------
@@ -64,7 +56,6 @@ class Collection:
         feature_dim: int | None = None,
         earlier: CollectedStatistics | None = None,
         limits: Limits = Limits(),  # noqa: B008  # frozen
-        caps: ShareCaps = ShareCaps(),  # noqa: B008  # frozen
         names: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self.request, self._told = request, names
@@ -81,13 +72,6 @@ class Collection:
             self._sums, self._earlier = list(earlier.sums), earlier.clients
         self._earlier_by_name = {one.name: one for one in reversed(self._earlier)}
         self._num_earlier = self._sums[0].num_examples if self._sums else 0
-        self.capped: CappedStatistics | None = None
-        if caps.bind:
-            counts = torch.zeros(request.num_classes, dtype=torch.int64)
-            if self._sums:
-                counts = self._sums[0].summed(gram=False).class_counts
-            self.capped = CappedStatistics(caps, counts)
-        self._base, self._is_stale = list(self._sums), False  # what clients are added to, where they are capped
         self._known = {one.digest: one for one in self._earlier if one.digest}
         self._sizes: list[ReceivedStatistics] = []  # of what was merged, without the statistics themselves
         # Of all of them: somebody asks after every client.
@@ -104,7 +88,7 @@ class Collection:
             if digest in self._known:
                 return self._note_known(client, server_round, received, self._known[digest]), None
             self._check_name(name := self._told.get(client, ""))
-            self._add(client, received)
+            self._add(received)
         except RejectedReply as error:
             outcome = ClientOutcome(client, server_round, _kind_of_failure(reply), str(error))
             logger.warning("client %d %s: %s", client, outcome.outcome, error)
@@ -218,7 +202,7 @@ class Collection:
 
     @property
     def num_examples(self) -> int:
-        """Number of samples behind the sums, those of earlier runs included, and before any cap."""
+        """Number of samples behind the sums, those of earlier runs included."""
         return self._num_earlier + self._num_received
 
     @property
@@ -246,15 +230,9 @@ class Collection:
         """
         if not self._sums:
             raise RejectedReply("no client's statistics were merged yet")
-        if self.capped is not None and self._is_stale:
-            self._sums = [total.copy() for total in self._base]
-            for _, statistics in self.capped:
-                for total, client in zip(self._sums, statistics, strict=True):
-                    total.add(client)
-            self._is_stale = False
         return self._sums[index]
 
-    def _add(self, client_id: int, received: ReceivedStatistics) -> None:
+    def _add(self, received: ReceivedStatistics) -> None:
         sums = self._sums or [
             StatisticsSum(
                 self.request.num_classes,
@@ -271,13 +249,9 @@ class Collection:
                     f"class-sums: feature dimension must be {total.feature_dim}, as the first client's, "
                     f"got {client.rows.feature_dim}"
                 )
-        self._sums, self._base = sums, self._base or sums
-        if self.capped is not None:
-            self.capped.add(client_id, received.statistics)
-            self._is_stale = True
-        else:
-            for total, client in zip(sums, received.statistics, strict=True):
-                total.add(client)
+        self._sums = sums
+        for total, client in zip(sums, received.statistics, strict=True):
+            total.add(client)
         self._sizes.append(replace(received, statistics=()))
         self._num_received += received.num_examples
         self._bytes_received += received.wire_bytes

@@ -78,12 +78,6 @@ class FederationOptions(Options):
     max_classes: int = option(
         0, whole(0, 1_000_000), "of all clients together; 0 = as many as half of the server's memory takes"
     )
-    max_class_share: float = option(
-        1.0,
-        number(0.0, 1.0, open_low=True),
-        "no client counts for more of a class; 1 = no cap, because a client may have all of one",
-    )
-    max_client_share: float = option(1.0, number(0.0, 1.0, open_low=True), "nor of all samples")
     max_client_samples: int = option(1_000_000, whole(1, 2**62), "a client that claims more is rejected")
     extend: str = option(
         "", run_folder, "/PATH/TO/RUN_FOLDER whose saved statistics the clients of this run are added to"

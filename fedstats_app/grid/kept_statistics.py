@@ -10,10 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.influence import energy
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, GramFactor, ScatterFactor
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
-from fedstats_app.statistics.share_caps import ShareCaps, capped, share_weights
 
 
 class KeptStatistics:
@@ -25,16 +23,12 @@ class KeptStatistics:
         C.
     folder : Path, optional
         On whose file system the file is; by default the system's folder for temporary files.
-    rows_only : bool
-        Leave Gram matrices and factors out.
     max_bytes : int, optional
         Clients that would make the file larger are not kept.
     """
 
-    def __init__(
-        self, num_classes: int, folder: Path | None = None, *, rows_only: bool = False, max_bytes: int | None = None
-    ) -> None:
-        self._num_classes, self._rows_only, self._max_bytes = num_classes, rows_only, max_bytes
+    def __init__(self, num_classes: int, folder: Path | None = None, *, max_bytes: int | None = None) -> None:
+        self._num_classes, self._max_bytes = num_classes, max_bytes
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it lives as long as this
         self._clients: list[tuple[int, int]] = []  # with the number of sets of statistics
 
@@ -68,8 +62,8 @@ class KeptStatistics:
 
     def _parts(self, client: ClientStatistics) -> list[Tensor]:
         """List the arrays of a set: its rows, whether there is a factor, a Gram matrix, a scatter, and these."""
-        gram, scatter = (None, None) if self._rows_only else (client.gram_factor, client.scatter)
-        triangle = None if self._rows_only or gram is not None or client.gram is None else pack_upper(client.gram)
+        gram, scatter = client.gram_factor, client.scatter
+        triangle = None if gram is not None or client.gram is None else pack_upper(client.gram)
         parts = [client.rows.class_ids, client.rows.counts, client.rows.class_sums]
         parts.append(torch.tensor([gram is not None, triangle is not None, scatter is not None]))
         parts += [gram.packed()] if gram is not None else []
@@ -95,74 +89,3 @@ class KeptStatistics:
 
     def _load(self) -> Tensor:
         return torch.from_numpy(np.load(self._file, allow_pickle=False))
-
-
-class CappedStatistics:
-    """Clients in a temporary file, of as many bytes as they sent; each time they are read, cut by the same weights.
-
-    Parameters
-    ----------
-    caps : ShareCaps
-        The caps.
-    others : Tensor
-        (C,) int64 class counts of earlier runs, which are not cut.
-    """
-
-    def __init__(self, caps: ShareCaps, others: Tensor) -> None:
-        self._caps, self._others = caps, others
-        self._kept = KeptStatistics(len(others))
-        self._counts: list[Tensor] = []
-        self._weights: Tensor | None = None
-
-    @property
-    def clients(self) -> list[int]:
-        """Who is kept, in the order in which they were added; their statistics are not read."""
-        return self._kept.clients
-
-    def add(self, client: int, statistics: Sequence[ClientStatistics]) -> None:
-        """Keep a client's statistics, one set per specification."""
-        self._kept.add(client, statistics)
-        self._counts.append(statistics[0].rows.summed().class_counts)
-        self._weights = None
-
-    def __iter__(self) -> Iterator[tuple[int, tuple[ClientStatistics, ...]]]:
-        """Yield clients in the order in which they were added, cut to their shares."""
-        if self._weights is None:
-            self._weights = share_weights(self._counts, self._others, self._caps)
-        for (client, statistics), weights in zip(self._kept, self._weights, strict=True):
-            yield client, tuple(capped(one, weights) for one in statistics)
-
-
-class LargestStatistics:
-    """So many clients and no more, each in a temporary file: neither memory nor disk grows with the number of clients.
-
-    Parameters
-    ----------
-    num_classes : int
-        C.
-    number : int
-        How many are kept.
-    """
-
-    def __init__(self, num_classes: int, number: int) -> None:
-        self._num_classes, self._number = num_classes, number
-        self._kept: dict[int, tuple[float, KeptStatistics]] = {}
-
-    def add(self, client: int, statistics: ClientStatistics) -> None:
-        """Keep a client's statistics if its energy is among the largest; of equal ones the first stays."""
-        size = energy(statistics)
-        if not size:
-            return
-        if len(self._kept) == self._number:
-            smallest = min(reversed(self._kept), key=lambda one: self._kept[one][0])
-            if self._kept[smallest][0] >= size:
-                return
-            del self._kept[smallest]
-        file = KeptStatistics(self._num_classes)
-        file.add(client, [statistics])
-        self._kept[client] = (size, file)
-
-    def __iter__(self) -> Iterator[tuple[int, tuple[ClientStatistics, ...]]]:
-        """Yield clients in the order in which they were added, bit for bit what was."""
-        for _, file in self._kept.values():
-            yield from file

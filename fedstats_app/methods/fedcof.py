@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedCOFOptions(Options):
-    """As :func:`fedstats_app.heads.solve_fedcof`; means of a client per class, their middle, noise on their counts."""
+    """As :func:`fedstats_app.heads.solve_fedcof`; means of a client per class, noise on their counts."""
 
     prefix: ClassVar[str] = "fedcof-"
     owner: ClassVar[str] = "fedcof-count-noise"
@@ -45,9 +45,6 @@ class FedCOFOptions(Options):
         "with several means per class, the fewest samples of each mean",
         rare=True,
     )
-    center: Literal["mean", "median"] = option(
-        "mean", one_of("mean", "median"), "median = rows around the geometric median of the clients' means: robust"
-    )
     count_noise: Literal["none", "uniform", "gaussian", "laplace"] = option(
         "none",
         one_of("none", "uniform", "gaussian", "laplace"),
@@ -62,11 +59,6 @@ class FedCOFOptions(Options):
         """Refuse what does not go together."""
         if self.between_class == "only" and self.shrinkage == "auto":
             return ["fedcof-between-class: only needs a number for fedcof-shrinkage, got auto"]
-        if self.center == "median" and self.count_noise != "none":
-            return [f"fedcof-count-noise: needs fedcof-center mean, got {self.count_noise!r} with median"]
-        # Who sends more means would weigh more.
-        if self.center == "median" and self.means_per_class > 1:
-            return [f"fedcof-center: median needs fedcof-means-per-class 1, got {self.means_per_class}"]
         return []
 
 
@@ -83,9 +75,7 @@ def _solve(rows: ClassMeanRows, options: FedCOFOptions) -> LinearHead:
 
     from fedstats_app.heads import solve_fedcof
     from fedstats_app.heads.fedcof import draw_noise, with_noise
-    from fedstats_app.heads.ncm import robust_rows
 
-    rows = robust_rows(rows) if options.center == "median" else rows
     if options.count_noise != "none":
         generator = torch.Generator().manual_seed(options.count_noise_seed)
         noise = draw_noise(options.count_noise, options.count_noise_epsilon, rows.counts, generator)

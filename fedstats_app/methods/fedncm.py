@@ -8,45 +8,26 @@ the reference code: no random bias is kept, and an absent class gives a zero row
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 from fedstats_app.methods.method import Method
-from fedstats_app.settings.option import Options, one_of, option
+from fedstats_app.settings.option import Options
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
-    from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
+    from fedstats_app.statistics import FeatureStatistics
 
 
-@dataclass(frozen=True)
-class FedNCMOptions(Options):
-    """Whether a class is represented by its mean, or by the geometric median of the clients' means."""
-
-    prefix: ClassVar[str] = "fedncm-"
-
-    center: Literal["mean", "median"] = option(
-        "mean",
-        one_of("mean", "median"),
-        "median = the geometric median of the clients' means: robust to single clients",
-    )
-
-
-def _solve(statistics: FeatureStatistics | ClassMeanRows, options: FedNCMOptions) -> LinearHead:
+def _solve(statistics: FeatureStatistics, options: Options) -> LinearHead:
     from fedstats_app.heads import solve_ncm
-    from fedstats_app.heads.ncm import robust_rows
-    from fedstats_app.statistics import ClassMeanRows
 
-    summed = robust_rows(statistics).summed() if isinstance(statistics, ClassMeanRows) else statistics
-    return solve_ncm(summed)
+    return solve_ncm(statistics)
 
 
 FEDNCM = Method(
     name="fedncm",
     display_name="FedNCM",
     paper="Legate et al. 2023",
-    options=FedNCMOptions,
     solve=_solve,
-    keeps_rows=lambda options: options.center == "median",
     uplink=lambda M, K, C, d: M * d,
 )

@@ -318,6 +318,11 @@ def save_client_statistics(
     return path
 
 
+def keeps_client_statistics(folder: Path, client: MergedClient) -> bool:
+    """Whether a run folder has what a client sent by itself."""
+    return _path_of(folder, client.client, client.digest).is_file()
+
+
 def load_client_statistics(folder: Path, client: MergedClient, class_names: Sequence[str]) -> list[ClientStatistics]:
     """Return what a client sent, to the bit.
 

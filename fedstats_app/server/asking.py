@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedstats_app.grid.client_outcome import ClientOutcome
-from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
+from fedstats_app.grid.kept_statistics import KeptStatistics
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.statistics_file import Accumulated, load_accumulated, save_accumulated, save_client_statistics
 from fedstats_app.settings.app_config import RunOptions
@@ -18,9 +18,8 @@ from fedstats_app.statistics import ClassMeanRows, ClientStatistics
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics
 
-# Clients beyond what fits into so many bytes on disk are not measured for their influence, and of Gram matrices so
-# many, the largest, are.
-MAX_KEPT_BYTES, MAX_GRAMS = 4 * 2**30, 20
+# Clients beyond what fits into so many bytes on disk are not suspected of anything.
+MAX_KEPT_BYTES = 4 * 2**30
 # Rows of single clients, by which their influence is measured in the end, are written down up to so many bytes: above
 # that, it is measured of those that answer after an interruption only. No head depends on it.
 MAX_ROW_BYTES = 64 * 2**20
@@ -51,9 +50,7 @@ class Asked:
     Attributes
     ----------
     kept : KeptStatistics
-        The rows of every client that answered; none where shares are capped.
-    largest : LargestStatistics
-        Those with the largest Gram matrices or factors; none where shares are capped.
+        What every client sent; of those from before an interruption the rows.
     label_counts : dict
         From client to (C,) samples per class, where they may be shown.
     rounds : list
@@ -71,8 +68,7 @@ class Asked:
         show_labels: bool,
     ) -> None:
         num_classes = len(class_names)
-        self.kept = KeptStatistics(num_classes, rows_only=True, max_bytes=MAX_KEPT_BYTES)
-        self.largest = LargestStatistics(num_classes, MAX_GRAMS)
+        self.kept = KeptStatistics(num_classes, folder.path, max_bytes=MAX_KEPT_BYTES)
         self.label_counts: dict[int, np.ndarray] = {}
         self.rounds: list[dict[str, object]] = []
         self._strategy, self._folder, self._options, self._class_names = strategy, folder, options, class_names
@@ -81,21 +77,22 @@ class Asked:
 
     def note(self, outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
         """Note what a client answered, as it is folded."""
-        client, collection = outcome.client, self._strategy.collection
+        client = outcome.client
         self._folder.append_client(outcome.to_json())
         if received is not None:
-            if collection.capped is None:
-                self.kept.add(client, received.statistics[:1])
-                self.largest.add(client, received.statistics[0])
+            self.kept.add(client, received.statistics)
             if self._show_labels:
                 self.label_counts[client] = received.statistics[0].rows.class_counts().numpy()
             if self._options.save_client_statistics:
-                digest = collection.digests[client]
-                save_client_statistics(self._folder.path, client, digest, received.statistics, self._class_names)
-        # Under caps on shares the sums are made when all have answered.
+                self.save(client, received.statistics)
         pause = max(self._options.checkpoint_seconds, SHARE_OF_TIME * self._took)
-        if self._options.save_statistics and collection.capped is None and time.monotonic() >= self._last + pause:
+        if self._options.save_statistics and time.monotonic() >= self._last + pause:
             self._keep()
+
+    def save(self, client: int, statistics: Sequence[ClientStatistics]) -> None:
+        """Write down by itself what a client sent, so that it can be taken out again."""
+        digest = self._strategy.collection.digests[client]
+        save_client_statistics(self._folder.path, client, digest, statistics, self._class_names)
 
     def take_up(self, present: Iterable[int]) -> bool:
         """Continue from what an interrupted run has kept; whether there is anything.

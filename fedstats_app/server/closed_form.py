@@ -28,7 +28,7 @@ from fedstats_app.report.state import Phases, State, read_state
 from fedstats_app.report.statistics_file import STATISTICS_FILE, forget_accumulated, load_statistics, save_statistics
 from fedstats_app.report.tables import results_table
 from fedstats_app.server.asking import Asked
-from fedstats_app.server.influence import measured_clients
+from fedstats_app.server.influence import Harm, find_harm, harm_lines, with_shares
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import BELOW_FEDNCM, Scores, measured_error, method_result, method_results, score
 from fedstats_app.statistics import CollectedStatistics
@@ -99,7 +99,11 @@ def solve_heads(run: Run, state: State) -> State:
         give_back_memory()
         with progress.doing("measuring what each client changes"):
             test = None if run.test_set is None else run.test_set.evenly_spaced
-            outcomes, influential = measured_clients(strategy, asked, test, run.class_names)
+            suspicion, harm = find_harm(strategy, asked.kept, test)
+            total = strategy.collection.statistics(0)
+            outcomes = with_shares(strategy.outcomes, asked.kept, total, suspicion, run.class_names)
+            influential = harm_lines(harm, outcomes, run.class_names, str(folder.path))
+            without = _without(run, asked, harm)
             folder.write_clients(outcome.to_json() for outcome in outcomes)
         error = None
         if config.run.statistics_error:
@@ -116,6 +120,7 @@ def solve_heads(run: Run, state: State) -> State:
                     **_of_clients(strategy, run.federation),
                     "extends": run.extension.to_json(),
                     "influential_clients": influential,
+                    "without_influential": without,
                     **scores.to_json(),
                     "rounds": asked.rounds,
                     "seconds": round(progress.seconds, 3),
@@ -130,6 +135,21 @@ def solve_heads(run: Run, state: State) -> State:
     progress.say(f"done after {progress.elapsed}")
     # Later stages build on what the folder says, whether the run was interrupted or not.
     return read_state(folder.path, collected if needed else None)
+
+
+def _without(run: Run, asked: Asked, harm: Harm | None) -> dict[str, object] | None:
+    """Keep what clients that harm have sent, so that they can be removed, and score the heads without them."""
+    if harm is None:
+        return None
+    if run.config.run.save_statistics:
+        for client, statistics in asked.kept:
+            if client in harm.clients:
+                asked.save(client, statistics)
+    accuracies: dict[str, float] = {}
+    if run.test_set is not None:
+        confusion = run.test_set.evaluate(harm.heads, mask_absent=run.config.run.mask_absent)
+        accuracies = {name: matrix.accuracy for name, matrix in confusion.items()}
+    return {"clients": list(harm.clients), "accuracy": accuracies}
 
 
 def _begun(run: Run, strategy: StatisticsStrategy) -> Asked:

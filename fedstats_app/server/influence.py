@@ -1,4 +1,4 @@
-"""Every client's shares of the samples, and what leaving it out does: measured when all have answered, and said."""
+"""Which clients harm the others, one or several together: found when all have answered, named, and left out once."""
 
 from __future__ import annotations
 
@@ -13,167 +13,212 @@ import torch
 from torch import Tensor
 
 from fedstats_app.grid.client_outcome import ClientOutcome
-from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
-from fedstats_app.heads import solve_ridge
-from fedstats_app.heads.fedroot import complete
-from fedstats_app.heads.influence import Influence, Judges, LeaveOneOut, LeaveOneOutOfGram, LeaveOneOutOfMeans
-from fedstats_app.methods import FED3R, FEDROOT, first_of
-from fedstats_app.methods.method import FEW_FEATURES
-from fedstats_app.server.asking import Asked
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, FeatureStatistics, StatisticsSum
+from fedstats_app.heads import LinearHead
+from fedstats_app.heads.influence import Influence, Judges, basis_of, influence_of, spreads
+from fedstats_app.methods import display_name
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, StatisticsSum
+from fedstats_app.statistics.collected import sum_without_client
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.threads import beside_each_other
 
 Clients: TypeAlias = Iterable[tuple[int, tuple[ClientStatistics, ...]]]
 TestSamples: TypeAlias = Callable[[int], tuple[Tensor, Tensor]]
 
-# More judges than this, or than so many multiplications allow for all clients together, are thinned out evenly.
-MAX_JUDGES, MIN_JUDGES, MAX_PRODUCTS = 1000, 200, 40_000_000_000
-# No Gram matrix with more features than this is measured: each takes a solve.
-MAX_GRAM_DIM = 4096
-# Heads on which clients are measured: FedNCM's and a ridge regression's.
-MAX_HEADS = 2
-# Those whose influence is large are named, the worst first, each measured without the ones before.
-MAX_NAMED = 10
+# More judges than this are thinned out evenly.
+MAX_JUDGES = 1000
+# A client is suspected whose statistics are spread so many times as far as is usual. Class means that are not cannot
+# draw a class away, however many samples they claim: their distance counts with the number of samples.
+SUSPICIOUS = 2.0
+# The most suspicious ones are left out together, so many at a time. Others hide what one of several does.
+GROUPS = (1, 2, 5, 10, 20)
+# Of them are cleared again those that cost together less than this of all judges and of a class, or by more chance.
+CLEARED = (0.01, 0.25, 0.01)
 
 
 @dataclass(frozen=True)
-class Influences:
-    """What was measured on one head.
+class Harm:
+    """Clients without which heads are better.
 
     Attributes
     ----------
-    head : str
-        The method's name, as users see it.
-    of_client : mapping
-        From every client that was measured to its influence.
-    named : tuple of int
-        Those whose influence is large, the worst first.
+    clients : tuple of int
+        The most suspicious first.
+    influences : mapping
+        From method to what leaving all of them out does to its head.
     contradicting : frozenset of int
-        Those of them whose own samples the head without them classifies otherwise.
+        Those whose own samples the others' head classifies otherwise.
     judges : str
         Who judged, in words.
+    heads : mapping
+        By method, of the others, with the feature map that they were solved for.
     """
 
-    head: str
-    of_client: Mapping[int, Influence]
-    named: tuple[int, ...]
+    clients: tuple[int, ...]
+    influences: Mapping[str, Influence]
     contradicting: frozenset[int]
     judges: str
+    heads: Mapping[str, tuple[FeatureMap, LinearHead]]
 
 
-def measured_clients(
-    strategy: StatisticsStrategy, asked: Asked, test: TestSamples | None, class_names: tuple[str, ...]
-) -> tuple[list[ClientOutcome], list[str]]:
-    """Outcomes with every client's shares and influence, and a line for each client whose influence is large."""
-    measured = measure(strategy, asked.kept, asked.largest, test)
-    kept, total = strategy.collection.capped or asked.kept, strategy.collection.statistics(0)
-    outcomes = with_shares(strategy.outcomes, kept, total, measured, class_names)
-    return outcomes, influence_lines(measured, outcomes, class_names)
-
-
-def measure(
-    strategy: StatisticsStrategy,
-    kept: KeptStatistics,
-    largest: LargestStatistics,
-    test: TestSamples | None,
-) -> list[Influences]:
-    """Measure what leaving each client out does to FedNCM's head, and where clients sent more, to a ridge regression.
+def find_harm(
+    strategy: StatisticsStrategy, kept: Clients, test: TestSamples | None
+) -> tuple[dict[int, float], Harm | None]:
+    """Suspect clients whose statistics lie apart, and name those without which any head of the run is much better.
 
     Parameters
     ----------
     strategy : StatisticsStrategy
         Finished.
-    kept, largest
-        What was kept of the first specification's replies: the rows of all clients, and all of those with the largest
-        Gram matrices. Where shares are capped the strategy itself has it, and ``largest`` is filled here.
+    kept : iterable
+        What was kept of the replies; it is read twice.
     test : callable or None
         Gives (n, d) features and (n,) labels of at most so many of the server's test samples, which judge; without, the
-        other clients' class means do, each with one vote. These are easier to classify, so that they tell of less harm.
+        other clients' class means do, each with one vote.
 
     Returns
     -------
-    list of Influences
-        Of each head that was measured.
+    dict
+        From client to how many times the usual spread its statistics have.
+    Harm or None
+        None where there is none.
     """
-    capped, total = strategy.collection.capped, strategy.collection.statistics(0)
-    if capped is not None:
-        for client, (statistics, *_) in capped:
-            largest.add(client, statistics)
-    clients: Clients = kept if capped is None else capped
-    places = {client: place for place, client in enumerate((kept if capped is None else capped).clients)}
-    judges = _judges(clients, total, strategy.request.specs[0].feature_map, test)
-    if not len(judges.labels):
-        return []
+    judges = _judges(strategy, kept, test)
+    if not len(judges[0].labels):
+        return {}, None
+    places = judges[0].places(strategy.num_classes)
+    spread_of = functools.partial(spreads, places=places, basis=basis_of(places))
+    table = {client: spread_of(statistics[0]) for client, statistics in kept}
+    suspicion = _over_usual(table)
+    suspects = sorted((one for one in table if suspicion[one] >= SUSPICIOUS), key=lambda one: -suspicion[one])
+    suspects = suspects[: min(GROUPS[-1], len(table) // 2)]
+    owners = {client: place for place, client in enumerate(table)}
+    trials = _Trials(strategy, judges, {one: (owners[one], sent) for one, sent in kept if one in suspects})
+    suspects = [one for one in suspects if trials.can_leave_out(one)]
+    groups = [tuple(suspects[:size]) for size in GROUPS if size < len(suspects)]
+    groups += [tuple(suspects)] if suspects else []
+    tried = [(trials.influences(group), group) for group in groups]
+    num_tried = len(groups) * len(strategy.methods())
+    large = [
+        (found.gain + found.class_gain, group)
+        for influences, group in tried
+        for found in influences.values()
+        if found.is_large(num_tried)
+    ]
+    if not large:
+        return suspicion, None
+    group = _cleared(max(large)[1], trials)
+    heads = {
+        name: (strategy.methods()[name].specification.feature_map, one) for name, one in trials.heads(group).items()
+    }
     who = "the other clients' class means" if test is None else "the server's test samples"
-    summed = total.summed()
-    means = LeaveOneOutOfMeans(summed.class_counts, summed.class_sums, judges)
-    measured = [_measure("FedNCM", means, clients, places, who)]
-    if total.has_scatter and not total.has_gram:
-        low_rank = total.low_rank()
-        summed = complete(low_rank.rows, low_rank.scatter, low_rank.left_out, shaped=False)
-    if summed.gram is not None and total.feature_dim <= MAX_GRAM_DIM:
-        grams = LeaveOneOutOfGram(summed, _ridge_lambda(strategy, summed), judges)
-        head, beside = "Fed3R" if total.has_gram else "FedRoot", total.feature_dim <= FEW_FEATURES
-        measured.append(_measure(head, grams, largest, places, who, beside=beside))
-    return measured
+    return suspicion, Harm(group, trials.influences(group), trials.contradicting(group), who, heads)
 
 
-def _ridge_lambda(strategy: StatisticsStrategy, total: FeatureStatistics) -> float:
-    """Return that of a head of the run on these features, or where there is none the one that would be chosen."""
-    for name in (first_of(FED3R, strategy.heads), first_of(FEDROOT, strategy.heads)):
-        head = strategy.heads.get(name)
-        if head is not None and strategy.spec_index(name) == 0 and "ridge_lambda" in head.report.parameters:
-            return head.report.parameters["ridge_lambda"]
-    return solve_ridge(total, ridge_lambda="auto").report.parameters["ridge_lambda"]
+def _over_usual(table: Mapping[int, Tensor]) -> dict[int, float]:
+    """Divide each client's spreads by the median over clients, and take the largest."""
+    columns = torch.stack(list(table.values())).T if table else ()
+    usual = torch.tensor([float(of[of > 0.0].median()) if bool((of > 0.0).any()) else 1.0 for of in columns])
+    return {client: float((one / usual).amax()) for client, one in table.items()}
 
 
-def _measure(
-    head: str, left: LeaveOneOut, clients: Clients, places: Mapping[int, int], who: str, *, beside: bool = False
-) -> Influences:
-    """Measure every client, perhaps beside each other, and name those with a large influence, the worst first."""
-    found: dict[int, Influence] = {}
-    named: list[int] = []
-    contradicting: set[int] = set()
-    num_measured = MAX_HEADS * len(places)
-    client_at = {place: client for client, place in places.items()}
-    while True:
-        left_out = (
-            (places[client], statistics[0])
-            for client, statistics in clients
-            if client not in named and client in places
+def _cleared(group: tuple[int, ...], trials: _Trials) -> tuple[int, ...]:
+    """Take clients out of a group that harm nobody, the least suspicious first."""
+    left = group
+    for client in reversed(group):
+        fewer = tuple(one for one in left if one != client)
+        if not any(found.exceeds(*CLEARED) for found in trials.influences(group, than=fewer).values()):
+            left = fewer
+    return left
+
+
+class _Trials:
+    """Heads without some of the suspects, and who is classified correctly by them.
+
+    Parameters
+    ----------
+    strategy : StatisticsStrategy
+        Finished.
+    judges : sequence of Judges
+        The same ones, in the features of every specification.
+    suspects : mapping
+        From client to its place among all, as in ``judges.owners``, and what it sent.
+    """
+
+    def __init__(
+        self,
+        strategy: StatisticsStrategy,
+        judges: Sequence[Judges],
+        suspects: Mapping[int, tuple[int, tuple[ClientStatistics, ...]]],
+    ) -> None:
+        self._strategy, self._judges, self._suspects = strategy, judges, suspects
+        self._sums = [strategy.collection.statistics(index) for index in range(len(strategy.request.specs))]
+        self._heads: dict[tuple[int, ...], Mapping[str, LinearHead]] = {(): strategy.heads}
+
+    def can_leave_out(self, client: int) -> bool:
+        """Whether all that a client sent was kept: Gram matrices from before an interruption are not."""
+        return len(self._suspects[client][1]) == len(self._sums) and all(
+            (one.has_gram or not total.has_gram) and (one.scatter is not None or not total.has_scatter)
+            for one, total in zip(self._suspects[client][1], self._sums, strict=True)
         )
-        if beside:
-            influences = beside_each_other(functools.partial(_influence, left, *one) for one in left_out)
-        else:
-            influences = list(left.influences(left_out))
-        found |= {client_at[place]: influence for place, influence in influences}
-        worst = max(
-            (client for client in found if client not in named and found[client].is_large(num_measured)),
-            key=lambda client: (found[client].gain, found[client].class_gain),
-            default=None,
-        )
-        if worst is None or len(named) == MAX_NAMED:
-            return Influences(head, found, tuple(named), frozenset(contradicting), who)
-        named.append(worst)
-        its = next(statistics[0] for client, statistics in clients if client == worst)
-        if left.contradicts(its):
-            contradicting.add(worst)
-        left.remove(its)
 
+    def heads(self, group: tuple[int, ...]) -> Mapping[str, LinearHead]:
+        """Return every method's head without a group."""
+        if group not in self._heads:
+            sums = self._without(group)
+            self._heads[group] = {name: head for name, (head, _) in self._strategy.solved(sums).items()}
+        return self._heads[group]
 
-def _influence(left: LeaveOneOut, place: int, statistics: ClientStatistics) -> tuple[int, Influence]:
-    return place, left.influence(place, statistics)
+    def _without(self, group: tuple[int, ...]) -> list[StatisticsSum]:
+        sent = [self._suspects[client][1] for client in group]
+        return [
+            functools.reduce(sum_without_client, (one[index] for one in sent), total)
+            for index, total in enumerate(self._sums)
+        ]
+
+    def influences(self, group: tuple[int, ...], *, than: tuple[int, ...] = ()) -> dict[str, Influence]:
+        """Return what leaving a group out does to every method's head, and not only those of ``than``."""
+        judges = self._judges[0]
+        left = self._sums[0].summed(gram=False).class_counts
+        for client in group:
+            left -= self._suspects[client][1][0].rows.summed().class_counts
+        owners = torch.tensor([self._suspects[client][0] for client in group])
+        asked = (left[judges.labels] > 0) & ~torch.isin(judges.owners, owners)
+        return {
+            name: influence_of(
+                self._right(name, than), self._right(name, group), asked, judges.labels, self._strategy.num_classes
+            )
+            for name in self._strategy.methods()
+        }
+
+    def contradicting(self, group: tuple[int, ...]) -> frozenset[int]:
+        """Return those of a group most of whose samples, by the means of their rows, the others' first head misses.
+
+        It mostly agrees with a client that has other cameras or other patients. It does not with swapped labels or
+        mirrored means. Rows of classes that the group alone has say nothing.
+        """
+        name, head = next(iter(self.heads(group).items()))
+        index = self._strategy.spec_index(name)
+        found = set()
+        for client in group:
+            rows = self._suspects[client][1][index].rows
+            known = head.present[rows.class_ids]
+            wrong = known & (head.predict(rows.means.to(torch.float32)) != rows.class_ids)
+            if 2 * int(rows.counts[wrong].sum()) > int(rows.counts[known].sum()):
+                found.add(client)
+        return frozenset(found)
+
+    def _right(self, name: str, group: tuple[int, ...]) -> Tensor:
+        judges = self._judges[self._strategy.spec_index(name)]
+        return self.heads(group)[name].predict(judges.features) == judges.labels
 
 
 def with_shares(
     outcomes: list[ClientOutcome],
     kept: Clients,
     total: StatisticsSum,
-    measured: Sequence[Influences],
+    suspicion: Mapping[int, float],
     class_names: tuple[str, ...],
 ) -> list[ClientOutcome]:
-    """Return outcomes with each merged client's share of all samples and of every class, and its largest influence."""
+    """Return outcomes with each merged client's share of all samples and of every class, and its spread."""
     counts, num_examples = total.summed(gram=False).class_counts.tolist(), max(total.num_examples, 1)
     position = {outcome.client: index for index, outcome in enumerate(outcomes) if outcome.outcome == "merged"}
     shown = list(outcomes)
@@ -182,69 +227,79 @@ def with_shares(
         for c, number in zip(rows.class_ids.tolist(), rows.counts.tolist(), strict=True):
             own[c] += number
         shares = {class_names[c]: round(number / counts[c], 4) for c, number in sorted(own.items())}
-        found = [(one.of_client[client], one.head) for one in measured if client in one.of_client]
-        influence, head = max(found, key=lambda one: one[0].gain, default=(None, ""))
         shown[position[client]] = replace(
             shown[position[client]],
             share=round(own.total() / num_examples, 4),
             class_shares=shares,
-            influence=None if influence is None else round(influence.gain, 4),
-            class_influence=None if influence is None else round(influence.class_gain, 4),
-            influence_on=head,
+            times_usual_spread=round(suspicion[client], 2) if client in suspicion else None,
         )
     return shown
 
 
-def influence_lines(
-    measured: Sequence[Influences], outcomes: list[ClientOutcome], class_names: tuple[str, ...]
+def harm_lines(
+    harm: Harm | None, outcomes: list[ClientOutcome], class_names: tuple[str, ...], folder: str
 ) -> list[str]:
-    """Return in words, a line each, whose influence on a head is large."""
+    """Say in words who harms the others, what heads gain without them, and how to get these."""
+    if harm is None:
+        return []
     shares = {outcome.client: outcome.share for outcome in outcomes}
     lines = []
-    for influences in measured:
-        for client in influences.named:
-            found = influences.of_client[client]
-            how = (
-                "contradicts the others: their head puts most of its samples into other classes. "
-                if client in influences.contradicting
-                else "differs from the others, as a site with other cameras, people or classes may. "
+    for contradicts in (True, False):
+        some = [client for client in harm.clients if (client in harm.contradicting) == contradicts]
+        if some:
+            who = f"client{'s' if len(some) > 1 else ''} {', '.join(map(str, some))}"
+            share = f"({100 * math.fsum(shares[client] for client in some):.1f}% of all samples)"
+            verb = "contradict" if contradicts else "differ from"
+            why = (
+                "their head puts most of these samples into other classes"
+                if contradicts
+                else "as a site with other cameras, people or classes may"
             )
-            worst = f", and on {100 * found.class_gain:.0f}% of class {class_names[found.worst_class]!r}"
-            lines.append(
-                f"client {client} ({100 * shares[client]:.1f}% of all samples) {how}Without it {influences.head}'s "
-                f"head is right on {100 * found.gain:.1f}% more of {influences.judges}"
-                f"{worst if found.worst_class >= 0 else ''}"
-            )
-    return lines
+            lines.append(f"{who} {share} {verb}{'s' if len(some) == 1 and contradicts else ''} the others: {why}")
+    gains = []
+    for name, found in harm.influences.items():
+        worst = f" and {100 * found.class_gain:.0f}% of class {class_names[found.worst_class]!r}"
+        gains.append(
+            f"{display_name(name)}'s head is right on {100 * found.gain:.1f}% more of {harm.judges}"
+            f"{worst if found.worst_class >= 0 else ''}"
+        )
+    flags = " ".join(f"--client {client}" for client in harm.clients)
+    return [*lines, "without: " + "; ".join(gains), f"heads without: fedstats remove {folder} {flags}"]
 
 
 def _rows(kept: Clients) -> Iterator[tuple[int, ClassMeanRows]]:
     return ((client, statistics[0].rows) for client, statistics in kept)
 
 
-def _judges(kept: Clients, total: StatisticsSum, feature_map: FeatureMap, test: TestSamples | None) -> Judges:
-    number = min(max(MAX_PRODUCTS // max(total.num_pairs * total.feature_dim, 1), MIN_JUDGES), MAX_JUDGES)
+def _judges(strategy: StatisticsStrategy, kept: Clients, test: TestSamples | None) -> list[Judges]:
+    """Return the same judges in the features of every specification."""
+    specs = strategy.request.specs
     if test is None:
-        return _of_clients(kept, number)
-    features, labels = test(number)
-    return Judges(feature_map(features), labels, torch.full_like(labels, -1))
+        return [_of_clients(kept, index, len(specs)) for index in range(len(specs))]
+    features, labels = test(MAX_JUDGES)
+    return [Judges(spec.feature_map(features), labels, torch.full_like(labels, -1)) for spec in specs]
 
 
-def _of_clients(kept: Clients, number: int) -> Judges:
+def _of_clients(kept: Clients, index: int, num_specs: int) -> Judges:
     """Return one mean of every client and class, or so many of them, evenly spaced.
 
     Their owners are places among the clients: Flower's node ids are larger than any tensor holds.
     """
     pairs = sum(len(torch.unique(rows.class_ids)) for _, rows in _rows(kept))
-    step, seen = max(math.ceil(pairs / number), 1), 0
+    step, seen = max(math.ceil(pairs / MAX_JUDGES), 1), 0
     empty = torch.zeros(0, dtype=torch.int64)
-    features, labels, owners = [], [empty], [empty]
-    for place, (_, rows) in enumerate(_rows(kept)):
+    means, counts, labels, owners = [], [empty], [empty], [empty]
+    for place, (_, statistics) in enumerate(kept):
+        if len(statistics) < num_specs:  # what is left of it after an interruption
+            continue
+        rows = statistics[index].rows
         first = torch.cat([torch.ones(min(len(rows), 1), dtype=torch.bool), rows.class_ids.diff() > 0]).nonzero()[:, 0]
         chosen = first[(seen + torch.arange(len(first))) % step == 0]
         seen += len(first)
         if len(chosen):
-            features.append((rows.class_sums[chosen] / rows.counts[chosen].unsqueeze(1)).to(torch.float32))
+            means.append(rows.chosen(chosen).means)
+            counts.append(rows.counts[chosen])
             labels.append(rows.class_ids[chosen])
             owners.append(torch.full_like(chosen, place))
-    return Judges(torch.cat(features) if features else torch.zeros(0, 0), torch.cat(labels), torch.cat(owners))
+    stacked = torch.cat(means) if means else torch.zeros(0, 0, dtype=torch.float64)
+    return Judges.of_means(stacked, torch.cat(counts), torch.cat(labels), torch.cat(owners))

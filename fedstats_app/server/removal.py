@@ -18,11 +18,16 @@ from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.report.statistics_file import load_client_statistics, load_statistics, save_statistics, take_over
+from fedstats_app.report.statistics_file import (
+    keeps_client_statistics,
+    load_client_statistics,
+    load_statistics,
+    save_statistics,
+    take_over,
+)
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSum
-from fedstats_app.statistics.collected import sum_without_classes
-from fedstats_app.statistics.share_caps import ShareCaps
+from fedstats_app.statistics.collected import sum_without_classes, sum_without_client
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
 from fedstats_app.storage.lock import lock_folder
@@ -61,7 +66,8 @@ def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "
     """Solve a run's heads again without some of its clients.
 
     All that is left is folded anew, in the order of before, from what each client sent (save-client-statistics): the
-    same bits as if they had never been in it.
+    same bits as if they had never been in it. Where the run kept only what these clients sent, because they harm the
+    others, that is subtracted: the same statistics to the rounding of float64.
 
     Parameters
     ----------
@@ -85,7 +91,9 @@ def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "
         left = tuple(one for one in collected.clients if one not in removed)
         if not left:
             raise ValueError(f"{run_folder}: without {', '.join(clients)} nobody is left")
-        rest = replace(collected, sums=_folded(run_folder, collected, left), clients=left)
+        kept_all = all(keeps_client_statistics(run_folder, one) for one in left)
+        sums = _folded(run_folder, collected, left) if kept_all else _subtracted(run_folder, collected, removed)
+        rest = replace(collected, sums=sums, clients=left)
         what = "client " + ", ".join(f"{one.client} of run {one.run}" for one in removed)
         return _written(run_folder, rest, what, removed, (), output_dir)
 
@@ -148,6 +156,16 @@ def _folded(folder: Path, collected: CollectedStatistics, clients: Iterable[Merg
     return sums
 
 
+def _subtracted(
+    folder: Path, collected: CollectedStatistics, removed: Iterable[MergedClient]
+) -> tuple[StatisticsSum, ...]:
+    sums = collected.sums
+    for one in removed:
+        sent = load_client_statistics(folder, one, collected.class_names)
+        sums = tuple(sum_without_client(total, client) for total, client in zip(sums, sent, strict=True))
+    return sums
+
+
 def _written(
     old: Path,
     rest: CollectedStatistics,
@@ -160,11 +178,6 @@ def _written(
     record, results = read_json_file(old / "config.json"), read_json_file(old / "results.json")
     config = AppConfig.from_run_config(record["run_config"])
     methods = config.configured_methods
-    if ShareCaps(config.federation.max_class_share, config.federation.max_client_share).bind:
-        raise ValueError(
-            f"{old}: shares were capped (max-class-share, max-client-share), and what one client counts for depends on "
-            "all: only a new run without it is a run that never had it"
-        )
     gone = {one.client for one in removed}
     clients = [line for line in read_json_lines(old / "clients.jsonl") if line["client"] not in gone]
     specs = {name: method.specification for name, method in methods.items()}

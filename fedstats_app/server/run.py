@@ -26,7 +26,6 @@ from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import Limits
@@ -162,7 +161,6 @@ class Run:
             class_names=self.sent_names,
             holdout=self.holdout,
             limits=Limits(self.feature_norm.bound, config.federation.max_client_samples),
-            caps=ShareCaps(config.federation.max_class_share, config.federation.max_client_share),
             client_names=self.federation.client_names,
             exact_samples=self.most_samples if config.federation.exact_sums else 0,
         )

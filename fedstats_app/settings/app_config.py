@@ -248,13 +248,6 @@ class AppConfig:
             yield "statistics-error: the samples behind statistics to extend are not there to compare with"
         if run.save_client_statistics and not run.save_statistics:
             yield "save-client-statistics: needs save-statistics, got false"
-        if run.save_client_statistics and min(federation.max_class_share, federation.max_client_share) < 1:
-            yield (
-                "save-client-statistics: must be false with a max-class-share or max-client-share below 1: what a "
-                "client counts for then depends on all others, and nobody could be removed"
-            )
-        if federation.exact_sums and min(federation.max_class_share, federation.max_client_share) < 1:
-            yield "exact-sums: must be false with a max-class-share or max-client-share below 1, whose cuts are rounded"
         yield from self._contradictions_of_methods()
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
         if self.trainer and unsolved:
@@ -293,5 +286,3 @@ class AppConfig:
         for name, one in chosen.items() if several > 1 else ():
             if record_of(name).name == "oracle" and one.covariance != "full":
                 yield f"oracle@covariance: must be full where a method asks for several means, got {several}"
-            if record_of(name).name == "fedncm" and one.center == "median":
-                yield f"fedncm-center: median needs one mean per class of all methods, got {several}"

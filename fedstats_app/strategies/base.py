@@ -31,7 +31,6 @@ from fedstats_app.statistics import (
     merge_specs,
 )
 from fedstats_app.statistics.exact import fraction_bits
-from fedstats_app.statistics.share_caps import ShareCaps
 from fedstats_app.threads import beside_each_other
 from fedstats_app.wire import QUERY_STATISTICS, Limits, ReceivedStatistics, StatisticsRequest
 from fedstats_app.wire.arrays import NUMBER_BYTES, to_array
@@ -88,8 +87,6 @@ class StatisticsStrategy(WithoutEvaluation):
     limits : Limits
         Beyond which no honest client's statistics are: the norm of the backbone's features and samples of a client.
         Replies beyond them are rejected. By default hardly anything is.
-    caps : ShareCaps
-        Of a client's share of a class and of all samples; by default there are none.
     client_names : mapping
         From client to a name by which its data are known again when they have changed; others have none.
     exact_samples : int
@@ -132,7 +129,6 @@ class StatisticsStrategy(WithoutEvaluation):
         class_names: tuple[str, ...] = (),
         holdout: float = 0.0,
         limits: Limits = Limits(),  # noqa: B008  # frozen
-        caps: ShareCaps = ShareCaps(),  # noqa: B008  # frozen
         client_names: Mapping[int, str] = MappingProxyType({}),
         exact_samples: int = 0,
         wait_timeout: float = 120.0,
@@ -161,7 +157,7 @@ class StatisticsStrategy(WithoutEvaluation):
             holdout=holdout,
         )
         self._methods = {method.name: method for method in methods}
-        self.num_classes, self.feature_dim, self._limits, self._caps = num_classes, feature_dim, limits, caps
+        self.num_classes, self.feature_dim, self._limits = num_classes, feature_dim, limits
         self.num_clients, self.min_clients, self.fraction_train = num_clients, min_clients, fraction_train
         self.seed, self.window_bytes, self._client_names = seed, window_bytes, client_names
         self.wait_timeout, self.settle_seconds, self.reply_timeout = wait_timeout, settle_seconds, reply_timeout
@@ -191,7 +187,7 @@ class StatisticsStrategy(WithoutEvaluation):
             for spec in self.request.specs
         ]
         self.collection = Collection(
-            self.request, keep_rows, self.feature_dim, earlier, self._limits, self._caps, self._client_names
+            self.request, keep_rows, self.feature_dim, earlier, self._limits, self._client_names
         )
 
     def methods(self) -> Mapping[str, ConfiguredMethod]:
@@ -259,19 +255,22 @@ class StatisticsStrategy(WithoutEvaluation):
 
     def solve(self) -> None:
         """Solve every method from what was collected so far."""
-        totals = {name: self.statistics(name) for name in self._methods}
+        sums = [self.collection.statistics(index) for index in range(len(self.request.specs))]
+        for name, (head, seconds) in self.solved(sums).items():
+            self.heads[name], self.solve_seconds[name] = head, seconds
+
+    def solved(self, sums: Sequence[StatisticsSum]) -> dict[str, tuple[LinearHead, float]]:
+        """Return every method's head, and the seconds that it took, from one sum for each specification."""
+        totals = {name: sums[self.spec_index(name)] for name in self._methods}
         for total in totals.values():
             if total.keeps_rows:
                 total.rows()  # stacked once, before several look at them
+        jobs = [functools.partial(_timed, self._methods[name].solve, total) for name, total in totals.items()]
         if len(totals) > 1 and all(total.feature_dim <= FEW_FEATURES for total in totals.values()):
-            jobs = [functools.partial(_timed, self._methods[name].solve, total) for name, total in totals.items()]
-            for name, (head, seconds) in zip(totals, beside_each_other(jobs), strict=True):
-                self.heads[name], self.solve_seconds[name] = head, seconds
-            return
-        for name, total in totals.items():
-            started = time.perf_counter()
-            self.heads[name] = self._methods[name].solve(total)
-            self.solve_seconds[name] = time.perf_counter() - started
+            made = beside_each_other(jobs)
+        else:
+            made = [job() for job in jobs]
+        return dict(zip(totals, made, strict=True))
 
     # Flower's Strategy
 

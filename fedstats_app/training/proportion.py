@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
-
-import torch
-
-from fedstats_app.statistics.share_caps import level
 
 # Below this nobody can say who is out of proportion: of two, either could be.
 FEWEST_TO_COMPARE = 3
@@ -68,9 +64,24 @@ def capped(num_examples: Mapping[int, int], share: float) -> dict[int, int]:
     share : float
         In (0, 1]. Below 1 / K for K clients all weigh the same.
     """
-    counts = torch.tensor(list(num_examples.values()), dtype=torch.float64)
-    most = max(int(level(counts, 0.0, share)), min(num_examples.values(), default=1))
+    most = max(int(_level(list(num_examples.values()), share)), min(num_examples.values(), default=1))
     return {client: min(number, most) for client, number in num_examples.items()}
+
+
+def _level(counts: Sequence[int], share: float) -> float:
+    """Return the largest t with t <= share sum_k min(n_k, t), or 0 if there is none."""
+    if share >= 1.0:
+        return float(max(counts, default=0))
+    # With the largest j cut: t = share rest_j / (1 - j share), where rest_j are the samples of those not cut.
+    rest = float(sum(counts))
+    for number, count in enumerate(sorted(counts, reverse=True)):
+        uncut = 1.0 - number * share
+        if uncut <= 0.0:
+            break
+        if count <= share * rest / uncut:
+            return share * rest / uncut
+        rest -= count
+    return 0.0
 
 
 class _WithSamples(Protocol):

@@ -1,8 +1,8 @@
-"""What one hostile client among many does to every method, whether it is refused or named, and what protects.
+"""What hostile clients among many do to every method, whether they are refused or named, and what others do without.
 
-    python -m research.benchmarks.attacks --clients 100 --seeds 1
+    python -m research.benchmarks.attacks --clients 100 --hostile 1 5 --seeds 1
 
-The first client is hostile, on the default run's data. Clients answer in this process, by the app's own requests and
+The first clients are hostile, on the default run's data. Clients answer in this process, by the app's own requests and
 replies. An attack is a function of ATTACKS; a training's attacks can be added to it from their own module.
 """
 
@@ -20,13 +20,12 @@ from torch import Tensor
 
 from fedstats_app.data.clients import partitions
 from fedstats_app.grid.client_outcome import ClientOutcome
-from fedstats_app.grid.kept_statistics import KeptStatistics, LargestStatistics
-from fedstats_app.heads.influence import energy, evenly_spaced
-from fedstats_app.server.asking import MAX_GRAMS
-from fedstats_app.server.influence import measure
+from fedstats_app.grid.kept_statistics import KeptStatistics
+from fedstats_app.heads import LinearHead
+from fedstats_app.heads.influence import evenly_spaced
+from fedstats_app.server.influence import SUSPICIOUS, find_harm
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, ScatterFactor
-from fedstats_app.statistics.share_caps import ShareCaps
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, ScatterFactor
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import (
     Limits,
@@ -41,18 +40,20 @@ from research.benchmarks.lines import parser_of, printed
 
 # 6 sqrt(d), of EfficientNet-Lite0.
 FEATURE_NORM = 6.0 * 1280**0.5
-HOSTILE = 0
+# What stays below what makes a client suspected.
+UNSUSPECTED = 0.95
 
 
 @dataclass(frozen=True, eq=False)
 class Victim:
-    """What a hostile client knows: its own samples, all others', what it is asked for, and what is refused."""
+    """What a hostile client knows: its own samples, all others', what is asked and refused, and which it is."""
 
     features: Tensor
     labels: Tensor
     data: Features
     request: StatisticsRequest
     limits: Limits
+    number: int = 0
 
     def honest(self) -> ClientStatistics:
         """Return the statistics of its own samples."""
@@ -71,11 +72,15 @@ def scaled_means(factor: float) -> Attack:
     return attack
 
 
-def claimed(number: int, *, factor: float = 1.0, next_class: bool = False) -> Attack:
-    """Claim this many samples of every class, whose mean is the true one times a factor, or the next class's."""
+def claimed(number: int, *, factor: float = 1.0, next_class: bool = False, apart: bool = False) -> Attack:
+    """Claim this many samples of every class, whose mean is the true one times a factor, or another class's.
+
+    That is the next one's, or with ``apart`` for every hostile client another one's.
+    """
 
     def attack(victim: Victim) -> ClientStatistics:
-        labels = (victim.data.train_labels - int(next_class)) % victim.data.num_classes
+        shift = victim.number + 1 if apart else int(next_class)
+        labels = (victim.data.train_labels - shift) % victim.data.num_classes
         (true,) = victim.request.statistics(factor * victim.data.train, labels)
         return _times(true, number / int(true.rows.counts.min()))
 
@@ -95,23 +100,71 @@ def poisoned_gram(amount: float) -> Attack:
     return attack
 
 
+def own_labels_swapped(victim: Victim) -> ClientStatistics:
+    """Label its own samples as the next class."""
+    return victim.request.statistics(victim.features, (victim.labels + 1) % victim.data.num_classes)[0]
+
+
+def backdoor(number: int) -> Attack:
+    """Add this many samples of one class, labelled as another, to its own."""
+
+    def attack(victim: Victim) -> ClientStatistics:
+        others = victim.data.train[victim.data.train_labels == 1]
+        others = others.repeat(-(-number // len(others)), 1)[:number]
+        labels = torch.cat([victim.labels, torch.zeros(number, dtype=torch.int64)])
+        return victim.request.statistics(torch.cat([victim.features, others]), labels)[0]
+
+    return attack
+
+
 def hidden_classes(victim: Victim) -> ClientStatistics:
     """Claim all the energy that its bound admits, along what tells classes apart but for the least telling direction.
 
     Along that alone the classes lie in a row.
     """
     honest = victim.honest()
+    energy = float(victim.features.to(torch.float64).square().sum())
+    return _with_energy(victim, honest, 0.999 * victim.limits.feature_norm**2 * len(victim.labels) - energy)
+
+
+def unsuspected(number: int) -> Attack:
+    """Claim this many samples of every class, as far towards the next class and as spread as none is suspected for."""
+
+    def attack(victim: Victim) -> ClientStatistics:
+        (true,) = victim.request.statistics(victim.data.train, victim.data.train_labels)
+        made = _times(true, number / int(true.rows.counts.min()))
+        places = true.rows.means.to(torch.float64)
+        spread = float((victim.data.train.to(torch.float64) - places[victim.data.train_labels]).square().sum())
+        allowed = UNSUSPECTED * SUSPICIOUS * spread / len(victim.data.train)
+        away = places.roll(-1, 0) - places
+        away *= (allowed / number) ** 0.5 / torch.linalg.vector_norm(away, dim=1, keepdim=True)
+        rows = made.rows
+        sums = rows.class_sums + away * rows.counts.unsqueeze(1)
+        moved = ClassMeanRows(rows.class_ids, rows.counts, num_classes=rows.num_classes, class_sums=sums)
+        gram = made.gram
+        if gram is not None:
+            before, after = rows.scaled_sums, moved.scaled_sums
+            gram = gram - before.T @ before + after.T @ after
+            basis = torch.linalg.qr((places[1:] - places.mean(dim=0)).T)[0]
+            within = float((basis.T @ (gram - after.T @ after) @ basis).trace())
+            return _with_energy(victim, ClientStatistics(moved, gram), (UNSUSPECTED * SUSPICIOUS - 1.0) * within)
+        return ClientStatistics(moved, gram)
+
+    return attack
+
+
+def _with_energy(victim: Victim, client: ClientStatistics, energy: float) -> ClientStatistics:
+    """Add energy along all directions that tell classes apart but the least telling one."""
     (true,) = victim.request.statistics(victim.data.train, victim.data.train_labels)
     means = (true.rows.means - true.rows.means.mean(dim=0)).to(torch.float64)
     directions = torch.linalg.svd(means, full_matrices=False).Vh[:-2]
-    room = 0.999 * victim.limits.feature_norm**2 * int(honest.rows.num_examples) - energy(honest)
-    each = room / len(directions)
-    if honest.gram is not None:
-        return ClientStatistics(honest.rows, honest.gram + each * directions.T @ directions)
-    if honest.scatter is None:
-        return honest
-    values = torch.full((len(directions),), each**0.5)[: len(honest.scatter)]
-    return ClientStatistics(honest.rows, None, ScatterFactor(values, directions[: len(values)]))
+    each = energy / len(directions)
+    if client.gram is not None:
+        return ClientStatistics(client.rows, client.gram + each * directions.T @ directions)
+    if client.scatter is None:
+        return client
+    values = torch.full((len(directions),), each**0.5)[: len(client.scatter)]
+    return ClientStatistics(client.rows, None, ScatterFactor(values, directions[: len(values)]))
 
 
 def large_and_honest(victim: Victim) -> ClientStatistics:
@@ -134,6 +187,13 @@ ATTACKS: dict[str, Attack] = {
     "class means times 1e3": scaled_means(1e3),
     "class means times 1e6": scaled_means(1e6),
     "class means times 3": scaled_means(3.0),
+    "own labels swapped": own_labels_swapped,
+    "100 a class, swapped": claimed(100, next_class=True),
+    "100 a class, each swapped otherwise": claimed(100, apart=True),
+    "100 a class, means times -3": claimed(100, factor=-3.0),
+    "500 of class 1 as class 0": backdoor(500),
+    "1,000 a class, unsuspected": unsuspected(1000),
+    "100,000 a class, unsuspected": unsuspected(100_000),
     "1,000 a class, swapped": claimed(1000, next_class=True),
     "10,000 a class, swapped": claimed(10_000, next_class=True),
     "1e7 a class, swapped": claimed(10_000_000, next_class=True),
@@ -143,15 +203,6 @@ ATTACKS: dict[str, Attack] = {
     "Gram plus 1e3 I": poisoned_gram(1e3),
     "energy hides the classes": hidden_classes,
 }
-MEDIANS: dict[str, object] = {"fedncm-center": "median", "fedcof-center": "median"}
-# What a user may switch on, as run-config.
-PROTECTIONS: dict[str, dict[str, object]] = {
-    "none": {},
-    "max-class-share = 0.2": {"max-class-share": 0.2},
-    "max-client-share = 0.05": {"max-client-share": 0.05},
-    "center = median": MEDIANS,
-    "max-client-share = 0.05, center = median": {"max-client-share": 0.05, **MEDIANS},
-}
 
 
 @dataclass(frozen=True)
@@ -160,43 +211,50 @@ class Measurement:
 
     Attributes
     ----------
-    attack, protection : str
-        Names.
+    attack : str
+        Its name.
     partitioner : str
         How samples are split.
-    num_clients, seed : int
-        Of the run.
+    num_clients, hostile, seed : int
+        All clients, the hostile ones among them, and the run's seed.
     accuracy : mapping
         By method.
-    outcome : str
-        "refused" or "merged".
+    refused : int
+        Hostile clients that were refused.
     reason : str
-        Why it was refused.
+        Why the first of them was.
     named, named_by_test : tuple of int
         Clients said to harm: where the clients' class means judge, and where the server's test samples do.
+    without, without_by_test : mapping
+        By method, the accuracy of the heads without those.
     """
 
     attack: str
-    protection: str
     partitioner: str
     num_clients: int
+    hostile: int
     seed: int
     accuracy: Mapping[str, float]
-    outcome: str
+    refused: int
     reason: str
     named: tuple[int, ...]
     named_by_test: tuple[int, ...]
+    without: Mapping[str, float]
+    without_by_test: Mapping[str, float]
 
 
 def run(
-    data: Features, parts: Sequence[np.ndarray], config: AppConfig, attack: Attack, limits: Limits
-) -> tuple[dict[str, float], ClientOutcome, tuple[int, ...], tuple[int, ...]]:
-    """Return every method's accuracy, what became of the hostile client, and whom clients and test samples name."""
+    data: Features, parts: Sequence[np.ndarray], config: AppConfig, attack: Attack, hostile: int, limits: Limits
+) -> tuple[dict[str, float], list[ClientOutcome], list[tuple[tuple[int, ...], dict[str, float]]]]:
+    """Return every method's accuracy, what became of the hostile clients, and whom clients and test samples name.
+
+    With the latter, the accuracies of the heads without those.
+    """
 
     def answer(msg: Message, client: int) -> Message:
         request, index = read_statistics_request(msg), torch.from_numpy(parts[client])
-        victim = Victim(data.train[index], data.train_labels[index], data, request, limits)
-        return statistics_reply(msg, [attack(victim) if client == HOSTILE else victim.honest()])
+        victim = Victim(data.train[index], data.train_labels[index], data, request, limits, client)
+        return statistics_reply(msg, [attack(victim) if client < hostile else victim.honest()])
 
     strategy = StatisticsStrategy(
         data.num_classes,
@@ -204,24 +262,25 @@ def run(
         feature_dim=data.train.shape[1],
         seed=config.run.seed,
         limits=limits,
-        caps=ShareCaps(config.federation.max_class_share, config.federation.max_client_share),
     )
-    kept, largest = KeptStatistics(data.num_classes, rows_only=True), LargestStatistics(data.num_classes, MAX_GRAMS)
+    kept = KeptStatistics(data.num_classes)
 
     def keep(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
         if received is not None:
             kept.add(outcome.client, received.statistics)
-            largest.add(outcome.client, received.statistics[0])
 
     strategy.on_reply = keep
     ask(strategy, answer, len(parts))
-    by_clients, by_test = (
-        tuple(sorted({client for one in measure(strategy, kept, largest, test) for client in one.named}))
-        for test in (None, functools.partial(_some_test_samples, data))
-    )
-    accuracy = {name: data.accuracy(head, feature_map) for name, (feature_map, head) in strategy.mapped_heads.items()}
-    (outcome,) = (one for one in strategy.outcomes if one.client == HOSTILE)
-    return accuracy, outcome, by_clients, by_test
+    accuracy = _accuracies(data, strategy.mapped_heads)
+    found = []
+    for test in (None, functools.partial(_some_test_samples, data)):
+        _, harm = find_harm(strategy, kept, test)
+        found.append(((), accuracy) if harm is None else (harm.clients, _accuracies(data, harm.heads)))
+    return accuracy, [one for one in strategy.outcomes if one.client < hostile], found
+
+
+def _accuracies(data: Features, heads: Mapping[str, tuple[FeatureMap, LinearHead]]) -> dict[str, float]:
+    return {name: data.accuracy(head, feature_map) for name, (feature_map, head) in heads.items()}
 
 
 def _some_test_samples(data: Features, number: int) -> tuple[Tensor, Tensor]:
@@ -233,31 +292,34 @@ def measurements(
     settings: Mapping[str, object],
     partitioners: Sequence[str],
     attacks: Sequence[str],
-    protections: Sequence[str],
+    numbers: Sequence[int],
     seeds: int,
 ) -> Iterator[Measurement]:
-    """Yield every attack, under every protection, on every kind of split."""
+    """Yield every attack, by every number of hostile clients, on every kind of split."""
     data = features_of(AppConfig.from_run_config(settings))
     for partitioner in partitioners:
         for seed in range(seeds):
-            for protection in protections:
-                own = {**settings, **PROTECTIONS[protection], "partitioner": partitioner, "seed": seed}
-                config = AppConfig.from_run_config(own)
-                parts = partitions(config.data, config.partition, seed)
-                limits = Limits(FEATURE_NORM, config.federation.max_client_samples)
-                for attack in attacks:
-                    accuracy, outcome, named, named_by_test = run(data, parts, config, ATTACKS[attack], limits)
+            config = AppConfig.from_run_config({**settings, "partitioner": partitioner, "seed": seed})
+            parts = partitions(config.data, config.partition, seed)
+            limits = Limits(FEATURE_NORM, config.federation.max_client_samples)
+            for attack in attacks:
+                for hostile in numbers:
+                    own = (data, parts, config, ATTACKS[attack], hostile, limits)
+                    accuracy, outcomes, ((named, without), (by_test, without_by_test)) = run(*own)
+                    refused = [one for one in outcomes if one.outcome != "merged"]
                     yield Measurement(
                         attack,
-                        protection,
                         partitioner,
                         len(parts),
+                        hostile,
                         seed,
                         accuracy,
-                        "merged" if outcome.outcome == "merged" else "refused",
-                        outcome.reason,
+                        len(refused),
+                        refused[0].reason if refused else "",
                         named,
-                        named_by_test,
+                        by_test,
+                        without,
+                        without_by_test,
                     )
 
 
@@ -268,13 +330,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--partitioners", nargs="+", default=["dirichlet", "iid"])
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS), choices=list(ATTACKS))
-    parser.add_argument("--protections", nargs="+", default=list(PROTECTIONS), choices=list(PROTECTIONS))
+    parser.add_argument("--hostile", type=int, nargs="+", default=[1])
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     logging.getLogger("fedstats_app").setLevel(logging.ERROR)
     settings = {**settings_of(given.settings), "num-clients": given.clients}
-    printed(measurements(settings, given.partitioners, given.attacks, given.protections, given.seeds))
+    printed(measurements(settings, given.partitioners, given.attacks, given.hostile, given.seeds))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from fedstats_app import client_app
 from fedstats_app.report.statistics_file import ACCUMULATOR_FILE
 from fedstats_app.wire.personal import EVALUATE_PERSONAL
 from tests.support.killed_run import run_killed
-from tests.support.local_grid import clients_in
 from tests.support.simulation import Killed, clients, head_bytes, killed, read_json, simulate
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
@@ -37,8 +36,6 @@ SETTINGS: dict[str, Any] = {
     "feature_cache": "off",  # a later run would find it filled, and write less
 }
 
-INFLUENCE = ("influence", "class_influence", "influence_on")
-
 
 def left(folder: Path) -> dict[str, Any]:
     """Return all that a run leaves, apart from times."""
@@ -49,8 +46,8 @@ def left(folder: Path) -> dict[str, Any]:
         "heads": head_bytes(folder),
         "card": (folder / "heads" / "README.md").read_text(encoding="utf-8"),
         "statistics": (folder / "statistics.safetensors").read_bytes(),
-        # Gram matrices of clients from before a kill are not there any more to measure their influence.
-        "clients": [{**one, "seconds": 0.0} | dict.fromkeys(INFLUENCE) for one in clients(folder)],
+        # Gram matrices of clients from before a kill are not there any more to tell how far they are spread.
+        "clients": [{**one, "seconds": 0.0, "times_usual_spread": None} for one in clients(folder)],
         "results": {key: results[key] for key in ("methods", "rounds", "wire_bytes_received")},
         "personal": {name: one["accuracies"] for name, one in results["personal"].items()},
     }
@@ -85,30 +82,6 @@ def test_a_kill_after_the_last_round_of_a_probe_counts_no_byte_twice(tmp_path: P
         return client_app.app(msg, context)
 
     folder = killed(tmp_path / "cut", app=app, **settings)
-    simulate(tmp_path / "cut", resume=str(folder), **settings)
-    assert head_bytes(folder) == head_bytes(whole)
-
-
-def test_a_stage_1_with_capped_shares_begins_anew(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        "method": "fedncm",
-        "num_clients": 4,
-        "max_client_share": 0.5,
-        "checkpoint_seconds": 0.0,
-        "fraction_train": 0.5,
-    }
-    whole = simulate(tmp_path / "whole", **settings)
-    answered = 0
-
-    def app(msg: Message, context: Context) -> Message:
-        nonlocal answered
-        answered += clients_in(msg) if msg.metadata.message_type == "query.statistics" else 0
-        if answered > 2:  # in the second round
-            raise Killed
-        return client_app.app(msg, context)
-
-    folder = killed(tmp_path / "cut", app=app, **settings)
-    assert not (folder / ACCUMULATOR_FILE).exists()
     simulate(tmp_path / "cut", resume=str(folder), **settings)
     assert head_bytes(folder) == head_bytes(whole)
 

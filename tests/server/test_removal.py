@@ -13,6 +13,7 @@ import torch
 
 import fedstats_app
 from fedstats_app.cli import main
+from fedstats_app.client import statistics
 from fedstats_app.client.site import Site
 from fedstats_app.report.head_file import SUPERSEDED, read_head
 from fedstats_app.report.statistics_file import load_statistics
@@ -178,12 +179,37 @@ def test_a_class_removed_from_rows_is_as_if_it_had_never_been(tmp_path: Path) ->
         assert torch.equal(found.weight[rows], expected.weight) and torch.equal(found.bias[rows], expected.bias), name
 
 
-def test_where_shares_are_capped_nothing_can_be_taken_out(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"method": "fedncm", "num_clients": 3, "min_clients": 1, "max_client_share": 0.5}
-    folder = simulate(tmp_path, **options)
-    with pytest.raises(ValueError, match=r"shares were capped \(max-class-share, max-client-share\)"):
-        remove_classes(folder, ["Bag"])
-    assert len(list((tmp_path / "runs").iterdir())) == 1
+def test_who_harms_is_named_and_can_be_removed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of eight swap their labels: leaving out one alone changes little."""
+    answer, above_floor = statistics._answer, statistics.statistics_above_floor
+
+    def swapped(msg: Any, request: Any, site: Site, reader: Any) -> Any:
+        def swap(policy: Any, specs: Any, labels: torch.Tensor, *more: Any, **named: Any) -> Any:
+            return above_floor(policy, specs, (labels + 1) % 10 if site.client_id in (2, 5) else labels, *more, **named)
+
+        monkeypatch.setattr(statistics, "statistics_above_floor", swap)
+        return answer(msg, request, site, reader)
+
+    monkeypatch.setattr(statistics, "_answer", swapped)
+    settings: dict[str, Any] = {"method": "fedncm,fed3r", "num_clients": 8, "partitioner": "iid", "min_clients": 1}
+    folder = simulate(tmp_path, **settings)
+
+    results = read_json(folder, "results.json")
+    without = results["without_influential"]
+    assert sorted(without["clients"]) == [2, 5]
+    who, _, how = results["influential_clients"]
+    assert "contradict the others" in who and "clients " in who
+    assert all(accuracy > results["methods"][name]["accuracy"] + 0.03 for name, accuracy in without["accuracy"].items())
+
+    # What it says makes the heads of all others, from what was kept of these two alone.
+    assert {path.name.split("-")[0] for path in (folder / "clients").iterdir()} == {"2", "5"}
+    assert main([*how.removeprefix("heads without: fedstats ").split(), "--output-dir", str(tmp_path / "removed")]) == 0
+    (removed,) = (tmp_path / "removed").iterdir()
+    whole = simulate(tmp_path / "whole", save_client_statistics=True, **settings)
+    folded = remove_clients(whole, ["2", "5"], str(tmp_path / "folded")).folder
+    for method in ("fedncm", "fed3r"):
+        found, expected = (read_head(run / "heads" / f"{method}.safetensors")[0] for run in (removed, folded))
+        assert torch.allclose(found.weight, expected.weight, rtol=0, atol=1e-9), method
 
 
 def test_ctrl_c_leaves_nothing_half_written(

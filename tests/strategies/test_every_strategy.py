@@ -15,9 +15,8 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
-from fedstats_app.statistics.share_caps import ShareCaps
-from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass, StatisticsStrategy
-from fedstats_app.wire import per_client, read_statistics_request, statistics_reply
+from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass
+from fedstats_app.wire import read_statistics_request, statistics_reply
 from tests.support.clients import DIM, NUM_CLASSES, STRATEGIES, Clients, run, strategy_for
 from tests.support.compare import relative_difference
 from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
@@ -347,62 +346,3 @@ def test_one_of_them_that_answers_nothing_we_know_is_refused_by_name() -> None:
     refused = [outcome for outcome in strategy.outcomes if outcome.outcome != "merged"]
     assert [(outcome.client, outcome.outcome) for outcome in refused] == [(FIRST_NODE_ID + 3, "rejected")]
     assert "missing ['metrics', 'statistics-0'], unexpected ['request']" in refused[0].reason
-
-
-MANY = Clients(30)
-
-
-def claiming_grid(hostile: int | None = None) -> ClientGrid:
-    """Return clients, of whom one may claim 50 times all samples of every class, as the next one's."""
-
-    @per_client
-    def answer(msg: Message, context: Context, client_id: int | None) -> Message:
-        request = read_statistics_request(msg)
-        if client_id == hostile:
-            features, labels = MANY.features.repeat(50, 1), (MANY.labels.repeat(50) + 1) % 6
-            return statistics_reply(msg, request.statistics(features, labels))
-        return statistics_reply(msg, request.statistics(*MANY.part(client_id or 0)))
-
-    return ClientGrid(LocalGrid(answer, [{}]), dict.fromkeys(range(30), FIRST_NODE_ID))
-
-
-def accuracies(strategy: StatisticsStrategy) -> dict[str, float]:
-    return {
-        name: float((head.predict(MANY.features) == MANY.labels).double().mean())
-        for name, head in strategy.heads.items()
-    }
-
-
-def test_a_swap_is_held_down_and_honest_accuracy_stays() -> None:
-    found = {}
-    for name, hostile, caps in (
-        ("clean", None, ShareCaps()),
-        ("clean, capped", None, ShareCaps(0.2)),
-        ("attacked", 0, ShareCaps()),
-        ("attacked, capped", 0, ShareCaps(0.2)),
-    ):
-        strategy = strategy_for("one pass", caps=caps)
-        strategy.start(claiming_grid(hostile))
-        found[name] = accuracies(strategy)
-
-    for method, clean in found["clean"].items():
-        assert found["attacked"][method] < 0.3 < 0.7 < clean, method
-        assert found["clean, capped"][method] > clean - 0.02, method
-        assert found["attacked, capped"][method] > clean - 0.1, method
-
-
-@pytest.mark.parametrize("name", ["one pass", "papers in one pass"])
-def test_caps_that_nobody_reaches_change_no_byte(name: str) -> None:
-    """But for those who have nearly all of a class, whom a cap of all samples does not reach either."""
-    assert run(strategy_for(name, caps=ShareCaps(1.0, 0.9)), claiming_grid()) == run(
-        strategy_for(name), claiming_grid()
-    )
-
-
-def test_rounds_end_with_the_head_of_one_round() -> None:
-    once, rounds = (strategy_for("fed3r", caps=ShareCaps(0.2), fraction_train=share) for share in (1.0, 0.3))
-    once.start(claiming_grid(3))
-    rounds.start(claiming_grid(3))
-
-    torch.testing.assert_close(rounds.heads["fed3r"].weight, once.heads["fed3r"].weight, rtol=1e-8, atol=1e-10)
-    assert rounds.collection.num_examples == once.collection.num_examples
