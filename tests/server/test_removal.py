@@ -129,7 +129,7 @@ def test_what_is_kept_takes_as_much_as_was_sent_and_is_its_owners(whole: Path) -
 
 def test_what_cannot_be_removed_is_a_clear_error(tmp_path: Path, whole: Path) -> None:
     sums_only = simulate(tmp_path, method="fedncm", num_clients=2, min_clients=1)
-    with pytest.raises(FileNotFoundError, match=r"client 1 of run 7 sent was not kept .*save-client-statistics"):
+    with pytest.raises(FileNotFoundError, match=r"client 0 of run 7 sent was not kept .*save-client-statistics"):
         remove_clients(sums_only, ["0"])
     assert read_head(sums_only / "heads" / "fedncm.safetensors")[1].get(SUPERSEDED) is None
     with pytest.raises(ValueError, match=r"client must be one of the run's.*7/0, 7/1.*got '9'"):
