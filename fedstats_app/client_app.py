@@ -58,9 +58,13 @@ def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, 
 def owners_ledger(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Mod: answer nothing on data of a node's own that it could not write down, and no more than its owner allows."""
     ledger = ledger_of(run_of(context.run_config), node_of(context.node_config))
-    if ledger is not None:
-        note(ledger, msg, context)
-    return call_next(msg, context)
+    if ledger is None:
+        return call_next(msg, context)
+    note(ledger, msg, context)
+    reply = call_next(msg, context)
+    if msg.metadata.message_type == "evaluate.heads":
+        ledger.check_unchanged()
+    return reply
 
 
 def owners_budget(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
@@ -87,7 +91,8 @@ def clients(msg: Message, context: Context) -> Message:
         # For this node's own log: nothing of it is in the reply.
         for line in (*dataset.notes, *doubts(dataset, None)):
             logger.warning("data: %s", line)
-        names, ids = listed_classes(dataset, node.class_floor(config.federation.min_class_count))
+        # By the owner's floor alone: those that a run raises would tell how many samples every class has.
+        names, ids = listed_classes(dataset, node.class_floor(0))
         info = NodeInfo(
             class_names=names, class_ids=ids, trains=trains, any_app=node.any_app, client_name=node.client_name
         )

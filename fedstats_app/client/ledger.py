@@ -9,9 +9,10 @@ import functools
 import hashlib
 import json
 import logging
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +24,9 @@ from numpy.typing import NDArray
 from fedstats_app.data.clients import data_spec, own_dataset
 from fedstats_app.data.contents import draw_cells, sample_identities
 from fedstats_app.data.data_options import is_table
+from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.settings.node_config import STATE_FOLDER, NodeConfig
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.ledger import (
     Cell,
@@ -78,8 +80,10 @@ class Ledger:
 
     def __init__(self, config: AppConfig, node: NodeConfig) -> None:
         self._node, self._data, self._floor = node, node.data_options(config.data), max(node.class_floor(0), 1)
-        name = hashlib.sha256(node.data_path.encode()).hexdigest()[:16]
-        self._file = LedgerFile(node.state_root(config.cache) / f"ledger-{name}.sqlite")
+        # By what the folder is, however it is spelt.
+        name = hashlib.sha256(os.path.realpath(Path(node.data_path).expanduser()).encode()).hexdigest()[:16]
+        own = node.state_root(config.cache) / f"ledger-{name}.sqlite"
+        self._file = LedgerFile(_first_place(default_cache_root() / STATE_FOLDER / f"ledger-{name}.place", own))
 
     def open(self) -> None:
         """Make the ledger if it is not there, or refuse."""
@@ -102,6 +106,23 @@ class Ledger:
             for index, identity in enumerate(sample_identities(dataset)):
                 by_class[dataset.class_names[dataset.labels[index]]][identity] = index
             return self._draw(key, by_class, len(dataset), share)
+
+    def check_unchanged(self) -> None:
+        """Refuse if a sample in use is no longer what it was when its cell was drawn; call it once all were read.
+
+        What was read would lack, or hold in another's place, exactly this sample. Every file is read again.
+        """
+        cell = self.layout().cell
+        identities = sample_identities(own_dataset(self._node.data_path, self._data))
+        with _or_refuse(), self._file.transaction() as connection:
+            members = {cell.number: set(cell.members) for cell in cells_of(connection)}
+            used = np.flatnonzero(cell >= 0).tolist()
+            if all(identities[index] in members[int(cell[index])] for index in used):
+                return
+            connection.execute("delete from layout")
+        own_dataset.cache_clear()
+        logger.error("refused: files changed while they were read, or at the same size and time")
+        raise _refusal("this node's data changed while they were read: ask again")
 
     def _kept(self, key: str) -> Layout | None:
         with self._file.transaction() as connection:
@@ -171,6 +192,7 @@ class Ledger:
                 return content_from_bytes(kept[1])
         self.spend(QUESTIONS, specs)
         content = form()
+        self.check_unchanged()
         # The time that it took is part of what is given again, but not of what must be the same.
         digest = content_digest({name: record for name, record in content.items() if name != "metrics"})
         with _or_refuse():
@@ -201,6 +223,27 @@ def note(ledger: Ledger, msg: Message, context: Context) -> None:
         ledger.spend(HEADS, [content_digest({**rest, "head": head}) for head in heads])
     elif kind.startswith("evaluate"):
         ledger.spend(HEADS, [_digest([context.run_id, kind, content_digest(content)])])
+
+
+def _first_place(known: Path, own: Path) -> Path:
+    """Return where the ledger of some data is: where it was first, also if the node's state-dir is another by now.
+
+    Parameters
+    ----------
+    known : Path
+        A file that says where that was, the same for all nodes of a user.
+    own : Path
+        Where this node would have it.
+    """
+    with suppress(OSError, ValueError):
+        if (first := Path(known.read_text())).is_file():
+            if first != own:
+                logger.warning("the ledger of these data is %s, not in this node's state-dir", first)
+            return first
+    with suppress(OSError):  # without such a place the state-dir alone says it
+        known.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(known, str(own.absolute()).encode(), mode=0o600)
+    return own
 
 
 def is_within_budget(reply: Message, config: AppConfig, node: NodeConfig, run_id: int) -> bool:

@@ -146,7 +146,8 @@ class Site:
         ValueError
             If the node has no such client, or classes that it should not have.
         """
-        return _split(self, class_names, holdout, seed)
+        in_use = "" if self.ledger is None else self.ledger.layout().in_use
+        return _split(self, class_names, holdout, seed, in_use)
 
     def _split(self, class_names: tuple[str, ...], holdout: float, seed: int) -> ClientSplit:
         if (ledger := self.ledger) is not None:
@@ -237,8 +238,8 @@ class Site:
 
 
 @functools.lru_cache(maxsize=8)
-def _split(site: Site, class_names: tuple[str, ...], holdout: float, seed: int) -> ClientSplit:
-    """Draw a split once: a node is asked in every round, to train and to evaluate."""
+def _split(site: Site, class_names: tuple[str, ...], holdout: float, seed: int, in_use: str) -> ClientSplit:
+    """Draw a split of the cells in use once: a node is asked in every round, to train and to evaluate."""
     return site._split(class_names, holdout, seed)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from flwr.app import Context, Message, RecordDict
 
 from fedstats_app import client_app
+from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.client import site as client_site
 from fedstats_app.client import statistics as client_statistics
@@ -345,8 +346,78 @@ def test_the_first_run_says_how_much_is_held_out_unless_the_owner_does(node: Nod
         return everything - part
 
     assert [held_out(node, share) for share in (0.2, 0.5)] == [2 * FLOOR] * 2
-    own = {**node, "state-dir": str(tmp_path / "own"), "holdout-fraction": 0.5}
+    shutil.copytree(str(node["data-path"]), tmp_path / "copy")
+    own = {"data-path": str(tmp_path / "copy"), "state-dir": str(tmp_path / "own"), "holdout-fraction": 0.5}
     assert held_out(own, 0.2) == 22
+
+
+@pytest.mark.parametrize("spelt", ["{}/", "{}/.", "{}/../site", "{}/../link", "another state-dir"])
+def test_the_ledger_is_of_the_folder_however_it_is_named(node: Node, tmp_path: Path, spelt: str) -> None:
+    """A fresh ledger would divide data anew that have changed, and the difference is of what was added."""
+    one = {**node, "max-statistics-questions": 1}
+    (tmp_path / "link").symlink_to(str(node["data-path"]))
+    assert not ask(one, question().to_content()).has_error()
+    other = {**one, "data-path": spelt.format(node["data-path"])}
+    if "{}" not in spelt:
+        other = {**one, "state-dir": str(tmp_path / "another")}
+
+    assert "max-statistics-questions" in ask(other, question(StatisticsSpec(gram=True)).to_content()).error.reason
+
+
+def test_a_ledger_that_was_moved_with_its_state_dir_is_found(node: Node, tmp_path: Path) -> None:
+    one = {**node, "max-statistics-questions": 1}
+    assert not ask(one, question().to_content()).has_error()
+    shutil.move(tmp_path / "state", tmp_path / "moved")
+    one["state-dir"] = str(tmp_path / "moved")
+    assert "max-statistics-questions" in ask(one, question(StatisticsSpec(gram=True)).to_content()).error.reason
+
+
+def replaced(image: Path) -> None:
+    """Put other content into a file, of the same size and time."""
+    data, stat = bytearray(image.read_bytes()), image.stat()
+    data[-40] ^= 1
+    image.write_bytes(data)
+    os.utime(image, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.parametrize("kind", ["query.statistics", "evaluate.heads"])
+@pytest.mark.parametrize("change", [Path.unlink, replaced])
+def test_nothing_is_answered_of_data_that_change_while_they_are_read(
+    node: Node, kind: str, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer would lack exactly the one sample, or hold another in its place."""
+    asked = question(StatisticsSpec(gram=True)).to_content() if kind == "query.statistics" else heads_message(7)
+    assert not ask(node, question().to_content()).has_error()
+    images, draw = sorted((Path(str(node["data-path"])) / "ant").iterdir()), FeatureReader.blocks
+
+    def read(*args: Any, **options: Any) -> Any:
+        while images:
+            change(images.pop())
+        return draw(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FeatureReader, "blocks", read)
+        reason = ask(node, asked, kind).error.reason
+    assert reason == "RefusedByPolicy: this node's data changed while they were read: ask again"
+    again = ask(node, asked, kind)
+    assert not again.has_error()  # of the cells that are left
+
+
+def test_a_file_replaced_at_the_same_size_and_time_takes_its_cell_along(node: Node) -> None:
+    first = read_statistics_reply(ask(node, question().to_content()), question()).num_examples
+    replaced(Path(str(node["data-path"])) / "ant" / "3.png")
+    other = question(StatisticsSpec(gram=True))
+
+    assert "data changed" in ask(node, other.to_content()).error.reason
+    assert FLOOR <= first - read_statistics_reply(ask(node, other.to_content()), other).num_examples < 2 * FLOOR
+
+
+def test_a_floor_that_a_run_raises_does_not_tell_how_many_samples_a_class_has(node: Node) -> None:
+    said = {
+        str(dict(ask(node, RecordDict(), "query.clients", min_class_count=floor).content["node"]))
+        for floor in range(30)
+    }
+    assert len(said) == 1
 
 
 def test_a_partition_keeps_no_ledger(tmp_path: Path) -> None:
