@@ -43,6 +43,15 @@ def owners_choices(msg: Message, context: Context, call_next: Callable[[Message,
     return call_next(msg, context)
 
 
+def owners_release(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Mod: answer nothing but what is in the release that a node serves, if it serves one."""
+    if not node_of(context.node_config).release:
+        return call_next(msg, context)
+    from fedstats_app.client.release import answer
+
+    return answer(msg, context)
+
+
 def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Mod: train nothing on a node whose owner does not allow it, whatever the handler and whoever asks."""
     trains = msg.metadata.message_type.split(".")[0] == "train"
@@ -77,7 +86,7 @@ def owners_budget(msg: Message, context: Context, call_next: Callable[[Message, 
     raise RefusedByPolicy("this node has sent as much in this run as it sends in one (max-run-megabytes)")
 
 
-app = ClientApp(mods=[guard, owners_choices, owners_policy, owners_ledger, owners_budget])
+app = ClientApp(mods=[guard, owners_release, owners_choices, owners_policy, owners_ledger, owners_budget])
 
 
 @app.query("clients")

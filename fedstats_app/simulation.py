@@ -8,17 +8,29 @@ from __future__ import annotations
 import importlib.metadata
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedstats_app import client_app, server_app
-from fedstats_app.grid.in_process import InProcessGrid
-from fedstats_app.server.lifetime import IN_PROCESS, LastWord, folder_of
+from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.data.clients import own_dataset
+from fedstats_app.grid.in_process import InProcessGrid, Value
+from fedstats_app.server.lifetime import FOLDER_NAME, IN_PROCESS, LastWord, folder_of
 from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.statistics import merge_specs
+from fedstats_app.wire import (
+    QUERY_CLIENTS,
+    QUERY_STATISTICS,
+    StatisticsRequest,
+    read_node_info,
+    read_statistics_reply,
+)
+from fedstats_app.wire.release import write_release
 
 # As in Flower's simulation.
 DEFAULT_SUPERNODES = 2
@@ -34,9 +46,7 @@ class UnknownFlower(RuntimeError):
     """A version of Flower that was not tried in one process."""
 
 
-def simulate(
-    run_config: Mapping[str, str | int | float | bool] | None = None, *, supernodes: int | None = None
-) -> Path:
+def simulate(run_config: Mapping[str, Value] | None = None, *, supernodes: int | None = None) -> Path:
     """Run the app in this process: the same ServerApp and ClientApp as `flwr run`, and the same results to the byte.
 
     What the run says is printed, as with `flwr run . --stream`. Ctrl-C ends it.
@@ -65,21 +75,100 @@ def simulate(
     Exception
         What the run failed with; it is in the run folder's status, too.
     """
-    if supernodes is not None and (type(supernodes) is not int or supernodes < 1):
+    number = DEFAULT_SUPERNODES if supernodes is None else supernodes
+    if type(number) is not int or number < 1:
         raise ValueError(f"supernodes: must be a whole number of at least 1, got {supernodes!r}")
+    return run_on([{"partition-id": node, "num-partitions": number} for node in range(number)], run_config or {})
+
+
+def run_on(node_configs: Sequence[Mapping[str, Value]], run_config: Mapping[str, Value], name: str = "") -> Path:
+    """Run the app in this process on nodes of these configurations, as :func:`simulate` does on those of a simulation.
+
+    Parameters
+    ----------
+    node_configs : sequence of mapping
+        One per node.
+    run_config : mapping
+        As of :func:`simulate`.
+    name : str
+        Of the run folder; "" for one made of the time.
+
+    Returns
+    -------
+    Path
+        The run folder.
+    """
     check_flower()
-    config = {**AppConfig().to_run_config(), **(run_config or {})}
+    config = {**AppConfig().to_run_config(), **run_config}
     AppConfig.from_run_config(config)
     run_id = secrets.randbits(63)
-    context = Context(run_id, SERVER_NODE_ID, {IN_PROCESS: True}, RecordDict(), config)
+    context = Context(run_id, SERVER_NODE_ID, {IN_PROCESS: True, FOLDER_NAME: name}, RecordDict(), config)
     with task(run_id):
-        grid = InProcessGrid(client_app.app, supernodes or DEFAULT_SUPERNODES, run_id, config)
+        grid = InProcessGrid(client_app.app, node_configs, run_id, config)
         try:
             server_app.app(grid, context)
         finally:
             grid.close()
             LastWord.forget()
     return folder_of(context)
+
+
+def make_release(node_config: Mapping[str, Value], run_config: Mapping[str, Value], path: Path) -> None:
+    """Ask a node of this configuration, in this process, the two questions of a run, and write its answers to a file.
+
+    Parameters
+    ----------
+    node_config : mapping
+        With a ``data-path``.
+    run_config : mapping
+        As of :func:`simulate`; its methods and backbone say which statistics.
+    path : Path
+        Of the release.
+
+    Raises
+    ------
+    ConfigError, UnknownFlower
+        As :func:`simulate`.
+    RejectedReply
+        If the node refuses.
+    ValueError
+        If the data cannot be read, or nothing of them may leave.
+    """
+    check_flower()
+    config = AppConfig.from_run_config({**AppConfig().to_run_config(), **run_config})
+    if config.federation.exact_sums:
+        raise ValueError("exact-sums: takes the number of all sites' samples, which a release is made without")
+    node = NodeConfig.from_node_config(node_config)
+    own_dataset(node.data_path, node.data_options(config.data))  # what is wrong with it is said here, and not in a log
+    options = config.backbone_for(own_data=True, weights=node.backbone_weights, engine=node.engine)
+    backbone = loaded_backbone(options, node.engine_root(config.cache))
+    run_id = secrets.randbits(63)
+    with task(run_id):
+        grid = InProcessGrid(client_app.app, [node_config], run_id, config.to_run_config())
+        try:
+            info = read_node_info(_answer(grid, RecordDict(), QUERY_CLIENTS))
+            if not info.class_names:
+                raise ValueError("nothing can be released: every class has fewer samples than min-class-count")
+            request = StatisticsRequest(
+                len(info.class_names),
+                merge_specs(one.specification for one in config.measured(None, print).configured_methods.values()),
+                config.federation.wire_dtype,
+                seed=config.run.seed,
+                backbone_fingerprint=backbone.fingerprint,
+                class_names=tuple(sorted(info.class_names)),
+            )
+            reply = _answer(grid, request.to_content(), QUERY_STATISTICS)
+        finally:
+            grid.close()
+    if not read_statistics_reply(reply, request, feature_dim=backbone.feature_dim).num_examples:
+        raise ValueError("nothing can be released: no class has as many readable samples as min-class-count")
+    write_release(path, info, request, reply.content, backbone.name)
+
+
+def _answer(grid: InProcessGrid, content: RecordDict, kind: str) -> Message:
+    [node] = grid.get_node_ids()
+    [reply] = grid.send_and_receive([Message(content, node, kind)])
+    return reply
 
 
 def check_flower(version: str = "") -> None:

@@ -133,6 +133,13 @@ def test_every_faulty_node_is_named_with_its_reason(faulty_run: FaultyRun) -> No
     assert {outcomes[nodes[site]]["outcome"] for site in SITES} == {"merged"}
 
 
+def test_a_node_that_serves_a_release_is_in_the_heads_and_in_no_training(faulty_run: FaultyRun) -> None:
+    outcomes = {str(one["client"]): one for one in lines(faulty_run.folder, "clients.jsonl")}
+    served, own = (outcomes[faulty_run.nodes[name]] for name in ("released", "site-b"))
+    assert served["outcome"] == "merged" and served["num_examples"] >= own["num_examples"] > 0
+    assert max(one["num_clients"] for one in lines(faulty_run.folder, "rounds.jsonl")) <= len(SITES)
+
+
 def test_a_killed_node_and_a_clientapp_that_dies_are_named_and_both_come_back(faulty_run: FaultyRun) -> None:
     rounds = [one["num_clients"] for one in lines(faulty_run.folder, "rounds.jsonl")]
     # The node with another network is not asked: it has no part in the heads. The run continues with the others.

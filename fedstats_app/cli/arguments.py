@@ -127,10 +127,15 @@ _COLUMNS = tuple(
     _arg(f"--{kind}-column", "NAME", f"column of a table's {kind}s (default: the run's, or the one with a usual name)")
     for kind in ("image", "text")
 )
+_PATHS_OF_RELEASES = "files that `fedstats release` made, each of another site"
 _RUN_CONFIG = "as of `flwr run . --run-config SETTINGS`: a TOML file, or KEY=VALUE words; may be given several times"
 _SETTINGS = (
     _arg("settings", "SETTINGS", "the same, without the option's name", nargs="*"),
     _several("-c", "--run-config", metavar="SETTINGS", help=_RUN_CONFIG),
+)
+_METHOD_AND_BACKBONE = (
+    _arg("--method", "NAMES", "as method of the run-config (default: all)"),
+    _arg("--backbone", "NAME", "as backbone of the run-config (default: efficientnet_lite0)"),
 )
 _PATHS = (
     "image file (of a head for texts: text file, one text); folder of them, searched at all depths; or table "
@@ -198,6 +203,35 @@ COMMANDS = {
         (
             *_SETTINGS,
             _number("--supernodes", "N", None, "nodes that the clients are spread over (default: 2); same results"),
+        ),
+    ),
+    "release": Command(
+        "release.release",
+        "write a site's statistics to a file",
+        "Write the statistics of a folder of data to a file, as a SuperNode with this data-path would send them, under "
+        "the same rules; or show what is in such a file. For `fedstats merge`, or a SuperNode's node-config `release`.",
+        (
+            _arg("data", "DATA", "as data-path of a node-config", nargs="?", default=""),
+            _arg("--out", "FILE", "to write, such as site.fedstats"),
+            _arg("--name", "NAME", "of the site (default: the file's, without its suffix)"),
+            *_METHOD_AND_BACKBONE,
+            _several("-c", "--run-config", metavar="SETTINGS", help=_RUN_CONFIG),
+            _several("--node-config", metavar="SETTINGS", help="as of `fedstats node`: KEY=VALUE words"),
+            _arg("--show", "FILE", "show what is in this file, and how much of single samples"),
+            _JSON,
+        ),
+    ),
+    "merge": Command(
+        "release.merge",
+        "make a run of sites' files",
+        "Solve, score and report what the files of `fedstats release` hold, as a run over the nodes of these sites "
+        "does, without a network. The sites' network, classes and statistics must fit.",
+        (
+            _arg("releases", "FILE", _PATHS_OF_RELEASES, nargs="+"),
+            _arg("--out", "RUN", "the run folder to make", required=True),
+            _arg("--test", "DATA", "score on this data, as a node's data-path (default: on nothing)"),
+            *_METHOD_AND_BACKBONE,
+            _several("-c", "--run-config", metavar="SETTINGS", help=_RUN_CONFIG),
         ),
     ),
     "export": Command(

@@ -7,7 +7,7 @@ import ctypes
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 import torch
@@ -21,6 +21,7 @@ CLIENT_APP_RAISED = 2
 SECONDS_PER_WAIT = 0.5
 
 App = Callable[[Message, Context], Message]
+Value = str | int | float | bool
 
 
 class InProcessGrid(Grid):
@@ -33,25 +34,31 @@ class InProcessGrid(Grid):
     ----------
     app : callable
         The ClientApp.
-    supernodes : int
-        How many nodes there are; each hosts its share of the run's partitions.
+    node_configs : sequence of mapping
+        One per node.
     run_id : int
         Of the run.
     run_config : mapping
         Of the run, with all defaults.
     """
 
-    def __init__(self, app: App, supernodes: int, run_id: int, run_config: Mapping[str, str | int | float | bool]):
+    def __init__(
+        self,
+        app: App,
+        node_configs: Sequence[Mapping[str, Value]],
+        run_id: int,
+        run_config: Mapping[str, Value],
+    ) -> None:
         self._app = app
         self._contexts = {
             FIRST_NODE_ID + node: Context(
                 run_id,
                 FIRST_NODE_ID + node,
-                {"partition-id": node, "num-partitions": supernodes},
+                dict(node_config),
                 RecordDict(),
                 dict(run_config),
             )
-            for node in range(supernodes)
+            for node, node_config in enumerate(node_configs)
         }
         threads = torch.get_num_threads()
         self._worker = ThreadPoolExecutor(1, "fedstats-clients", lambda: _compute_with(threads))

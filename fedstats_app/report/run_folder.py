@@ -94,7 +94,7 @@ class RunFolder:
         self.on_round: Callable[[RoundRecord], None] | None = None
 
     @classmethod
-    def create(cls, output_dir: str, run_id: int | str, now: datetime | None = None) -> Self:
+    def create(cls, output_dir: str, run_id: int | str, now: datetime | None = None, *, name: str = "") -> Self:
         """Make a new sub-folder `<yyyymmddThhmmssZ>-<run id>`; `-2`, `-3`, ... is added where it exists already.
 
         Parameters
@@ -105,6 +105,8 @@ class RunFolder:
             Letters, digits, `.`, `_` and `-`.
         now : datetime, optional
             Start of the run, with a time zone; by default the clock's time.
+        name : str
+            Of the folder, in place of time and run id.
 
         Returns
         -------
@@ -121,10 +123,10 @@ class RunFolder:
             If the folder cannot be made.
         """
         root = _output_root(output_dir)
-        name = _checked_name("run id", str(run_id))
+        run = _checked_name("run id", str(run_id))
         started = _utc(now)
         root.mkdir(parents=True, exist_ok=True)
-        folder = cls(_new_folder(root, f"{started:%Y%m%dT%H%M%SZ}-{name}"), name, started)
+        folder = cls(_new_folder(root, name or f"{started:%Y%m%dT%H%M%SZ}-{run}"), run, started)
         write_atomically(folder.path / "README.md", _README.format(folder=str(folder.path)).encode())
         return folder
 

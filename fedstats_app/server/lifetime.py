@@ -20,6 +20,8 @@ from fedstats_app.wire.disclosure import DisclosureLedger
 
 # In the node-config of a ServerApp that runs in its user's own process.
 IN_PROCESS = "in-process"
+# And there, what the run folder is called; "" for a name made of the time.
+FOLDER_NAME = "run-folder"
 # Where a context's state says which folder the run has.
 _STATE, _FOLDER = "fedstats", "run-folder"
 # Characters of a failure's text that are kept and said.
@@ -72,7 +74,7 @@ def folder_of(context: Context) -> Path:
 def _folder_of(config: AppConfig, context: Context) -> RunFolder:
     if config.run.resume:
         return RunFolder.reopen(config.run.resume, context.run_id)
-    return RunFolder.create(config.run.output_dir, context.run_id)
+    return RunFolder.create(config.run.output_dir, context.run_id, name=str(context.node_config.get(FOLDER_NAME, "")))
 
 
 def _locked(folder: RunFolder, held: ExitStack) -> RunFolder:
@@ -143,7 +145,8 @@ def _early_folder(context: Context, held: ExitStack) -> RunFolder | None:
     if context.run_config.get("resume"):
         return None
     try:
-        return _locked(RunFolder.create(str(context.run_config.get("output-dir", "")), context.run_id), held)
+        name = str(context.node_config.get(FOLDER_NAME, ""))
+        return _locked(RunFolder.create(str(context.run_config.get("output-dir", "")), context.run_id, name=name), held)
     except (ValueError, OSError):
         return None  # the configuration's own check says what is wrong with it, along with all other problems
 

@@ -89,6 +89,8 @@ class NodeConfig(Options):
         data of its own.
     client_name : str
         By which a server knows data of the node's own again when they have changed; "" for none.
+    release : str
+        A file that `fedstats release` made, from which the node answers instead of from data.
     limits : RequestLimits or None
         What the owner says of single requests; None for what is usual (:attr:`request_limits`).
     """
@@ -118,6 +120,7 @@ class NodeConfig(Options):
     max_heads: int = option(1_000, _MANY, key="max-heads-scored")
     max_rounds: int = option(10_000, _MANY, key="max-training-rounds")
     client_name: str = option("", client_name)
+    release: str = option("", str)
     limits: RequestLimits | None = None
 
     def data_options(self, run: DataOptions) -> DataOptions:
@@ -200,12 +203,14 @@ class NodeConfig(Options):
                 node = replace(node, limits=RequestLimits.read({"min-batch-size": usual, **node_config}))
         except ConfigError as error:
             raise ConfigError("\n".join(f"node-config: {line}" for line in str(error).splitlines())) from error
-        if node.data_path:
+        if node.data_path and node.release:
+            raise ConfigError("node-config: must name data-path or release, got both")
+        if node.data_path or node.release:
             return node.without_partition()
         if node.partition_id is None or node.num_partitions is None:
             raise ConfigError(
-                "node-config: must name data-path (a folder of this node's own images), or partition-id and "
-                f"num-partitions, got the keys {sorted(node_config)}"
+                "node-config: must name data-path (a folder of this node's own images), release, or partition-id "
+                f"and num-partitions, got the keys {sorted(node_config)}"
             )
         if not isinstance(node.partition_id, int) or not isinstance(node.num_partitions, int):
             raise ConfigError(

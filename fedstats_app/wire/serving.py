@@ -98,7 +98,7 @@ def reason_to_send(error: BaseException, context: Context) -> str:
     Texts of most errors can name files, columns or people. So from a node that is not the server's only those leave
     whose class says that they are written for the server (``for_server``); of others the type, and where the rest is.
     """
-    theirs = context.node_config.keys() & {"data-path", "deployed"}
+    theirs = context.node_config.keys() & {"data-path", "release", "deployed"}
     if not theirs or getattr(error, "for_server", False):
         return reason_of(error)
     return f"{type(error).__name__}: {WITHHELD}"
@@ -223,12 +223,17 @@ class NodeInfo:
 
 def node_info_reply(msg: Message, info: NodeInfo) -> Message:
     """Answer a ``query.clients`` message."""
+    return Message(RecordDict({"node": node_info_record(info)}), reply_to=msg)
+
+
+def node_info_record(info: NodeInfo) -> ConfigRecord:
+    """Write the record ``node``."""
     record = ConfigRecord(to_values(info))
     if info.partition_id is None:
         record["class-names"] = list(info.class_names)
         if info.class_ids is not None:
             record["class-ids"] = list(info.class_ids)
-    return Message(RecordDict({"node": record}), reply_to=msg)
+    return record
 
 
 @reads_replies

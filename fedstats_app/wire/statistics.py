@@ -296,7 +296,23 @@ def read_statistics_reply(
     RejectedReply
         Saying what was wrong, what is allowed and what came.
     """
-    content = reply.content
+    return statistics_of(reply.content, request, feature_dim=feature_dim, limits=limits)
+
+
+def statistics_of(
+    content: RecordDict,
+    request: StatisticsRequest,
+    *,
+    feature_dim: int | None = None,
+    limits: Limits = Limits(),  # noqa: B008  # frozen
+) -> ReceivedStatistics:
+    """Read the content of a reply, as :func:`read_statistics_reply`.
+
+    Raises
+    ------
+    Malformed
+        Saying what was wrong, what is allowed and what came.
+    """
     names = [f"statistics-{index}" for index in range(len(request.specs))]
     check_keys("reply", content, {*names, "metrics"}, {"about"})
     metrics = from_record(StatisticsMetrics, content, "metrics", MetricRecord)

@@ -46,6 +46,9 @@ def test_commands_run(
     monkeypatch.setattr(demo, "_demonstrate", lambda *_: print("a federation"))  # takes minutes; see test_deployment
     words = shlex.split(command.split(" > ")[0].replace("~", str(place)))
     assert words[0] == "fedstats"
+    if "photos.fedstats" in words and "photos" not in words[:3]:
+        assert main(["release", "photos", "--out", "photos.fedstats", "-c", "experiment.toml"]) == 0
+        capsys.readouterr()
     with listening(tls(place / "server.pem")) as port:
         code = main([word.replace(":8000", f":{port}") for word in words[1:]])
     printed = capsys.readouterr()
@@ -57,6 +60,7 @@ def test_commands_run(
 def test_all_commands_are_shown() -> None:
     assert {command.split()[1] for command in COMMANDS} == {
         "predict", "evaluate", "export", "check", "run", "new", "demo", "remove", "node", "report", "runs",
+        "release", "merge",
     }  # fmt: skip
 
 

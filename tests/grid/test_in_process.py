@@ -27,7 +27,8 @@ made: list[InProcessGrid] = []
 
 
 def grid(app: App, nodes: int = 2) -> InProcessGrid:
-    made.append(InProcessGrid(app, nodes, 3, {"seed": 0}))
+    configs = [{"partition-id": node, "num-partitions": nodes} for node in range(nodes)]
+    made.append(InProcessGrid(app, configs, 3, {"seed": 0}))
     return made[-1]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.cli import main
 from tests.support.deployment import Deployment, Script, wait_until
 
 SITES = ("site-a", "site-b", "site-c")
@@ -77,7 +78,7 @@ def kept_in(folder: Path) -> dict[str, str]:
 
 
 def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhile: Callable[[], object]) -> FaultyRun:
-    """FedMeZO with three good nodes, and all kinds of others.
+    """FedMeZO with three good nodes, one that serves a release, and all kinds of others.
 
     In round 2 one of the three is killed and the ClientApp of another dies; then both lose what they kept. The dead one
     comes back, after something else was done in the minute that Flower waits for it.
@@ -85,8 +86,12 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
     flag, weights = tmp_path / "die", tmp_path / "other.safetensors"
     (tmp_path / "sitecustomize.py").write_text(CRASH.format(flag=str(flag)))
     other_network(weights)
+    released = tmp_path / "released.fedstats"
+    words = ["--method", "fedncm", "-c", "input-size=64", "--node-config", f"state-dir='{tmp_path}/state'"]
+    assert main(["release", f"{script.folder}/images/site-b", "--out", str(released), *words]) == 0
     faults = {
         "no-data": 'name="nobody"',
+        "released": f'release="{released}"',
         "other-network": f'data-path="{script.folder}/images/site-a" backbone-weights="{weights}"',
     }
     beside.register(*SITES, *faults)

@@ -1,0 +1,217 @@
+"""`fedstats release` and `merge`: a federation whose sites hand on files instead of answering over a network."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.backbones.weights import WeightsError
+from fedstats_app.cli import COULD_NOT_WORK, CommandError
+from fedstats_app.cli.settings import read_settings
+from fedstats_app.cli.terminal import paragraph, printable, told
+from fedstats_app.data.clients import data_spec
+from fedstats_app.grid.class_lists import ClassList, align_class_lists
+from fedstats_app.methods import METHODS, display_name
+from fedstats_app.privacy import says_much_about_samples
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.settings.option import ConfigError
+from fedstats_app.simulation import UnknownFlower, make_release, run_on
+from fedstats_app.statistics import merge_specs
+from fedstats_app.storage.files import to_json
+from fedstats_app.wire import RejectedReply
+from fedstats_app.wire.release import Release, in_words, read_release
+
+_CLASSES_SHOWN = 12
+
+
+def release(arguments: argparse.Namespace) -> int:
+    """Make a release of a folder of data, or show what is in one.
+
+    Raises
+    ------
+    CommandError, ValueError
+        If nothing can be released, or a file is none.
+    """
+    path = arguments.show or arguments.out
+    if not arguments.show:
+        if not (arguments.data and path):
+            raise CommandError(
+                "must say whose data and which file (DATA --out FILE), or which file to show (--show FILE)"
+            )
+        _make_from(arguments, Path(path).expanduser())
+    made = read_release(path)
+    print(to_json(_document(made)) if arguments.json else _in_plain_words(path, made))
+    return 0
+
+
+def _make_from(arguments: argparse.Namespace, out: Path) -> None:
+    try:
+        node_config = read_settings(arguments.node_config)
+        name = arguments.name or out.stem
+        node_config = {"client-name": name, **node_config, "data-path": _absolute(arguments.data)}
+        with told("release") as progress, progress.doing("reading the data"):
+            make_release(node_config, _given(arguments), out)
+    except (ConfigError, UnknownFlower, WeightsError, ModuleNotFoundError, RejectedReply) as error:
+        raise CommandError(str(error)) from error
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Read what the arguments say of the run-config, the options with a name of their own last."""
+    config: dict[str, Any] = {}
+    for given in arguments.run_config:
+        config |= read_settings([given])
+    return {**config, **{key: value for key in ("method", "backbone") if (value := getattr(arguments, key))}}
+
+
+def _document(one: Release) -> dict[str, object]:
+    received = one.received
+    return {
+        "name": one.info.client_name,
+        "backbone": one.backbone,
+        "backbone_fingerprint": one.request.backbone_fingerprint,
+        "class_counts": dict(zip(one.request.class_names, _counts(one), strict=True)),
+        "num_suppressed_classes": received.num_suppressed_classes,
+        "num_unreadable": received.num_unreadable,
+        "statistics": [in_words(spec) for spec in one.request.specs],
+        "wire_dtype": one.request.wire_dtype,
+        "methods": _methods([one]),
+        "digest": one.digest,
+    }
+
+
+def _counts(one: Release) -> list[int]:
+    counts: list[int] = one.received.statistics[0].rows.class_counts().tolist()
+    return counts
+
+
+def _methods(releases: Sequence[Release]) -> list[str]:
+    """List the methods, with their defaults, that all of some releases can be solved by."""
+    configured = AppConfig().configured_methods
+    return [
+        name for name in METHODS if all(one.place_of(configured[name].specification) is not None for one in releases)
+    ]
+
+
+def _in_plain_words(path: str, one: Release) -> str:
+    """Say what a release holds, what it does not, and how much of single samples it gives away."""
+    received, size = one.received, Path(path).expanduser().stat().st_size
+    classes = [f"{printable(name)} {count}" for name, count in zip(one.request.class_names, _counts(one), strict=True)]
+    more = len(classes) - _CLASSES_SHOWN
+    solvable = ", ".join(map(display_name, _methods([one]))) or "no method with its default settings"
+    lines = [
+        f"{path}: {size / 1e6:,.3f} MB, name {printable(one.info.client_name)!r}",
+        f"network: {printable(one.backbone)}, fingerprint {one.request.backbone_fingerprint[:16]}",
+        f"samples: {received.num_examples:,} of {len(classes)} classes: {', '.join(classes[:_CLASSES_SHOWN])}"
+        + (f", and {more} more" if more > 0 else ""),
+        f"held back: {received.num_suppressed_classes} classes with too few samples, and {received.num_unreadable} "
+        "unreadable samples",
+        f"statistics: {'; '.join(map(in_words, one.request.specs))}; enough for {solvable}",
+        *_given_away(one),
+        f"not in it: images, texts, file names, code; digest {one.digest[:16]}",
+    ]
+    return "\n".join(paragraph(line, rest="  ") for line in lines)
+
+
+def _given_away(one: Release) -> list[str]:
+    """Say how much of single samples is in means, Gram matrices and directions."""
+    fewest = min(int(client.rows.counts.min()) for client in one.received.statistics)
+    said = [f"of single samples: the mean of the fewest is of {fewest}; the fewer, the closer it is to each of them"]
+    for client, spec in zip(one.received.statistics, one.request.specs, strict=True):
+        if not (spec.gram or spec.sends_scatter):
+            continue
+        number, dim = one.received.num_examples, client.rows.feature_dim
+        what = "Gram matrix" if spec.gram else f"{0 if client.scatter is None else len(client.scatter)} directions"
+        few = says_much_about_samples(number, dim)
+        how_much = "MUCH, since these are fewer than 2 d" if few else "little, since these are 2 d or more"
+        said.append(f"of single samples: the {what} of {number:,} samples in d = {dim:,} dimensions says {how_much}")
+    return said
+
+
+def merge(arguments: argparse.Namespace) -> int:
+    """Run the app on releases as it would on the nodes of their sites, into a run folder of this name.
+
+    Raises
+    ------
+    CommandError, ValueError
+        If a file is no release, or does not fit the others or what is asked for; it is named.
+    """
+    out = Path(arguments.out).expanduser().absolute()
+    if out.exists() and "resume" not in _given(arguments):
+        raise CommandError(f"--out must be a new folder, {out} is there already")
+    found = {path: read_release(path) for path in arguments.releases}
+    releases = dict(sorted(found.items(), key=lambda one: (one[1].info.client_name, one[1].digest)))
+    try:
+        config = _run_config(arguments, list(releases.values()), str(out.parent))
+        _refuse_what_does_not_fit(releases, AppConfig.from_run_config({**AppConfig().to_run_config(), **config}))
+        nodes = [{"release": _absolute(path)} for path in releases]
+        run_on(nodes, config, name=out.name)
+    except (ConfigError, UnknownFlower, WeightsError, ModuleNotFoundError) as error:
+        raise CommandError(str(error)) from error
+    except (CommandError, KeyboardInterrupt):
+        raise
+    except Exception:  # noqa: BLE001  # said in the last line, and in the run folder
+        return COULD_NOT_WORK
+    return 0
+
+
+def _run_config(arguments: argparse.Namespace, releases: Sequence[Release], output_dir: str) -> dict[str, Any]:
+    """Make the settings of the run: what can be solved from all files, unless the user says otherwise."""
+    usual = {
+        "method": ",".join(_methods(releases)) or "all",
+        "wire-dtype": releases[0].request.wire_dtype,
+        "save-client-statistics": True,  # the files are here anyway, and a site can be taken out again
+        "min-clients": len(releases),
+        "settle-seconds": 0.0,
+        "output-dir": output_dir,
+    }
+    if arguments.test:
+        usual["test-dataset"] = data_spec(_absolute(arguments.test))
+    return {**usual, **_given(arguments)}
+
+
+def _with_paths(reason: str, paths: Sequence[str]) -> str:
+    for place, path in enumerate(paths):
+        reason = reason.replace(f"node {place} has", f"{path} has")
+    return reason
+
+
+def _refuse_what_does_not_fit(releases: Mapping[str, Release], config: AppConfig) -> None:
+    """Refuse files that are of one site, or of another network, other classes or too few statistics, by name."""
+    problems = []
+    for what, of in (
+        ("the very same statistics", [one.digest for one in releases.values()]),
+        ("a site of the same name", [one.info.client_name for one in releases.values()]),
+    ):
+        for value in sorted({value for value in of if value and of.count(value) > 1}):
+            same = [path for path, one in zip(releases, of, strict=True) if one == value]
+            problems.append(f"{' and '.join(same)} are of {what}, which would count twice")
+    backbone = loaded_backbone(config.backbone_for(own_data=True), NodeConfig().engine_root(config.cache))
+    lists = {place: ClassList(one.request.class_names) for place, one in enumerate(releases.values())}
+    _, conflicts = align_class_lists(lists)
+    specifications = merge_specs(one.specification for one in config.configured_methods.values())
+    for place, (path, one) in enumerate(releases.items()):
+        if one.request.backbone_fingerprint != backbone.fingerprint:
+            problems.append(
+                f"{path} is of network {printable(one.backbone)}, fingerprint {one.request.backbone_fingerprint[:16]}; "
+                f"this run has {backbone.name}, fingerprint {backbone.fingerprint[:16]} (--backbone)"
+            )
+        if (dtype := one.request.wire_dtype) != config.federation.wire_dtype:
+            problems.append(f"{path} is in {dtype}, this run in {config.federation.wire_dtype} (wire-dtype)")
+        if place in conflicts:
+            problems.append(f"{path}: {_with_paths(conflicts[place], list(releases))}")
+        has = "; ".join(map(in_words, one.request.specs))
+        problems += [
+            f"{path} has {has}; for this run's methods it lacks: {in_words(spec)} (--method)"
+            for spec in specifications
+            if one.place_of(spec) is None
+        ]
+    if problems:
+        raise CommandError("\n".join(problems))

@@ -1,0 +1,215 @@
+"""A release: what a site says of itself and of its statistics, as a file that its owner makes and hands on.
+
+A safetensors file of the arrays of a reply to ``query.statistics``, each under ``statistics-I.KEY``, with the request,
+the reply's other records and the site's answer to ``query.clients`` as JSON in its header. There is no code in it, and
+whoever reads it checks it as the reply that it holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
+
+from fedstats_app.methods import Needs
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSpec, client_digest
+from fedstats_app.storage.files import read_tensors, write_tensors
+from fedstats_app.wire.arrays import to_array, to_tensors
+from fedstats_app.wire.reading import Malformed, RejectedRequest, check_keys, clean_reason, from_record
+from fedstats_app.wire.serving import NodeInfo, node_info_of, node_info_record
+from fedstats_app.wire.statistics import ReceivedStatistics, StatisticsRequest, statistics_of
+from fedstats_app.wire.statistics_records import statistics_record
+
+RELEASE_FORMAT = "fedstats-release-1"
+SENSITIVE = (
+    "yes: class counts and sums of one site's features, from which features, and images like the site's, can be "
+    "recovered the better, the fewer samples a class has"
+)
+_RECORDS = {"node": ConfigRecord, "request": ConfigRecord, "metrics": MetricRecord, "about": ConfigRecord}
+_READABLE_BY_OWNER = 0o600
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """What a file holds, checked.
+
+    Attributes
+    ----------
+    info : NodeInfo
+        Of the site: its classes and its name.
+    request : StatisticsRequest
+        That was answered, about these classes in the order of their names.
+    backbone : str
+        The network's name.
+    content : RecordDict
+        Of the answer.
+    received : ReceivedStatistics
+        The same, as read.
+    """
+
+    info: NodeInfo
+    request: StatisticsRequest
+    backbone: str
+    content: RecordDict
+    received: ReceivedStatistics
+
+    @property
+    def digest(self) -> str:
+        """What identifies the statistics, as in a run's list of clients."""
+        return client_digest(self.received.statistics[0])
+
+    def place_of(self, spec: StatisticsSpec) -> int | None:
+        """Return which of the specifications holds what one asks for, or None."""
+        for place, one in enumerate(self.request.specs):
+            same = (one.means_per_class, one.fraction_bits) == (spec.means_per_class, spec.fraction_bits)
+            if same and one.covers(spec):
+                return place
+        return None
+
+    def answer(self, request: StatisticsRequest) -> RecordDict:
+        """Answer a request from the file, with classes numbered as it numbers them.
+
+        All samples are in the answer, also where the request leaves some for evaluation: there is nothing here to
+        evaluate on.
+
+        Raises
+        ------
+        RejectedRequest
+            If the file does not hold what is asked for; the message says what.
+        """
+        own, names = self.request, request.class_names or self.request.class_names
+        asked, has = request.backbone_fingerprint, own.backbone_fingerprint
+        if asked not in ("", has):
+            raise RejectedRequest(
+                f"this release is of backbone {self.backbone} (fingerprint {has[:16]}), "
+                f"the request's fingerprint is {asked[:16]}"
+            )
+        if request.wire_dtype != own.wire_dtype:
+            raise RejectedRequest(
+                f"this release is in {own.wire_dtype} (wire-dtype), asked for was {request.wire_dtype}"
+            )
+        position = {name: number for number, name in enumerate(names)}
+        missing = [name for name in own.class_names if name not in position]
+        if missing or request.num_classes != len(names):
+            raise RejectedRequest(
+                f"this release has {own.num_classes} classes, {missing[:3]} among them; the request has "
+                f"{request.num_classes}"
+            )
+        ids = torch.tensor([position[name] for name in own.class_names], dtype=torch.int64)
+        content = RecordDict()
+        for index, spec in enumerate(request.specs):
+            place = self.place_of(spec)
+            if place is None:
+                raise RejectedRequest(
+                    f"{in_words(spec)}: not in this release, which has {'; '.join(map(in_words, own.specs))}"
+                )
+            content[f"statistics-{index}"] = self._record(place, spec, ids, request.num_classes)
+        return RecordDict({**content, "metrics": self.content["metrics"], "about": self.content["about"]})
+
+    def _record(self, place: int, spec: StatisticsSpec, ids: Tensor, num_classes: int) -> ArrayRecord:
+        client, arrays = self.received.statistics[place], self.content.array_records[f"statistics-{place}"]
+        class_ids = ids[client.rows.class_ids]
+        order = torch.argsort(class_ids, stable=True)
+        if spec.sends_scatter and not self.request.specs[place].sends_scatter:
+            sums = client.rows.class_sums[order]
+            rows = ClassMeanRows(class_ids[order], client.rows.counts[order], num_classes=num_classes, class_sums=sums)
+            gram = client.gram if client.gram_factor is None else client.gram_factor
+            other_bytes = self.received.other_bytes
+            return statistics_record(ClientStatistics(rows, gram), spec, self.request.wire_dtype, other_bytes)
+        # The arrays as they are, of rows c..., of a Gram matrix g..., of a factor of the scatter s....
+        wanted = "c" + "g" * spec.gram + "s" * spec.sends_scatter
+        record = ArrayRecord({key: array for key, array in arrays.items() if key[0] in wanted})
+        of_rows = {**{key: one for key, one in to_tensors(record).items() if key[0] == "c"}, "class-ids": class_ids}
+        for key, tensor in of_rows.items():
+            record[key] = to_array(tensor[order])
+        return record
+
+
+def in_words(spec: StatisticsSpec) -> str:
+    """Say what a specification asks for."""
+    grid = (f"exact to 2^-{spec.fraction_bits} (exact-sums)",) if spec.fraction_bits else ()
+    return ", ".join(("class means", *Needs().missing(spec), *grid))
+
+
+def write_release(path: Path, info: NodeInfo, request: StatisticsRequest, content: RecordDict, backbone: str) -> None:
+    """Write a release in one step, readable by its owner only; the same answer gives the same bytes.
+
+    Parameters
+    ----------
+    path : Path
+        Of the file.
+    info : NodeInfo
+        What the site says of itself.
+    request : StatisticsRequest
+        That was answered, with the backbone's fingerprint.
+    content : RecordDict
+        Of the answer.
+    backbone : str
+        The network's name.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    records = {**content, "node": node_info_record(info), "request": request.to_content()["request"]}
+    tensors = {
+        f"{name}.{key}": tensor
+        for name, record in content.array_records.items()
+        for key, tensor in to_tensors(record).items()
+    }
+    texts = {name: json.dumps(dict(records[name]), sort_keys=True) for name in _RECORDS}
+    metadata = {"format": RELEASE_FORMAT, "sensitive": SENSITIVE, "backbone": backbone, **texts}
+    write_tensors(path, tensors, metadata, mode=_READABLE_BY_OWNER)
+
+
+def read_release(path: str | Path) -> Release:
+    """Read a release from anybody.
+
+    Raises
+    ------
+    ValueError
+        If it is none, is damaged, or holds what no site's reply may hold; the message says what, and of which file.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():  # not opened to find out: a pipe would be waited for
+        raise ValueError(f"{path}: must be a file that `fedstats release` made, got none")
+    tensors, metadata = read_tensors(path)
+    try:
+        return _release(tensors, metadata)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path}: no release that can be used: {clean_reason(error)}") from error
+
+
+def _release(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Release:
+    if metadata.get("format") != RELEASE_FORMAT:
+        raise Malformed(f"format: must be {RELEASE_FORMAT!r}, got {metadata.get('format')!r:.60}")
+    check_keys("header", metadata, {"format", "sensitive", "backbone", *_RECORDS})
+    content = RecordDict()
+    for name, kind in _RECORDS.items():
+        values = json.loads(metadata[name])
+        if not isinstance(values, dict):
+            raise Malformed(f"{name}: must be an object, got {metadata[name]!r:.60}")
+        content[name] = kind(values)
+    info = node_info_of(content.config_records["node"])
+    request = from_record(StatisticsRequest, content, "request", ConfigRecord)
+    if not request.class_names or request.class_names != tuple(sorted(info.class_names)) or request.holdout:
+        raise Malformed("request: must be about everything of the site's classes, in the order of their names")
+    if not request.backbone_fingerprint:
+        raise Malformed("backbone-fingerprint: must be that of the network, got none")
+    answer = RecordDict({name: content[name] for name in ("metrics", "about")})
+    for name, tensor in tensors.items():
+        record, _, key = name.partition(".")
+        if not isinstance(answer.setdefault(record, ArrayRecord()), ArrayRecord):
+            raise Malformed(f"{name}: must be an array of statistics")
+        answer.array_records[record][key] = to_array(tensor)
+    received = statistics_of(answer, request)
+    if not received.num_examples:
+        raise Malformed("statistics: must be of at least one sample")
+    backbone = clean_reason(metadata["backbone"])
+    return Release(info, request, backbone, answer, received)
