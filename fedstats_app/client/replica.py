@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 from flwr.app import Context, Message
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedstats_app.client.site import Site
 from fedstats_app.client.training import FEATURE_BATCH, scored
@@ -289,15 +289,20 @@ class NodeReplica:
         return True
 
     def _build(self, setup: MezoSetup, start: Mapping[str, Tensor]) -> None:
-        backbone = Site(self._config, self._node).reader(setup.request.backbone_fingerprint).backbone
+        module, feature_dim, device, images = self._network(setup)
         try:
-            model = build_model(setup, start, backbone.module, backbone.feature_dim, backbone.device)
+            model = build_model(setup, start, module, feature_dim, device)
             replica = make_replica(setup, model)
         except ValueError as error:
             raise RejectedRequest(f"the model does not fit: {error}") from error
         self.setup, self.model, self.replica, self._digest = setup, model, replica, (-1, b"")
-        self.batch_size = FEATURE_BATCH if setup.tuned == "head" else backbone.batch_size
+        self.batch_size = FEATURE_BATCH if setup.tuned == "head" else images
         self._measure = Measurement(setup, model, replica, self.batch_size, self.files)
+
+    def _network(self, setup: MezoSetup) -> tuple[nn.Module, int, torch.device, int]:
+        """Return the network below the head, its features' dimension, its device and the images of a batch."""
+        backbone = Site(self._config, self._node).reader(setup.request.backbone_fingerprint).backbone
+        return backbone.module, backbone.feature_dim, backbone.device, backbone.batch_size
 
     # The log
 

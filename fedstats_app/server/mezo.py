@@ -19,7 +19,7 @@ from fedstats_app.grid.mezo_exchange import Asked
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.server.training import Training
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
-from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, FedMeZO, MezoRound
+from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, MezoRound, MezoRounds
 from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.start import best_temperature
 from fedstats_app.training.training_options import LocalOptions
@@ -39,7 +39,7 @@ class MezoTraining(Training):
 
     replica: Replica
     start_tensors: dict[str, Tensor]
-    strategy: FedMeZO
+    strategy: MezoRounds
 
     def specified(self, request: TrainingRequest) -> TrainingRequest:
         """As the base; no client runs SGD."""
@@ -78,7 +78,7 @@ class MezoTraining(Training):
         self.model = build_model(self.setup, start, backbone.module, backbone.feature_dim, backbone.device)
         self.replica = make_replica(self.setup, self.model)
         given = None if options.learning_rate == "auto" else options.learning_rate
-        self.strategy = FedMeZO(
+        self.strategy = MezoRounds(
             self.setup,
             start,
             self.clients,

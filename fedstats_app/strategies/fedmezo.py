@@ -13,21 +13,23 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedstats_app.fedmezo.average import Averaged, LearningRate, ScalarAverage, TrainingDiverged, Weighting
 from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.replica import Replica
-from fedstats_app.fedmezo.setup import MezoSetup
+from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.grid.mezo_exchange import Asked, MezoExchange
 from fedstats_app.strategies.rounds import SampledTraining
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.proportion import DECIDES, capped, deciding
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, MezoReply, Wanted
@@ -74,7 +76,7 @@ class MezoRound:
     seconds: float
 
 
-class FedMeZO(SampledTraining):
+class MezoRounds(SampledTraining):
     """Zeroth-order tuning in which no weights travel after the start.
 
     Parameters
@@ -353,3 +355,98 @@ class FedMeZO(SampledTraining):
                 f"{len(asked.with_samples)} of {len(self.clients)} clients measured {what}, {needed} are needed "
                 f"(min-clients); {asked.reasons()}"
             )
+
+
+class FedMeZO(MezoRounds):
+    """FedMeZO of a head on frozen features as a Flower Strategy, made and started as those of the closed forms are.
+
+    Nodes answer with :func:`fedstats_app.client.own_replica.mezo_answer`; every node is one client.
+
+    Parameters
+    ----------
+    num_classes : int
+        C.
+    num_z : int
+        Directions of a round.
+    epsilon : float
+        Distance of the two evaluations from the model.
+    seed : int
+        Decides the directions, and which clients a round draws.
+    min_clients : int
+        With fewer usable answers a round changes nothing; as many nodes are waited for.
+    wait_timeout, settle_seconds : float
+        Seconds to wait for nodes, and without a new one before the training starts.
+    **options
+        `learning_rate`, `fraction`, `weighting`, `clip`, `outlier`, `max_share` of :class:`MezoRounds`.
+
+    Raises
+    ------
+    ValueError
+        If an option has another value.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        num_z: int = 1,
+        epsilon: float = 1e-3,
+        seed: int = 0,
+        min_clients: int = 2,
+        wait_timeout: float = 120.0,
+        settle_seconds: float = 3.0,
+        **options: Any,
+    ) -> None:
+        request = TrainingRequest(num_classes, "probe", seed=seed)
+        self._plan = MezoSetup(request, epsilon=epsilon, num_directions=num_z)
+        self._options = {"min_clients": min_clients, **options}
+        self._wait_timeout, self._settle_seconds = wait_timeout, settle_seconds
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 100,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Tune a head; ``result.arrays`` are its ``weight`` and ``bias``, as those of the start and of evaluate_fn.
+
+        Parameters
+        ----------
+        grid : Grid
+            Flower's.
+        initial_arrays : ArrayRecord
+            ``weight`` (C, d) and ``bias`` (C,) to start from, such as another strategy's ``result.arrays``.
+        num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+            As :meth:`MezoRounds.start`.
+
+        Raises
+        ------
+        ValueError
+            If the arrays are no head of these classes.
+        TooFewClients, ReplicasDiffer, TrainingDiverged
+            As :meth:`MezoRounds.start`.
+        """
+        given = (initial_arrays or ArrayRecord()).to_torch_state_dict()
+        if given.keys() != {"weight", "bias"} or given["weight"].ndim != 2:
+            raise ValueError(
+                f"initial_arrays: must be weight (C, d) and bias (C,), got {', '.join(given) or 'nothing'}"
+            )
+        head = {f"head.{name}": tensor for name, tensor in given.items()}
+        model = build_model(self._plan, head, nn.Identity(), given["weight"].shape[1], torch.device("cpu"))
+        least, patience = self._options["min_clients"], self._settle_seconds
+        nodes = wait_for_nodes(grid, least, wait_timeout=self._wait_timeout, settle_seconds=patience)
+        replica = make_replica(self._plan, model)
+        super().__init__(self._plan, head, dict.fromkeys(nodes), replica=replica, **self._options)
+        evaluate = None if evaluate_fn is None else lambda number, arrays: evaluate_fn(number, _bare(arrays))
+        result = super().start(grid, None, num_rounds, timeout, evaluate_fn=evaluate)
+        self.synchronise(grid, timeout)
+        result.arrays = _bare(result.arrays)
+        return result
+
+
+def _bare(arrays: ArrayRecord) -> ArrayRecord:
+    return ArrayRecord({name.removeprefix("head."): array for name, array in arrays.items()})

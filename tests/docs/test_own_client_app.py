@@ -46,6 +46,11 @@ def test_both_apps_give_the_head_of_all_data(home: Path, capsys: Any) -> None:
     assert merged == ["merged 20 "] * 3
     assert str(right) in metrics
 
+    load_app("mezo_server_app.py")(
+        LocalGrid(load_app("mezo_client_app.py"), nodes, {}), Context(1, 1, {}, RecordDict(), {})
+    )
+    assert capsys.readouterr().out == "20 ['bias', 'weight']\n"
+
 
 def test_other_blocks_print_what_they_say() -> None:
     [block] = [block for block in blocks(PAGE, "python") if block.file is None]

@@ -27,7 +27,7 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import ReplicasDiffer
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
-from fedstats_app.strategies.fedmezo import FedMeZO, MezoRound
+from fedstats_app.strategies.fedmezo import MezoRound, MezoRounds
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.start import random_head
 from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
@@ -207,11 +207,11 @@ class Federation:
         model = build_model(self.setup, self.start, backbone.module, backbone.feature_dim, backbone.device)
         return make_replica(self.setup, model)
 
-    def strategy(self, **options: Any) -> FedMeZO:
+    def strategy(self, **options: Any) -> MezoRounds:
         given = {"learning_rate": 0.01, "replica": self.replica(), **options}
-        return FedMeZO(self.setup, self.start, self.clients, **given)
+        return MezoRounds(self.setup, self.start, self.clients, **given)
 
-    def run(self, strategy: FedMeZO, num_rounds: int) -> list[MezoRound]:
+    def run(self, strategy: MezoRounds, num_rounds: int) -> list[MezoRound]:
         outcomes: list[MezoRound] = []
         before = strategy.on_round
 

@@ -16,7 +16,7 @@ from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.mezo_exchange import MezoExchange
-from fedstats_app.strategies import FedMeZO
+from fedstats_app.strategies.fedmezo import MezoRounds
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire.mezo import MezoReply, MezoRequest, mezo_reply, read_mezo_request
 from tests.support.compare import absolute_difference
@@ -30,7 +30,7 @@ FIXED: dict[str, Any] = {"weighting": "uniform", "clip": 0.0, "outlier": 0.0}
 
 def strategy_of(
     answer: Answer, counts: list[int], replica: Replica | None = None, **options: Any
-) -> tuple[FedMeZO, ClientGrid]:
+) -> tuple[MezoRounds, ClientGrid]:
     """Return a strategy and nodes that answer as a function says, given the request and the number of the node."""
 
     def app(msg: Message, context: Context) -> Message:
@@ -40,7 +40,7 @@ def strategy_of(
     clients = {FIRST_NODE_ID + node: count for node, count in enumerate(counts)}
     num_directions = 1 if replica is None else replica.num_directions
     setup = MezoSetup(TrainingRequest(3, "probe"), num_directions=num_directions)
-    return FedMeZO(setup, {}, clients, replica=replica, **options), grid
+    return MezoRounds(setup, {}, clients, replica=replica, **options), grid
 
 
 def golden_replica(golden: dict[str, Tensor]) -> Replica:
