@@ -12,9 +12,15 @@ import torch
 from torch import Tensor
 
 from fedstats_app.heads.gaussian import solve_gaussian
-from fedstats_app.heads.linear_head import LinearHead
+from fedstats_app.heads.linear_head import LinearHead, add_to_diagonal, solve_positive_definite
 from fedstats_app.heads.ridge import solve_ridge
-from fedstats_app.heads.scatter import ClassTotals, row_scatter
+from fedstats_app.heads.scatter import (
+    ClassTotals,
+    class_mean_products,
+    needed_gram,
+    row_scatter,
+    within_class_freedom,
+)
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from fedstats_app.statistics.accumulation import mirror_upper
 
@@ -24,7 +30,7 @@ def solve_fedroot(
     scatter: Tensor,
     left_out: float,
     *,
-    head: Literal["ridge", "within"] = "ridge",
+    head: Literal["both", "ridge", "within"] = "both",
     ridge_lambda: float | Literal["auto"] = "auto",
     shrinkage: float | Literal["auto"] = "auto",
 ) -> LinearHead:
@@ -96,7 +102,7 @@ def shape_weight(freedom: int, dim: int) -> float:
 def solve_completed(
     statistics: FeatureStatistics,
     *,
-    head: Literal["ridge", "within"] = "ridge",
+    head: Literal["both", "ridge", "within"] = "both",
     ridge_lambda: float | Literal["auto"] = "auto",
     shrinkage: float | Literal["auto"] = "auto",
 ) -> LinearHead:
@@ -106,16 +112,45 @@ def solve_completed(
     ----------
     statistics : FeatureStatistics
         With a Gram matrix.
-    head : {"ridge", "within"}
-        :func:`solve_ridge`, or :func:`solve_gaussian` with the covariance within classes.
+    head : {"both", "ridge", "within"}
+        :func:`solve_ridge`; :func:`solve_gaussian` with the covariance within classes; or the sum of the two.
     ridge_lambda, shrinkage : float or "auto"
-        Of the ridge and of the Gaussian.
+        Of the ridge, and of both; of the Gaussian alone.
 
     Raises
     ------
     ValueError
         With another head, or as those two.
     """
-    if head == "ridge":
-        return solve_ridge(statistics, ridge_lambda=ridge_lambda)
-    return solve_gaussian(statistics, covariance="within", shrinkage=shrinkage)
+    if head == "within":
+        return solve_gaussian(statistics, covariance="within", shrinkage=shrinkage)
+    ridge = solve_ridge(statistics, ridge_lambda=ridge_lambda)
+    return ridge if head == "ridge" else _with_gaussian(ridge, statistics)
+
+
+def _with_gaussian(ridge: LinearHead, statistics: FeatureStatistics) -> LinearHead:
+    """Add the Gaussian head at the same lambda, both scaled alike: each errs where the other does not.
+
+    A head is divided by how far it puts a class mean's own class above the mean of all classes. The Gaussian's bias
+    holds half the squared length of a class mean, to which the noise of a mean of n samples adds h / n with
+    h = tr(S (S + lambda I)^-1): rare classes would lose by it, so it is taken off.
+    """
+    present, gram = statistics.present, needed_gram(statistics, "FedRoot")
+    counts, means = statistics.class_counts[present].to(torch.float64), statistics.class_means[present]
+    scatter, freedom = gram - class_mean_products(statistics), within_class_freedom(statistics)
+    if freedom < 1 or float(scatter.trace()) <= 1e-12 * float(gram.trace()):
+        return ridge
+    system = add_to_diagonal(scatter, ridge.report.parameters["ridge_lambda"])
+    solved = solve_positive_definite(system, torch.cat([means.T, scatter], dim=1), magnitude=float(gram.abs().amax())).x
+    directions, noise = freedom * solved[:, : len(means)].T, float(solved[:, len(means) :].trace())
+    lengths = (directions * means).sum(dim=1) - noise / counts
+    gaussian = torch.log(counts / counts.sum()) - lengths / 2.0
+    weight, bias = torch.zeros_like(ridge.weight), torch.zeros_like(ridge.bias)
+    for rows, offsets in ((ridge.weight[present], ridge.bias[present]), (directions, gaussian)):
+        scores = means @ rows.T + offsets
+        lead = float((scores.diagonal() - scores.mean(dim=1)) @ counts / counts.sum())
+        if lead <= 1e-12 * float(scores.abs().amax()):
+            return ridge
+        weight[present] += rows / lead
+        bias[present] += offsets / lead
+    return LinearHead(weight, bias, present, ridge.report)

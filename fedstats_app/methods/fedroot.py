@@ -3,7 +3,7 @@
 Clients send rows (class, count, class sum) as for FedCOF, and of the scatter within their classes the largest
 directions with their singular values and the energy left out (a truncated singular value decomposition). The server
 adds these, spreads the energy left out over the shape that the rows betray (the pooled covariance of FedCOF, shrunk
-towards the identity), and solves the ridge regression of Fed3R or the Gaussian discriminant of FedCGS.
+towards the identity), and adds the heads of Fed3R's ridge regression and FedCGS's Gaussian discriminant.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class FedRootOptions(Options):
         rare=True,
     )
     means_per_class: int = option(1, whole(1, 10_000), "several disjoint means per class and client")
-    head: Literal["ridge", "within"] = option(
-        "ridge",
-        one_of("ridge", "within"),
-        "ridge (Fed3R's) | within (Gaussian with the covariance within classes)",
+    head: Literal["both", "ridge", "within"] = option(
+        "both",
+        one_of("both", "ridge", "within"),
+        "ridge (Fed3R's) | within (Gaussian with the covariance within classes) | both = their sum, at one scale",
         rare=True,
     )
     ridge_lambda: float | Literal["auto"] = option(
-        "auto", number(0.0, word="auto"), "of head ridge: auto, or a number", rare=True
+        "auto", number(0.0, word="auto"), "of heads ridge and both: auto, or a number", rare=True
     )
     shrinkage: float | Literal["auto"] = option(
         "auto",
@@ -84,7 +84,7 @@ def _solve(statistics: FeatureStatistics, options: FedRootOptions) -> LinearHead
 
 
 def _personal(options: FedRootOptions) -> Personal:
-    return Personal("ridge_lambda", per_sample=True) if options.head == "ridge" else Personal("shrinkage")
+    return Personal("shrinkage") if options.head == "within" else Personal("ridge_lambda", per_sample=True)
 
 
 FEDROOT = Method(

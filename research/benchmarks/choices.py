@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.data.partition import _dirichlet as dirichlet
+from fedstats_app.heads.fedroot import solve_completed
 from fedstats_app.heads.regularisation import (
     MOST_FREEDOM,
     HeadMap,
@@ -61,7 +62,7 @@ class Trial:
     best, balanced : float
         The best of the grid, and the best if classes weigh alike (NaN for FedCOF).
     chosen : dict
-        From rule to accuracy.
+        From rule to accuracy; of FedRoot also that of its default head, which is two in one.
     """
 
     experiment: str
@@ -155,6 +156,7 @@ def choices(spread: Spread, head: HeadMap, num_samples: int, *, of_samples: bool
 def trials(data: Features, variant: str, power: str, clients: int, seeds: int) -> Iterator[Trial]:
     """Yield all methods of one configuration."""
     features, test = powered(data.train, power), powered(data.test, power)
+    both: list[float] = []
     found: dict[str, list[tuple[list[float], list[float], dict[str, float]]]] = {}
     for seed in range(seeds):
         index, labels = varied(data.train_labels, data.num_classes, variant, seed)
@@ -166,11 +168,14 @@ def trials(data: Features, variant: str, power: str, clients: int, seeds: int) -
         scatter, weight = row_scatter(held.rows(), totals, weights), (totals.counts - 1)[totals.num_means > 1].sum()
         freedom = int((totals.num_means - 1).clamp(min=0).sum())
         heads = {"Fed3R": with_between_class, "FedCGS": within}
-        cases = [(FEDROOT.configured().sums(held), {"FedRoot": with_between_class, "FedRoot within": within})]
+        completed = FEDROOT.configured().sums(held)
+        assert isinstance(completed, FeatureStatistics)
+        right = solve_completed(completed).predict(test) == data.test_labels
+        both.append(100.0 * float(right.double().mean()))
+        cases = [(completed, {"FedRoot": with_between_class, "FedRoot within": within})]
         if variant != "full" or not seed:
             cases.append((sums, heads))
         for statistics, own in cases:
-            assert isinstance(statistics, FeatureStatistics)
             assert statistics.gram is not None
             draws, counts = within_class_freedom(statistics), statistics.class_counts.double()
             alike = {f"{name} alike": _alike(head) for name, head in own.items()}
@@ -187,6 +192,8 @@ def trials(data: Features, variant: str, power: str, clients: int, seeds: int) -
             found.setdefault("FedCOF", []).append((curve["FedCOF"], [math.nan], chosen))
     for name, seen in found.items():
         rules = {rule: float(np.mean([_at(curve, own[rule]) for curve, _, own in seen])) for rule in seen[0][2]}
+        if name == "FedRoot":
+            rules["both heads, as built"] = float(np.mean(both))
         best = float(np.mean([curve for curve, _, _ in seen], axis=0).max())
         balanced = float(np.mean([curve for _, curve, _ in seen], axis=0).max())
         yield Trial("", variant, power, name, best, balanced, rules)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.heads import solve_fedroot, solve_gaussian, solve_ridge
-from fedstats_app.heads.fedroot import complete, shape_weight
+from fedstats_app.heads.fedroot import complete, shape_weight, solve_completed
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import (
     ClassMeanRows,
@@ -110,7 +110,7 @@ def test_full_rank_predicts_as_the_exact_methods(seed: int) -> None:
     drawn = federation(seed)
     held, exact = low_rank(drawn, "full"), FeatureStatistics.from_features(drawn[0], drawn[1], 5)
     fresh = federation(seed + 1)[0]
-    ridge = solve_fedroot(held.rows, held.scatter, held.left_out)
+    ridge = solve_fedroot(held.rows, held.scatter, held.left_out, head="ridge")
     within = solve_fedroot(held.rows, held.scatter, held.left_out, head="within")
 
     expected = (
@@ -167,3 +167,39 @@ def test_equal_means_have_no_shape_either() -> None:
 def test_the_shape_of_the_rows_counts_more_the_more_rows_there_are() -> None:
     assert shape_weight(0, 10) == 0.0 and shape_weight(5, 10) == 0.5
     assert 0.99 < shape_weight(10_000, 10) < 1.0
+
+
+def test_both_heads_are_added_at_one_scale_without_the_noise_of_class_means() -> None:
+    features, labels, _ = federation(4)
+    kept = (labels > 0) | (torch.arange(len(labels)) < 20)  # class 0 is rare
+    features, labels = features[kept], labels[kept]
+    sums = FeatureStatistics.from_features(features, labels, 5)  # and class 4 is absent
+    found = solve_completed(sums, ridge_lambda=3.0)
+
+    x, y = features.numpy(), labels.numpy()
+    means, n = np.stack([x[y == label].mean(axis=0) for label in range(4)]), np.bincount(y).astype(float)
+    scatter = sum((x[y == label] - means[label]).T @ (x[y == label] - means[label]) for label in range(4))
+    ridge = np.linalg.inv(x.T @ x + 3.0 * np.eye(DIM)) @ (means * n[:, None]).T
+    inverse = np.linalg.inv(scatter + 3.0 * np.eye(DIM))
+    gaussian, noise = (len(y) - 4) * inverse @ means.T, np.trace(scatter @ inverse)
+    squared = np.einsum("cd,dc->c", means, gaussian) - noise / n
+    weight, bias = np.zeros((DIM, 4)), np.zeros(4)
+    for w, b in (
+        (ridge / np.linalg.norm(ridge, axis=0), np.zeros(4)),
+        (gaussian, np.log(n / n.sum()) - squared / 2),
+    ):
+        scores = means @ w + b
+        lead = (np.diag(scores) - scores.mean(axis=1)) @ n / n.sum()
+        weight, bias = weight + w / lead, bias + b / lead
+    assert relative_difference(found.weight[:4], weight.T) <= 1e-9 and relative_difference(found.bias[:4], bias) <= 1e-9
+    assert not found.present[4] and not found.weight[4].any() and found.report.parameters == {"ridge_lambda": 3.0}
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [0, 0, 1, 1]])
+def test_where_the_gaussian_says_nothing_both_is_the_ridge(labels: list[int]) -> None:
+    """With one class, one sample of each, or samples that are all alike, and with zeros."""
+    same = torch.ones(len(labels), 3) if len(labels) == 4 else torch.eye(3)
+    for features in (same, 0.0 * same):
+        sums = FeatureStatistics.from_features(features, torch.tensor(labels), 4)
+        both, ridge = (solve_completed(sums, head=head) for head in ("both", "ridge"))
+        assert torch.equal(both.weight, ridge.weight) and torch.equal(both.bias, ridge.bias)

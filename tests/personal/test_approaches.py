@@ -15,6 +15,7 @@ from fedstats_app.client import personal as client_personal
 from fedstats_app.client import training as client_training
 from fedstats_app.data.clients import training_set
 from fedstats_app.heads import LinearHead, solve_gaussian, solve_ridge
+from fedstats_app.heads.fedroot import solve_completed
 from fedstats_app.heads.personal import choose_mixing, personal_head
 from fedstats_app.personal import approaches as personal
 from fedstats_app.personal.personal_options import APPROACHES as APPROACH_NAMES
@@ -131,7 +132,7 @@ def test_the_closed_form_is_solved_from_the_clients_own_statistics(everything: E
     solvers = {
         "fed3r": lambda stats, ratio: solve_ridge(stats, ridge_lambda=ridge * ratio),
         "fedcgs": lambda stats, ratio: solve_gaussian(stats, covariance="within", shrinkage=shrinkage),
-        "fedroot": lambda stats, ratio: solve_ridge(stats, ridge_lambda=of_root * ratio),
+        "fedroot": lambda stats, ratio: solve_completed(stats, ridge_lambda=of_root * ratio),
     }
     total = one.strategy.statistics("fed3r")
     exact, completed = total.summed(), one.strategy.methods()["fedroot"].sums(total)

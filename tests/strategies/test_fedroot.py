@@ -26,7 +26,8 @@ def started(strategy: Any, clients: Clients = CLIENTS) -> Any:
 @pytest.mark.parametrize("feature_map", [None, RandomProjection(12, seed=5)])
 def test_full_rank_is_fed3r(feature_map: RandomProjection | None, means_per_class: int) -> None:
     maps: dict[str, Any] = {} if feature_map is None else {"feature_map": feature_map}
-    root = started(FedRoot(NUM_CLASSES, rank="full", factor_dtype="float32", means_per_class=means_per_class, **maps))
+    exactly: dict[str, Any] = {"rank": "full", "factor_dtype": "float32", "head": "ridge"}
+    root = started(FedRoot(NUM_CLASSES, means_per_class=means_per_class, **exactly, **maps))
     exact = started(Fed3R(NUM_CLASSES, ridge_lambda="auto", **maps))
 
     assert relative_difference(root.head.weight, exact.head.weight) < 1e-5
@@ -39,7 +40,7 @@ def test_a_lower_rank_costs_less_and_stays_close() -> None:
     exact = started(Fed3R(NUM_CLASSES, ridge_lambda="auto"))
     costs, shares = [], []
     for rank in ("0", "0.5 sqrt(n)", "sqrt(n)", "full"):
-        root = started(FedRoot(NUM_CLASSES, rank=rank))
+        root = started(FedRoot(NUM_CLASSES, rank=rank, head="ridge"))
         costs.append(root.wire_bytes("fedroot"))
         same = root.head.predict(CLIENTS.features) == exact.head.predict(CLIENTS.features)
         shares.append(float(same.double().mean()))
