@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import secrets
+import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,7 @@ class UnknownFlower(RuntimeError):
 def simulate(run_config: Mapping[str, Value] | None = None, *, supernodes: int | None = None) -> Path:
     """Run the app in this process: the same ServerApp and ClientApp as `flwr run`, and the same results to the byte.
 
-    What the run says is printed, as with `flwr run . --stream`. Ctrl-C ends it.
+    What the run says is printed, as with `flwr run . --stream`. Ctrl-C and SIGTERM stop it.
 
     Parameters
     ----------
@@ -103,7 +104,7 @@ def run_on(node_configs: Sequence[Mapping[str, Value]], run_config: Mapping[str,
     AppConfig.from_run_config(config)
     run_id = secrets.randbits(63)
     context = Context(run_id, SERVER_NODE_ID, {IN_PROCESS: True, FOLDER_NAME: name}, RecordDict(), config)
-    with task(run_id):
+    with task(run_id), _stopped_by_sigterm():
         grid = InProcessGrid(client_app.app, node_configs, run_id, config)
         try:
             server_app.app(grid, context)
@@ -190,6 +191,23 @@ def check_flower(version: str = "") -> None:
             f"a run in one process needs Flower {' or '.join(FLOWER_VERSIONS)}, got {version}: use `flwr run .`, or "
             f'pip install "flwr=={FLOWER_VERSIONS[-1]}.*"'
         )
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a run as Ctrl-C does; only a main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt("SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

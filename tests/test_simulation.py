@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import signal
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -137,8 +139,9 @@ def test_what_a_run_fails_with_is_raised_said_and_in_its_folder(
     assert printed.out.splitlines()[-1] == "[fedstats] FAILED: DatasetError: folder:/nowhere: nothing is at /nowhere"
 
 
-def test_ctrl_c_ends_a_run_and_resume_goes_on_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_form: Pair
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_stop_a_run_and_resume_continues_it(
+    by: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_form: Pair
 ) -> None:
     asked, answer = 0, client_app.app
 
@@ -146,7 +149,7 @@ def test_ctrl_c_ends_a_run_and_resume_goes_on_with_it(
         nonlocal asked
         asked += msg.metadata.message_type == "query.statistics"
         if asked == 2:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), by)
         return answer(msg, context)
 
     with monkeypatch.context() as patched:
@@ -155,10 +158,12 @@ def test_ctrl_c_ends_a_run_and_resume_goes_on_with_it(
             run(tmp_path, checkpoint_seconds=0.0, seed=3)
     folder = only_folder(tmp_path)
     status = read_json(folder, "status.json")
-    assert (status["state"], status["reason"]) == ("failed", "stopped by Ctrl-C")
+    name = "SIGTERM" if by == signal.SIGTERM else "Ctrl-C"
+    assert (status["state"], status["reason"]) == ("stopped", f"stopped by {name}")
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"[fedstats] Ctrl-C stops this run, and the same settings with resume='{folder}' go on with it"
-    assert said[-1] == "[fedstats] FAILED: stopped by Ctrl-C"
+    assert said[-1] == f"[fedstats] stopped by {name}; the same settings with resume='{folder}' continue it"
+    assert not (folder / "traceback.txt").exists()
     assert run(tmp_path, resume=str(folder), seed=3) == folder
     assert head_bytes(folder) == head_bytes(closed_form.there)
 

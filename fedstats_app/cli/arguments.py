@@ -14,6 +14,7 @@ from typing import Any
 
 from fedstats_app import __version__
 from fedstats_app.backbones.engine import NODE_ENGINES
+from fedstats_app.storage.runs import run_named
 
 _LEDGER = "node ledger"
 _EXIT = "exit code: 0 if all is well, 1 if something is wrong (said in the output), 2 if there is no result"
@@ -90,6 +91,13 @@ def _positive(text: str) -> float:
     return number
 
 
+def _run(text: str) -> str:
+    try:
+        return run_named(text)
+    except FileNotFoundError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _arg(name: str, metavar: str, help: str, **more: Any) -> Argument:
     """Make an argument; an option has a text, by default an empty one."""
     default = {"default": ""} if name.startswith("-") else {}
@@ -109,7 +117,8 @@ def _flag(name: str, help: str) -> Argument:
 
 
 _JSON = _flag("--json", "print one JSON document instead of text")
-_RUN_FOLDER = _arg("run_folder", "RUN_FOLDER", "the folder whose path the run printed last")
+_RUN = "the folder whose path the run printed last, or latest"
+_RUN_FOLDER = _arg("run_folder", "RUN_FOLDER", _RUN, type=_run)
 _MOVED = "the network's weights, or a language model's folder, where they are not where the run had them"
 _HEAD = (
     _RUN_FOLDER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedstats_app.cli import COULD_NOT_WORK, CommandError
+from fedstats_app.cli import COULD_NOT_WORK, STOPPED, CommandError
 from fedstats_app.cli.settings import read_settings, settings_of_app
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.simulation import UnknownFlower, simulate
@@ -27,6 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
         simulate(config, supernodes=arguments.supernodes)
     except (ConfigError, UnknownFlower) as error:
         raise CommandError(str(error)) from error
+    except KeyboardInterrupt:
+        return STOPPED
     except Exception:  # noqa: BLE001  # said in the last line, and in the run folder
         return COULD_NOT_WORK
     return 0

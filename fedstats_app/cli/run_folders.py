@@ -11,10 +11,10 @@ from fedstats_app.cli.terminal import printable, table, told
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
 from fedstats_app.report.page import write_report
-from fedstats_app.report.run_folder import DEFAULT_OUTPUT_DIR
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.text_columns import three_figures
 from fedstats_app.storage.files import to_json
+from fedstats_app.storage.runs import DEFAULT_OUTPUT_DIR
 
 _HEADING = ("date (UTC)", "status", "data", "backbone", "methods", "best", "accuracy", "MB", "folder")
 
@@ -30,7 +30,7 @@ class RunLine:
     date : str
         When it started, in UTC; "" where that is not known.
     status : str
-        "completed", "failed", "running", or "damaged".
+        "completed", "failed", "stopped", "running", or "damaged".
     data, backbone : str
         Of paths the last part.
     methods : tuple of str

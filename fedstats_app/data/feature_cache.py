@@ -145,7 +145,7 @@ class FeatureCache:
                 body = head + b"".join(one or bytes(DIGEST_BYTES) for one in contents)
                 _write(self._contents, np.frombuffer(body, dtype=np.uint8).reshape(-1, DIGEST_BYTES))
         except OSError as error:
-            logger.warning("features could not be cached in %s: %s", self.folder, error)
+            _warn_once(str(self.folder.parent), error.strerror or str(error))
             return False
         return True
 
@@ -247,6 +247,12 @@ class _Rows:
 
     def _warn(self, path: Path, error: Exception) -> None:
         logger.warning("cached features in %s are damaged and will be computed again: %s", path, error)
+
+
+@functools.cache
+def _warn_once(folder: str, reason: str) -> None:
+    """Say it for one client of all, and for one block of its features."""
+    logger.warning("features could not be cached in %s: %s", folder, reason)
 
 
 def default_cache_root() -> Path:

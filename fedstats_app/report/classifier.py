@@ -20,6 +20,7 @@ from fedstats_app.report.head_file import SUFFIX, SUPERSEDED, load_backbone_of, 
 from fedstats_app.report.method_result import head_to_take
 from fedstats_app.statistics import FeatureMap, feature_map_from_dict
 from fedstats_app.storage.json_digest import read_json_file
+from fedstats_app.storage.runs import run_named
 
 logger = logging.getLogger("fedstats_app")
 
@@ -229,7 +230,7 @@ def load(
     Parameters
     ----------
     run_folder : path
-        The folder whose path the run printed last.
+        The folder whose path the run printed last; `latest` for the newest in ~/fedstats-runs.
     method : str, optional
         Whose head to take, such as `fed3r`, or which training's, such as `fed3r-full`; by default that
         which the run advises, or a trained one where that is more accurate.
@@ -256,7 +257,7 @@ def load(
         If a file is damaged, or the backbone's weights or transform are not those the head was made with (their
         fingerprints differ).
     """
-    folder = Path(run_folder).expanduser()
+    folder = Path(run_named(os.fspath(run_folder))).expanduser()
     name = method if method is not None else _head_to_take(folder)
     path = _head_path(folder, name)
     head, metadata = read_head(path)

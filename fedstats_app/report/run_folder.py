@@ -17,32 +17,30 @@ from fedstats_app.report.head_file import FILE_KEY, PATH_KEYS, Normalisation, he
 from fedstats_app.report.training_record import RoundRecord, read_rounds
 from fedstats_app.storage.files import append_line, append_lines, tensors_to_bytes, to_json, write_atomically
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
+from fedstats_app.storage.runs import DEFAULT_OUTPUT_DIR, run_named
 
-# The file has this size from the beginning, blanks making up for what is not said yet: a longer reason then needs no
-# new block of a full disk.
+# A block of the disk, which the file has from the beginning: a longer reason needs no other one of a full disk.
 STATUS_BYTES = 4096
 
 
 def _status_bytes(status: Mapping[str, object], reason: str) -> bytes:
-    """Write JSON of `STATUS_BYTES` bytes: a long reason is cut, and blanks stand before the last brace."""
+    """Write JSON of at most `STATUS_BYTES` bytes: a long reason is cut."""
     text = to_json({**status, "reason": reason})
     while len(text.encode("utf-8", "replace")) > STATUS_BYTES - 1:
         reason = reason[: len(reason) * 3 // 4]
         text = to_json({**status, "reason": f"{reason} ... (cut)"})
-    body = text.removesuffix("\n}").encode("utf-8", "replace")
-    return body + b" " * (STATUS_BYTES - len(body) - 3) + b"\n}\n"
+    return f"{text}\n".encode("utf-8", "replace")
 
 
-DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
 DISCLOSURE_FILE = "disclosure.jsonl"
-Status = Literal["running", "completed", "failed"]
+Status = Literal["running", "completed", "failed", "stopped"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@=()%-]*")
 
 _README = """# A run of fedstats-app
 
 | file | what it is |
 |---|---|
-| status.json | whether the run is running, completed or failed, why, and when it started and ended (UTC) |
+| status.json | whether the run is running, completed, failed or stopped, why, and when it started and ended (UTC) |
 | traceback.txt | of a run that failed: where in the code |
 | config.json | everything that was used: settings, versions, seeds |
 | results.json | methods: accuracy, clients, bytes sent, time to solve; training: accuracy, rounds, bytes, compute |
@@ -95,18 +93,18 @@ class RunFolder:
 
     @classmethod
     def create(cls, output_dir: str, run_id: int | str, now: datetime | None = None, *, name: str = "") -> Self:
-        """Make a new sub-folder `<yyyymmddThhmmssZ>-<run id>`; `-2`, `-3`, ... is added where it exists already.
+        """Make a new sub-folder `<yyyymmdd>-<hhmmss>` of UTC; `-2`, `-3`, ... is added if it exists already.
 
         Parameters
         ----------
         output_dir : str
             Absolute path or one that starts with `~`; "" is `~/fedstats-runs`. Made if it does not exist.
         run_id : int or str
-            Letters, digits, `.`, `_` and `-`.
+            Flower's; it is in status.json.
         now : datetime, optional
             Start of the run, with a time zone; by default the clock's time.
         name : str
-            Of the folder, in place of time and run id.
+            Of the folder, in place of the time.
 
         Returns
         -------
@@ -116,18 +114,21 @@ class RunFolder:
         Raises
         ------
         ValueError
-            If `output_dir` is relative, or `run_id` does not suit a file name.
+            If `output_dir` is relative.
         NotADirectoryError
             If `output_dir` is a file.
         OSError
             If the folder cannot be made.
         """
         root = _output_root(output_dir)
-        run = _checked_name("run id", str(run_id))
         started = _utc(now)
         root.mkdir(parents=True, exist_ok=True)
-        folder = cls(_new_folder(root, name or f"{started:%Y%m%dT%H%M%SZ}-{run}"), run, started)
-        write_atomically(folder.path / "README.md", _README.format(folder=str(folder.path)).encode())
+        folder = cls(_new_folder(root, name or f"{started:%Y%m%d-%H%M%S}"), str(run_id), started)
+        try:
+            write_atomically(folder.path / "README.md", _README.format(folder=str(folder.path)).encode())
+        except OSError:
+            folder.path.rmdir()
+            raise
         return folder
 
     @classmethod
@@ -137,7 +138,7 @@ class RunFolder:
         Parameters
         ----------
         path : str
-            The folder; absolute or starting with `~`.
+            The folder; absolute or starting with `~`, or `latest`.
         run_id, now
             Of the run that goes on, as for `create`.
 
@@ -148,10 +149,10 @@ class RunFolder:
         ValueError
             As `create`.
         """
-        folder = _output_root(path)
+        folder = _output_root(run_named(path))
         if not (folder / "status.json").is_file():
             raise FileNotFoundError(f"resume: {folder} is no run folder: it has no status.json")
-        return cls(folder, _checked_name("run id", str(run_id)), _utc(now))
+        return cls(folder, str(run_id), _utc(now))
 
     @property
     def plots_path(self) -> Path:
@@ -165,10 +166,10 @@ class RunFolder:
 
         Parameters
         ----------
-        state : {"running", "completed", "failed"}
+        state : {"running", "completed", "failed", "stopped"}
             Where the run stands.
         reason : str
-            Why it failed, or what a reader should know; cut if the file has no room for it.
+            Why it failed or stopped, or what a reader should know; cut if the file has no room for it.
 
         Raises
         ------
@@ -183,11 +184,11 @@ class RunFolder:
             write_atomically(path, content)
         except OSError:
             with contextlib.suppress(OSError), path.open("r+b") as file:
-                if os.fstat(file.fileno()).st_size == len(content):
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    return
+                file.write(content)
+                file.truncate()
+                file.flush()
+                os.fsync(file.fileno())
+                return
             raise
 
     def write_traceback(self, text: str) -> None:

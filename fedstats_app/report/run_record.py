@@ -15,6 +15,7 @@ from fedstats_app.report.method_result import head_to_take
 from fedstats_app.report.run_folder import DISCLOSURE_FILE
 from fedstats_app.report.training_record import TrainingResult, read_rounds
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
+from fedstats_app.storage.lock import is_running
 
 
 @dataclass(frozen=True)
@@ -167,4 +168,6 @@ def _status(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(status, dict):
         raise ValueError(f"{path} is damaged: it must be a JSON object, got {type(status).__name__}")
+    if status.get("state") == "running" and not is_running(path.parent):
+        status |= {"state": "stopped", "reason": "its process was killed"}
     return status

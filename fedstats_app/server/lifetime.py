@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Context
 
 from fedstats_app.grid.exchange import SERVER_SIDE_CODES
 from fedstats_app.grid.progress import say
-from fedstats_app.report.run_folder import RunFolder
+from fedstats_app.report.run_folder import RunFolder, Status
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.storage.files import remove_unfinished
 from fedstats_app.storage.lock import lock_folder
@@ -115,22 +115,27 @@ def _write_report(folder: RunFolder) -> None:
 def _tell_failure(folder: RunFolder | None, error: BaseException) -> None:
     """Say why a run failed wherever that can be said; what cannot be written or printed does not hide it."""
     reason = f"{type(error).__name__}: {error}"[:_MAX_REASON]
+    state: Status = "failed"
     if isinstance(error, KeyboardInterrupt):
-        reason = "stopped by Ctrl-C"
+        state, reason = "stopped", f"stopped by {error.args[0] if error.args else 'Ctrl-C'}"
     lines = [*getattr(error, "__notes__", ())]
-    elsewhere = isinstance(error, (ValueError, OSError))  # whose traceback says nothing to a user
+    # Their traceback says nothing to a user.
+    elsewhere = state == "stopped" or isinstance(error, (ValueError, OSError))
     if folder is not None:
         try:
-            folder.write_status("failed", reason)
+            folder.write_status(state, reason)
             _write_report(folder)
         except OSError as second:
             lines.append(f"status.json could not be written, and may say something else: {second}")
         lines.append(f"run folder: {folder.path}")
         with suppress(OSError):
-            folder.write_traceback("".join(traceback.format_exception(error)))
-            elsewhere = True
-    last = LastWord(f"[fedstats] FAILED: {' '.join(reason.split())}", error if elsewhere else None)
-    _tell([*lines, f"FAILED: {reason}"], last)
+            if state == "failed":
+                folder.write_traceback("".join(traceback.format_exception(error)))
+                elsewhere = True
+    line = f"FAILED: {reason}"
+    if state == "stopped":
+        line = reason + (f"; the same settings with resume='{folder.path}' continue it" if folder is not None else "")
+    _tell([*lines, line], LastWord(f"[fedstats] {' '.join(line.split())}", error if elsewhere else None))
 
 
 def _tell(lines: Sequence[str], last: LastWord) -> None:

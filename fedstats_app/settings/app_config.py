@@ -72,7 +72,7 @@ class RunOptions(Options):
     mask_absent: bool = option(
         True, flag, "never predict a class without training samples; false = the papers' zero logit"
     )
-    resume: str = option("", run_folder, "/PATH/TO/RUN FOLDER of a run that was interrupted: goes on in it")
+    resume: str = option("", run_folder, "/PATH/TO/RUN FOLDER of a run that was interrupted, or latest: continues it")
     output_dir: str = option("", absolute, 'absolute; "" = ~/fedstats-runs, a sub-folder per run')
     plots: bool = option(True, flag, "PNG files in the run folder")
     statistics_error: bool = option(

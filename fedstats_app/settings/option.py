@@ -321,8 +321,8 @@ def absolute(value: object, what: str = "an absolute path") -> object:
 
 
 def run_folder(value: object) -> object:
-    """Check for the empty text or the absolute path of a run folder."""
-    return absolute(value, "the absolute path of a run folder")
+    """Check for the empty text, the absolute path of a run folder, or `latest`."""
+    return value if value == "latest" else absolute(value, 'the absolute path of a run folder, or "latest"')
 
 
 def as_text(write: Callable[[Any], object], read: Callable[[Any], Any], key: str = "") -> dict[str, Any]:

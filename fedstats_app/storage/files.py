@@ -59,9 +59,16 @@ def _write(path: Path, blocks: Iterable[bytes | memoryview], mode: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        _name(error, path)
         raise
+
+
+def _name(error: BaseException, path: Path) -> None:
+    """Let an error of the system say which file it is about: a full disk's does not."""
+    if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+        error.filename = str(path)
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -116,8 +123,9 @@ def append_lines(path: Path, lines: Sequence[str], *, forced: bool = True) -> No
                 written += file.write(data[written:])
             if forced:
                 os.fsync(file.fileno())
-        except BaseException:
+        except BaseException as error:
             file.truncate(end)
+            _name(error, path)
             raise
 
 

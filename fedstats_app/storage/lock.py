@@ -47,3 +47,14 @@ def lock_folder(folder: Path) -> AbstractContextManager[object]:
             raise
         _logger.warning("%s is not locked, its file system has no locks: %s", folder, error)
         return nullcontext()
+
+
+def is_running(folder: Path) -> bool:
+    """Return whether a process holds the lock of a folder; True if that cannot be found out."""
+    if not (folder / LOCK_FILE).exists():
+        return False
+    try:
+        with FileLock(folder / LOCK_FILE, fallback_to_soft=False).acquire(blocking=False):
+            return False
+    except (Timeout, OSError):
+        return True

@@ -62,8 +62,8 @@ def home(
     tmp_path: Path, finished_run: Path, mezo_run: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """A user's home, which is also the working directory, with the run folders and the picture of the guide in it."""
-    shutil.copytree(mezo_run, tmp_path / "fedstats-runs" / "20260102T120000Z-2")
-    shutil.copytree(finished_run, tmp_path / "fedstats-runs" / "20260101T120000Z-1")
+    shutil.copytree(mezo_run, tmp_path / "fedstats-runs" / "20260102-120000")
+    shutil.copytree(finished_run, tmp_path / "fedstats-runs" / "20260101-120000")
     shutil.copy(image_folder / "test" / "red" / "0.png", tmp_path / "picture.png")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("FEDSTATS_CACHE", raising=False)

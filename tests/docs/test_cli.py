@@ -27,7 +27,7 @@ EXPERIMENT = 'backbone = "random:tiny"\ninput-size = 16\ndevice = "cpu"\nnum-cli
 def place(home: Path, image_folder: Path) -> Path:
     shutil.copytree(image_folder / "test", home / "photos")
     runs = home / "fedstats-runs"
-    shutil.copytree(runs / "20260101T120000Z-1", runs / "20260103T120000Z-1")
+    shutil.copytree(runs / "20260101-120000", runs / "20260103-120000")
     (home / "photos.csv").write_text("file\nphotos/red/0.png\nphotos/blue/1.png\n")
     shutil.copytree(home / "photos", home / "sites" / "north")
     (home / "experiment.toml").write_text(EXPERIMENT)

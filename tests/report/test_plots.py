@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from PIL import Image
 
 from fedstats_app.methods import METHODS
 from fedstats_app.report.method_result import MethodResult
+from fedstats_app.report.plots import style
 from fedstats_app.report.plots.first_stage import (
     CostPoint,
     accuracy_figure,
@@ -201,6 +203,18 @@ def test_long_names_keep_both_ends_or_get_a_number() -> None:
     assert shortened(["a beetle of the north, adult", "a beetle of the south, adult"]) == [
         *("a beetle…h, a #0", "a beetle…h, a #1")
     ]
+
+
+def test_names_that_no_font_has_are_numbers_and_nothing_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(style, "_fonts", lambda: ["DejaVu Sans"])
+    style._characters.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = confusion_figure(np.eye(3, dtype=np.int64), ["猫", "größe", "狗 1"], "FedNCM on 动物 2")
+        png_bytes(figure)
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["#0", "größe", "#2"]
+    assert any("FedNCM on ?? 2" in text for text in texts(figure))
+    style._characters.cache_clear()
 
 
 def test_text_in_the_colours_of_the_methods_can_be_read_on_white() -> None:

@@ -12,6 +12,8 @@ from fedstats_app.report.head_file import read_head
 from fedstats_app.report.run_folder import DISCLOSURE_FILE, RunFolder
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.storage.json_digest import read_json_lines
+from fedstats_app.storage.lock import lock_folder
+from fedstats_app.storage.runs import run_named
 
 _NOW = datetime(2026, 3, 1, 23, 5, 9, tzinfo=UTC)
 
@@ -32,10 +34,10 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(str(tmp_path / "runs"), 17, _NOW)
 
 
-def test_the_folder_is_named_by_utc_time_and_run_id(tmp_path: Path) -> None:
+def test_the_folder_is_named_by_utc_time(tmp_path: Path) -> None:
     east = _NOW.astimezone(timezone(timedelta(hours=5)))
     run = RunFolder.create(str(tmp_path / "a" / "b"), 9876543210987654321, east)
-    assert run.path == tmp_path / "a" / "b" / "20260301T230509Z-9876543210987654321"
+    assert run.path == tmp_path / "a" / "b" / "20260301-230509"
     assert run.path.is_dir()
 
 
@@ -43,7 +45,7 @@ def test_a_second_run_of_the_same_name_gets_its_own_folder(tmp_path: Path) -> No
     runs = [RunFolder.create(str(tmp_path), 17, _NOW) for _ in range(3)]
     runs[0].write_results({"methods": {}})
     names = [run.path.name for run in runs]
-    assert names == ["20260301T230509Z-17", "20260301T230509Z-17-2", "20260301T230509Z-17-3"]
+    assert names == ["20260301-230509", "20260301-230509-2", "20260301-230509-3"]
     assert not (runs[1].path / "results.json").exists()
 
 
@@ -74,10 +76,27 @@ def test_a_home_that_does_not_exist_and_a_file_are_refused(tmp_path: Path) -> No
         RunFolder.create(str(tmp_path / "file"), 1)
 
 
-@pytest.mark.parametrize("run_id", ["", "../up", "a/b", ".hidden", "a b"])
-def test_a_run_id_that_does_not_suit_a_file_name_is_refused(tmp_path: Path, run_id: str) -> None:
-    with pytest.raises(ValueError, match=f"run id must be .* got '{re.escape(run_id)}'"):
-        RunFolder.create(str(tmp_path), run_id)
+def test_latest_is_the_newest_run_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(tmp_path))
+    root = tmp_path / "fedstats-runs"
+    with pytest.raises(FileNotFoundError, match=f"latest: no run in {re.escape(str(root))}"):
+        run_named("latest")
+    runs = [RunFolder.create("", 17, _NOW + timedelta(days=days)) for days in (1, 0, 2)]
+    for run in runs[:2]:  # the third has no status yet
+        run.write_status("completed")
+    for name in ("latest", f"{root}/latest", "~/fedstats-runs/latest"):
+        assert Path(run_named(name)) == runs[0].path == RunFolder.reopen(name, 18).path
+    assert run_named("~/fedstats-runs") == "~/fedstats-runs" and run_named("elsewhere/x") == "elsewhere/x"
+    (root / "latest").mkdir()
+    assert run_named(f"{root}/latest") == f"{root}/latest"  # it has that name
+
+
+def test_a_run_whose_process_was_killed_is_not_running(folder: RunFolder) -> None:
+    folder.write_status("running")
+    with lock_folder(folder.path):
+        assert RunRecord.read(folder.path).status["state"] == "running"
+    killed = RunRecord.read(folder.path).status
+    assert (killed["state"], killed["reason"]) == ("stopped", "its process was killed")
 
 
 def test_status_tells_where_the_run_stands(folder: RunFolder) -> None:

@@ -62,7 +62,17 @@ def test_a_disk_that_is_full_from_some_moment_on_is_in_the_status_and_in_the_las
     assert status["state"] == "failed" and "No space left on device" in status["reason"] and status["ended"]
     assert caught.value.errno == errno.ENOSPC
     last = capsys.readouterr().out.strip().splitlines()[-1]
-    assert "FAILED: OSError: [Errno 28] No space left on device" in last
+    assert "FAILED: OSError: [Errno 28] No space left on device: '/" in last
+
+
+def test_a_disk_that_is_full_from_the_start_keeps_no_empty_folder(
+    tmp_path: Path, disk: FullDisk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk.full = True
+    with pytest.raises(OSError, match="No space left"):
+        simulate(tmp_path, method="fedncm")
+    assert not list((tmp_path / "runs").iterdir())
+    assert str(tmp_path / "runs") in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_status_that_cannot_be_written_hides_nothing(
@@ -112,7 +122,7 @@ def test_a_status_of_any_reason_fits_where_the_one_before_it_was(tmp_path: Path,
     disk.full = True
     folder.write_status("failed", reason)
     content = (folder.path / "status.json").read_bytes()
-    assert len(content) == STATUS_BYTES
+    assert len(content) <= STATUS_BYTES and b"  \n" not in content
     status = json.loads(content)
     assert status["state"] == "failed"
     assert status["reason"][:5] == reason.encode("utf-8", "replace").decode()[:5]

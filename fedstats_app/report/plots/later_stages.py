@@ -16,6 +16,7 @@ from fedstats_app.report.plots.style import (
     INK,
     METHOD_COLOURS,
     MUTED,
+    drawable,
     log_x,
     new_figure,
     per_cent,
@@ -57,7 +58,7 @@ def training_figure(results: Sequence[TrainingResult], title: str) -> Figure:
     for row, (stage, heading) in zip(rows, stages.items(), strict=True):
         _draw_stage(row, [curve for curve in curves if curve.stage == stage])
         row[0].set_title(heading, loc="left", fontsize=10, color=MUTED)
-    figure.suptitle(title, x=0.012, ha="left", fontsize=12, fontweight="bold")
+    figure.suptitle(drawable(title), x=0.012, ha="left", fontsize=12, fontweight="bold")
     lines = {line.get_label(): line for axes in rows[:, 0] for line in axes.get_legend_handles_labels()[0]}
     seeds = max(curve.num_seeds for curve in curves)
     note = "star: the head as solved" + (f"; mean of {seeds} seeds, band: one standard deviation" if seeds > 1 else "")

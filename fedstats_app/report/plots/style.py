@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import textwrap
 from collections import Counter
@@ -15,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, fontManager, get_font
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
@@ -32,8 +34,14 @@ CLASS_COLOURS = (
     *("#44AA99", "#882255", "#999933", "#AA4499", "#BBBBBB"),
 )
 
+_FONT = "DejaVu Sans"  # comes with matplotlib
+# Fonts of systems for the scripts that it has not.
+_MORE_FONTS = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei"),
+    *("WenQuanYi Zen Hei", "Droid Sans Fallback", "PingFang SC", "Hiragino Sans GB", "Hiragino Sans"),
+    *("Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS", "Nirmala UI"),
+)
 _STYLE: dict[Any, Any] = {  # Any, because the stubs of some versions of matplotlib spell out every key
-    "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 10.0,
     "text.color": INK,
     "text.parse_math": False,  # a class may be called "$5"
@@ -63,8 +71,28 @@ def plot_style() -> Iterator[None]:
     """
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(_STYLE)
+        mpl.rcParams.update(_STYLE | {"font.family": _fonts()})
         yield
+
+
+@functools.cache
+def _fonts() -> list[str]:
+    """List the fonts to draw with that are installed; each has characters that those before it have not."""
+    installed = {font.name for font in fontManager.ttflist}
+    return [_FONT, *(font for font in _MORE_FONTS if font in installed)]
+
+
+@functools.cache
+def _characters() -> frozenset[int]:
+    return frozenset().union(*(get_font(findfont(font)).get_charmap() for font in _fonts()))
+
+
+def drawable(text: str, instead: str = "") -> str:
+    """Return a text if the fonts have all of it; else another one, by default with "?" for what they have not."""
+    known = [sign.isspace() or ord(sign) in _characters() for sign in text]
+    if all(known):
+        return text
+    return instead or "".join(sign if there else "?" for sign, there in zip(text, known, strict=True))
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -90,7 +118,7 @@ def set_title(axes: Axes, title: str, subtitle: str, *, inches: float) -> None:
     """Put a bold title and grey lines below it at the top left of the axes, broken to fit a figure of that width."""
     room = inches - 1.5  # the axes begin about there
     small = textwrap.wrap(subtitle, int(13.5 * room))
-    large = textwrap.wrap(title, int(9.5 * room)) or [""]
+    large = textwrap.wrap(drawable(title), int(9.5 * room)) or [""]
     axes.set_title("\n".join([*large, *[""] * len(small)]), loc="left", fontsize=12, fontweight="bold")
     place: dict[str, Any] = {"xytext": (0, 6), "xycoords": "axes fraction", "textcoords": "offset points"}
     axes.annotate("\n".join(small), (0, 1), color=MUTED, fontsize=9, **place)
@@ -133,7 +161,11 @@ def binned(table: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 def shortened(names: Sequence[str], length: int = 18) -> list[str]:
-    """Cut long names in the middle, because their ends often tell them apart; number those that then look alike."""
+    """Cut long names in the middle, because their ends often tell them apart; number those that then look alike.
+
+    A name that no font can draw is its number.
+    """
+    names = [drawable(name, f"#{place}") for place, name in enumerate(names)]
     tail = length // 2 - 1
     head = length - 1 - tail
     short = [name if len(name) <= length else f"{name[:head].rstrip()}…{name[-tail:].lstrip()}" for name in names]

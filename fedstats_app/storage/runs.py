@@ -1,0 +1,26 @@
+"""Where run folders are, and which is the newest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
+LATEST = "latest"
+
+
+def run_named(folder: str) -> str:
+    """Return a run folder's path; for `latest` that of the newest run in ~/fedstats-runs, for DIR/latest in DIR.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no run in it.
+    """
+    path = Path(folder).expanduser()
+    if path.name != LATEST or path.exists():
+        return folder
+    root = Path(DEFAULT_OUTPUT_DIR).expanduser() if folder == LATEST else path.parent
+    found = [status.parent for status in root.glob("*/status.json")]
+    if not found:
+        raise FileNotFoundError(f"{folder}: no run in {root}")
+    return str(max(found, key=lambda run: run.name))
