@@ -56,7 +56,7 @@ def simulate(run_config: Mapping[str, Value] | None = None, *, supernodes: int |
     ----------
     run_config : mapping, optional
         As of `flwr run --run-config`, such as ``{"num-clients": 20, "method": "fedcof"}``; other keys keep the defaults
-        of pyproject.toml.
+        of pyproject.toml. Here paths of data may be relative.
     supernodes : int, optional
         How many nodes the clients are spread over, by default 2; results do not depend on it.
 
@@ -101,6 +101,10 @@ def run_on(node_configs: Sequence[Mapping[str, Value]], run_config: Mapping[str,
     """
     check_flower()
     config = {**AppConfig().to_run_config(), **run_config}
+    for key in ("dataset", "test-dataset"):  # here, unlike under `flwr run`, the user's folder is known
+        kind, _, path = str(config[key]).rpartition(":")
+        if kind in ("folder", "parquet", "csv", "arrow") or (not kind and "/" in path):
+            config[key] = f"{kind}:{Path(path).expanduser().absolute()}".removeprefix(":")
     AppConfig.from_run_config(config)
     run_id = secrets.randbits(63)
     context = Context(run_id, SERVER_NODE_ID, {IN_PROCESS: True, FOLDER_NAME: name}, RecordDict(), config)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -129,6 +130,14 @@ def test_more_supernodes_and_another_folder_give_the_same_bytes(
     assert again.json("config.json")["num_supernodes"] == 3
     # Features come from the first run's cache, so even the bytes agree.
     assert heads(again) == heads(default_run)
+
+
+def test_an_app_of_ones_own_runs(flower: Simulation) -> None:
+    app = flower.home / "own-flower-app"
+    shutil.copytree(REPOSITORY / "examples" / "own-flower-app", app)
+    run = flower.bash("flwr run . --stream", cwd=app)
+    assert run.output.count("merged 30") == 2, run.output
+    assert (flower.home / "head.safetensors").is_file()
 
 
 def test_a_failed_run_says_so_last(flower: Simulation) -> None:

@@ -128,6 +128,13 @@ def test_mistakes_in_settings_are_named_before_anything_is_made(tmp_path: Path) 
     assert not (tmp_path / "here").exists()
 
 
+@pytest.mark.parametrize("spec", ["folder:flowers", "./flowers", "csv:flowers"])
+def test_paths_of_data_may_be_relative(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"nothing is at {re.escape(str(tmp_path / 'flowers'))}$"):
+        run(tmp_path, dataset=spec)
+
+
 def test_what_a_run_fails_with_is_raised_said_and_in_its_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

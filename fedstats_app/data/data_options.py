@@ -17,6 +17,9 @@ def is_table(spec: str) -> bool:
 
 def dataset_spec(value: object) -> object:
     """Check for where a data set is."""
+    if isinstance(value, str) and is_absolute(value):
+        suffix = value.rpartition(".")[2]
+        value = f"{suffix if suffix in ('csv', 'parquet') else 'folder'}:{value}"
     kind, _, where = str(value).partition(":")
     if not (value == "builtin" or (kind in ("hub", "folder", "parquet", "csv", "arrow") and where)):
         raise ValueError("must be builtin, hub:NAME, folder:/PATH, parquet:/PATH, csv:/PATH or arrow:/PATH")
@@ -41,7 +44,8 @@ class DataOptions(Options):
     dataset: str = option(
         "builtin",
         dataset_spec,
-        "builtin | hub:NAME | folder:/PATH | parquet:/PATH | csv:/PATH | arrow:/PATH (real SuperNodes: data-path)",
+        "builtin | hub:NAME | folder:/PATH, or /PATH | parquet:/PATH | csv:/PATH | arrow:/PATH (real SuperNodes: "
+        "data-path)",
     )
     test_dataset: str = option(
         "", empty_or(dataset_spec), "the server's test data; \"\" = the data set's own test split, else held-out parts"

@@ -27,8 +27,8 @@ UNREADABLE = (
     Image.DecompressionBombError,
     Image.DecompressionBombWarning,
 )
-_GREY_16_BIT_MODES = frozenset({"I", "I;16", "I;16L", "I;16B", "I;16N"})
-_MAX_16_BIT = 65535
+GREY_16_BIT_MODES = frozenset({"I", "I;16", "I;16L", "I;16B", "I;16N"})
+MAX_16_BIT = 65535
 # The longest that a JPEG can have. Pillow keeps more per row than its pixels: 89 million rows of one take 2.6 GB.
 MAX_SIDE = 65_535
 _NAMED_IN_ERRORS = 5
@@ -130,6 +130,8 @@ class Dataset:
         What the samples are.
     notes : tuple of str
         What a person should know of how the data were read, a sentence each.
+    sizes : numpy.ndarray or None
+        ``(n,)`` bytes of the samples' files, if they are files.
 
     Raises
     ------
@@ -149,6 +151,7 @@ class Dataset:
     numbered: bool = False
     kind: Kind = "image"
     notes: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    sizes: NDArray[np.int64] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Check the labels against the classes, and make them read-only."""
@@ -239,6 +242,7 @@ class Dataset:
             fingerprint=digest.hexdigest(),
             source=SampleSource(lambda i: whole.open(int(indices[i])), lambda i: whole.name(int(indices[i]))),
             columns=LazyColumns(self.columns, lambda name: self.columns[name][indices]),
+            sizes=None if self.sizes is None else self.sizes[indices],
         )
 
     def with_class_names(self, class_names: Sequence[str]) -> "Dataset":
@@ -316,7 +320,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.tell() != 0:
         image.seek(0)
     upright = ImageOps.exif_transpose(image)
-    if upright.mode in _GREY_16_BIT_MODES:
+    if upright.mode in GREY_16_BIT_MODES:
         return _grey_16_to_8_bit(upright).convert("RGB")
     if upright.mode == "F":
         raise ValueError("floating-point pixels (mode F) have no stated range; save them with 8 or 16 bits per channel")
@@ -328,9 +332,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 def _grey_16_to_8_bit(image: Image.Image) -> Image.Image:
     values = np.asarray(image).astype(np.int64)  # (height, width)
-    if values.size and (values.min() < 0 or values.max() > _MAX_16_BIT):
+    if values.size and (values.min() < 0 or values.max() > MAX_16_BIT):
         raise ValueError(
-            f"grey values from {values.min()} to {values.max()} are outside the 16-bit range 0..{_MAX_16_BIT}, "
+            f"grey values from {values.min()} to {values.max()} are outside the 16-bit range 0..{MAX_16_BIT}, "
             f"the only one that mode {image.mode} is read in"
         )
     return Image.fromarray(((values + 128) // 257).astype(np.uint8))

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedstats_app.data.dataset import UNREADABLE, Dataset, DatasetError
+from fedstats_app.data.contents import sample_digest
+from fedstats_app.data.dataset import GREY_16_BIT_MODES, MAX_16_BIT, UNREADABLE, Dataset, DatasetError
 
 # Lists of names up to so many characters are shown whole.
 _LIST_LENGTH = 200
@@ -15,6 +16,8 @@ _FIRST_NAMES = 6
 # Those of MNIST, 28 pixels wide, are the smallest that people classify on purpose.
 SMALL_PIXELS = 24
 _SIZES_READ = 100
+# Of each split.
+_FILES_COMPARED = 20_000
 
 
 def listed(names: Sequence[str]) -> str:
@@ -39,7 +42,7 @@ def description(train: Dataset, test: Dataset | None) -> str:
 def doubts(train: Dataset, test: Dataset | None) -> list[str]:
     """Return what is likely to be a mistake, or to make results poor, a sentence each.
 
-    Headers of up to 100 images, spread over all, are read.
+    Headers of up to 100 images, spread over all, are read, and files of the two splits that are equally long.
     """
     counts = np.bincount(train.labels, minlength=len(train.class_names))
     found = []
@@ -51,8 +54,13 @@ def doubts(train: Dataset, test: Dataset | None) -> list[str]:
         tested = np.bincount(test.labels, minlength=len(counts)) > 0
         if untested := int(((counts > 0) & ~tested[: len(counts)]).sum()):
             found.append(f"{untested} of {len(counts)} classes have no {train.kind} in the test split")
-    if train.kind == "image" and (smallest := _smallest_side(train)) is not None and smallest < SMALL_PIXELS:
-        found.append(f"images of only {smallest} pixels on a side, in which networks see little")
+    if test is not None and (count := _in_both(train, test)):
+        found.append(
+            f"{count} of {len(test):,} test {train.kind}s {'is' if count == 1 else 'are'} in the training data too, "
+            f"byte for byte: accuracy is too high by what was learnt from {'it' if count == 1 else 'them'}"
+        )
+    if train.kind == "image":
+        found += _doubts_of_images(train)
     return found
 
 
@@ -89,14 +97,33 @@ def _classes(dataset: Dataset, which: NDArray[np.bool_]) -> str:
     return f"class{'es' if len(names) > 1 else ''} {listed(names)}"
 
 
-def _smallest_side(dataset: Dataset) -> int | None:
-    sides = []
+def _in_both(train: Dataset, test: Dataset) -> int:
+    """Count the test samples whose files are byte for byte files of the training data."""
+    if train.sizes is None or test.sizes is None:
+        return 0
+    in_train, in_test = np.isin(train.sizes, test.sizes), np.isin(test.sizes, train.sizes)
+    known = {sample_digest(train, int(index)) for index in np.flatnonzero(in_train)[:_FILES_COMPARED]} - {None}
+    return sum(sample_digest(test, int(index)) in known for index in np.flatnonzero(in_test)[:_FILES_COMPARED])
+
+
+def _doubts_of_images(dataset: Dataset) -> list[str]:
+    sides, brightest = [], []
     for index in np.unique(np.linspace(0, len(dataset) - 1, min(_SIZES_READ, len(dataset))).astype(int)):
         try:
             opened = dataset.source.open(int(index))
             if isinstance(opened, Image.Image):
                 with opened:
                     sides.append(min(opened.size))
+                    if opened.mode in GREY_16_BIT_MODES:
+                        brightest.append(int(opened.getextrema()[1]))  # type: ignore[arg-type]  # one band
         except UNREADABLE:
             continue
-    return min(sides, default=None)
+    found = []
+    if sides and min(sides) < SMALL_PIXELS:
+        found.append(f"images of only {min(sides)} pixels on a side, in which networks see little")
+    if brightest and (most := max(brightest)) < MAX_16_BIT // 4:
+        found.append(
+            f"16-bit grey images go up to {most:,} only, and the range up to {MAX_16_BIT:,} is read: {most // 257 + 1} "
+            "of 256 shades are left; write them with their whole range (12 bits: times 16)"
+        )
+    return found

@@ -157,17 +157,19 @@ def _load_split(spec: str, split: str, folder: Path, levels: Levels, notes: tupl
     if not paths:
         raise DatasetError(
             f"{spec}: no image in the folders of {folder}; images end in {sorted(IMAGE_SUFFIXES)}, "
-            f"texts in {sorted(TEXT_SUFFIXES)}"
+            f"texts in {sorted(TEXT_SUFFIXES)}{_to_convert(files)}"
         )
+    fingerprint, sizes = _fingerprint(split, folder, paths)
     return Dataset(
         name=f"{spec} ({split})",
         class_names=tuple(folders),
         labels=np.repeat(np.arange(len(kept), dtype=np.int64), [len(of_class) for of_class in kept]),
-        fingerprint=_fingerprint(split, folder, paths),
+        fingerprint=fingerprint,
         source=file_source(folder, paths, kind),
         columns=_columns(paths, levels),
         kind=kind,
         notes=(*notes, *_notes_of_files([*folders], files, kept, kind)),
+        sizes=sizes,
     )
 
 
@@ -186,15 +188,33 @@ def _notes_of_files(names: list[str], files: list[list[str]], kept: list[list[st
     passed_over = {name: len(all_) - len(own) for name, all_, own in zip(names, files, kept, strict=True)}
     some = [f"{name} ({number})" for name, number in passed_over.items() if number]
     number = sum(passed_over.values())
-    return [f"{number} files do not end as {kind}s do: left out, in {named(some)}"] if some else []
+    hint = _to_convert(files) if kind == "image" else ""
+    return [f"{number} files do not end as {kind}s do: left out, in {named(some)}{hint}"] if some else []
 
 
-def _fingerprint(split: str, folder: Path, paths: list[str]) -> str:
-    digest = hashlib.sha256(f"folder {split}\n".encode())
-    for path in paths:
+# Formats of images that Pillow does not read, and what does.
+_CONVERTERS = {
+    ".dcm": "DICOM: write PNG files with `dcmj2pnm +on2` of DCMTK, window applied",
+    ".heic": "HEIC: write JPEG files with `heif-convert`",
+    ".nii": "NIfTI: write a PNG file per slice",
+}
+
+
+def _to_convert(files: list[list[str]]) -> str:
+    """Say how files become images, "" if no file is of a format that is known here."""
+    suffixes = {_suffix(path.removesuffix(".gz")) for of_class in files for path in of_class}
+    found = [text for suffix, text in _CONVERTERS.items() if suffix in suffixes]
+    return f" ({'; '.join(found)})" if found else ""
+
+
+def _fingerprint(split: str, folder: Path, paths: list[str]) -> tuple[str, NDArray[np.int64]]:
+    """Return the fingerprint of files, from their names, sizes and times, and their sizes."""
+    digest, sizes = hashlib.sha256(f"folder {split}\n".encode()), np.zeros(len(paths), dtype=np.int64)
+    for place, path in enumerate(paths):
         status = (folder / path).stat()
+        sizes[place] = status.st_size
         digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
+    return digest.hexdigest(), sizes
 
 
 def _columns(paths: list[str], levels: Levels) -> Mapping[str, NDArray[Any]]:

@@ -219,7 +219,8 @@ def prepare(
     with progress.doing(f"loading backbone {options.backbone}"):
         backbone = loaded_backbone(options, NodeConfig().engine_root(config.cache))
         engine = backbone.engine_in_words
-    progress.say(f"features by {engine}")
+    pixels = f" from images of {backbone.input_size} pixels (input-size)" if backbone.kind == "image" else ""
+    progress.say(f"features by {engine}{pixels}")
     for warning in backbone.licence.warnings:
         progress.say(warning)
     own_names = federation.class_names

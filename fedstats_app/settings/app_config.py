@@ -32,7 +32,7 @@ from fedstats_app.settings.option import (
     number,
     one_of,
     option,
-    run_folder,
+    run_folder_or_latest,
     unfolded,
     whole,
 )
@@ -72,7 +72,9 @@ class RunOptions(Options):
     mask_absent: bool = option(
         True, flag, "never predict a class without training samples; false = the papers' zero logit"
     )
-    resume: str = option("", run_folder, "/PATH/TO/RUN FOLDER of a run that was interrupted, or latest: continues it")
+    resume: str = option(
+        "", run_folder_or_latest, "/PATH/TO/RUN FOLDER of a run that was interrupted, or latest: continues it"
+    )
     output_dir: str = option("", absolute, 'absolute; "" = ~/fedstats-runs, a sub-folder per run')
     plots: bool = option(True, flag, "PNG files in the run folder")
     statistics_error: bool = option(

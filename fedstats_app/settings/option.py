@@ -321,8 +321,13 @@ def absolute(value: object, what: str = "an absolute path") -> object:
 
 
 def run_folder(value: object) -> object:
-    """Check for the empty text, the absolute path of a run folder, or `latest`."""
-    return value if value == "latest" else absolute(value, 'the absolute path of a run folder, or "latest"')
+    """Check for the empty text or the absolute path of a run folder."""
+    return absolute(value, "the absolute path of a run folder")
+
+
+def run_folder_or_latest(value: object) -> object:
+    """Check for `latest`, or as :func:`run_folder`."""
+    return value if value == "latest" else run_folder(value)
 
 
 def as_text(write: Callable[[Any], object], read: Callable[[Any], Any], key: str = "") -> dict[str, Any]:

@@ -19,12 +19,14 @@ from fedstats_app.cli.demo import Processes, run_folder, sites_in
         ("taken", "must not be called server"),
         ("quoted", 'must not be called a"b'),
         ("deep", "must have a folder of images per class, got none in "),
+        ("downloaded", "has splits of one data set: Testing, Training. A simulation divides it"),
     ],
 )
 def test_folders_that_are_no_sites_are_refused(
     folder: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path in ("empty", "taken/server/ant", 'quoted/a"b/ant', "deep/good/ant", "deep/stray"):
+    downloaded = ("downloaded/Training/ant", "downloaded/Testing/ant")
+    for path in ("empty", "taken/server/ant", 'quoted/a"b/ant', "deep/good/ant", "deep/stray", *downloaded):
         (tmp_path / path).mkdir(parents=True)
     assert main(["demo", "--images", str(tmp_path / folder), "--dir", str(tmp_path / "demo")]) == 2
     printed = capsys.readouterr()

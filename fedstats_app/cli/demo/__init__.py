@@ -21,6 +21,7 @@ from typing import Any
 
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.demo import commands
+from fedstats_app.data.layout import choose_splits
 
 # Files and folders of the demonstration's own, beside those of sites.
 _TAKEN = {"ca", "server", "superlink", "run", "mezo", "cache", "flwr", "app"}
@@ -77,6 +78,11 @@ def sites_in(images: Path) -> tuple[str, ...]:
     sites = sorted(path.name for path in images.iterdir() if path.is_dir()) if images.is_dir() else []
     if not sites:
         raise CommandError(f"--images must have a folder per site, got none in {images}")
+    if choose_splits(sites).train is not None:
+        raise CommandError(
+            f"--images must have a folder per site, and {images} has splits of one data set: {', '.join(sites)}. A "
+            f"simulation divides it among clients: fedstats run \"dataset='{images.absolute()}'\""
+        )
     for site in sites:
         if site in _TAKEN or '"' in site or "\\" in site:  # node-config could not quote the last two
             raise CommandError(f"a site must not be called {site}")

@@ -53,6 +53,7 @@ MISTAKES = [
     ("num-clients='20'", "num-clients: must be a whole number from 0 to 1000000, got '20'"),
     ("dataset='folder:photos'", "dataset: must name an absolute path"),
     ("dataset='folder:/no/such/place'", "data: dataset: nothing is at /no/such/place"),
+    ("dataset='/no/such/place'", "data: dataset: nothing is at /no/such/place"),
     ("test-dataset='csv:/no/such/place'", "data: test-dataset: nothing is at /no/such/place"),
     ("backbone-weights='/no/such.pth'", "backbone: backbone-weights: nothing is at /no/such.pth"),
     ("resume='/no/such/run'", "run folder: resume: nothing is at /no/such/run"),

@@ -1,0 +1,71 @@
+"""The scripts of examples/ run, with the smallest networks, and are short."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import fedstats_app
+from fedstats_app.cli.demo.sites import make_sites
+from tests.support.commands import REPOSITORY
+
+EXAMPLES = REPOSITORY / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> dict[str, Any]:
+    places = {"output-dir": str(tmp_path / "runs"), "cache-dir": str(tmp_path / "cache")}
+    return {"backbone": "random:tiny", "input-size": 16, "plots": False, "method": "fedncm,fed3r", **places}
+
+
+def test_each_is_short_and_has_a_test() -> None:
+    scripts = {path.stem: path.read_text() for path in EXAMPLES.glob("*.py")}
+    assert all(text.count("\n") < 60 for text in scripts.values())
+    assert all(f'example("{name}")' in Path(__file__).read_text() for name in scripts)
+
+
+def test_own_images(tmp_path: Path, small: dict[str, Any]) -> None:
+    make_sites(tmp_path)
+    assert example("own_images").main(tmp_path / "images" / "site-a", **small) in ("T-shirt", "Trouser", "Pullover",
+                                                                                    "Dress", "Coat")  # fmt: skip
+
+
+def test_own_texts(tmp_path: Path, small: dict[str, Any]) -> None:
+    pytest.importorskip("transformers", reason="needs the extra `text`")
+    module = example("own_texts")
+    table = module.make_tickets(tmp_path / "tickets.csv")
+    assert len(module.main(table, **{**small, "backbone": "random:tiny-text", "input-size": 0})) == 2
+
+
+def test_three_hospitals() -> None:
+    accuracy = example("three_hospitals").main("random:tiny", 300)
+    assert accuracy["together"] > max(share for who, share in accuracy.items() if who != "together")
+
+
+def test_scikit_learn() -> None:
+    assert min(example("scikit_learn").main().values()) > 0.9
+
+
+def test_remove_a_site(small: dict[str, Any]) -> None:
+    before, after = (fedstats_app.load(run, "fed3r").head for run in example("remove_a_site").main(**small))
+    assert not before.weight.equal(after.weight)
+
+
+def test_more_data_later(tmp_path: Path, small: dict[str, Any]) -> None:
+    assert example("more_data_later").main(tmp_path, **small) == [5, 9]
+
+
+def test_the_app_of_the_page_is_that_of_the_folder() -> None:
+    page = (REPOSITORY / "docs" / "own-client-app.md").read_text()
+    for name in ("client_app", "server_app"):
+        assert (EXAMPLES / "own-flower-app" / "own_app" / f"{name}.py").read_text() in page
