@@ -133,10 +133,11 @@ class RunRecord:
         return base64.b64encode(path.read_bytes()).decode() if path.is_file() else ""
 
     def site(self, client: object) -> str:
-        """Return what a client is called: the value that it has of the column that split the data, else its number."""
-        names: Sequence[str] = self.config.get("client_names", [])
-        known = str(client).isdigit() and int(str(client)) < len(names)
-        return f"site {names[int(str(client))]}" if known else f"site {client}"
+        """Return what a client is called: by its owner, or by the column that split the data, else its number."""
+        names: Mapping[str, str] | Sequence[str] = self.config.get("client_names", {})
+        if not isinstance(names, Mapping):
+            names = {str(number): name for number, name in enumerate(names)}
+        return f"site {names.get(str(client), client)}"
 
     def class_name(self, index: int) -> str:
         """Return a class's name, or its number where names are not known."""

@@ -84,7 +84,12 @@ def warnings(run: RunRecord) -> list[str]:
 def _about_run(run: RunRecord) -> Iterator[str]:
     state, reason = run.status.get("state"), run.status.get("reason", "")
     if state == "failed":
-        yield f"The run failed: {reason}"
+        yield (
+            f"The run failed: {reason}. Change what this names; `fedstats check` finds other wrong settings. After any "
+            f"other failure the same settings with resume, and the path of {run.name}, continue the run."
+        )
+    elif state == "stopped":
+        yield f"The run was stopped ({reason}): the same settings with resume, and the path of {run.name}, continue it."
     elif state != "completed":
         yield "The run had not ended when this page was made; what it had not reached is missing."
     if removed := run.results.get("removed"):
@@ -95,6 +100,7 @@ def _about_evaluation(run: RunRecord) -> Iterator[str]:
     if (run.results.get("advice") or {}).get("at_chance"):
         yield "No method is better than always naming the most frequent class, as far as the test data can tell."
     entry = run.methods.get(run.advised, {})
+    yield from _weak_classes(run, entry)
     examples = list(enumerate(entry.get("per_class_examples") or []))
     few = [run.class_name(index) for index, number in examples if 0 < number < FEW_SAMPLES]
     none = [run.class_name(index) for index, number in examples if number == 0]
@@ -109,6 +115,20 @@ def _about_evaluation(run: RunRecord) -> Iterator[str]:
         yield f"{counted(len(failures), 'site')} did not evaluate, such as {_first(failures)}"
     if unreadable := run.results.get("num_test_unreadable"):
         yield f"{unreadable:,} test {run.kind}s could not be read and are not in the accuracy."
+
+
+def _weak_classes(run: RunRecord, entry: Mapping[str, Any]) -> Iterator[str]:
+    """Name classes of which the head finds less than half, and far less than of all, the worst first."""
+    numbers = entry.get("per_class_examples") or []
+    found = zip(entry.get("per_class_accuracy") or [], numbers, strict=False)
+    limit = min(0.5, (entry.get("accuracy") or 0.0) - 0.1)
+    weak = [(share, index) for index, (share, number) in enumerate(found) if number and share < limit]
+    for share, index in sorted(weak)[:_NAMED]:
+        taken = [pair for pair in entry.get("most_confused", []) if pair[0] == index][:1]
+        for_what = "".join(f"; {pair[2]} of {numbers[index]} are called {run.class_name(pair[1])}" for pair in taken)
+        yield f"{run.class_name(index)} is found in only {percent(share)} of its test {run.kind}s{for_what}."
+    if (more := len(weak) - _NAMED) > 0:
+        yield f"The same holds for {more:,} more of the {len(numbers):,} classes."
 
 
 def _about_sites(run: RunRecord) -> Iterator[str]:

@@ -273,6 +273,8 @@ def prepare(
     )
     if simulated and config.partition.by_column:
         record["client_names"] = client_names(config.data, config.partition, config.run.seed)
+    if named := {str(client): name for client, name in federation.client_names.items() if name}:
+        record["client_names"] = named
     if config.run.resume:
         for difference in check_same_run(folder.path, record):
             progress.say(f"results may differ in rounding from those of an uninterrupted run: {difference}")

@@ -13,6 +13,7 @@ import pytest
 from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.report.page import class_shares, report, site_shares, write_report
 from fedstats_app.report.run_record import RunRecord
+from fedstats_app.report.wording import warnings
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines, to_json_with_digest
 from tests.report.conftest import PRIVATE
 
@@ -179,6 +180,27 @@ def test_a_failed_run_says_why(copied: Path) -> None:
     (copied / "status.json").write_text(to_json_with_digest({"state": "failed", "reason": "TooFewClients: 1 of 2"}))
     page = Tags(report(RunRecord.read(copied)))
     assert "TooFewClients: 1 of 2" in page.words and "This run has no results" in page.words
+    assert "`fedstats check` finds other wrong settings" in page.words and "continue the run" in page.words
+    (copied / "status.json").write_text(to_json_with_digest({"state": "running"}))  # and nobody holds its lock
+    assert "The run was stopped (its process was killed)" in Tags(report(RunRecord.read(copied))).words
+
+
+def test_weak_classes_come_first_and_sites_have_their_owners_names(server_run: Path) -> None:
+    run = RunRecord.read(server_run)
+    entry = {"accuracy": 0.7, "per_class_accuracy": [0.24, 0.9, 0.49, None], "per_class_examples": [100, 90, 10, 0]}
+    entry |= {"most_confused": [[0, 1, 29], [0, 2, 20], [2, 1, 4]]}
+    methods = {run.advised: {**run.methods[run.advised], **entry}}
+    names = ["glioma", "no_tumor", "pituitary", "other"]
+    weak = replace(
+        run,
+        results={**run.results, "methods": methods},
+        config={"class_names": names, "client_names": {"1": "st-mary"}},
+    )
+    assert warnings(weak)[:2] == [
+        "glioma is found in only 24.00 % of its test images; 29 of 100 are called no_tumor.",
+        "pituitary is found in only 49.00 % of its test images; 4 of 10 are called no_tumor.",
+    ]
+    assert (weak.site(1), weak.site(2)) == ("site st-mary", "site 2")
 
 
 def test_a_training_that_made_a_head_worse_is_a_warning(copied: Path) -> None:
