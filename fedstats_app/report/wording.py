@@ -85,7 +85,7 @@ def _about_run(run: RunRecord) -> Iterator[str]:
     state, reason = run.status.get("state"), run.status.get("reason", "")
     if state == "failed":
         yield (
-            f"The run failed: {reason}. Change what this names; `fedstats check` finds other wrong settings. After any "
+            f"The run failed: {reason}. Change what this names; fedstats check finds other wrong settings. After any "
             f"other failure the same settings with resume, and the path of {run.name}, continue the run."
         )
     elif state == "stopped":

@@ -180,7 +180,7 @@ def test_a_failed_run_says_why(copied: Path) -> None:
     (copied / "status.json").write_text(to_json_with_digest({"state": "failed", "reason": "TooFewClients: 1 of 2"}))
     page = Tags(report(RunRecord.read(copied)))
     assert "TooFewClients: 1 of 2" in page.words and "This run has no results" in page.words
-    assert "`fedstats check` finds other wrong settings" in page.words and "continue the run" in page.words
+    assert "fedstats check finds other wrong settings" in page.words and "continue the run" in page.words
     (copied / "status.json").write_text(to_json_with_digest({"state": "running"}))  # and nobody holds its lock
     assert "The run was stopped (its process was killed)" in Tags(report(RunRecord.read(copied))).words
 
