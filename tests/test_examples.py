@@ -65,7 +65,6 @@ def test_more_data_later(tmp_path: Path, small: dict[str, Any]) -> None:
     assert example("more_data_later").main(tmp_path, **small) == [5, 9]
 
 
-def test_the_app_of_the_page_is_that_of_the_folder() -> None:
+def test_the_client_app_of_the_page_is_that_of_the_folder() -> None:
     page = (REPOSITORY / "docs" / "own-client-app.md").read_text()
-    for name in ("client_app", "server_app"):
-        assert (EXAMPLES / "own-flower-app" / "own_app" / f"{name}.py").read_text() in page
+    assert (EXAMPLES / "own-flower-app" / "own_app" / "client_app.py").read_text() in page
