@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from fedstats_app.data.flwr_partitioner import PREFIX, parsed
 from fedstats_app.data.layout import FOLDER_LEVELS
 from fedstats_app.data.partition import PARTITIONERS
 from fedstats_app.settings.option import Options, empty_or, is_absolute, number, one_of, option, text, whole, word_list
@@ -87,6 +88,13 @@ class DataOptions(Options):
         return self.reading if is_table(spec) else {"folder_levels": self.folder_levels}
 
 
+def _a_partitioner(value: object) -> object:
+    if isinstance(value, str) and value.startswith(PREFIX):
+        parsed(value)
+        return value
+    return one_of(*PARTITIONERS)(value)
+
+
 @dataclass(frozen=True)
 class PartitionOptions(Options):
     """How a simulation's samples are split over its clients."""
@@ -97,12 +105,13 @@ class PartitionOptions(Options):
         100,
         whole(0, 1_000_000),
         "partitions of the data set, spread over however many SuperNodes there are; 0 = as many "
-        "as partition-column has values (natural-id, domain)",
+        "as partition-column has values (natural-id, domain) or flwr: makes",
     )
     partitioner: str = option(
         "dirichlet",
-        one_of(*PARTITIONERS),
-        "iid | dirichlet | dirichlet-blocks | pathological | natural-id | domain | fedcof | fedcgs | fedpac",
+        _a_partitioner,
+        "iid | dirichlet | dirichlet-blocks | pathological | natural-id | domain | fedcof | fedcgs | fedpac | "
+        "flwr:NAME(...), any of flwr-datasets",
     )
     dirichlet_alpha: float = option(
         0.1, number(0.0, open_low=True), "small = each client has few classes (dirichlet, fedcof, fedcgs)"
@@ -155,9 +164,9 @@ class PartitionOptions(Options):
         problems = []
         if self.by_column and not self.partition_column:
             problems.append(f"partition-column: partitioner {self.partitioner!r} needs one, got none")
-        if not self.by_column and not self.num_clients:
+        if not self.by_column and not self.num_clients and not self.partitioner.startswith(PREFIX):
             problems.append(
-                "num-clients: 0 (as many as there are) is for partitioner natural-id or domain, got 0 with "
+                "num-clients: 0 (as many as there are) is for partitioner natural-id, domain or flwr:, got 0 with "
                 f"{self.partitioner!r}"
             )
         return problems

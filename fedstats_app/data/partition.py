@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from fedstats_app.data.dataset import Dataset, DatasetError
+from fedstats_app.data.flwr_partitioner import PREFIX, flwr_partition
 from fedstats_app.data.paper_partitions import Indices, fedcgs_partition, fedcof_partition, fedpac_partition
 
 PARTITIONERS = (
@@ -48,8 +49,10 @@ def partition(
         `fedcgs_partition`).
         ``fedpac``: clients of one size, with a share uniform over all classes and the rest from a few dominant ones
         (`fedpac_partition`).
+        ``flwr:NAME(...)``: another partitioner of flwr-datasets (`flwr_partition`).
     num_clients : int
-        Number of clients K; for ``natural-id`` and ``domain`` 0 stands for one for each value of `column`.
+        Number of clients K; for ``natural-id`` and ``domain`` 0 stands for one for each value of `column`, and for
+        ``flwr:`` for as many as it makes.
     alpha : float
         Concentration for ``dirichlet``, ``dirichlet-blocks``, ``fedcof`` and ``fedcgs``, above 0.
     column : str
@@ -93,6 +96,8 @@ def partition(
             parts = fedpac_partition(labels, num_clients, uniform_share=uniform_share, seed=seed)
         case "pathological":
             parts = _pathological(dataset, num_clients, classes_per_client, seed)
+        case str() if partitioner.startswith(PREFIX):
+            parts = flwr_partition(dataset, partitioner, num_clients, seed)
         case _:
             parts = _dirichlet(labels, num_clients, alpha, seed, shuffled=partitioner == "dirichlet")
     return [np.sort(part) for part in parts]
@@ -101,9 +106,10 @@ def partition(
 def _check(
     dataset: Dataset, partitioner: str, num_clients: int, alpha: float, classes_per_client: int, seed: int
 ) -> None:
-    if partitioner not in PARTITIONERS:
+    theirs = partitioner.startswith(PREFIX)
+    if partitioner not in PARTITIONERS and not theirs:
         raise DatasetError(f"the partitioner must be one of {', '.join(PARTITIONERS)}, got {partitioner!r}")
-    least = 0 if partitioner in ("natural-id", "domain") else 1
+    least = 0 if partitioner in ("natural-id", "domain") or theirs else 1
     if not least <= num_clients <= len(dataset):
         raise DatasetError(
             f"{dataset.name}: {len(dataset)} samples can be split over 1 to {len(dataset)} clients, got {num_clients}"

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from fedstats_app.data import PARTITIONERS, Dataset, DatasetError, partition
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
 from tests.data.conftest import make_dataset
 
 COVERING = ("iid", "dirichlet", "dirichlet-blocks", "natural-id", "domain", "fedcgs")
@@ -202,3 +204,74 @@ def test_what_cannot_be_is_said(options: dict[str, Any], message: str) -> None:
 def test_data_set_without_columns_says_so() -> None:
     with pytest.raises(DatasetError, match="this one has none, got 'user'"):
         partition(make_dataset(np.zeros(4)), partitioner="natural-id", num_clients=2, column="user")
+
+
+FLWR = {  # all of flwr-datasets that divide samples by literals, with as many clients as they make of six sites
+    "ShardPartitioner(partition_by='label', num_shards_per_partition=2)": 6,
+    "IidPartitioner()": 6,
+    "LinearPartitioner(num_partitions=6)": 6,
+    "SizePartitioner(partition_sizes=[50, 70])": 2,
+    "NaturalIdPartitioner(partition_by='site')": 6,
+    "GroupedNaturalIdPartitioner(partition_by='site', group_size=2)": 3,
+    "DirichletPartitioner(partition_by='label', alpha=0.5, min_partition_size=1)": 6,
+    "InnerDirichletPartitioner(partition_sizes=[30, 30], partition_by='label', alpha=0.3)": 2,
+    "PathologicalPartitioner(partition_by='label', num_classes_per_partition=2)": 6,
+    "DistributionPartitioner(distribution_array=[[1, 2], [1, 2], [1, 2], [1, 2]], num_partitions=4, "
+    "num_unique_labels_per_partition=2, partition_by='label', preassigned_num_samples_per_label=1)": 4,
+}
+
+
+@pytest.mark.parametrize("written", FLWR)
+def test_any_partitioner_of_flwr_datasets_is_taken(written: str) -> None:
+    dataset = six_sites(240, 0)
+    parts = split(dataset, f"flwr:{written}", FLWR[written], seed=3)
+    together = np.concatenate(parts)
+    assert len(parts) == FLWR[written] and len(set(together.tolist())) == len(together) >= 60
+    assert 0 <= together.min() and together.max() < 240
+    for first, second in zip(parts, split(dataset, f"flwr:{written}", FLWR[written], seed=3), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_shards_are_of_few_classes_and_as_many_clients_as_it_makes_are_taken() -> None:
+    dataset = six_sites(240, 0)
+    shards = split(dataset, "flwr:ShardPartitioner(partition_by='label', num_shards_per_partition=1)", 8)
+    assert max(len(np.unique(dataset.labels[part])) for part in shards) <= 2
+    assert len(split(dataset, "flwr:NaturalIdPartitioner(partition_by='site')", 0)) == 6
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("ShardPartitoner()", "no such partitioner of samples in flwr-datasets; there are ContinuousPartitioner, Diri"),
+        ("VerticalEvenPartitioner(num_partitions=2)", "no such partitioner of samples"),
+        ("Partitioner()", "no such partitioner of samples"),
+        ("IidPartitioner(parts=3)", "has no argument 'parts'; it takes num_partitions"),
+        ("IidPartitioner(num_partitions=4)", "it makes 4 clients, num-clients is 6"),
+        ("ShardPartitioner(partition_by='user')", "no such column: 'user'; there are label, site"),
+        ("ShardPartitioner()", "finds no split: .*partition_by"),
+        ("DirichletPartitioner(partition_by='label', alpha='x')", "finds no split"),
+    ],
+)
+def test_what_flwr_datasets_cannot_split_is_said(written: str, message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
+        split(six_sites(240, 0), f"flwr:{written}", 6)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "ShardPartitioner",
+        "Iid(3)",
+        "a.Iid()",
+        "Iid(n=print())",
+        "Iid(**{'n': 3})",
+        "Iid(n=",
+        "Iid(n=x)",
+        "",
+        "(" * 500,
+        f"Iid(n=[{'1,' * 9999}])",
+    ],
+)
+def test_what_is_no_call_with_literals_is_refused_with_the_run_config(written: str) -> None:
+    with pytest.raises(ConfigError, match=r"partitioner: must be flwr:NAME\(argument=value"):
+        AppConfig.from_run_config({"partitioner": f"flwr:{written}"})
