@@ -26,6 +26,8 @@ from fedstats_app.wire.serving import clients_in
 
 logger = logging.getLogger("fedstats_app")
 
+# Which clients there are, and sums of which none is seen.
+SECURE = ("query.clients", "query.secure_")
 # They score what is being trained, or was trained on this node.
 EVALUATIONS_OF_TRAINING = ("evaluate.model", "evaluate.mezo", "evaluate.personal")
 
@@ -54,6 +56,8 @@ def owners_release(msg: Message, context: Context, call_next: Callable[[Message,
 
 def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Mod: train nothing on a node whose owner does not allow it, whatever the handler and whoever asks."""
+    if node_of(context.node_config).require_secure_sums and not msg.metadata.message_type.startswith(SECURE):
+        raise RejectedRequest("this node takes part in secure sums only (require-secure-sums): secure-sums = 'on'")
     trains = msg.metadata.message_type.split(".")[0] == "train"
     if trains or msg.metadata.message_type in EVALUATIONS_OF_TRAINING:
         reason = node_of(context.node_config).refusal_to_train(evaluating=not trains)
@@ -120,6 +124,10 @@ def clients(msg: Message, context: Context) -> Message:
 # Which function of which module answers which message.
 ANSWERS = {
     "query.statistics": ("client.statistics", "statistics"),
+    "query.secure_keys": ("client.secure", "keys"),
+    "query.secure_shares": ("client.secure", "shares"),
+    "query.secure_sums": ("client.secure_sums", "sums"),
+    "query.secure_unmask": ("client.secure", "unmask"),
     "evaluate.heads": ("client.evaluation", "evaluate"),
     "train": ("client.training", "train"),
     "train.losses": ("client.training", "losses"),

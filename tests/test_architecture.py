@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "fedstats_app"
 
 # The rooms of each level; a room imports only from rooms of lower levels, also inside functions and for types.
 LEVELS = (
-    {"rank_rule", "threads", "storage", "settings.option", "__version__"},
+    {"rank_rule", "threads", "storage", "secure", "settings.option", "__version__"},
     {"statistics", "data"},
     {"heads"},
     {"backbones", "methods"},

@@ -10,8 +10,9 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from fedstats_app.data.clients import data_spec, own_dataset
 from fedstats_app.data.contents import draw_cells, sample_identities
 from fedstats_app.data.data_options import is_table
 from fedstats_app.data.feature_cache import default_cache_root
+from fedstats_app.secure.overlaps import smallest_cell
+from fedstats_app.secure.plan import IDENTITY_BYTES
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import STATE_FOLDER, NodeConfig
 from fedstats_app.storage.files import write_atomically
@@ -166,6 +169,34 @@ class Ledger:
                 raise _refusal(
                     f"this node answers at most {limit} different {kind} ({LIMITS[kind]}) for one version of its data"
                 ) from None
+
+    def identity(self) -> bytes:
+        """Return 16 random bytes by which this node is known in secure sums, for good."""
+        with _or_refuse():
+            return bytes.fromhex(self._file.fact("secure-identity", secrets.token_hex(IDENTITY_BYTES)))
+
+    def sum_over(self, kind: str, parties: Sequence[str], least: int) -> None:
+        """Note over which parties the data as they are now are summed, or refuse.
+
+        Parameters
+        ----------
+        kind : str
+            What is summed: sums of different things cannot be subtracted.
+        parties : sequence of str
+            Identities.
+        least : int
+            Fewer parties than this are in no combination of all such sums.
+        """
+
+        def check(values: list[str]) -> None:
+            if smallest_cell([json.loads(one) for one in values]) < least:
+                raise _refusal(
+                    f"with earlier sums over other clients this one would give a sum of fewer than {least} clients "
+                    "(secure-min-clients): take part with the same clients as before"
+                )
+
+        with _or_refuse():
+            self._file.note_among(f"secure-sums|{self.layout().generation}|{kind}", json.dumps(list(parties)), check)
 
     def answered(
         self, request: StatisticsRequest, fingerprint: str, rules: object, form: Callable[[], RecordDict]

@@ -60,6 +60,11 @@ class FederationOptions(Options):
     exact_sums: bool = option(
         False, flag, "features are rounded so that sums are exact: the same heads, to the bit, for any split (float64)"
     )
+    secure_sums: str = option(
+        "off",
+        one_of("off", "on", "exact"),
+        "on = the server sees sums of at least 5 clients only, scatter in 16 bits; exact = the Gram matrix in 64 bits",
+    )
     fraction_train: float = option(
         1.0,
         number(0.0, 1.0, open_low=True),

@@ -216,6 +216,15 @@ class ConfiguredMethod:
         """The paper's formula of what clients send, with these options; None where there is none."""
         return self.method.uplink if self.method.uplink_with is None else self.method.uplink_with(self.options)
 
+    @property
+    def cannot_add(self) -> str:
+        """Why the method cannot be solved from a sum over clients, and what can; "" where it can."""
+        if self.method.needs.scatter:
+            return f"{self.name} sends factors, which stack and do not add up: take fed3r, which has the same scatter"
+        if self.keeps_rows:
+            return f"{self.name} needs every client's means, which do not add up: take fed3r, fedcgs or fedncm"
+        return ""
+
     def solve(self, statistics: StatisticsSum) -> LinearHead:
         """Return the head, from statistics that cover the specification.
 

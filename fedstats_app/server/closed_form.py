@@ -73,8 +73,14 @@ def solve_heads(run: Run, state: State) -> State:
     # Before anybody evaluates: what goes wrong then must not cost the heads.
     _save_heads(folder, run.metadata, strategy, NO_SCORES)
     give_back_memory()
+    secure = config.federation.secure_sums != "off"
     with progress.doing("evaluating"):
-        scores = score(strategy, run.grid, run.test_set, run.holdout, progress, mask_absent=masked)
+        # What single clients hold out would say something of each.
+        scores = (
+            NO_SCORES
+            if secure and run.test_set is None
+            else score(strategy, run.grid, run.test_set, run.holdout, progress, mask_absent=masked)
+        )
         results = method_results(strategy, scores, run.test_set, mask_absent=masked)
     advice = _advice(strategy, results, scores)
     # What users wait for comes first; the rest is for the folder.
@@ -99,11 +105,13 @@ def solve_heads(run: Run, state: State) -> State:
         give_back_memory()
         with progress.doing("measuring what each client changes"):
             test = None if run.test_set is None else run.test_set.evenly_spaced
-            suspicion, harm = find_harm(strategy, asked.kept, test)
-            total = strategy.collection.statistics(0)
-            outcomes = with_shares(strategy.outcomes, asked.kept, total, suspicion, run.class_names)
-            influential = harm_lines(harm, outcomes, run.class_names, str(folder.path))
-            without = _without(run, asked, harm)
+            outcomes, influential, without = strategy.outcomes, list[str](), None
+            if not secure:
+                suspicion, harm = find_harm(strategy, asked.kept, test)
+                total = strategy.collection.statistics(0)
+                outcomes = with_shares(strategy.outcomes, asked.kept, total, suspicion, run.class_names)
+                influential = harm_lines(harm, outcomes, run.class_names, str(folder.path))
+                without = _without(run, asked, harm)
             folder.write_clients(outcome.to_json() for outcome in outcomes)
         error = None
         if config.run.statistics_error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -27,6 +28,7 @@ from fedstats_app.server.extension import Extension
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.strategies.secure_sums import SecureStatisticsStrategy
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import Limits
 
@@ -95,6 +97,8 @@ class Run:
     def holdout(self) -> float:
         """The share of its samples that each client keeps for evaluation, in all stages."""
         config = self.config
+        if config.federation.secure_sums != "off":
+            return 0.0
         # Personal models are scored on each client's own samples, whatever the server has, and no round is chosen by
         # the samples that tell how good it is.
         chosen = config.trainer and config.tuning.keep == "best"
@@ -148,21 +152,30 @@ class Run:
 
     def statistics_strategy(self) -> StatisticsStrategy:
         """Make the strategy that serves all methods of the run."""
-        config = self.config
+        config, federation = self.config, self.config.federation
+        shared: dict[str, Any] = {
+            "feature_dim": self.backbone.feature_dim,
+            "min_clients": min(federation.min_clients, len(self.federation.hosts)),
+            "seed": config.run.seed,
+            "backbone_fingerprint": self.backbone.fingerprint,
+            "class_names": self.sent_names,
+            "holdout": self.holdout,
+            "limits": Limits(self.feature_norm.bound, federation.max_client_samples),
+        }
+        classes, methods = len(self.class_names), tuple(config.configured_methods.values())
+        if federation.secure_sums != "off":
+            exact = federation.secure_sums == "exact"
+            return SecureStatisticsStrategy(
+                classes, methods, exact_samples=self.most_samples, exact_gram=exact, **shared
+            )
         return StatisticsStrategy(
-            len(self.class_names),
-            tuple(config.configured_methods.values()),
-            feature_dim=self.backbone.feature_dim,
-            min_clients=min(config.federation.min_clients, len(self.federation.hosts)),
-            fraction_train=config.federation.fraction_train,
-            seed=config.run.seed,
-            wire_dtype=config.federation.wire_dtype,
-            backbone_fingerprint=self.backbone.fingerprint,
-            class_names=self.sent_names,
-            holdout=self.holdout,
-            limits=Limits(self.feature_norm.bound, config.federation.max_client_samples),
+            classes,
+            methods,
+            fraction_train=federation.fraction_train,
+            wire_dtype=federation.wire_dtype,
             client_names=self.federation.client_names,
-            exact_samples=self.most_samples if config.federation.exact_sums else 0,
+            exact_samples=self.most_samples if federation.exact_sums else 0,
+            **shared,
         )
 
     def training_request(self) -> TrainingRequest:

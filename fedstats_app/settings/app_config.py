@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -115,7 +117,11 @@ class AppConfig:
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods to solve, in the order asked for."""
-        return tuple(METHODS) if self.run.method == "all" else tuple(self.run.method.split(","))
+        if self.run.method != "all":
+            return tuple(self.run.method.split(","))
+        if self.federation.secure_sums == "off":
+            return tuple(METHODS)
+        return tuple(name for name in METHODS if not record_of(name).configured(self.options_of(name)).cannot_add)
 
     @property
     def configured_methods(self) -> dict[str, ConfiguredMethod]:
@@ -250,6 +256,8 @@ class AppConfig:
             yield "statistics-error: the samples behind statistics to extend are not there to compare with"
         if run.save_client_statistics and not run.save_statistics:
             yield "save-client-statistics: needs save-statistics, got false"
+        if federation.secure_sums != "off":
+            yield from self._contradictions_of_secure_sums()
         yield from self._contradictions_of_methods()
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
         if self.trainer and unsolved:
@@ -270,6 +278,24 @@ class AppConfig:
         if self.personal.approaches and not any(record_of(name).name in PERSONAL_METHODS for name in self.methods):
             allowed = " or ".join(name for name in METHODS if name in PERSONAL_METHODS)
             yield f"personalise: method must name {allowed}, got method {run.method!r}"
+
+    def _contradictions_of_secure_sums(self) -> Iterator[str]:
+        """Say what needs to see single clients, or sends something of them in clear."""
+        run, federation = self.run, self.federation
+        for key, usual, found in (
+            ("fine-tune", "none", run.fine_tune),
+            ("personalise", "none", "none" if not self.personal.approaches else "other"),
+            ("save-client-statistics", False, run.save_client_statistics),
+            ("resume", "", run.resume),
+            ("extend", "", federation.extend),
+            ("fraction-train", 1.0, federation.fraction_train),
+        ):
+            if found != usual:
+                yield f"secure-sums: {key} must be {json.dumps(usual)}, because no client's part of a sum is seen"
+        for name in self.methods:
+            with contextlib.suppress(ValueError):  # what is no variant is said elsewhere
+                if reason := record_of(name).configured(self.options_of(name), variant=name).cannot_add:
+                    yield f"secure-sums: {reason}"
 
     def _contradictions_of_methods(self) -> Iterator[str]:
         """Say which variants are none, and what one pass cannot serve together."""

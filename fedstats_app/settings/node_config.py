@@ -91,6 +91,10 @@ class NodeConfig(Options):
         By which a server knows data of the node's own again when they have changed; "" for none.
     release : str
         A file that `fedstats release` made, from which the node answers instead of from data.
+    require_secure_sums : bool
+        Whether statistics leave the node in secure sums only, and nothing else of its data does.
+    secure_min_clients : int
+        Of fewer clients nothing is unmasked.
     limits : RequestLimits or None
         What the owner says of single requests; None for what is usual (:attr:`request_limits`).
     """
@@ -121,6 +125,8 @@ class NodeConfig(Options):
     max_rounds: int = option(10_000, _MANY, key="max-training-rounds")
     client_name: str = option("", client_name)
     release: str = option("", str)
+    require_secure_sums: bool = option(False, flag)
+    secure_min_clients: int = option(5, whole(3, 1_000_000))
     limits: RequestLimits | None = None
 
     def data_options(self, run: DataOptions) -> DataOptions:

@@ -9,7 +9,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +108,15 @@ class LedgerFile:
             connection.execute("insert or ignore into fact values (?, ?)", (name, value))
             (kept,) = connection.execute("select value from fact where name = ?", (name,)).fetchone()
         return str(kept)
+
+    def note_among(self, prefix: str, value: str, check: Callable[[list[str]], None]) -> None:
+        """Note a value beside the others of a prefix, for good, unless ``check`` raises for all of them together."""
+        with self.transaction() as connection:
+            like = connection.execute("select value from fact where name glob ? order by name", (f"{prefix}|*",))
+            values = [str(one) for (one,) in like]
+            if value not in values:
+                check([*values, value])
+                connection.execute("insert into fact values (?, ?)", (f"{prefix}|{len(values)}", value))
 
     def spend(self, generation: int, kind: str, questions: Iterable[str], limit: int) -> None:
         """Note that questions are being answered; those that are known cost nothing.

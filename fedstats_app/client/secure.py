@@ -1,0 +1,107 @@
+"""What a client does for secure sums beside the sums themselves: its keys, their shares, and what it helps to unmask.
+
+Keys last as long as the run, in the state that Flower keeps of a node: they are on no disk. No torch is imported here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flwr.app import ConfigRecord, Context, Message
+
+from fedstats_app.client.ledger import ledger_of
+from fedstats_app.secure.overlaps import MIN_HOLDERS
+from fedstats_app.secure.party import Party, Unsafe
+from fedstats_app.secure.plan import IDENTITY_BYTES
+from fedstats_app.settings.of_message import node_of, run_of
+from fedstats_app.wire.reading import RejectedRequest
+from fedstats_app.wire.secure import (
+    keys_reply,
+    read_keys_request,
+    read_shares_request,
+    read_unmask_request,
+    shares_reply,
+    unmask_reply,
+)
+
+logger = logging.getLogger("fedstats_app")
+
+
+def keys(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Begin a run of masks with new keys; those of an earlier one are gone."""
+    asked = read_keys_request(msg)
+    ledger = ledger_of(run_of(context.run_config), node_of(context.node_config))
+    identity = (client_id or 0).to_bytes(IDENTITY_BYTES) if ledger is None else ledger.identity()
+    party = Party.new(asked.nonce, asked.rounds, identity)
+    remember(context, client_id, party)
+    return keys_reply(msg, party.public)
+
+
+def shares(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Give the neighbours shares of all keys."""
+    plan = read_shares_request(msg)
+    with remembered(context, client_id) as party:
+        number, least = len(plan.parties), node_of(context.node_config).secure_min_clients
+        if number < least:
+            raise Unsafe(f"{number} clients take part, this node wants at least {least} (secure-min-clients)")
+        sealed = party.sealed_shares(plan)
+    return shares_reply(msg, sealed)
+
+
+def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Give out one share of each neighbour's keys, if nothing follows from it but a sum of enough clients."""
+    plan, turn, active, survivors, sealed = read_unmask_request(msg)
+    node = node_of(context.node_config)
+    with remembered(context, client_id) as party:
+        kind, holders = party.notes.get(str(turn), ("", None))
+        if len(survivors) < node.secure_min_clients:
+            raise Unsafe(
+                f"{len(survivors)} clients are left, this node wants at least {node.secure_min_clients} "
+                "(secure-min-clients)"
+            )
+        if holders is not None and holders - (party.notes["present"] - len(survivors)) < MIN_HOLDERS:
+            raise Unsafe(f"of a class fewer than {MIN_HOLDERS} clients that have it may be left")
+        others = [other for other in plan.neighbours(party.index(plan)) if other in set(active)]
+        if len(sealed) != len(others):
+            raise Unsafe(f"shares of {len(others)} neighbours must come with the question, got {len(sealed)}")
+        answer = party.answer(plan, turn, active, survivors, dict(zip(others, sealed, strict=True)))
+        if (ledger := ledger_of(run_of(context.run_config), node)) is not None:
+            ledger.sum_over(kind, plan.identities(survivors), node.secure_min_clients)
+        if party.notes.setdefault("unmasked", {}).setdefault(kind, turn) != turn:
+            raise Unsafe(f"{kind} of this run of masks are known, and are not unmasked twice")
+        if kind == "presence":
+            party.notes["present"] = len(survivors)
+    return unmask_reply(msg, [answer[other] for other in others])
+
+
+@contextmanager
+def remembered(context: Context, client_id: int | None) -> Iterator[Party]:
+    """Give what a client remembers of the run of masks, and keep it as it is then; of what is unsafe nothing is kept.
+
+    Raises
+    ------
+    RejectedRequest
+        If there is no such run, or what is asked for is unsafe: the run of masks is over then.
+    """
+    record = context.state.get(_name(client_id))
+    if not isinstance(record, ConfigRecord):
+        raise RejectedRequest("this client has no keys for secure sums: they were never asked for, or are destroyed")
+    party = Party.from_json(str(record["party"]))
+    try:
+        yield party
+    except ValueError as error:
+        del context.state[_name(client_id)]
+        logger.error("keys of secure sums destroyed: %s", error)
+        raise RejectedRequest(f"refused, and keys destroyed: {error}") from error
+    remember(context, client_id, party)
+
+
+def remember(context: Context, client_id: int | None, party: Party) -> None:
+    """Keep what a client remembers until the next message."""
+    context.state[_name(client_id)] = ConfigRecord({"party": party.to_json()})
+
+
+def _name(client_id: int | None) -> str:
+    return f"secure-{client_id}"

@@ -1,0 +1,109 @@
+"""What a client does with ``query.secure_sums``: its statistics as words, masked before they leave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+
+import torch
+from flwr.app import Context, Message
+from torch import Tensor
+
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.client.ledger import QUESTIONS
+from fedstats_app.client.secure import remembered
+from fedstats_app.client.site import Site
+from fedstats_app.privacy import Cells, statistics_above_floor
+from fedstats_app.secure.overlaps import MIN_HOLDERS
+from fedstats_app.secure.party import Unsafe
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.statistics.secure_words import Known, SecureLayout, Words, check_range
+from fedstats_app.wire.reading import to_values
+from fedstats_app.wire.secure import SumRequest, read_sums_request, sums_reply
+from fedstats_app.wire.statistics import StatisticsRequest
+
+
+def sums(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Run the frozen backbone over the client's samples and return masked words of what is summed of them."""
+    plan, turn, active, request, asked, known = read_sums_request(msg)
+    site = Site.of(context, client_id)
+    site.policy.check_specifications(request.specs)
+    site.policy.check_size(request.num_classes, request.num_mapped_features)
+    reader = site.reader(request.backbone_fingerprint)
+    with remembered(context, client_id) as party:
+        question = _digest(request, asked)
+        if party.notes.setdefault("question", question) != question or (asked.gram != "none") != request.specs[0].gram:
+            raise Unsafe("the statistics asked for are others than in the round before")
+        if asked.kind != "presence" and "present" not in party.notes:
+            raise Unsafe("a sum needs to know first how many clients have each class")
+        if any(kind == asked.kind == "presence" for kind, _ in _earlier(party.notes)):
+            raise Unsafe("it is known already how many clients have each class")
+        if (ledger := site.ledger) is not None:
+            ledger.spend(QUESTIONS, [_digest(request, asked) + reader.backbone.fingerprint])
+        spec = request.specs[0]
+        layout = SecureLayout(
+            request.num_classes,
+            spec.feature_map.output_dim(reader.backbone.feature_dim),
+            int(spec.fraction_bits or 0),
+            asked.narrow,
+            asked.gram,
+            len(plan.parties),
+        )
+        holders = known.get("holders")
+        allowed = torch.ones(request.num_classes, dtype=torch.bool)
+        if holders is not None:
+            allowed = holders - asked.most_lost >= MIN_HOLDERS
+        own = _statistics(site, reader, request, allowed, gram=asked.kind != "presence")
+        check_range(own, asked.most_samples, asked.norm)
+        words = _words(layout, asked, own, allowed, known)
+        party.mask(plan, turn, active, words)
+        fewest = None if holders is None else min(holders[allowed].tolist(), default=None)
+        party.notes[str(turn)] = [asked.kind, fewest]
+    return sums_reply(msg, words)
+
+
+def _earlier(notes: dict[str, object]) -> list[tuple[str, int | None]]:
+    return [(note[0], note[1]) for note in notes.values() if isinstance(note, list)]
+
+
+def _digest(request: StatisticsRequest, asked: SumRequest) -> str:
+    """Return what must stay the same in all rounds."""
+    same = replace(asked, kind="presence", most_lost=0)
+    return hashlib.sha256(json.dumps([to_values(request), to_values(same)], sort_keys=True).encode()).hexdigest()
+
+
+def _statistics(
+    site: Site, reader: FeatureReader, request: StatisticsRequest, allowed: Tensor, *, gram: bool
+) -> FeatureStatistics:
+    """Return the client's statistics of the classes allowed, as if it had no others."""
+    split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
+    labels = torch.from_numpy(split.dataset.labels[split.kept].copy())
+    stay = allowed[labels]
+    cells = split.cells
+    if cells is not None:
+        cells = Cells(cells.number[stay], cells.held_out[stay], cells.floor)
+    kept = split.kept[stay.numpy()]
+    spec = replace(request.specs[0], gram=request.specs[0].gram and gram)
+    found = statistics_above_floor(
+        site.policy,
+        [spec],
+        labels[stay],
+        lambda positions: reader.blocks(split.dataset, kept[positions.numpy()]),
+        num_classes=request.num_classes,
+        feature_dim=reader.backbone.feature_dim,
+        device=reader.backbone.device,
+        cells=cells,
+    )
+    return found.statistics[0].summed()
+
+
+def _words(
+    layout: SecureLayout, asked: SumRequest, own: FeatureStatistics, allowed: Tensor, known: dict[str, Tensor]
+) -> Words:
+    if asked.kind == "presence":
+        return layout.presence(own.class_counts)
+    if asked.kind == "sums":
+        return layout.sums(own, allowed)
+    means, scales = known["means"].to(torch.float64), known["scales"].to(torch.float64)
+    return layout.scatter(own, Known(means, scales, scales.square()))

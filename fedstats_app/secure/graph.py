@@ -1,0 +1,91 @@
+"""Who masks with whom, and how many shares give a key back: computed by each party from their number alone.
+
+So many parties may be corrupt, together with a server that follows the protocol, and so many may be lost. Bell et al.
+2020, section 4, with the exact hypergeometric tails: a party's secret falls with a chance below 2^-40, and a run whose
+losses stay within the bound fails with one below 2^-30.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+
+CORRUPT, LOST = 0.1, 0.3
+SECRECY_BITS, SUCCESS_BITS = 40, 30
+# Up to so many parties all mask with all.
+MOST_COMPLETE = 64
+
+
+@functools.lru_cache(maxsize=8)
+def degree_and_threshold(number: int) -> tuple[int, int]:
+    """Return with how many others each party masks, and how many of their shares give its keys back.
+
+    Parameters
+    ----------
+    number : int
+        Parties n, at least 3.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer.
+    """
+    if number < 3:
+        raise ValueError(f"secure sums take at least 3 parties, got {number}")
+    corrupt, lost = math.floor(CORRUPT * number), most_lost(number)
+    # The ring falls apart only where k / 2 neighbours in a row are corrupt or lost, twice.
+    least = math.ceil((SECRECY_BITS + 2 * math.log2(number)) / math.log2(1 / (CORRUPT + LOST)))
+    degrees = range(least + least % 2, number - 1, 2) if number > MOST_COMPLETE else ()
+    for degree in degrees:
+        for threshold in range(degree, 1, -1):
+            if number * _tail(degree - threshold, number - 1, lost, degree) < 2.0**-SUCCESS_BITS:
+                if number * _tail(threshold - 1, number - 1, corrupt, degree) < 2.0**-SECRECY_BITS:
+                    return degree, threshold
+                break
+    return number - 1, number - 1 - lost
+
+
+def most_lost(number: int) -> int:
+    """Return how many of so many parties may be lost in a run."""
+    return math.floor(LOST * number)
+
+
+def neighbours(party: int, keys: tuple[bytes, ...], nonce: bytes) -> tuple[int, ...]:
+    """Return with whom a party masks, ascending: all others, or those next to it on a ring that the nonce draws.
+
+    Parameters
+    ----------
+    party : int
+        Index of the party.
+    keys : tuple of bytes
+        A public key of every party.
+    nonce : bytes
+        Of the run.
+    """
+    degree, _ = degree_and_threshold(len(keys))
+    if degree == len(keys) - 1:
+        return tuple(one for one in range(len(keys)) if one != party)
+    ring, place = _ring(keys, nonce)
+    steps = (step for step in range(-(degree // 2), degree // 2 + 1) if step)
+    return tuple(sorted(ring[(place[party] + step) % len(ring)] for step in steps))
+
+
+@functools.lru_cache(maxsize=2)
+def _ring(keys: tuple[bytes, ...], nonce: bytes) -> tuple[list[int], dict[int, int]]:
+    ring = sorted(range(len(keys)), key=lambda one: hashlib.sha256(nonce + keys[one]).digest())
+    return ring, {party: place for place, party in enumerate(ring)}
+
+
+def _tail(most: int, population: int, marked: int, drawn: int) -> float:
+    """Return the chance that of a draw without replacement more than ``most`` are marked."""
+    whole = _log_choose(population, drawn)
+    return math.fsum(
+        math.exp(_log_choose(marked, found) + _log_choose(population - marked, drawn - found) - whole)
+        for found in range(most + 1, min(marked, drawn) + 1)
+        if drawn - found <= population - marked
+    )
+
+
+def _log_choose(number: int, chosen: int) -> float:
+    return math.lgamma(number + 1) - math.lgamma(chosen + 1) - math.lgamma(number - chosen + 1)

@@ -1,0 +1,236 @@
+"""One party: all keys from 32 random bytes, its shares, its masked words, and which shares of others it gives out.
+
+A party keeps :class:`Party` from message to message. What it refuses is refused here, whatever a server says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from fedstats_app.secure.masks import KEY_BYTES, TAG_BYTES, Words, add_mask, agreed, derived, public_key, seal, unseal
+from fedstats_app.secure.plan import MOST_ROUNDS, Plan, PublicKeys
+from fedstats_app.secure.shamir import SHARE_BYTES, shares
+
+# Of one neighbour and round: a share of the key of its own mask, and one of its key for masks with others.
+SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
+
+
+class Unsafe(ValueError):
+    """What a party must not answer, because a sum of too few, or one party alone, could be learned from it."""
+
+
+@dataclass
+class Party:
+    """What a party remembers of a run.
+
+    Attributes
+    ----------
+    seed : bytes
+        32 random bytes, from which all its keys follow.
+    nonce : bytes
+        Of the run.
+    rounds : int
+        Of masks.
+    identity : bytes
+        By which it is known in other runs.
+    plan : str
+        Digest of the plan, once it gave shares of its keys to the others; "" before.
+    sent : dict
+        From each round in which it sent words to the digest of who was said to be in it.
+    survivors : dict
+        From each round that it helped to unmask to the digest of who was in the sum.
+    notes : dict
+        What else it keeps.
+    """
+
+    seed: bytes
+    nonce: bytes
+    rounds: int
+    identity: bytes
+    plan: str = ""
+    sent: dict[str, str] = field(default_factory=dict)
+    survivors: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def new(cls, nonce: bytes, rounds: int, identity: bytes) -> Self:
+        """Begin a run with keys that nobody has seen.
+
+        Raises
+        ------
+        ValueError
+            If nonce or rounds are not as they must be.
+        """
+        if len(nonce) != KEY_BYTES or not 1 <= rounds <= MOST_ROUNDS:
+            raise ValueError(f"a run takes a nonce of 32 bytes and 1 to {MOST_ROUNDS} rounds, got {rounds} rounds")
+        return cls(secrets.token_bytes(KEY_BYTES), nonce, rounds, identity)
+
+    def to_json(self) -> str:
+        """Write what is remembered."""
+        return json.dumps({key: one.hex() if isinstance(one, bytes) else one for key, one in vars(self).items()})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what :meth:`to_json` wrote."""
+        values = json.loads(text)
+        return cls(**{**values, **{key: bytes.fromhex(values[key]) for key in ("seed", "nonce", "identity")}})
+
+    @property
+    def public(self) -> PublicKeys:
+        """What all others get."""
+        masks = tuple(public_key(self._mask_key(one)) for one in range(self.rounds))
+        return PublicKeys(self.identity, public_key(self._channel), masks)
+
+    def index(self, plan: Plan) -> int:
+        """Return its place among the parties.
+
+        Raises
+        ------
+        Unsafe
+            If its keys are not among theirs, or it gave shares to other parties in this run.
+        """
+        if self.plan not in ("", plan.digest):
+            raise Unsafe("the parties of this run are others than before")
+        channel = public_key(self._channel)
+        place = next((one for one, party in enumerate(plan.parties) if party.channel == channel), None)
+        # Once shares were given, the plan's digest stands for all keys.
+        if plan.nonce != self.nonce or place is None or (not self.plan and plan.parties[place] != self.public):
+            raise Unsafe("this party's keys of this run are not among those of the parties")
+        return place
+
+    def sealed_shares(self, plan: Plan) -> list[bytes]:
+        """Give a share of each key to each neighbour: the sealed ones of each round, neighbours ascending.
+
+        Raises
+        ------
+        Unsafe
+            As :meth:`index`.
+        """
+        own = self.index(plan)
+        others = plan.neighbours(own)
+        self.plan = plan.digest
+        points = [other + 1 for other in others]
+        found = []
+        for turn in range(self.rounds):
+            of_own = shares(self._own_key(turn), plan.threshold, points, self._derived(f"own-shares|{turn}"))
+            of_mask = shares(self._mask_key(turn), plan.threshold, points, self._derived(f"mask-shares|{turn}"))
+            keys = (self._channel_key(plan, other, f"{turn}|{own}|{other}") for other in others)
+            sealed = (seal(one + two, key) for one, two, key in zip(of_own, of_mask, keys, strict=True))
+            found.append(b"".join(sealed))
+        return found
+
+    def mask(self, plan: Plan, turn: int, active: Sequence[int], words: Words) -> None:
+        """Mask the words of a round in place, and note that they were sent.
+
+        Parameters
+        ----------
+        plan : Plan
+            Of the run.
+        turn : int
+            The round; each one's masks are used once.
+        active : sequence of int
+            The parties of this round, ascending, itself among them.
+        words : sequence of ndarray
+            See :func:`fedstats_app.secure.masks.add_mask`.
+
+        Raises
+        ------
+        Unsafe
+            If the round was used, the plan is another one, or too few are left.
+        """
+        own = self.index(plan)
+        _check_parties(plan, own, active)
+        if not 0 <= turn < self.rounds or str(turn) in self.sent or not self.plan:
+            raise Unsafe(f"the masks of round {turn} are used, or were never shared")
+        self.sent[str(turn)] = digest_of(active)
+        add_mask(words, self._own_key(turn), 1)
+        among = set(active)
+        for other in plan.neighbours(own):
+            if other in among:
+                add_mask(words, self._pair_key(plan, own, other, turn), 1 if own < other else -1)
+
+    def answer(
+        self, plan: Plan, turn: int, active: Sequence[int], survivors: Sequence[int], sealed: Mapping[int, bytes]
+    ) -> dict[int, bytes]:
+        """Give out one share of each neighbour: of the key of its own mask if it is in the sum, else of the other.
+
+        Parameters
+        ----------
+        plan : Plan
+            Of the run.
+        turn : int
+            The round.
+        active : sequence of int
+            As when its words were masked.
+        survivors : sequence of int
+            Those of them whose words are in the sum, ascending.
+        sealed : mapping
+            From each neighbour in the round to what it sealed for this party and this round.
+
+        Raises
+        ------
+        Unsafe
+            If anything could be learned from the answer but the sum of the survivors.
+        Unsealable
+            If a sealed share is not its sender's.
+        """
+        own = self.index(plan)
+        _check_parties(plan, own, survivors)
+        if self.sent.get(str(turn)) != digest_of(active) or not set(survivors) <= set(active):
+            raise Unsafe(f"round {turn} was masked among other parties")
+        if self.survivors.setdefault(str(turn), digest_of(survivors)) != digest_of(survivors):
+            raise Unsafe(f"round {turn} was unmasked for other survivors")
+        among, left = set(active), set(survivors)
+        wanted = [other for other in plan.neighbours(own) if other in among]
+        if set(sealed) != set(wanted):
+            raise Unsafe(f"shares of {len(wanted)} neighbours must come with the question, got {len(sealed)}")
+        found = {}
+        for other in wanted:
+            opened = unseal(sealed[other], self._channel_key(plan, other, f"{turn}|{other}|{own}"))
+            found[other] = opened[:SHARE_BYTES] if other in left else opened[SHARE_BYTES:]
+        return found
+
+    @property
+    def _channel(self) -> bytes:
+        return self._derived("channel")
+
+    def _own_key(self, turn: int) -> bytes:
+        return self._derived(f"own|{turn}")
+
+    def _mask_key(self, turn: int) -> bytes:
+        return self._derived(f"mask|{turn}")
+
+    def _derived(self, purpose: str) -> bytes:
+        return derived(self.seed, self.nonce, purpose)
+
+    def _channel_key(self, plan: Plan, other: int, way: str) -> bytes:
+        return agreed(self._channel, plan.parties[other].channel, self.nonce, f"shares|{way}")
+
+    def _pair_key(self, plan: Plan, own: int, other: int, turn: int) -> bytes:
+        return pair_key(plan, self._mask_key(turn), own, other, turn)
+
+
+def pair_key(plan: Plan, private: bytes, own: int, other: int, turn: int) -> bytes:
+    """Return the key of the mask that two parties have in common, from the private key of one of them."""
+    low, high = min(own, other), max(own, other)
+    return agreed(private, plan.parties[other].masks[turn], plan.nonce, f"pair|{turn}|{low}|{high}")
+
+
+def digest_of(parties: Sequence[int]) -> str:
+    """Return what tells a set of parties from others."""
+    return hashlib.sha256(json.dumps(list(parties)).encode()).hexdigest()
+
+
+def _check_parties(plan: Plan, own: int, parties: Sequence[int]) -> None:
+    """Refuse who is not a party, a list in another order, one without oneself, and too few."""
+    number = len(plan.parties)
+    ascending = list(parties) == sorted(set(parties))
+    if not ascending or not parties or not (0 <= parties[0] and parties[-1] < number) or own not in parties:
+        raise Unsafe("parties of a round must ascend, be among those of the run, and include the one that is asked")
+    if len(parties) < plan.least_left:
+        raise Unsafe(f"of {number} parties at least {plan.least_left} must be left, got {len(parties)}")

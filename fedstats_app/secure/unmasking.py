@@ -1,0 +1,71 @@
+"""The server's side: masked words added up as they come, and the masks that are left taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstats_app.secure.masks import Words, add_mask
+from fedstats_app.secure.party import pair_key
+from fedstats_app.secure.plan import Plan
+from fedstats_app.secure.shamir import combined
+
+
+class MaskedSum:
+    """The sum of one round's masked words.
+
+    Attributes
+    ----------
+    words : list of ndarray
+        The sum so far, of unsigned words that wrap around.
+    survivors : list of int
+        Whose words are in it, in the order in which they came.
+    """
+
+    def __init__(self, like: Sequence[tuple[int, np.dtype[np.unsignedinteger]]]) -> None:
+        self.words: list[NDArray[np.unsignedinteger]] = [np.zeros(number, dtype) for number, dtype in like]
+        self.survivors: list[int] = []
+
+    def add(self, party: int, words: Words) -> None:
+        """Add one party's words."""
+        for total, one in zip(self.words, words, strict=True):
+            total += one
+        self.survivors.append(party)
+
+    def unmask(
+        self, plan: Plan, turn: int, active: Sequence[int], answers: Mapping[int, Mapping[int, bytes]]
+    ) -> list[NDArray[np.unsignedinteger]]:
+        """Take all masks away, and return the sum of the survivors' words.
+
+        Parameters
+        ----------
+        plan : Plan
+            Of the run.
+        turn : int
+            The round.
+        active : sequence of int
+            Its parties.
+        answers : mapping
+            From each survivor that answered to the shares that it gave, by neighbour.
+
+        Raises
+        ------
+        ValueError
+            If too few answered to give a key back, or shares do not belong together.
+        """
+        of_party: dict[int, dict[int, bytes]] = {party: {} for party in active}
+        for holder, given in answers.items():
+            for party, share in given.items():
+                of_party[party][holder + 1] = share
+        left = set(self.survivors)
+        keys = {party: combined(of_party[party], plan.threshold) for party in active}
+        for party, key in keys.items():
+            if party in left:
+                add_mask(self.words, key, -1)
+                continue
+            for other in plan.neighbours(party):
+                if other in left:
+                    add_mask(self.words, pair_key(plan, key, party, other, turn), -1 if other < party else 1)
+        return self.words

@@ -1,0 +1,349 @@
+"""Secure sums: the server's side of the protocol, and the strategy whose statistics come out of it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from torch import Tensor
+
+from fedstats_app.grid.asking import first_reasons, num_bytes, to_all, usable
+from fedstats_app.grid.client_outcome import ClientOutcome
+from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.secure.masks import KEY_BYTES
+from fedstats_app.secure.overlaps import MIN_HOLDERS
+from fedstats_app.secure.party import SEALED_BYTES
+from fedstats_app.secure.plan import Plan, PublicKeys
+from fedstats_app.secure.unmasking import MaskedSum
+from fedstats_app.statistics import FeatureStatistics, StatisticsSum
+from fedstats_app.statistics.secure_words import Kind, Known, SecureLayout, Words, check_sum
+from fedstats_app.strategies.base import StatisticsStrategy
+from fedstats_app.wire import StatisticsRequest
+from fedstats_app.wire.secure import (
+    SECURE_KEYS,
+    SECURE_SHARES,
+    SECURE_SUMS,
+    SECURE_UNMASK,
+    Round,
+    SumRequest,
+    keys_content,
+    keys_reader,
+    plan_content,
+    read_unmask_reply,
+    shares_reader,
+    sums_content,
+    unmask_content,
+    words_reader,
+)
+
+logger = logging.getLogger("fedstats_app")
+
+# For sums that lost so many clients that a class might be of too few, and begin anew without it.
+SPARE_ROUNDS = 2
+
+
+class NothingUnmasked(TooFewClients):
+    """So many clients were lost that a sum was given up: the masks of all stay on it."""
+
+
+@dataclass
+class SecureRun:
+    """One run of masks.
+
+    Attributes
+    ----------
+    grid : Grid
+        Whose nodes are the clients.
+    request : StatisticsRequest
+        Of one specification, whose features are rounded.
+    layout : SecureLayout
+        In which words they travel.
+    most_samples : int
+        Of one client.
+    norm : float
+        Of the longest feature.
+    failures : dict
+        From every client that was lost to the reason.
+    bytes_up : Counter
+        By client, and by kind of sum.
+    """
+
+    grid: Grid
+    request: StatisticsRequest
+    layout: SecureLayout
+    most_samples: int
+    norm: float
+    failures: dict[int, str] = field(default_factory=dict)
+    bytes_up: Counter[int | str] = field(default_factory=Counter)
+
+    def begin(self, clients: Sequence[int]) -> None:
+        """Ask for keys, and for shares of them: who answers both is a party that can be lost later.
+
+        Raises
+        ------
+        NothingUnmasked
+            If too few do.
+        """
+        nonce, rounds = secrets.token_bytes(KEY_BYTES), len(self.layout.kinds) + SPARE_ROUNDS
+        keys = self._ask(keys_content(Round(nonce, rounds)), SECURE_KEYS, clients, keys_reader(rounds))
+        parties = self._different(keys)
+        if len(parties) < 3:
+            raise NothingUnmasked(f"secure sums take at least 3 clients, got {len(parties)}; {self.reasons()}")
+        self.clients = list(parties)
+        self.plan = Plan(nonce, rounds, tuple(parties.values()))
+        self.sealed = {
+            self.clients.index(client): sealed
+            for client, sealed in self._ask(
+                plan_content(self.plan), SECURE_SHARES, self.clients, shares_reader(self.plan)
+            ).items()
+        }
+        self.active = sorted(self.sealed)
+        self.present, self.turn = 0, 0
+        self._check_number(self.active)
+
+    def _different(self, keys: dict[int, PublicKeys]) -> dict[int, PublicKeys]:
+        """Leave out who has a key or an identity of a client before it."""
+        seen: set[bytes] = set()
+        kept = {}
+        for client, own in keys.items():
+            values = {own.identity, own.channel, *own.masks}
+            if values & seen or len(values) < 2 + len(own.masks):
+                self.failures[client] = "its keys are those of another client"
+                continue
+            seen |= values
+            kept[client] = own
+        return kept
+
+    def summed(self, kind: Kind, holders: Tensor | None, known: dict[str, Tensor]) -> tuple[Words, Tensor]:
+        """Return the words of a sum, and the (C,) bool classes in it; it begins anew where it lost too many clients.
+
+        Raises
+        ------
+        NothingUnmasked
+            If too few are left, or no round of masks is.
+        """
+        lost = self.present - len(self.active) if holders is not None else 0
+        while self.turn < self.plan.rounds:
+            turn, self.turn = self.turn, self.turn + 1
+            allowed = torch.ones(self.layout.num_classes, dtype=torch.bool)
+            if holders is not None:
+                allowed = holders - lost >= MIN_HOLDERS
+            total = self._masked(kind, turn, lost, allowed, known)
+            left = sorted(total.survivors)
+            self._check_number(left)
+            found = self.present - len(left)
+            if holders is not None and bool((holders[allowed] - found < MIN_HOLDERS).any()):
+                logger.warning("%s begins anew: %d clients were lost, and some classes are of few", kind, found)
+                self.active, lost = left, found
+                continue
+            words = self._unmasked(total, turn, left)
+            self.summed_over = left
+            if kind == "presence":
+                self.present = len(left)
+            return words, allowed
+        raise NothingUnmasked(f"too many clients were lost in turn; {self.reasons()}")
+
+    def _masked(self, kind: Kind, turn: int, lost: int, allowed: Tensor, known: dict[str, Tensor]) -> MaskedSum:
+        shapes = self.layout.words(kind, int(allowed.sum()))
+        asked = SumRequest(kind, self.layout.gram, self.layout.narrow, self.most_samples, self.norm, lost)
+        content = sums_content(self.plan, turn, self.active, self.request, asked, known)
+        total, read = MaskedSum(shapes), words_reader(shapes)
+        asked_clients = [self.clients[party] for party in self.active]
+        messages = to_all(content, SECURE_SUMS, asked_clients)
+        for client, reply, words in usable(
+            self.grid.send_and_receive(messages), read, self.failures, set(asked_clients)
+        ):
+            total.add(self.clients.index(client), words)
+            self._count(client, kind, reply)
+        return total
+
+    def _unmasked(self, total: MaskedSum, turn: int, left: list[int]) -> Words:
+        messages = [
+            Message(
+                unmask_content(self.plan, turn, self.active, left, self._sealed_for(party, turn)),
+                dst_node_id=self.clients[party],
+                message_type=SECURE_UNMASK,
+            )
+            for party in left
+        ]
+        answers: dict[int, dict[int, bytes]] = {}
+        among = set(self.active)
+        for client, reply, shares in usable(
+            self.grid.send_and_receive(messages), read_unmask_reply, self.failures, {self.clients[one] for one in left}
+        ):
+            party = self.clients.index(client)
+            others = [other for other in self.plan.neighbours(party) if other in among]
+            if len(shares) != len(others):
+                self.failures[client] = f"it must give {len(others)} shares, got {len(shares)}"
+                continue
+            answers[party] = dict(zip(others, shares, strict=True))
+            self._count(client, "keys", reply)
+        try:
+            words = total.unmask(self.plan, turn, self.active, answers)
+        except ValueError as error:
+            raise NothingUnmasked(f"a sum stays masked: {error}; {self.reasons()}") from error
+        self.active = sorted(answers)
+        return words
+
+    def _sealed_for(self, party: int, turn: int) -> bytes:
+        """Return what the neighbours of a party sealed for it, ascending."""
+        parts = []
+        among = set(self.active)
+        for other in self.plan.neighbours(party):
+            if other in among:
+                place = self.plan.neighbours(other).index(party)
+                parts.append(self.sealed[other][turn][place * SEALED_BYTES : (place + 1) * SEALED_BYTES])
+        return b"".join(parts)
+
+    def _ask(
+        self, content: RecordDict, message_type: str, clients: Iterable[int], read: Callable[[Message], Any]
+    ) -> dict[int, Any]:
+        asked, answers = set(clients), {}
+        replies = self.grid.send_and_receive(to_all(content, message_type, asked))
+        for client, reply, answer in usable(replies, read, self.failures, asked):
+            answers[client] = answer
+            self._count(client, "keys", reply)
+        return dict(sorted(answers.items()))
+
+    def _count(self, client: int, kind: str, reply: Message) -> None:
+        size = num_bytes(reply.content) + sum(
+            len(value)
+            for record in reply.content.config_records.values()
+            for value in record.values()
+            if isinstance(value, bytes)
+        )
+        self.bytes_up[client] += size
+        self.bytes_up[kind] += size
+
+    def _check_number(self, parties: Sequence[int]) -> None:
+        if len(parties) < self.plan.least_left:
+            raise NothingUnmasked(
+                f"{len(parties)} of {len(self.clients)} clients are left, secure sums need {self.plan.least_left} of "
+                f"them: nothing more was unmasked; {self.reasons()}"
+            )
+
+    def reasons(self) -> str:
+        """Return the first failures in words."""
+        return first_reasons([f"client {client}: {reason}" for client, reason in self.failures.items()])
+
+
+class SecureStatisticsStrategy(StatisticsStrategy):
+    """Serves methods whose statistics add up from secure sums: the server sees no client's part.
+
+    Parameters
+    ----------
+    exact_samples : int
+        As many samples as all clients can have together.
+    exact_gram : bool
+        Whether Gram matrices are summed in 64 bits, not as a triangle of the scatter in 16.
+    num_classes, methods, options
+        Of :class:`StatisticsStrategy`.
+
+    Raises
+    ------
+    ValueError
+        If a method needs statistics that do not add up, or methods need features of different kinds.
+    """
+
+    def __init__(
+        self, num_classes: int, methods: Sequence[Any], *, exact_samples: int, exact_gram: bool = False, **options: Any
+    ) -> None:
+        for method in methods:
+            if reason := method.cannot_add:
+                raise ValueError(f"secure-sums: {reason}")
+        super().__init__(num_classes, methods, exact_samples=exact_samples, **options)
+        if len(self.request.specs) != 1:
+            raise ValueError("secure-sums: all methods must need the same features, got several feature maps")
+        if self.feature_dim is None:
+            raise ValueError("secure-sums: need the feature dimension, got None")
+        self._samples, self._gram = exact_samples, "exact" if exact_gram else "triangle"
+        self._by_kind: Counter[int | str] = Counter()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Sum, solve, and return Flower's Result; arguments as Flower's, of which none but ``grid`` is used.
+
+        Raises
+        ------
+        TooFewClients
+            If so many clients were lost that nothing was unmasked.
+        """
+        clients = sorted(grid.get_node_ids())
+        run = self._prepared(grid, len(clients))
+        self._asked = set(clients)
+        run.begin(clients)
+        words, _ = run.summed("presence", None, {})
+        holders = torch.from_numpy(words[0].astype("int64"))
+        if not bool(((holders >= 0) & (holders <= run.present)).all()):
+            raise ValueError("a sum is out of its range: a class has more clients than there are")
+        words, allowed = run.summed("sums", holders, {"holders": holders})
+        merged = [run.clients[party] for party in run.summed_over]
+        total = run.layout.read_sums(words, allowed)
+        check_sum(total, self._samples, run.norm)
+        if run.layout.gram == "triangle":
+            total = self._with_scatter(run, total, holders)
+        self._take(run, total, merged, int(holders[allowed].sum()))
+        arrays, metrics = self.aggregate_train(1, ())
+        result = Result()
+        result.arrays, result.train_metrics_clientapp = arrays or ArrayRecord(), {1: metrics or MetricRecord()}
+        return result
+
+    def _prepared(self, grid: Grid, parties: int) -> SecureRun:
+        (spec,), dim = self.request.specs, self.feature_dim or 0
+        norm = self._limits.mapped_norm(spec, dim)
+        layout = SecureLayout.of(
+            self.num_classes,
+            spec.feature_map.output_dim(dim),
+            self._gram if spec.gram else "none",  # type: ignore[arg-type]  # one of both
+            parties,
+            self._samples,
+            norm,
+        )
+        request = replace(self.request, specs=(replace(spec, fraction_bits=layout.bits),))
+        most = min(self._limits.max_samples, self._samples)
+        return SecureRun(grid, request, layout, most, norm)
+
+    def _with_scatter(self, run: SecureRun, total: FeatureStatistics, holders: Tensor) -> FeatureStatistics:
+        known = Known.of(total)
+        means, scales = known.means.to(torch.float32), known.scales.to(torch.float32)
+        words, _ = run.summed("scatter", holders, {"holders": holders, "means": means, "scales": scales})
+        return run.layout.read_scatter(words, total, known)
+
+    def _take(self, run: SecureRun, total: FeatureStatistics, merged: list[int], pairs: int) -> None:
+        outcomes = []
+        for client in sorted(self._asked):
+            said = run.failures.get(client, "")
+            if client in merged:
+                warning = f"lost after its class sums were summed: {said}" if said else ""
+                sent = run.bytes_up[client]
+                outcomes.append(ClientOutcome(client, 1, "merged", wire_bytes=sent, warning=warning))
+            else:
+                kind = "refused" if said.startswith(("RefusedByPolicy: ", "RejectedRequest: ")) else "failed"
+                outcomes.append(ClientOutcome(client, 1, kind, said or "it was lost before its class sums were summed"))
+        summed = StatisticsSum.resumed(total, None, num_rows=pairs, num_pairs=pairs)
+        self._by_kind = run.bytes_up
+        self.collection.take_sum(summed, outcomes)
+        if self.on_reply is not None:
+            for outcome in outcomes:
+                self.on_reply(outcome, None)
+
+    def wire_bytes(self, method: str) -> int:
+        """Return the bytes, of all that was received, that a method needed."""
+        scatter = self._by_kind["scatter"] if not self.methods()[method].method.needs.gram else 0
+        return self.collection.total_wire_bytes - scatter

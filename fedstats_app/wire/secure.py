@@ -1,0 +1,306 @@
+"""``query.secure_keys``, ``secure_shares``, ``secure_sums``, ``secure_unmask``: sums of which no client's part is seen.
+
+All name the run of masks by its ``nonce``; from the second on they carry every party's keys. No torch is imported here
+but where words of statistics are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from fedstats_app.secure.masks import KEY_BYTES
+from fedstats_app.secure.party import SEALED_BYTES
+from fedstats_app.secure.plan import MOST_ROUNDS, Plan, PublicKeys
+from fedstats_app.secure.shamir import SHARE_BYTES
+from fedstats_app.wire.reading import (
+    LARGEST_WHOLE,
+    MAX_COUNT,
+    Malformed,
+    check_keys,
+    counted,
+    from_record,
+    list_of,
+    reads_replies,
+    reads_requests,
+    record_of,
+    to_values,
+    typed,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedstats_app.statistics.secure_words import Unsigned, Words
+    from fedstats_app.wire.statistics import StatisticsRequest
+
+SECURE_KEYS, SECURE_SHARES = "query.secure_keys", "query.secure_shares"
+SECURE_SUMS, SECURE_UNMASK = "query.secure_sums", "query.secure_unmask"
+# Of one run of masks.
+MOST_PARTIES = 20_000
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of masks.
+
+    Attributes
+    ----------
+    nonce : bytes
+        Of the run of masks.
+    rounds : int
+        That it has.
+    turn : int
+        Which one this is.
+    """
+
+    nonce: bytes
+    rounds: int = counted(MOST_ROUNDS, low=1)
+    turn: int = counted(MOST_ROUNDS - 1)
+
+    def __post_init__(self) -> None:
+        if len(self.nonce) != KEY_BYTES:
+            raise ValueError(f"nonce must be {KEY_BYTES} bytes, got {len(self.nonce)}")
+
+
+@dataclass(frozen=True)
+class SumRequest:
+    """What is summed, beside the statistics' own request.
+
+    Attributes
+    ----------
+    kind : str
+        As :mod:`fedstats_app.statistics.secure_words` has it.
+    gram : str
+        Likewise.
+    narrow : bool
+        Whether class sums have 32 bits.
+    most_samples : int
+        Of one client.
+    norm : float
+        Of the longest mapped feature.
+    most_lost : int
+        Clients that may be lost since it is known who has which class: classes of which too few would be left stay out.
+    """
+
+    kind: Literal["presence", "sums", "scatter"]
+    gram: Literal["none", "triangle", "exact"]
+    narrow: bool
+    most_samples: int = counted(LARGEST_WHOLE, low=1)
+    norm: float = 1.0
+    most_lost: int = counted(MAX_COUNT, optional=True)
+
+
+def keys_content(round_: Round) -> RecordDict:
+    """Ask for a party's keys."""
+    return RecordDict({"round": ConfigRecord(to_values(round_))})
+
+
+@reads_requests("for keys of secure sums")
+def read_keys_request(msg: Message) -> Round:
+    """Read ``query.secure_keys``."""
+    check_keys("request", msg.content, {"round"}, {"clients"})
+    return from_record(Round, msg.content, "round", ConfigRecord)
+
+
+def keys_reply(msg: Message, keys: PublicKeys) -> Message:
+    """Answer ``query.secure_keys``."""
+    return Message(RecordDict({"keys": ConfigRecord({"keys": keys.to_bytes()})}), reply_to=msg)
+
+
+def keys_reader(rounds: int) -> Callable[[Message], PublicKeys]:
+    """Make what reads a party's keys."""
+
+    @reads_replies
+    def read(reply: Message) -> PublicKeys:
+        check_keys("reply", reply.content, {"keys"})
+        found = PublicKeys.from_bytes(_bytes(reply.content, "keys"), rounds)
+        found.check()
+        return found
+
+    return read
+
+
+def plan_content(plan: Plan, turn: int = 0) -> RecordDict:
+    """Return what every message from the second on begins with; alone it asks for sealed shares."""
+    content = keys_content(Round(plan.nonce, plan.rounds, turn))
+    content["table"] = ConfigRecord({"keys": plan.table})
+    return content
+
+
+def _read_plan(content: RecordDict) -> tuple[Plan, int]:
+    one = from_record(Round, content, "round", ConfigRecord)
+    table = typed(record_of(content, "table", ConfigRecord, {"keys"}), "keys", bytes)
+    if len(table) > MOST_PARTIES * PublicKeys.size(one.rounds):
+        raise Malformed(f"table: must be of at most {MOST_PARTIES} parties, got {len(table)} bytes")
+    if one.turn >= one.rounds:
+        raise Malformed(f"turn: must be below {one.rounds}, got {one.turn}")
+    return Plan.from_bytes(one.nonce, one.rounds, table), one.turn
+
+
+@reads_requests("for shares of keys")
+def read_shares_request(msg: Message) -> Plan:
+    """Read ``query.secure_shares``."""
+    check_keys("request", msg.content, {"round", "table"}, {"clients"})
+    return _read_plan(msg.content)[0]
+
+
+def shares_reply(msg: Message, sealed: Sequence[bytes]) -> Message:
+    """Answer ``query.secure_shares``."""
+    return Message(RecordDict({"sealed": ConfigRecord({"sealed": b"".join(sealed)})}), reply_to=msg)
+
+
+def shares_reader(plan: Plan) -> Callable[[Message], list[bytes]]:
+    """Make what reads, for each round, the sealed shares for all neighbours."""
+
+    @reads_replies
+    def read(reply: Message) -> list[bytes]:
+        check_keys("reply", reply.content, {"sealed"})
+        sealed = _bytes(reply.content, "sealed")
+        size = SEALED_BYTES * len(plan.neighbours(0))
+        if len(sealed) != size * plan.rounds:
+            raise Malformed(f"sealed: must be {size * plan.rounds} bytes, got {len(sealed)}")
+        return [sealed[turn * size : (turn + 1) * size] for turn in range(plan.rounds)]
+
+    return read
+
+
+def sums_content(
+    plan: Plan,
+    turn: int,
+    active: Sequence[int],
+    request: StatisticsRequest,
+    asked: SumRequest,
+    known: Mapping[str, Tensor],
+) -> RecordDict:
+    """Ask for masked words.
+
+    Parameters
+    ----------
+    plan, turn, active
+        The run of masks, the round, and its parties.
+    request : StatisticsRequest
+        Of one specification, whose features are rounded.
+    asked : SumRequest
+        What is summed of them.
+    known : mapping
+        ``holders`` (C,) int64, clients with each class, after the first sum; for the scatter ``means`` (C, d) and
+        ``scales`` (d,) float32.
+    """
+    from fedstats_app.wire.arrays import to_record
+
+    content = plan_content(plan, turn)
+    content["active"] = ConfigRecord({"parties": list(active)})
+    content["request"] = request.to_content()["request"]
+    content["sum"] = ConfigRecord(to_values(asked))
+    content["known"] = to_record(known)
+    return content
+
+
+@reads_requests("for masked sums")
+def read_sums_request(
+    msg: Message,
+) -> tuple[Plan, int, list[int], StatisticsRequest, SumRequest, dict[str, Tensor]]:
+    """Read ``query.secure_sums``."""
+    import torch
+
+    from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array
+    from fedstats_app.wire.reading import from_values
+    from fedstats_app.wire.statistics import StatisticsRequest
+
+    content = msg.content
+    check_keys("request", content, {"round", "table", "active", "request", "sum", "known"}, {"clients"})
+    plan, turn = _read_plan(content)
+    request = from_values(StatisticsRequest, record_of(content, "request", ConfigRecord))
+    if len(request.specs) != 1 or request.specs[0].fraction_bits is None:
+        raise Malformed("specifications: must be one, with fraction-bits")
+    asked = from_record(SumRequest, content, "sum", ConfigRecord)
+    number, known = request.num_classes, record_of(content, "known", ArrayRecord)
+    shapes: dict[str, tuple[torch.dtype, tuple[int | range, ...]]] = {}
+    if asked.kind != "presence":
+        shapes["holders"] = torch.int64, (number,)
+    if asked.kind == "scatter":
+        shapes["means"] = torch.float32, (number, range(1, MAX_FEATURE_DIM + 1))
+        shapes["scales"] = torch.float32, (range(1, MAX_FEATURE_DIM + 1),)
+    check_keys("known", known, set(shapes))
+    values = {name: read_array(known, name, *shape) for name, shape in shapes.items()}
+    return plan, turn, _parties(content, "active", plan), request, asked, values
+
+
+def sums_reply(msg: Message, words: Words) -> Message:
+    """Answer ``query.secure_sums``."""
+    from fedstats_app.statistics.secure_words import as_signed
+    from fedstats_app.wire.arrays import to_record
+
+    arrays = {str(place): one for place, one in enumerate(as_signed(words))}
+    return Message(RecordDict({"words": to_record(arrays)}), reply_to=msg)
+
+
+def words_reader(shapes: Sequence[tuple[int, Unsigned]]) -> Callable[[Message], Words]:
+    """Make what reads masked words of these lengths and types."""
+    import torch
+
+    from fedstats_app.statistics.secure_words import as_unsigned
+    from fedstats_app.wire.arrays import read_array
+
+    signed = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+    @reads_replies
+    def read(reply: Message) -> Words:
+        check_keys("reply", reply.content, {"words"})
+        record = record_of(reply.content, "words", ArrayRecord, {str(place) for place in range(len(shapes))})
+        return as_unsigned(
+            [
+                read_array(record, str(place), signed[kind.itemsize], (number,))
+                for place, (number, kind) in enumerate(shapes)
+            ]
+        )
+
+    return read
+
+
+def unmask_content(plan: Plan, turn: int, active: Sequence[int], survivors: Sequence[int], sealed: bytes) -> RecordDict:
+    """Ask a survivor for its shares of its neighbours' keys, of which the sealed ones come along."""
+    content = plan_content(plan, turn)
+    content["active"] = ConfigRecord({"parties": list(active)})
+    content["survivors"] = ConfigRecord({"parties": list(survivors)})
+    content["sealed"] = ConfigRecord({"sealed": sealed})
+    return content
+
+
+@reads_requests("to unmask a sum")
+def read_unmask_request(msg: Message) -> tuple[Plan, int, list[int], list[int], list[bytes]]:
+    """Read ``query.secure_unmask``: plan, round, its parties, the survivors, and what each neighbour sealed."""
+    content = msg.content
+    check_keys("request", content, {"round", "table", "active", "survivors", "sealed"}, {"clients"})
+    plan, turn = _read_plan(content)
+    sealed = _bytes(content, "sealed")
+    starts = range(0, len(sealed), SEALED_BYTES)
+    parts = [sealed[start : start + SEALED_BYTES] for start in starts]
+    return plan, turn, _parties(content, "active", plan), _parties(content, "survivors", plan), parts
+
+
+def unmask_reply(msg: Message, shares: Sequence[bytes]) -> Message:
+    """Answer ``query.secure_unmask``: a share for each neighbour in the round, ascending."""
+    return Message(RecordDict({"shares": ConfigRecord({"shares": b"".join(shares)})}), reply_to=msg)
+
+
+@reads_replies
+def read_unmask_reply(reply: Message) -> list[bytes]:
+    """Read the shares."""
+    check_keys("reply", reply.content, {"shares"})
+    found = _bytes(reply.content, "shares")
+    if len(found) % SHARE_BYTES:
+        raise Malformed(f"shares: must be a multiple of {SHARE_BYTES} bytes, got {len(found)}")
+    return [found[start : start + SHARE_BYTES] for start in range(0, len(found), SHARE_BYTES)]
+
+
+def _bytes(content: RecordDict, name: str) -> bytes:
+    return typed(record_of(content, name, ConfigRecord, {name}), name, bytes)
+
+
+def _parties(content: RecordDict, name: str, plan: Plan) -> list[int]:
+    return list_of(record_of(content, name, ConfigRecord, {"parties"}), "parties", int, len(plan.parties))

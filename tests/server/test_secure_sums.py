@@ -1,0 +1,156 @@
+"""Runs with secure sums: heads of the survivors' sums, and what nodes refuse, through the whole app."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Message
+
+from fedstats_app import client_app
+from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.report.statistics_file import load_statistics
+from fedstats_app.settings.option import ConfigError
+from fedstats_app.statistics.secure_words import SecureLayout
+from tests.server.test_exact_sums import weights
+from tests.support.simulation import clients, nodes_of, read_json, simulate
+
+CLASSES = ("ant", "bee", "cat")
+# At which message a client can be lost.
+MESSAGES = ("secure_keys", "secure_shares", "secure_sums", "secure_unmask")
+OPTIONS: dict[str, Any] = {"num_clients": 10, "nodes": 2, "partitioner": "iid", "test_dataset": "builtin"}
+
+
+def dying(lost: set[int], at: str, number: int) -> Callable[[Message, Context], Message]:
+    """A ClientApp of which some clients fail at the given time that a message of a type comes."""
+    came: dict[int, int] = {}
+
+    def app(msg: Message, context: Context) -> Message:
+        if msg.metadata.message_type == f"query.{at}":
+            for client in msg.content["clients"]["ids"]:
+                came[client] = came.get(client, 0) + 1
+            gone = [one for one in msg.content["clients"]["ids"] if one in lost and came[one] >= number]
+            stay = [one for one in msg.content["clients"]["ids"] if one not in gone]
+            msg.content["clients"]["ids"] = stay
+            reply = client_app.app(msg, context)
+            for client in gone:
+                reply.content["failed"][str(client)] = "killed"
+            return reply
+        return client_app.app(msg, context)
+
+    return app
+
+
+def test_the_heads_are_those_of_exact_sums_and_nobody_s_part_is_seen(tmp_path: Path) -> None:
+    methods = {"method": "fedncm,fed3r,fedcgs"}
+    clear = simulate(tmp_path, **OPTIONS, **methods, exact_sums=True)
+    masked = simulate(tmp_path, **OPTIONS, **methods, secure_sums="exact", shuffle_seed=3)
+    near = simulate(tmp_path, **{**OPTIONS, "nodes": 1}, method="all", secure_sums="on")
+
+    assert weights(masked) == weights(clear)
+    found, usual = (read_json(one, "results.json")["methods"] for one in (near, clear))
+    assert set(found) == {"fedncm", "fed3r", "fedcgs"}  # of all methods those that add
+    assert weights(near)["fedncm"] == weights(clear)["fedncm"]
+    for name in found:
+        assert abs(found[name]["accuracy"] - usual[name]["accuracy"]) <= 0.003
+    for one in clients(masked):
+        assert (one["num_examples"], one["class_shares"], one["outcome"]) == (0, {}, "merged")
+    lines = (masked / "disclosure.jsonl").read_text().splitlines()
+    sent = {entry["message"] for entry in map(json.loads, lines) if "message" in entry}
+    assert sent == {"query.clients", *(f"query.{name}" for name in MESSAGES)}
+
+
+@pytest.mark.parametrize(("at", "number"), [(at, 1) for at in MESSAGES] + [("secure_sums", 2), ("secure_unmask", 2)])
+def test_clients_lost_at_any_message_cost_their_samples_only(tmp_path: Path, at: str, number: int) -> None:
+    lost = {2, 5, 9}
+    folder = simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on", app=dying(lost, at, number))
+    kept = [one["client"] for one in clients(folder) if one["outcome"] == "merged"]
+    # Whose words are in the sum is merged, also if it did not help to unmask it.
+    assert kept == [one for one in range(10) if one not in lost or (at, number) == ("secure_unmask", 2)]
+    gone = {str(one) for one in range(10) if one not in kept}
+    clear = simulate(
+        tmp_path, **OPTIONS, method="fedncm", exact_sums=True, app=dying({int(one) for one in gone}, "statistics", 1)
+    )
+    assert weights(folder) == weights(clear)
+
+
+def test_of_too_few_nothing_is_unmasked(tmp_path: Path) -> None:
+    with pytest.raises(TooFewClients, match="6 of 10 clients are left, secure sums need 7 of them: nothing more was"):
+        simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on", app=dying({1, 2, 3, 4}, "secure_sums", 1))
+    with pytest.raises(TooFewClients, match="4 clients take part, this node wants at least 5"):
+        simulate(tmp_path, **{**OPTIONS, "num_clients": 4}, method="fedncm", secure_sums="on")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        ("method", "fedroot", "fedroot sends factors, which stack and do not add up: take fed3r"),
+        ("method", "fedncm,fedcof", "fedcof needs every client's means"),
+        ("fedncm_center", "median", "fedncm needs every client's means"),
+        ("fine_tune", "probe", 'fine-tune must be "none"'),
+        ("personalise", "all", 'personalise must be "none"'),
+        ("max_class_share", 0.5, "max-class-share must be 1.0"),
+        ("fraction_train", 0.5, "fraction-train must be 1.0"),
+        ("save_client_statistics", True, "save-client-statistics must be false"),
+        ("extend", "/x", 'extend must be ""'),
+        ("resume", "/x", 'resume must be ""'),
+    ],
+)
+def test_what_needs_single_clients_is_refused_by_name(tmp_path: Path, setting: str, value: object, reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"secure-sums: {reason}"):
+        simulate(tmp_path, **{"method": "fedncm", "secure_sums": "on", setting: value})
+
+
+# Nodes with data of their own
+
+
+def sites(tmp_path: Path, names: str = "abcdef", **options: object) -> list[Mapping[str, object]]:
+    return nodes_of(tmp_path, names, CLASSES, images=6, require_secure_sums=True, **options)
+
+
+OWN: dict[str, Any] = {"method": "fedncm,fed3r", "secure_sums": "on", "max_client_samples": 1000, "min_clients": 3}
+
+
+def test_nodes_that_require_secure_sums_send_nothing_else(tmp_path: Path) -> None:
+    nodes = sites(tmp_path)
+    with pytest.raises(TooFewClients, match=r"takes part in secure sums only \(require-secure-sums\)"):
+        simulate(tmp_path, node_configs=nodes, method="fedncm")
+    folder = simulate(tmp_path, node_configs=nodes, **OWN)
+    assert [one["outcome"] for one in clients(folder)] == ["merged"] * 6
+
+
+def test_a_second_sum_less_one_client_is_refused(tmp_path: Path) -> None:
+    nodes = sites(tmp_path)
+    simulate(tmp_path, node_configs=nodes, **OWN)
+    simulate(tmp_path, node_configs=nodes, **OWN)  # of the same clients again
+    with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum of fewer"):
+        simulate(tmp_path, node_configs=nodes[:5], **OWN)
+
+
+def test_a_class_of_two_holders_is_in_no_sum(tmp_path: Path) -> None:
+    nodes = sites(tmp_path, "abcd") + nodes_of(tmp_path, "ef", (*CLASSES, "dog"), images=6, require_secure_sums=True)
+    folder = simulate(tmp_path, node_configs=nodes, **OWN)
+    summed = load_statistics(folder).sums[0].summed()
+    kept = load_statistics(folder).class_names
+    assert dict(zip(kept, summed.class_counts.tolist(), strict=True)) == {"ant": 36, "bee": 36, "cat": 36, "dog": 0}
+
+
+def test_a_client_s_numbers_are_in_no_file_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A canary: the words of one client before they are masked."""
+    seen: list[bytes] = []
+    sums = SecureLayout.sums
+
+    def noted(self: SecureLayout, *args: Any) -> Any:
+        words = sums(self, *args)
+        seen.append(words[1].tobytes())
+        return words
+
+    monkeypatch.setattr(SecureLayout, "sums", noted)
+    folder = simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on")
+    assert len(seen) == 10
+    for path in folder.rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        assert not any(canary[:64] in content for canary in seen), path
