@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any
@@ -168,12 +168,10 @@ class Collection:
         absent = {client: digest for client, digest in self._merged.items() if client not in present and digest}
         self._known |= {digest: MergedClient(digest, "this run", client) for client, digest in absent.items()}
 
-    def take_sum(self, total: StatisticsSum, outcomes: Sequence[ClientOutcome]) -> None:
-        """Take a sum in which no client's part is seen, and what became of each client."""
-        self._sums, self.outcomes[:] = [total], outcomes
-        self._merged = {one.client: "" for one in outcomes if one.outcome == "merged"}
-        self._num_received = total.num_examples
-        self._bytes_received = sum(one.wire_bytes for one in outcomes)
+    def take_sum(self, total: StatisticsSum, merged: Iterable[int], bytes_received: int) -> None:
+        """Take a sum over clients of which no one's part is seen; their outcomes are for the caller to add."""
+        self._sums, self._merged = [total], dict.fromkeys(merged, "")
+        self._num_received, self._bytes_received = total.num_examples, bytes_received
 
     def collected(self, class_names: Sequence[str], run: str) -> CollectedStatistics:
         """Return all that was collected, for a later run to extend.

@@ -133,7 +133,13 @@ class Plan:
 
     def neighbours(self, party: int) -> tuple[int, ...]:
         """With whom a party masks, ascending."""
-        return neighbours(party, self._channels, self.nonce)
+        if party not in self._neighbours:
+            self._neighbours[party] = neighbours(party, self._channels, self.nonce)
+        return self._neighbours[party]
+
+    @functools.cached_property
+    def _neighbours(self) -> dict[int, tuple[int, ...]]:
+        return {}
 
     @functools.cached_property
     def _channels(self) -> tuple[bytes, ...]:

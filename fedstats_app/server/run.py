@@ -217,7 +217,8 @@ def prepare(
     TooFewClients, ValueError
         If the run cannot begin, or is not the one that was interrupted.
     """
-    progress.say(f"methods {', '.join(config.methods)}; backbone {config.backbone.backbone}")
+    adding = " (of all those whose statistics add up)" if config.federation.secure_sums != "off" else ""
+    progress.say(f"methods {', '.join(config.methods)}{adding}; backbone {config.backbone.backbone}")
     extension = Extension(config.federation)
     with progress.doing("waiting for SuperNodes and their answers"):
         federation = _discover(config, grid, extension, progress, on_reply)

@@ -98,9 +98,10 @@ class SecureRun:
         if len(parties) < 3:
             raise NothingUnmasked(f"secure sums take at least 3 clients, got {len(parties)}; {self.reasons()}")
         self.clients = list(parties)
+        self.place = {client: place for place, client in enumerate(self.clients)}
         self.plan = Plan(nonce, rounds, tuple(parties.values()))
         self.sealed = {
-            self.clients.index(client): sealed
+            self.place[client]: sealed
             for client, sealed in self._ask(
                 plan_content(self.plan), SECURE_SHARES, self.clients, shares_reader(self.plan)
             ).items()
@@ -161,7 +162,7 @@ class SecureRun:
         for client, reply, words in usable(
             self.grid.send_and_receive(messages), read, self.failures, set(asked_clients)
         ):
-            total.add(self.clients.index(client), words)
+            total.add(self.place[client], words)
             self._count(client, kind, reply)
         return total
 
@@ -179,7 +180,7 @@ class SecureRun:
         for client, reply, shares in usable(
             self.grid.send_and_receive(messages), read_unmask_reply, self.failures, {self.clients[one] for one in left}
         ):
-            party = self.clients.index(client)
+            party = self.place[client]
             others = [other for other in self.plan.neighbours(party) if other in among]
             if len(shares) != len(others):
                 self.failures[client] = f"it must give {len(others)} shares, got {len(shares)}"
@@ -326,24 +327,24 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         return run.layout.read_scatter(words, total, known)
 
     def _take(self, run: SecureRun, total: FeatureStatistics, merged: list[int], pairs: int) -> None:
-        outcomes = []
-        for client in sorted(self._asked):
-            said = run.failures.get(client, "")
-            if client in merged:
-                warning = f"lost after its class sums were summed: {said}" if said else ""
-                sent = run.bytes_up[client]
-                outcomes.append(ClientOutcome(client, 1, "merged", wire_bytes=sent, warning=warning))
-            else:
-                kind = "refused" if said.startswith(("RefusedByPolicy: ", "RejectedRequest: ")) else "failed"
-                outcomes.append(ClientOutcome(client, 1, kind, said or "it was lost before its class sums were summed"))
         summed = StatisticsSum.resumed(total, None, num_rows=pairs, num_pairs=pairs)
+        self.collection.take_sum(summed, merged, sum(run.bytes_up[client] for client in run.clients))
         self._by_kind = run.bytes_up
-        self.collection.take_sum(summed, outcomes)
-        if self.on_reply is not None:
-            for outcome in outcomes:
+        for client in sorted(self._asked):
+            outcome = _outcome(client, run.failures.get(client, ""), run.bytes_up[client], merged=client in merged)
+            self.outcomes.append(outcome)
+            if self.on_reply is not None:
                 self.on_reply(outcome, None)
 
     def wire_bytes(self, method: str) -> int:
         """Return the bytes, of all that was received, that a method needed."""
         scatter = self._by_kind["scatter"] if not self.methods()[method].method.needs.gram else 0
         return self.collection.total_wire_bytes - scatter
+
+
+def _outcome(client: int, said: str, sent: int, *, merged: bool) -> ClientOutcome:
+    if merged:
+        warning = f"lost after its class sums were summed: {said}" if said else ""
+        return ClientOutcome(client, 1, "merged", wire_bytes=sent, warning=warning)
+    kind = "refused" if said.startswith(("RefusedByPolicy: ", "RejectedRequest: ")) else "failed"
+    return ClientOutcome(client, 1, kind, said or "it was lost before its class sums were summed")

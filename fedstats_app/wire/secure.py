@@ -207,6 +207,7 @@ def read_sums_request(
     """Read ``query.secure_sums``."""
     import torch
 
+    from fedstats_app.statistics import StatisticsSpec
     from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array
     from fedstats_app.wire.reading import from_values
     from fedstats_app.wire.statistics import StatisticsRequest
@@ -215,8 +216,11 @@ def read_sums_request(
     check_keys("request", content, {"round", "table", "active", "request", "sum", "known"}, {"clients"})
     plan, turn = _read_plan(content)
     request = from_values(StatisticsRequest, record_of(content, "request", ConfigRecord))
-    if len(request.specs) != 1 or request.specs[0].fraction_bits is None:
-        raise Malformed("specifications: must be one, with fraction-bits")
+    spec = request.specs[0]
+    if request.specs != (
+        StatisticsSpec(spec.gram, feature_map=spec.feature_map, fraction_bits=spec.fraction_bits or 0),
+    ):
+        raise Malformed("specifications: must be one, of gram, feature-map and fraction-bits")
     asked = from_record(SumRequest, content, "sum", ConfigRecord)
     number, known = request.num_classes, record_of(content, "known", ArrayRecord)
     shapes: dict[str, tuple[torch.dtype, tuple[int | range, ...]]] = {}

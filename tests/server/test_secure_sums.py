@@ -77,6 +77,23 @@ def test_clients_lost_at_any_message_cost_their_samples_only(tmp_path: Path, at:
     assert weights(folder) == weights(clear)
 
 
+def test_classes_of_which_too_few_holders_may_be_left_are_left_out_when_clients_are_lost(
+    tmp_path: Path,
+) -> None:
+    """Nobody knows which classes the lost ones had: any class of fewer than six clients might be left with two."""
+    skewed = {**OPTIONS, "partitioner": "dirichlet", "dirichlet_alpha": 0.1, "method": "fedncm"}
+    clear = simulate(tmp_path, **skewed, exact_sums=True)
+    shares = [one["class_shares"] for one in clients(clear)]
+    folder = simulate(tmp_path, **skewed, secure_sums="on", app=dying({2, 5, 9}, "secure_sums", 2))
+
+    names, summed = load_statistics(folder).class_names, load_statistics(folder).sums[0].summed()
+    holders = {name: sum(name in of_client for of_client in shares) for name in names}
+    assert min(holders.values()) < 6 <= max(holders.values())
+    assert [name for name, count in zip(names, summed.class_counts.tolist(), strict=True) if count] == [
+        name for name in names if holders[name] >= 6
+    ]
+
+
 def test_of_too_few_nothing_is_unmasked(tmp_path: Path) -> None:
     with pytest.raises(TooFewClients, match="6 of 10 clients are left, secure sums need 7 of them: nothing more was"):
         simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on", app=dying({1, 2, 3, 4}, "secure_sums", 1))
