@@ -106,10 +106,8 @@ def test_of_too_few_nothing_is_unmasked(tmp_path: Path) -> None:
     [
         ("method", "fedroot", "fedroot sends factors, which stack and do not add up: take fed3r"),
         ("method", "fedncm,fedcof", "fedcof needs every client's means"),
-        ("fedncm_center", "median", "fedncm needs every client's means"),
         ("fine_tune", "probe", 'fine-tune must be "none"'),
         ("personalise", "all", 'personalise must be "none"'),
-        ("max_class_share", 0.5, "max-class-share must be 1.0"),
         ("fraction_train", 0.5, "fraction-train must be 1.0"),
         ("save_client_statistics", True, "save-client-statistics must be false"),
         ("extend", "/x", 'extend must be ""'),
