@@ -55,6 +55,8 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
         if holders is not None:
             allowed = holders - asked.most_lost >= MIN_HOLDERS
         own = _statistics(site, reader, request, allowed, gram=asked.kind != "presence")
+        if ledger is not None:
+            ledger.check_unchanged()
         check_range(own, asked.most_samples, asked.norm)
         words = _words(layout, asked, own, allowed, known)
         party.mask(plan, turn, active, words)

@@ -211,6 +211,8 @@ class NodeConfig(Options):
             raise ConfigError("\n".join(f"node-config: {line}" for line in str(error).splitlines())) from error
         if node.data_path and node.release:
             raise ConfigError("node-config: must name data-path or release, got both")
+        if node.release and node.require_secure_sums:
+            raise ConfigError("node-config: a release leaves in clear: it excludes require-secure-sums")
         if node.data_path or node.release:
             return node.without_partition()
         if node.partition_id is None or node.num_partitions is None:

@@ -13,6 +13,7 @@ from flwr.app import Context, Message
 from fedstats_app import client_app
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.report.statistics_file import load_statistics
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.statistics.secure_words import SecureLayout
 from tests.server.test_exact_sums import weights
@@ -135,6 +136,11 @@ def test_nodes_that_require_secure_sums_send_nothing_else(tmp_path: Path) -> Non
         simulate(tmp_path, node_configs=nodes, method="fedncm")
     folder = simulate(tmp_path, node_configs=nodes, **OWN)
     assert [one["outcome"] for one in clients(folder)] == ["merged"] * 6
+
+
+def test_a_release_is_no_secure_sum() -> None:
+    with pytest.raises(ConfigError, match="a release leaves in clear: it excludes require-secure-sums"):
+        NodeConfig.from_node_config({"release": "/x", "require-secure-sums": True})
 
 
 def test_a_second_sum_less_one_client_is_refused(tmp_path: Path) -> None:
