@@ -26,8 +26,6 @@ from fedstats_app.data.clients import data_spec, own_dataset
 from fedstats_app.data.contents import draw_cells, sample_identities
 from fedstats_app.data.data_options import is_table
 from fedstats_app.data.feature_cache import default_cache_root
-from fedstats_app.secure.overlaps import smallest_cell
-from fedstats_app.secure.plan import IDENTITY_BYTES
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import STATE_FOLDER, NodeConfig
 from fedstats_app.storage.files import write_atomically
@@ -172,6 +170,8 @@ class Ledger:
 
     def identity(self) -> bytes:
         """Return 16 random bytes by which this node is known in secure sums, for good."""
+        from fedstats_app.secure.plan import IDENTITY_BYTES  # other runs do without
+
         with _or_refuse():
             return bytes.fromhex(self._file.fact("secure-identity", secrets.token_hex(IDENTITY_BYTES)))
 
@@ -187,6 +187,7 @@ class Ledger:
         least : int
             Fewer parties than this are in no combination of all such sums.
         """
+        from fedstats_app.secure.overlaps import smallest_cell
 
         def check(values: list[str]) -> None:
             if smallest_cell([json.loads(one) for one in values]) < least:

@@ -28,7 +28,6 @@ from fedstats_app.server.extension import Extension
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.strategies.secure_sums import SecureStatisticsStrategy
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import Limits
 
@@ -164,6 +163,8 @@ class Run:
         }
         classes, methods = len(self.class_names), tuple(config.configured_methods.values())
         if federation.secure_sums != "off":
+            from fedstats_app.strategies.secure_sums import SecureStatisticsStrategy  # other runs do without
+
             exact = federation.secure_sums == "exact"
             return SecureStatisticsStrategy(
                 classes, methods, exact_samples=self.most_samples, exact_gram=exact, **shared
