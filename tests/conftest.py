@@ -49,6 +49,12 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ.setdefault("FEDSTATS_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def disks_are_not_waited_for() -> None:
+    """Leave out fsync, which takes longer than a small run's computation; end-to-end tests' processes force it."""
+    os.fsync = lambda descriptor: None
+
+
 @pytest.fixture(params=FEDERATIONS)
 def federation(request: pytest.FixtureRequest) -> Federation:
     """Each golden federation in turn."""

@@ -121,9 +121,8 @@ class BackboneOptions(Options):
         "efficientnet_lite0",
         backbone_name,
         "or squeezenet1_1, mobilenet_v2, resnet18, resnet50, efficientnet_b0, vit_b_16, "
-        "vit_b_32, timm:NAME, random:NAME (also tiny, wide, tiny-text); for text all-MiniLM-L6-v2, sentence:NAME, "
-        "transformers:NAME (NAME on the hub, or the path of a folder) timm:hf-hub:ORG/NAME, "
-        "timm:local-dir:/PATH, vision:NAME (docs/backbones.md)",
+        "vit_b_32, timm:NAME, vision:NAME, random:NAME (also tiny, wide, tiny-text); for text all-MiniLM-L6-v2, "
+        "sentence:NAME, transformers:NAME (docs/backbones.md)",
     )
     backbone_weights: str = option("", text, '"" = official | random | /PATH/TO/FILE (state dict) or FOLDER of a model')
     backbone_arguments: str = option(
@@ -135,21 +134,18 @@ class BackboneOptions(Options):
     feature_power: float | Literal["auto"] = option(
         "auto",
         number(0.0, 2.0, open_low=True, word="auto"),
-        "0.5: the root of features that are not negative, scaled to length one; 1: as they are; auto = 0.5 for "
-        "squeezenet1_1, where it gains on average, else 1",
+        "0.5: the root of features, scaled to length one; 1: as they are; auto = 0.5 for squeezenet1_1, else 1",
     )
     input_size: int = option(0, whole(0, 4096), "pixels; 0 = 64 for builtin, else the backbone's own")
     input_mean: str = option(
         "", channels(-1.0, 2.0), 'of red, green and blue in 0..1, "0.5" or "0.49,0.48,0.45"; "" = that of the weights'
     )
-    input_std: str = option(
-        "", channels(0.0, 10.0), "likewise; both are part of the transform, on which all nodes must agree"
-    )
+    input_std: str = option("", channels(0.0, 10.0), "likewise; all nodes must agree")
     text_max_length: int = option(0, whole(0, 1_000_000), "tokens of a text; 0 = what the model's folder says")
     text_pooling: Literal["auto", "mean", "first"] = option(
         "auto",
         one_of("auto", "mean", "first"),
-        "mean | first token; auto = what a sentence encoder's folder says, else mean",
+        "mean | first token; auto = what the model's folder says, else mean",
     )
     text_template: str = option(
         "", text_template, 'a prompt, "{text} It was {mask}.", or of a pair of columns "{first}? {mask}, {second}"'
@@ -157,19 +153,17 @@ class BackboneOptions(Options):
     engine: str = option(
         "auto",
         one_of(*ENGINES),
-        "auto = openvino where installed (extra: fast), on the CPU | torch | openvino | "
-        "openvino-bf16 (faster, features differ by per cents)",
+        "auto = openvino where installed (extra: fast), on the CPU | torch | openvino | openvino-bf16 (other features)",
     )
     batch_size: int | Literal["auto"] = option(
         16,
         whole(1, 4096, word="auto"),
-        "the one shape of every forward pass: it decides the last bits of features; auto = what "
-        "suits the device (docs/backbones.md)",
+        "of every forward pass; it decides the last bits of features; auto = what suits the device",
     )
-    read_threads: int = option(0, whole(0, 64), "that read and decode images ahead of the network, in each process")
+    read_threads: int = option(0, whole(0, 64), "that read images ahead of the network, in each process")
     device: str = option("auto", device_name, "auto | cpu | cuda | cuda:N | mps")
     autocast: str = option("none", one_of("none", "bf16", "fp16"), "none | bf16 | fp16, for the forward pass only")
-    channels_last: bool = option(True, flag, "memory layout of images: faster convolutions on most CPUs and GPUs")
+    channels_last: bool = option(True, flag, "memory layout: faster convolutions on most machines")
     # The architecture's own normalisation layers, or GroupNorm in the place of BatchNorm: training asks for it.
     norm: Literal["batch", "group"] = "batch"
 

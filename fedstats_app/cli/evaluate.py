@@ -23,11 +23,8 @@ from fedstats_app.storage.files import to_json
 
 # Scores of so many images are in memory at a time.
 CHUNK = 1024
-# Wider confusion matrices do not fit a terminal; of them the pairs confused most often are shown.
-MATRIX_CLASSES = 12
 PAIRS_SHOWN = 10
 _NAME_WIDTH = 30
-_HEADING_WIDTH = 6
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -149,13 +146,7 @@ def _sections(classifier: Classifier, dataset: Dataset, scores: HeadScores, num_
     if absent := [name for name, number in zip(names, numbers, strict=True) if not number]:
         listed = printable(", ".join(absent[:10]), WIDTH - 50)
         yield f"no {dataset.kind} of {len(absent)} of the head's classes: {listed}"
-    yield _matrix(names, confusion) if len(names) <= MATRIX_CLASSES else _pairs(names, confusion)
-
-
-def _matrix(names: Sequence[str], confusion: ConfusionMatrix) -> str:
-    heading = ("", *(name[:_HEADING_WIDTH] for name in names))
-    rows = [(name, *map(str, row)) for name, row in zip(names, confusion.matrix.tolist(), strict=True)]
-    return "rows: true class, columns: predicted class\n" + table(heading, rows)
+    yield _pairs(names, confusion)
 
 
 def _pairs(names: Sequence[str], confusion: ConfusionMatrix) -> str:

@@ -55,17 +55,15 @@ class DataOptions(Options):
     text_column: str = option("", text, '"" = found by its name, where there is no image column; or several: "a,b"')
     label_column: str = option("", text, '"" = found by its name or type')
     folder_levels: str = option(
-        "auto", one_of(*FOLDER_LEVELS), "of folder: auto = folders are classes, in doubt asked | class | domain/class"
+        "auto", one_of(*FOLDER_LEVELS), "auto = folders are classes, or an error in doubt | class | domain/class"
     )
     holdout_fraction: float = option(
         0.2,
         number(0.0, 0.9, open_low=True),
-        "share of its samples a client keeps for evaluation where there is no test split",
+        "share that clients keep for evaluation if there is no test split",
     )
     classes: str = option("", word_list, 'some: "10" = the first 10, or names, "cat,dog"; "" = all')
-    left_out_domain: str = option(
-        "", empty_or(column_and_value), "COLUMN=VALUE: these samples are not trained on, but are the test set"
-    )
+    left_out_domain: str = option("", empty_or(column_and_value), "COLUMN=VALUE: the test set, not trained on")
 
     @property
     def subset_keys(self) -> list[str]:
@@ -104,8 +102,7 @@ class PartitionOptions(Options):
     num_clients: int = option(
         100,
         whole(0, 1_000_000),
-        "partitions of the data set, spread over however many SuperNodes there are; 0 = as many "
-        "as partition-column has values (natural-id, domain) or flwr: makes",
+        "partitions of the data set; 0 = as many as partition-column has values or flwr: makes",
     )
     partitioner: str = option(
         "dirichlet",
@@ -121,7 +118,7 @@ class PartitionOptions(Options):
     partition_uniform_share: float = option(
         0.2,
         number(0.0, 1.0),
-        "fedpac: share of a client's samples from all classes, the rest from dominant ones",
+        "share of a client's samples from all classes, not from dominant ones",
         at="fedpac@uniform-share",
     )
     samples_per_class: int = option(
@@ -139,8 +136,7 @@ class PartitionOptions(Options):
     training_flips: Literal["none", "random", "both"] = option(
         "none",
         one_of("none", "random", "both"),
-        "random = each training image, or its mirror image, drawn by the seed (as in the code of "
-        "FedNCM and FedCOF) | both: features of both",
+        "random = each training image or its mirror image (as FedNCM's and FedCOF's code) | both",
         at="@flips",
     )
 
@@ -177,6 +173,6 @@ class CacheOptions(Options):
     """Whether and where features are kept."""
 
     feature_cache: str = option(
-        "auto", one_of("auto", "off"), "off | auto = in simulation, and on SuperNodes whose owner names a cache-dir"
+        "auto", one_of("auto", "off"), "off | auto = in simulation, and where a node's owner names a cache-dir"
     )
     cache_dir: str = option("", text, '"" = $FEDSTATS_CACHE or ~/.cache/fedstats')

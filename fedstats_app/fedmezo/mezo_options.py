@@ -36,19 +36,19 @@ class FedMeZOOptions(Options):
     learning_rate: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "auto = from the loss's curvature, which clients measure once; or a number",
+        "auto = from the loss's curvature",
         at="fedmezo@learning-rate",
     )
     temperature: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "a closed-form head's logits are divided by it first: auto = least loss of clients",
+        "divides a closed-form head's logits first: auto = clients' least loss",
         at="fedmezo@temperature",
     )
     epsilon: float | Literal["auto"] = option(
         "auto",
         number(0.0, 1.0, open_low=True, word="auto"),
-        "distance of the two evaluations from the model; auto = 0.001, 0.01 in bfloat16",
+        "distance of the evaluations; auto = 0.001, 0.01 in bfloat16",
         at="fedmezo@epsilon",
     )
     num_z: int = option(1, whole(1, 1024), "directions, and scalars, of a round", at="fedmezo@num-z")
@@ -64,19 +64,19 @@ class FedMeZOOptions(Options):
     weighting: Literal["examples", "uniform"] = option(
         "examples",
         one_of("examples", "uniform"),
-        "examples (equal to centralised MeZO) | uniform (algorithm 2 of the thesis)",
+        "examples (as centralised MeZO) | uniform (algorithm 2 of the thesis)",
         at="fedmezo@weighting",
     )
     batch_size: int = option(
         0,
         whole(0, 1_000_000),
-        "0 = all of a client's samples; a number makes the result depend on the partition",
+        "0 = all of a client's samples, independent of the partition",
         at="fedmezo@batch-size",
     )
     own_batches: bool = option(
         False,
         flag,
-        "true = each direction of a round draws its own batch (algorithm 3 of the thesis)",
+        "true = a batch per direction (algorithm 3 of the thesis)",
         at="fedmezo@own-batches",
     )
     clip: float = option(
@@ -88,7 +88,7 @@ class FedMeZOOptions(Options):
     outlier: float = option(
         3.0,
         number(0.0),
-        "clients whose slopes are more times the usual than this are left out; 0 = never",
+        "clients with slopes above this many times the usual are left out",
         at="fedmezo@outlier",
     )
 

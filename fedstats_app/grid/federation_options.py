@@ -58,7 +58,7 @@ class FederationOptions(Options):
         "float64 | float32 | float16 | int8, of sums and Gram matrices on the wire",
     )
     exact_sums: bool = option(
-        False, flag, "features are rounded so that sums are exact: the same heads, to the bit, for any split (float64)"
+        False, flag, "rounds features so that heads are the same, to the bit, for any split (float64)"
     )
     secure_sums: str = option(
         "off",
@@ -68,7 +68,7 @@ class FederationOptions(Options):
     fraction_train: float = option(
         1.0,
         number(0.0, 1.0, open_low=True),
-        "clients asked per round, without replacement; ceil(1/fraction) rounds cover all",
+        "share of clients asked per round, each once",
     )
     min_clients: int = option(2, whole(1, 1_000_000), "fewer answers than this fail the run")
     wait_timeout: float = option(120.0, number(0.0, 1e7, open_low=True), "seconds to wait for SuperNodes")
@@ -76,17 +76,15 @@ class FederationOptions(Options):
         10.0, number(0.0, 1e7), "real SuperNodes: seconds without a new one before the run starts"
     )
     reply_timeout: float = option(600.0, number(0.0, 1e7, open_low=True), "seconds per client and request")
-    window_megabytes: int = option(128, whole(1, 100_000), "replies outstanding at a time: bounds the server's memory")
+    window_megabytes: int = option(128, whole(1, 100_000), "of replies at a time: bounds the server's memory")
     min_class_count: int = option(
-        0, whole(0, 1_000_000), "a class with fewer samples on a client does not leave it (nodes may ask for more)"
+        0, whole(0, 1_000_000), "a class with fewer samples does not leave a client (nodes may ask for more)"
     )
     max_classes: int = option(
-        0, whole(0, 1_000_000), "of all clients together; 0 = as many as half of the server's memory takes"
+        0, whole(0, 1_000_000), "of all clients; 0 = as many as half of the server's memory takes"
     )
     max_client_samples: int = option(1_000_000, whole(1, 2**62), "a client that claims more is rejected")
-    extend: str = option(
-        "", run_folder, "/PATH/TO/RUN_FOLDER whose saved statistics the clients of this run are added to"
-    )
+    extend: str = option("", run_folder, "/PATH/TO/RUN_FOLDER to whose statistics this run's clients are added")
 
     def classes_allowed(self, feature_dim: int, num_methods: int) -> int | None:
         """Return the most classes of all clients together: as set, or as many as half of the memory takes.

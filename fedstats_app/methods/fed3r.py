@@ -48,16 +48,14 @@ class Fed3ROptions(Options):
         one_of("cholesky", "pinv32"),
         "pinv32 = float32 pseudo-inverse, only to reproduce the papers' numbers",
     )
-    class_balance: bool = option(
-        False, flag, "true = classes weigh alike: for test data without the training data's long tail", rare=True
-    )
+    class_balance: bool = option(False, flag, "true = classes weigh alike, against long tails", rare=True)
     random_features: int = option(
         0, whole(0, 100_000), "above 0: Fed3R-RF with this many random Fourier features", rare=True
     )
     kernel_width: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "of the random features: auto = median distance between the server's test features",
+        "of random features: auto = median distance of the server's test features",
         rare=True,
     )
 

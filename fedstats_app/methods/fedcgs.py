@@ -37,9 +37,7 @@ class FedCGSOptions(Options):
     activation: str = option(
         "relu", one_of("relu", "tanh", "identity"), "relu | tanh | identity, after the random projection", rare=True
     )
-    class_balance: bool = option(
-        False, flag, "true = classes weigh alike: for test data without the training data's long tail", rare=True
-    )
+    class_balance: bool = option(False, flag, "true = classes weigh alike, against long tails", rare=True)
 
 
 def _specify(options: FedCGSOptions, seed: int) -> StatisticsSpec:

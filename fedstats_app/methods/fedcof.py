@@ -42,17 +42,15 @@ class FedCOFOptions(Options):
     samples_per_mean: int = option(
         2,
         whole(2, 1_000_000),
-        "with several means per class, the fewest samples of each mean",
+        "fewest samples of each of several means",
         rare=True,
     )
     count_noise: Literal["none", "uniform", "gaussian", "laplace"] = option(
         "none",
         one_of("none", "uniform", "gaussian", "laplace"),
-        "an experiment, not privacy: uniform | gaussian | laplace, drawn by the server",
+        "uniform | gaussian | laplace, drawn by the server: an experiment, not privacy",
     )
-    count_noise_epsilon: float = option(
-        0.5, number(0.0, 0.999, open_low=True), "in (0, 1): the smaller, the more noise", at="@epsilon"
-    )
+    count_noise_epsilon: float = option(0.5, number(0.0, 0.999, open_low=True), "smaller: more noise", at="@epsilon")
     count_noise_seed: int = option(0, whole(0, 2**31 - 1), "of that draw", at="@seed")
 
     def problems(self) -> list[str]:

@@ -29,9 +29,8 @@ class FedRootOptions(Options):
     rank: str = option(
         "sqrt(n)",
         rank_rule,
-        "directions of its n samples' scatter that a client sends: sqrt(n) or a multiple "
-        '("0.5 sqrt(n)"), a share of the energy ("90%"), a number, full, or as many as fit into bytes '
-        '("200KB", "1.5MB")',
+        "directions that a client of n samples sends: sqrt(n) or a multiple ("
+        '"0.5 sqrt(n)"), a share of the energy ("90%"), a number, full, or bytes ("200KB")',
     )
     factor_dtype: Literal["float32", "float16", "int8", "int4"] = option(
         "int8",
@@ -55,9 +54,7 @@ class FedRootOptions(Options):
         "of head within: auto, or a number times tr(Sigma)/d, added to the diagonal",
         rare=True,
     )
-    class_balance: bool = option(
-        False, flag, "true = classes weigh alike: for test data without the training data's long tail", rare=True
-    )
+    class_balance: bool = option(False, flag, "true = classes weigh alike, against long tails", rare=True)
 
 
 def _specify(options: FedRootOptions, seed: int) -> StatisticsSpec:

@@ -25,7 +25,7 @@ class PersonalOptions(Options):
         "fedavg-ft, fedproto, closed-form",
     )
     personal_epochs: int = option(
-        20, whole(1, 100_000), "local epochs of local-only, one-shot and, after its rounds, fedavg-ft", at="@epochs"
+        20, whole(1, 100_000), "of local-only, one-shot and, after its rounds, fedavg-ft", at="@epochs"
     )
     personal_rounds: int = option(
         20, whole(1, 100_000), "rounds of one local epoch of fedavg-ft and fedproto", at="@rounds"
@@ -33,7 +33,7 @@ class PersonalOptions(Options):
     personal_batch_size: int = option(
         128,
         whole(1, 1_000_000),
-        "samples per step, of all of them (FedCGS's values, as are the next three)",
+        "samples per step (FedCGS's, as are the next three)",
         at="@batch-size",
     )
     personal_learning_rate: float = option(0.01, number(0.0, open_low=True), "of SGD", at="@learning-rate")
@@ -42,7 +42,7 @@ class PersonalOptions(Options):
     alignment_weight: float = option(
         1.0,
         number(0.0),
-        "of the term that holds features near the class means (one-shot, fedproto)",
+        "of the term that holds features near class means (one-shot, fedproto)",
         at="@alignment-weight",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import platform
@@ -36,7 +37,8 @@ VERSIONED = (
 )
 
 
-def versions() -> dict[str, str]:
+@functools.cache
+def versions() -> Mapping[str, str]:
     """Return the versions of this app, Python and the libraries that results can depend on."""
     found = {"fedstats-app": __version__, "python": platform.python_version()}
     for name in VERSIONED:
@@ -74,7 +76,7 @@ def run_record(
         "class_names": list(class_names),
         "num_clients": clients,
         "num_supernodes": supernodes,
-        "versions": versions(),
+        "versions": dict(versions()),
         "torch_threads": torch.get_num_threads(),
         "platform": platform.platform(),
     }

@@ -147,7 +147,7 @@ class TrackerOptions(Options):
     tracker: str = option(
         "none",
         some_of(tuple(TRACKERS), "none"),
-        "some of tensorboard,mlflow,wandb (offline): metrics in the run folder too (extras)",
+        "some of tensorboard,mlflow,wandb (offline), each an extra",
     )
 
     @property

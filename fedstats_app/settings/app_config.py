@@ -62,35 +62,26 @@ class RunOptions(Options):
     method: str = option(
         "all",
         method_list((), "all"),
-        "all, or some of fedncm,fed3r,fedcof,fedcgs,fedroot,oracle: one pass serves them together; "
-        '"fedcof@shrinkage=0.1" = FedCOF with another fedcof-shrinkage than the run\'s',
+        'all, or some of fedncm,fed3r,fedcof,fedcgs,fedroot,oracle, also with options: "fedcof@shrinkage=0.1"',
     )
     fine_tune: str = option(
         "none",
         one_of("none", *TRAINERS),
         "none | full | probe (head on cached features) | features (under a fixed head) | fedmezo (no weights travel)",
     )
-    seed: int = option(0, whole(0, 2**31 - 1), "fixes partition, client order, random features: same seed, same bytes")
-    mask_absent: bool = option(
-        True, flag, "never predict a class without training samples; false = the papers' zero logit"
-    )
-    resume: str = option(
-        "", run_folder_or_latest, "/PATH/TO/RUN FOLDER of a run that was interrupted, or latest: continues it"
-    )
+    seed: int = option(0, whole(0, 2**31 - 1), "of all that is drawn: same seed, same bytes")
+    mask_absent: bool = option(True, flag, "never predict a class without samples; false = the papers' zero logit")
+    resume: str = option("", run_folder_or_latest, "/PATH/TO/RUN_FOLDER of an interrupted run, or latest")
     output_dir: str = option("", absolute, 'absolute; "" = ~/fedstats-runs, a sub-folder per run')
     plots: bool = option(True, flag, "PNG files in the run folder")
     statistics_error: bool = option(
-        False, flag, "in a simulation: what was added up against the statistics of all samples in one place"
+        False, flag, "in a simulation: compare with the statistics of all samples in one place"
     )
-    save_statistics: bool = option(
-        True, flag, "statistics.safetensors in the run folder (sensitive), for a later run to extend"
-    )
+    save_statistics: bool = option(True, flag, "for a later run to extend (sensitive)")
     save_client_statistics: bool = option(
-        False, flag, "also what each client sent (more sensitive; disk: what was sent), for fedstats remove"
+        False, flag, "also what each client sent, for fedstats remove (more sensitive)"
     )
-    checkpoint_seconds: float = option(
-        30.0, number(0.0), "between checkpoints of the sums while clients answer; needs save-statistics"
-    )
+    checkpoint_seconds: float = option(30.0, number(0.0), "between checkpoints of the sums; needs save-statistics")
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,12 @@ _FILLING = {"a", "an", "the", "one", "of", "or", "some", "and", "all", "none", "
 _FILLING |= {"with", "different", "words", "empty", "run"}
 _PAGE_HEAD = """# Settings
 
-Written by `python -m fedstats_app.settings.reference --write` from the options' records; a test compares them.
+Written by `python -m fedstats_app.settings.reference --write` from the options' records.
 
-A key is set by `--run-config "key=value"` or in a file of `conf/`. An option with an `@` has no key. It is written
-after a word of the key that it belongs to: `fine-tune = "fedmezo@num-z=2@clip=10"`. `optimizer@clip` goes with every
-optimizer. A method's options make a variant: `method = "fed3r@normalize=false,fed3r"` solves Fed3R both ways in one
-run. In a Strategy class the same options are arguments: `Fed3R(num_classes, normalize=False)`. Every line shows the
-default and, in brackets, what is allowed if neither the default nor the meaning says it.
+Set keys by `--run-config "key=value"` or in a file. An option with an `@` is written after a word of its key:
+`fine-tune="fedmezo@num-z=2@clip=10"`; `optimizer@clip` goes with every optimizer. A method's options make a variant:
+`method="fed3r@normalize=false,fed3r"` solves Fed3R both ways in one run. In a Strategy class they are arguments:
+`Fed3R(num_classes, normalize=False)`. Every line shows the default and, in brackets, other allowed values.
 """
 
 
@@ -85,7 +84,7 @@ def page() -> str:
                 name = f"{record.name}@{key.removeprefix(group.prefix)}"
             default, sentence = json.dumps(one.default), one.metadata["sentence"]
             more = _not_said(allowed(one.metadata["check"]), f"{default} {sentence}")
-            lines.append(f"- `{name} = {default}`{more}: {sentence.replace(' |', ';')}")
+            lines.append(f"- `{name}={default}`{more}: {sentence.replace(' |', ';')}")
         parts.append(f"## {title}\n\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)
 
@@ -103,7 +102,7 @@ def _not_said(allowed: str, said: str) -> str:
     allowed = re.sub(r"a whole number from |a number in |,? or \"auto\"|, or (?:be )?empty", "", allowed)
     allowed = re.sub(r"\((\S+), inf\)", r"above \1", re.sub(r"\[(\S+), inf\)", r"at least \1", allowed))
     allowed = re.sub(r"(\d+) to (\d+)", r"\1-\2", allowed)
-    return f" in {allowed}" if allowed.startswith(("[", "(")) else f" ({allowed})"
+    return f" {allowed}" if allowed.startswith(("[", "(")) else f" ({allowed})"
 
 
 def allowed(check: Check) -> str:

@@ -45,7 +45,7 @@ class RequestLimits(Options):
     max_directions: int = option(16, whole(1, _ANY))
     max_features: int = option(10_000, whole(1, _ANY))
     max_classes: int = option(
-        10_000, whole(1, _ANY), "of all clients together; 0 = as many as half of the server's memory takes"
+        10_000, whole(1, _ANY), "of all clients; 0 = as many as half of the server's memory takes"
     )
     max_run_megabytes: int = option(20_000, whole(1, _ANY))
 

@@ -30,19 +30,17 @@ class _SgdOptions(Options):
 
     owner: ClassVar[str] = "fine-tune"
 
-    epochs: int = option(
-        1, whole(1, 100_000), "passes over its samples that a client makes in a round", key="local-epochs"
-    )
+    epochs: int = option(1, whole(1, 100_000), "of a client in a round", key="local-epochs")
     batch_size: int = option(
         16,
         whole(1, 1_000_000),
-        "samples per step of the clients' SGD",
+        "samples per step",
         key="train-batch-size",
         at="@train-batch-size",
     )
     momentum: float = option(0.0, number(0.0, 1.0), "of the clients' SGD")
     weight_decay: float = option(0.0, number(0.0), "of the clients' SGD")
-    flip: bool = option(False, flag, "random horizontal flips of images (full, features)")
+    flip: bool = option(False, flag, "random horizontal flips (full, features)")
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class LocalOptions(_SgdOptions):
     learning_rate: float = option(
         FIXED_RATE,
         number(0.0, open_low=True),
-        "of the clients' SGD; auto = probe: from class means and local steps, else 0.01",
+        "auto = probe: from class means and local steps, else 0.01",
     )
     proximal_mu: float = 0.0
 
@@ -96,7 +94,7 @@ class ClientOptions(_SgdOptions):
     learning_rate: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "of the clients' SGD; auto = probe: from class means and local steps, else 0.01",
+        "auto = probe: from class means and local steps, else 0.01",
     )
 
     def with_rate(self, found: float = FIXED_RATE) -> LocalOptions:
@@ -124,12 +122,12 @@ class OptimizerOptions(Options):
     server_momentum: float = option(0.9, number(0.0, 1.0), "of fedavgm", at="fedavgm@momentum")
     proximal_mu: float = option(0.01, number(0.0), "of fedprox", at="fedprox@proximal-mu")
     update_clip: float = option(
-        0.0, number(0.0), "longer changes of weights, in usual ones, are shortened to this; 0 = never", at="@clip"
+        0.0, number(0.0), "changes of weights above this many times the usual are shortened; 0 = never", at="@clip"
     )
     update_outlier: float = option(
         4.0,
         number(0.0),
-        "clients whose change of weights is more times the usual than this are left out; 0 = never",
+        "likewise, clients are left out",
         at="@outlier",
     )
 
@@ -166,37 +164,33 @@ class TuningOptions(Options):
     )
     label_words: str = option("", word_list, 'one word per class, separated by commas, for start-head "label-words"')
     num_server_rounds: int = option(20, whole(1, 1_000_000), "a round is one aggregation")
-    fraction_tune: float = option(
-        1.0, number(0.0, 1.0, open_low=True), "share of the clients that train in a round, drawn by (seed, round)"
-    )
+    fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True), "share of the clients that train in a round")
     max_tuning_share: float = option(
         1.0,
         number(0.0, 1.0, open_low=True),
-        "at most this share of a round's samples counts for one client",
+        "most that one client counts for in a round",
         at="@max-tuning-share",
     )
     temperature: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "logits are divided by it: 1 as in FedCOF, 0.1 as in Fed3R; auto = 1, after a probe's "
-        "solved head was divided once by that of the clients' least loss",
+        "logits are divided by it: 1 (FedCOF), 0.1 (Fed3R); auto = 1, after a probe's head was "
+        "scaled to the clients' least loss",
     )
-    tune_bias: bool = option(
-        True, flag, "false = the head's bias stays as it is (the papers' heads have none)", at="@tune-bias"
-    )
+    tune_bias: bool = option(True, flag, "false = the bias stays (the papers' heads have none)", at="@tune-bias")
     batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
         "frozen",
         one_of("frozen", "kept", "averaged", "groupnorm"),
         "frozen | kept | averaged | groupnorm: running statistics while training",
     )
     evaluate_every: int = option(1, whole(1, 1_000_000), "rounds between evaluations")
-    patience: int = option(0, whole(0, 1_000_000), "evaluations without a better accuracy that end training; 0 = never")
+    patience: int = option(0, whole(0, 1_000_000), "evaluations without gain that end training; 0 = never")
     checkpoint_every: int = option(10, whole(0, 1_000_000), "rounds between checkpoints; 0 = none")
     keep: Literal["auto", "last", "best"] = option(
         "auto",
         one_of("auto", "last", "best"),
-        "which round's model: auto = last, or the start where what clients hold out (of a probe, else their loss) "
-        "says that nothing was gained | last | best = on what clients hold out (holdout-fraction)",
+        "auto = last round, or the start if what clients hold out (of a probe, else their loss) tells no gain | "
+        "last | best on what clients hold out",
     )
 
     @property

@@ -62,7 +62,7 @@ FIGURES: dict[str, tuple[Callable[..., Figure], Any, Any]] = {
     "labels": (lambda data, title: label_figure(data, names(3), title), counts(40, 3), counts(41, 3)),
     "one client": (lambda data, title: label_figure(data, ["$a$"], title), counts(1, 1), counts(2, 1)),
     "no samples": (lambda data, title: label_figure(data, ["a"], title), 0 * counts(4, 1), counts(5, 1)),
-    "heat map": (lambda data, title: label_figure(data, names(150), title), counts(160, 150), counts(161, 150)),
+    "heat map": (lambda data, title: label_figure(data, names(24), title), counts(30, 24), counts(31, 24)),
     "confusion": (lambda data, title: confusion_figure(data, names(10), title), counts(10, 10), counts(10, 10).T),
     "many classes": (
         lambda data, title: confusion_figure(data, names(101), title),
