@@ -4,7 +4,7 @@ It may import options; importing it does not import torch.
 """
 
 from fedstats_app.data.dataset import Dataset, DatasetError, Sample, UnreadableSampleError, to_rgb
-from fedstats_app.data.feature_cache import FeatureCache, cache_size, clear_cache, default_cache_root
+from fedstats_app.data.feature_cache import FeatureCache, default_cache_root
 from fedstats_app.data.loading import load_dataset
 from fedstats_app.data.partition import PARTITIONERS, partition
 
@@ -15,8 +15,6 @@ __all__ = [
     "FeatureCache",
     "Sample",
     "UnreadableSampleError",
-    "cache_size",
-    "clear_cache",
     "default_cache_root",
     "load_dataset",
     "partition",

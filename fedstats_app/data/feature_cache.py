@@ -266,36 +266,6 @@ def default_cache_root() -> Path:
     return absolute_path(os.environ.get(CACHE_VARIABLE) or "~/.cache/fedstats", owner=CACHE_VARIABLE)
 
 
-def cache_size(root: Path) -> int:
-    """Return the bytes of all cached features under a root, unfinished files of crashed processes included."""
-    return sum(path.stat().st_size for path in _own_files(root))
-
-
-def clear_cache(root: Path) -> int:
-    """Delete all cached features under a root, and nothing else, and return the bytes freed.
-
-    Processes that read the cache meanwhile compute again what is gone (on Windows open files cannot be deleted).
-    """
-    files = _own_files(root)
-    freed = cache_size(root)
-    for path in files:
-        path.unlink()
-    for folder in {path.parent for path in files}:
-        if not any(folder.iterdir()):
-            folder.rmdir()
-    return freed
-
-
-def _own_files(root: Path) -> list[Path]:
-    return [
-        path
-        for top in (FEATURES, CONTENTS)
-        for path in (Path(root) / top).glob("*/*")
-        if _KEY.fullmatch(path.parent.name)
-        and (_PART_NAME.fullmatch(path.name) or (path.name.startswith(".") and path.suffix == ".tmp"))
-    ]
-
-
 def _write(folder: Path, values: NDArray[Any]) -> str:
     """Write an array, whole or not at all, and return the digest that it is named by."""
     stream = io.BytesIO()

@@ -140,11 +140,6 @@ class Method(Generic[OptionsType]):
     uplink_with: Callable[[OptionsType], Uplink] | None = None
     measure: Callable[[OptionsType, Callable[[], Tensor] | None, Callable[[str], None]], OptionsType] = _as_they_are
 
-    @property
-    def solves_matrix(self) -> bool:
-        """Whether the solve takes matrices of d x d: from the clients' Gram matrices, or made of their rows."""
-        return self.needs.gram or self.keeps_rows is True
-
     def personal_with(self, options: OptionsType) -> Personal | None:
         """Return how a head for one client is made with these options; None where there are no such heads."""
         return self.personal(options) if callable(self.personal) else self.personal

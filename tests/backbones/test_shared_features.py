@@ -12,7 +12,7 @@ from PIL import Image
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.data import Dataset, cache_size, clear_cache, load_dataset
+from fedstats_app.data import Dataset, load_dataset
 from tests.backbones.test_feature_reader import image_folder, read
 
 
@@ -113,11 +113,3 @@ def test_damage_costs_time_and_nothing_else(
     fresh, _ = counting.features(second, None)
     found, computed = counting.features(second, cache)
     assert computed == 10 and torch.equal(found, fresh)
-
-
-def test_lists_count_and_are_cleared(two: tuple[Dataset, Dataset], counting: Counting, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    counting.features(two[0], cache)
-    files = [path for path in cache.rglob("*") if path.is_file()]
-    assert len(files) == 2 and cache_size(cache) == sum(path.stat().st_size for path in files) == clear_cache(cache)
-    assert counting.features(two[0], cache)[1] == 12

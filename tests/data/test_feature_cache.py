@@ -5,6 +5,7 @@ import io
 import logging
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from fedstats_app.data import DatasetError, FeatureCache, cache_size, clear_cache, default_cache_root
+from fedstats_app.data import DatasetError, FeatureCache, default_cache_root
 from fedstats_app.data.feature_cache import MOST_OPEN
 
 KEY = "0123456789abcdef" * 4
@@ -31,7 +32,6 @@ def test_empty_cache_knows_nothing_and_makes_no_folder(tmp_path: Path) -> None:
     assert features is None
     np.testing.assert_array_equal(known, [False] * 4)
     assert not (tmp_path / "root").exists()
-    assert cache_size(tmp_path / "root") == clear_cache(tmp_path / "root") == 0
 
 
 def test_partly_known(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_disk_that_cannot_be_written_is_logged(tmp_path: Path, caplog: pytest.Lo
 def test_what_is_not_finite_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not finite"):
         FeatureCache(tmp_path, KEY).store(np.array([0]), np.full((1, 3), np.nan, np.float32))
-    assert cache_size(tmp_path) == 0
+    assert not list(tmp_path.rglob("*.npy"))
 
 
 @pytest.mark.parametrize("key", ["", "abc", "../../" + "a" * 32, "A" * 64, "a" * 129])
@@ -204,7 +204,7 @@ def test_what_is_cleared_after_it_was_found_is_not_known_and_can_be_stored_again
     for index in everything:
         cache.store(np.array([index]), features_of(np.array([index])))
     assert cache.lookup(everything)[1].all()
-    clear_cache(tmp_path)
+    shutil.rmtree(tmp_path / "features")
     assert not cache.lookup(everything)[1].any()
     for index in everything:
         cache.store(np.array([index]), features_of(np.array([index])))
@@ -231,22 +231,6 @@ def test_whole_file_of_another_kind_is_not_believed(tmp_path: Path, caplog: pyte
     cache.folder.mkdir(parents=True)
     (cache.folder / f"{hashlib.sha256(stream.getvalue()).hexdigest()}.npy").write_bytes(stream.getvalue())
     assert not cache.lookup(np.arange(4))[1].any() and "records of (index, feature) are needed" in caplog.text
-
-
-def test_size_and_clear_touch_only_cached_features(tmp_path: Path) -> None:
-    for key in (KEY, OTHER_KEY):
-        FeatureCache(tmp_path, key).store(np.arange(2), np.ones((2, 3), dtype=np.float32))
-    half_written = tmp_path / "features" / KEY / ".abc.tmp"
-    half_written.write_bytes(b"half")
-    own = tmp_path / "features" / OTHER_KEY / "mine.txt"
-    own.write_text("keep")
-    (tmp_path / "thesis.tex").write_text("keep")
-    stored = sum(path.stat().st_size for path in tmp_path.rglob("*.npy")) + 4
-    assert cache_size(tmp_path) == stored > 0
-    assert clear_cache(tmp_path) == stored
-    assert cache_size(tmp_path) == 0
-    assert own.exists() and (tmp_path / "thesis.tex").exists()
-    assert not (tmp_path / "features" / KEY).exists()
 
 
 def test_default_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
