@@ -63,7 +63,7 @@ def check_data(config: AppConfig, node: NodeConfig | None, weights: str, step: S
         if node is not None:
             yield check_class_counts(dataset, config, node)
         else:
-            yield from check_partitions(config)
+            yield check_partitions(config)
     yield from check_disk(config, node, len(dataset or ()) * (backbone.feature_dim if backbone else 0))
 
 
@@ -161,12 +161,14 @@ def check_class_counts(dataset: Dataset, config: AppConfig, node: NodeConfig) ->
     return Finding("class counts", "warning", message, f"add {what}, or set min-class-count in the node-config")
 
 
-def check_partitions(config: AppConfig) -> Iterator[Finding]:
-    """Tell why the data of a simulation cannot be divided as the settings say."""
+def check_partitions(config: AppConfig) -> Finding:
+    """Divide the data of a simulation as the settings say, or tell why that cannot be done."""
     try:
-        partitions(config.data, config.partition, config.run.seed)
+        parts = partitions(config.data, config.partition, config.run.seed)
     except ValueError as error:
-        yield Finding("partitions", "FAIL", str(error), "change num-clients or the partitioner")
+        return Finding("partitions", "FAIL", str(error), "change num-clients or the partitioner")
+    sizes = sorted(map(len, parts))
+    return Finding("partitions", "ok", f"{len(parts):,} clients of {sizes[0]:,} to {sizes[-1]:,} samples")
 
 
 def check_disk(config: AppConfig, node: NodeConfig | None, num_features: int) -> Iterator[Finding]:
