@@ -101,6 +101,7 @@ def _about_evaluation(run: RunRecord) -> Iterator[str]:
         yield "No method is better than always naming the most frequent class, as far as the test data can tell."
     entry = run.methods.get(run.advised, {})
     yield from _weak_classes(run, entry)
+    yield from (f"The data: {doubt}." for doubt in run.config.get("data_doubts", []))
     examples = list(enumerate(entry.get("per_class_examples") or []))
     few = [run.class_name(index) for index, number in examples if 0 < number < FEW_SAMPLES]
     none = [run.class_name(index) for index, number in examples if number == 0]

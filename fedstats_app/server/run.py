@@ -229,7 +229,7 @@ def prepare(
     progress.say(f"{found}{_in_words(federation.workers)}; {data_name}")
     with progress.doing("loading the data and splitting it"):
         test_data = _test_data(config, federation)
-        _say_data(config, federation, test_data, progress)
+        found_doubts = _say_data(config, federation, test_data, progress)
     options = config.backbone_for(own_data=not simulated)
     with progress.doing(f"loading backbone {options.backbone}"):
         backbone = loaded_backbone(options, NodeConfig().engine_root(config.cache))
@@ -290,6 +290,7 @@ def prepare(
         record["client_names"] = client_names(config.data, config.partition, config.run.seed)
     if named := {str(client): name for client, name in federation.client_names.items() if name}:
         record["client_names"] = named
+    record["data_doubts"] = found_doubts
     if config.run.resume:
         for difference in check_same_run(folder.path, record):
             progress.say(f"results may differ in rounding from those of an uninterrupted run: {difference}")
@@ -337,18 +338,18 @@ def _test_data(config: AppConfig, federation: Federation) -> Dataset | None:
     return dataset
 
 
-def _say_data(config: AppConfig, federation: Federation, test: Dataset | None, progress: Progress) -> None:
-    """Say which data there are before anything is computed, and refuse those that no run can use.
+def _say_data(config: AppConfig, federation: Federation, test: Dataset | None, progress: Progress) -> list[str]:
+    """Say which data there are before anything is computed, refuse those that no run can use, and return the doubts.
 
     Of nodes with data of their own only what they have told: the names of their classes.
     """
     if not federation.simulated:
         names = federation.class_names
         progress.say(f"all nodes together have {len(names)} classes ({listed(names)})")
-        return
+        return []
     train = training_set(config.data)
     progress.say(f"data: {description(train, test)}")
-    for line in (*train.notes, *doubts(train, test)):
+    for line in (*train.notes, *(found := doubts(train, test))):
         progress.say(f"data: {line}")
     check_classes(train)
     # A split that cannot be made is one error here, not one on every client.
@@ -356,3 +357,4 @@ def _say_data(config: AppConfig, federation: Federation, test: Dataset | None, p
     values = train.columns.get(config.partition.partition_column, ()) if config.partition.by_column else ()
     of = f" of {listed(sorted({str(value) for value in values}))}" if len(values) else ""
     progress.say(f"data: {config.partition.partitioner}{of} makes {clients_in_words(parts, train.kind)}")
+    return found

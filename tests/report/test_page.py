@@ -194,11 +194,12 @@ def test_weak_classes_come_first_and_sites_have_their_owners_names(server_run: P
     weak = replace(
         run,
         results={**run.results, "methods": methods},
-        config={"class_names": names, "client_names": {"1": "st-mary"}},
+        config={"class_names": names, "client_names": {"1": "st-mary"}, "data_doubts": ["2 copies"]},
     )
-    assert warnings(weak)[:2] == [
+    assert warnings(weak)[:3] == [
         "glioma is found in only 24.00 % of its test images; 29 of 100 are called no_tumor.",
         "pituitary is found in only 49.00 % of its test images; 4 of 10 are called no_tumor.",
+        "The data: 2 copies.",
     ]
     assert (weak.site(1), weak.site(2)) == ("site st-mary", "site 2")
 
