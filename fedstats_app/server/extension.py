@@ -35,6 +35,11 @@ class Extension:
 
     def __init__(self, options: FederationOptions) -> None:
         earlier = load_statistics(options.extend) if options.extend else None
+        if earlier is not None and earlier.num_examples and not any(one.digest for one in earlier.clients):
+            raise ValueError(
+                "extend: the statistics are secure sums, of which no client's part is known: one that comes again "
+                "would count twice; run again with all clients"
+            )
         self._earlier: CollectedStatistics | None = earlier
         self._folder, self._min_clients = options.extend, options.min_clients
         self.class_names = earlier.class_names if earlier is not None else ()

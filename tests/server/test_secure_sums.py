@@ -78,6 +78,12 @@ def test_clients_lost_at_any_message_cost_their_samples_only(tmp_path: Path, at:
     assert weights(folder) == weights(clear)
 
 
+def test_secure_sums_are_not_extended(tmp_path: Path) -> None:
+    folder = simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on")
+    with pytest.raises(ValueError, match="one that comes again would count twice; run again with all clients"):
+        simulate(tmp_path, **OPTIONS, method="fedncm", exact_sums=True, extend=str(folder))
+
+
 def test_classes_of_which_too_few_holders_may_be_left_are_left_out_when_clients_are_lost(
     tmp_path: Path,
 ) -> None:
