@@ -9,14 +9,9 @@ from flwr.app import Context, Message
 
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.site import ClientSplit, Site
-from fedstats_app.heads import CalibrationSums, HeadScores, LinearHead, margin_bins
-from fedstats_app.privacy import (
-    calibration_above_floor,
-    calibration_terms,
-    confusion_above_floor,
-    margins_above_floor,
-    named_samples,
-)
+from fedstats_app.heads import ClientScores, LinearHead, margin_bins
+from fedstats_app.heads.calibration import TEMPERATURES, sample_losses, voted_temperature
+from fedstats_app.privacy import TEMPERATURE_STEP, confusion_above_floor, margins_above_floor, named_samples
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.evaluation import evaluation_reply, read_evaluation_request
 
@@ -26,7 +21,7 @@ def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
     return evaluation_reply(msg, score_heads(msg, context, client_id))
 
 
-def score_heads(msg: Message, context: Context, client_id: int | None) -> dict[str, HeadScores]:
+def score_heads(msg: Message, context: Context, client_id: int | None) -> dict[str, ClientScores]:
     """Score the heads of a request as far as the node's owner allows; see :func:`evaluate_heads`."""
     request, heads = read_evaluation_request(msg)
     site = Site.of(context, client_id)
@@ -47,8 +42,8 @@ def evaluate_heads(
     *,
     min_class_count: int,
     mask_absent: bool,
-) -> dict[str, HeadScores]:
-    """Count each head's predictions and margins for the held-out samples, and form the sums for its calibration.
+) -> dict[str, ClientScores]:
+    """Count each head's predictions and margins for the held-out samples, and choose its temperature.
 
     Parameters
     ----------
@@ -61,7 +56,7 @@ def evaluate_heads(
     heads : mapping
         From a method's name to the index of its specification, and its head.
     min_class_count : int
-        Classes of which fewer samples can be read count without their name, and in no histogram and no sum
+        Classes of which fewer samples can be read count without their name, in no histogram and for no temperature
         (:mod:`fedstats_app.privacy.evaluation`).
     mask_absent : bool
         Whether absent classes are never predicted.
@@ -72,7 +67,9 @@ def evaluate_heads(
     found, predictions = [nothing], {name: [nothing] for name in heads}
     # Which classes are above the floor is known when all samples are read: bins are kept by sample till then.
     bins = {name: [torch.empty(0, request.num_classes, dtype=torch.int16)] for name in heads}
-    calibration = {name: CalibrationSums.zeros() for name in heads}
+    step = TEMPERATURE_STEP if min_class_count > 1 else 1
+    temperatures = TEMPERATURES[::step]
+    losses = {name: [torch.empty(2, 0, len(temperatures), dtype=torch.float64)] for name in heads}
     for features, positions in reader.blocks(split.dataset, split.held_out):
         found.append(positions)
         for name, (index, head) in heads.items():
@@ -81,15 +78,15 @@ def evaluate_heads(
             predictions[name].append(head.predict(mapped, mask_absent=mask_absent))
             bins[name].append(margin_bins(logits))
             kept = named[positions]
-            calibration[name] += calibration_terms(logits[kept], labels[positions][kept], min_class_count)
+            losses[name].append(sample_losses(logits[kept], labels[positions][kept], temperatures))
     positions = torch.cat(found)
     read = labels[positions]
-    # Where unreadable samples left a handful of a class, sums over it must not leave either.
+    # Where unreadable samples left a handful of a class, they have no say either.
     still_named = torch.equal(named[positions], named_samples(read, request.num_classes, min_class_count))
     scores = {}
     for name in heads:
         confusion = confusion_above_floor(read, torch.cat(predictions[name]), request.num_classes, min_class_count)
-        sums = calibration[name] if still_named else CalibrationSums.zeros()
+        vote = voted_temperature(torch.cat(losses[name], dim=1), without_each=step > 1) if still_named else None
         margins = margins_above_floor(read, torch.cat(bins[name]), min_class_count)
-        scores[name] = HeadScores(confusion, calibration_above_floor(sums, min_class_count), margins)
+        scores[name] = ClientScores(confusion, margins, None if vote is None else step * vote)
     return scores

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Array, Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedstats_app.data.clients import data_spec, own_dataset
@@ -50,8 +50,8 @@ logger = logging.getLogger("fedstats_app")
 KEPT_RUNS = 64
 MEGABYTE = 1_000_000
 
-QUESTIONS, HEADS, ROUNDS = "statistics questions", "heads scored", "rounds of training"
-LIMITS = {QUESTIONS: "max-statistics-questions", HEADS: "max-heads-scored", ROUNDS: "max-training-rounds"}
+QUESTIONS, BITS, ROUNDS = "statistics questions", "bits of evaluation", "rounds of training"
+LIMITS = {QUESTIONS: "max-statistics-questions", BITS: "max-evaluation-bits", ROUNDS: "max-training-rounds"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +157,7 @@ class Ledger:
 
     def spend(self, kind: str, questions: Iterable[str]) -> None:
         """Note questions before they are answered, or refuse where they would be too many."""
-        limit = {QUESTIONS: self._node.max_questions, HEADS: self._node.max_heads, ROUNDS: self._node.max_rounds}[kind]
+        limit = {QUESTIONS: self._node.max_questions, BITS: self._node.max_bits, ROUNDS: self._node.max_rounds}[kind]
         generation = self.layout().generation
         with _or_refuse():
             try:
@@ -249,12 +249,28 @@ def note(ledger: Ledger, msg: Message, context: Context) -> None:
     if kind.startswith("train"):
         # The node's own model or replica, which belongs to the run, is part of the question.
         ledger.spend(ROUNDS, [_digest([context.run_id, kind, content_digest(content)])])
-    elif kind in ("evaluate.heads", "evaluate.personal"):
-        rest = {name: record for name, record in content.items() if not name.startswith("head.")}
-        heads = [record for name, record in content.items() if name.startswith("head.")]
-        ledger.spend(HEADS, [content_digest({**rest, "head": head}) for head in heads])
     elif kind.startswith("evaluate"):
-        ledger.spend(HEADS, [_digest([context.run_id, kind, content_digest(content)])])
+        ledger.spend(BITS, [f"{question}-{bit}" for question, bits in _asked(msg, context) for bit in range(bits)])
+
+
+def _asked(msg: Message, context: Context) -> Iterator[tuple[str, int]]:
+    """Yield each different question of an evaluation, and how many bits its answer says of a sample at most.
+
+    The run's configuration is part of the question: it can raise the floor, or hide classes.
+    """
+    from fedstats_app.privacy import BITS_OF_MODEL, bits_of_head
+
+    kind, content, settings = msg.metadata.message_type, msg.content, sorted(context.run_config.items())
+    heads = [record for name, record in content.items() if name.startswith("head.")]
+    rest = {name: record for name, record in content.items() if not name.startswith("head.")}
+    for head in heads:
+        present = head.get("present")
+        num_classes = (
+            present.shape[0] if isinstance(present, Array) and present.shape else 1
+        )  # else it is refused later
+        yield _digest([settings, content_digest({**rest, "head": head})]), bits_of_head(num_classes)
+    if not heads:
+        yield _digest([context.run_id, settings, kind, content_digest(content)]), BITS_OF_MODEL
 
 
 def _first_place(known: Path, own: Path) -> Path:

@@ -100,7 +100,7 @@ class Site:
         """The policy of the node's owner."""
         allowed = self.node.allowed_methods
         needs = None if allowed is None else {one: RECORDS[one].needs if one in RECORDS else None for one in allowed}
-        return NodePolicy(self.floor, self.node.min_gram_samples, needs, self.node.request_limits)
+        return NodePolicy(self.floor, self.node.gram_floor, needs, self.node.request_limits)
 
     @property
     def ledger(self) -> Ledger | None:

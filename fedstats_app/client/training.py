@@ -84,19 +84,19 @@ def losses(msg: Message, context: Context, client_id: int | None) -> Message:
 def scored(model: TunedModel, samples: Samples, *, floor: int, batch_size: int = 64) -> EvaluationCounts:
     """Return a model's scores on samples, of which there may be none.
 
-    With a floor, losses are bounded and their sum is as coarse as :func:`fedstats_app.privacy.loss_above_floor` makes
-    it. Samples of classes with fewer than the floor count together, if they are as many.
+    With a floor, losses are bounded and their sum is told in steps of what one sample can add. Samples of classes with
+    fewer than the floor count together, if they are as many.
     """
     total = EvaluationCounts()
     named = named_samples(samples.labels, model.num_classes, floor)
-    for part, is_named in ((named, True), (~named, False)):
+    for part in (named, ~named):
         chosen = part.nonzero().squeeze(1)
         if len(chosen) < max(floor, 1):
             continue
         some = samples if len(chosen) == len(samples.labels) else SelectedSamples(samples, chosen)
         bound = LARGEST_LOSS if floor > 1 else math.inf
         found = evaluate(model, some, batch_size=batch_size, largest_loss=bound)
-        loss = loss_above_floor(found.loss_sum, named=is_named) if floor > 1 else found.loss_sum
+        loss = loss_above_floor(found.loss_sum, LARGEST_LOSS) if floor > 1 else found.loss_sum
         total += EvaluationCounts(found.confusion.num_examples, found.confusion.num_correct, loss)
     return total
 

@@ -286,6 +286,11 @@ def _kind_of_failure(reply: Message) -> str:
 def _warning(received: ReceivedStatistics) -> str:
     """Return what to say of Gram matrices and factors of scatter that are close to the samples themselves."""
     for client in received.statistics:
+        if client.completed:
+            return (
+                "it has too few samples for a Gram matrix (min-gram-samples): it sent rows and a few directions, of "
+                "which the server made one with the same trace"
+            )
         dim, what = client.rows.feature_dim, "Gram matrix" if client.has_gram else "factor of the scatter"
         sent = client.has_gram or client.scatter is not None
         if sent and says_much_about_samples(received.num_examples, dim):

@@ -13,7 +13,8 @@ from torch import Tensor
 from fedstats_app.grid.asking import Answers, ask, to_all, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
-from fedstats_app.heads import HeadScores, LinearHead
+from fedstats_app.heads import Calibration, CalibrationSums, ClientScores, HeadScores, LinearHead
+from fedstats_app.heads.calibration import median_temperature
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.proportion import DECIDES, deciding
 from fedstats_app.training.start import best_temperature
@@ -39,7 +40,7 @@ class ScoresOfClients:
     Attributes
     ----------
     heads : dict
-        From method to the scores on all clients' samples.
+        From method to the scores on all clients' samples, without sums for a calibration.
     accuracies : dict
         From method to the accuracy on each client's, by client. A client that evaluated nothing, or whose owner lets so
         few samples not be counted, has none.
@@ -47,12 +48,15 @@ class ScoresOfClients:
         From client to the reason why it is not in there.
     examples : dict
         From client to the number of samples that it evaluated on.
+    calibrations : dict
+        From method to the median of the temperatures that clients chose; None where none did.
     """
 
     heads: dict[str, HeadScores]
     accuracies: dict[str, dict[int, float]]
     failures: dict[int, str] = field(default_factory=dict)
     examples: dict[int, int] = field(default_factory=dict)
+    calibrations: dict[str, Calibration | None] = field(default_factory=dict)
 
 
 def evaluate_on_clients(
@@ -80,7 +84,7 @@ def evaluate_on_clients(
     )
     replies = grid.send_and_receive(to_all(evaluation_content(request, heads), EVALUATE_HEADS, clients))
 
-    def read_reply(reply: Message) -> dict[str, HeadScores]:
+    def read_reply(reply: Message) -> dict[str, ClientScores]:
         found = read_evaluation_reply(reply, request, tuple(heads))
         claimed = max((scores.confusion.num_examples for scores in found.values()), default=0)
         client = int(reply.metadata.src_node_id)
@@ -88,12 +92,16 @@ def evaluate_on_clients(
         return found
 
     read = usable(replies, read_reply, total.failures)
+    votes: dict[str, list[tuple[int, int]]] = {name: [] for name in heads}
     for client, _, received in read:
         total.examples[client] = max((scores.confusion.num_examples for scores in received.values()), default=0)
         for name, scores in received.items():
-            total.heads[name] += scores
+            total.heads[name] += HeadScores(scores.confusion, CalibrationSums.zeros(), scores.margins)
             if scores.confusion.num_examples:
                 total.accuracies[name][client] = scores.confusion.accuracy
+            if scores.temperature is not None:
+                votes[name].append((scores.temperature, scores.confusion.num_examples))
+    total.calibrations.update({name: median_temperature(some) for name, some in votes.items()})
     return total
 
 

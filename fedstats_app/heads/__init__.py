@@ -12,11 +12,12 @@ from fedstats_app.heads.gaussian import solve_gaussian
 from fedstats_app.heads.linear_head import LinearHead, SolveReport
 from fedstats_app.heads.ncm import solve_ncm
 from fedstats_app.heads.ridge import solve_ridge
-from fedstats_app.heads.scores import ConfusionMatrix, HeadScores, MarginHistograms, margin_bins
+from fedstats_app.heads.scores import ClientScores, ConfusionMatrix, HeadScores, MarginHistograms, margin_bins
 
 __all__ = [
     "Calibration",
     "CalibrationSums",
+    "ClientScores",
     "ConfusionMatrix",
     "HeadScores",
     "LinearHead",

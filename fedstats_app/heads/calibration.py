@@ -43,9 +43,9 @@ class Calibration:
     ----------
     temperature : float
         Divide scores by it before the softmax.
-    nll_before, nll_after : float
-        Mean negative log-likelihood in nats, at temperature 1 and at this one.
-    ece_before, ece_after : float
+    nll_before, nll_after : float or None
+        Mean negative log-likelihood in nats, at temperature 1 and at this one; None where clients chose.
+    ece_before, ece_after : float or None
         Expected calibration error, 0 to 1, likewise.
     num_examples : int
         Samples it was chosen on: those whose class the head knows.
@@ -55,10 +55,10 @@ class Calibration:
     """
 
     temperature: float
-    nll_before: float
-    nll_after: float
-    ece_before: float
-    ece_after: float
+    nll_before: float | None
+    nll_after: float | None
+    ece_before: float | None
+    ece_after: float | None
     num_examples: int
     exact: bool = False
 
@@ -123,8 +123,6 @@ class CalibrationSums(Addable):
         logits: Tensor,
         labels: Tensor,
         temperatures: Sequence[float] = TEMPERATURES,
-        *,
-        bounds: tuple[float, float] = (math.inf, math.inf),
     ) -> CalibrationSums:
         """Measure (n, C) scores against (n,) integer labels at every temperature.
 
@@ -136,8 +134,6 @@ class CalibrationSums(Addable):
             (n,) int64 in [0, C).
         temperatures : sequence of float
             Positive, ascending.
-        bounds : tuple of float
-            Most that a sample adds to rows 0 and 2 of the losses, and to their slopes in size.
 
         Raises
         ------
@@ -169,11 +165,9 @@ class CalibrationSums(Addable):
         for index, (temperature, partition) in enumerate(zip(temperatures, partitions, strict=True)):
             log_partition = largest.squeeze(1) / temperature + partition.log()
             expected = products[index] / partition
-            for row, score, bound in ((0, own, bounds[0]), (2, mean, bounds[1])):
-                loss, steepest = log_partition - score / temperature, bound * temperature
-                slope = (score - expected).clamp(-steepest, steepest)
-                sums.losses[row, index] = loss.clamp(max=bound).sum()
-                sums.losses[row + 1, index] = torch.where(loss < bound, slope, 0.0).sum() / temperature
+            for row, score in ((0, own), (2, mean)):
+                sums.losses[row, index] = (log_partition - score / temperature).sum()
+                sums.losses[row + 1, index] = (score - expected).sum() / temperature
             confidence = 1.0 / partition
             bins = (confidence * NUM_BINS).long().clamp(max=NUM_BINS - 1)
             sums.gaps[index].index_add_(0, bins, confidence - correct)
@@ -275,6 +269,80 @@ class CalibrationSums(Addable):
         if temperature not in self.temperatures:
             raise ValueError(f"temperature must be one of the {len(self.temperatures)} measured, got {temperature}")
         return self.temperatures.index(temperature)
+
+
+def sample_losses(logits: Tensor, labels: Tensor, temperatures: Sequence[float] = TEMPERATURES) -> Tensor:
+    """Return what each sample says of every temperature.
+
+    Parameters
+    ----------
+    logits, labels : Tensor
+        (n, C) and (n,), as :meth:`CalibrationSums.from_logits` takes them.
+    temperatures : sequence of float
+        t of them.
+
+    Returns
+    -------
+    Tensor
+        (2, m, t) float64: -log p(label) and the mean of -log p(c) over the classes that the head knows, of the samples
+        whose class it knows.
+    """
+    logits = logits.to("cpu", torch.float64)
+    known = torch.isfinite(logits)
+    kept = known.gather(1, labels.unsqueeze(1)).squeeze(1)
+    logits, known, labels = logits[kept], known[kept], labels[kept]
+    found = logits.new_empty(2, len(labels), len(temperatures))
+    for index, temperature in enumerate(temperatures):
+        losses = -torch.log_softmax(logits / temperature, dim=1)
+        found[0, :, index] = losses.gather(1, labels.unsqueeze(1)).squeeze(1)
+        found[1, :, index] = torch.where(known, losses, 0.0).sum(dim=1) / known.sum(dim=1)
+    return found
+
+
+def voted_temperature(losses: Tensor, *, without_each: bool) -> int | None:
+    """Return which temperature is best by :meth:`CalibrationSums.fit`'s rule, or None if that cannot be said.
+
+    Parameters
+    ----------
+    losses : Tensor
+        (2, n, t), of :func:`sample_losses`.
+    without_each : bool
+        Say nothing unless the best is the same without any one of the samples: so a single sample decides whether
+        something is said, and not what.
+    """
+    num_samples = losses.shape[1]
+    if num_samples < 2 or not bool(losses[1].any()):
+        return None
+    sums = losses.sum(dim=1, keepdim=True)
+    best = int((sums[0] + sums[1] / num_samples).argmin())
+    if without_each:
+        others = sums - losses
+        if bool(((others[0] + others[1] / (num_samples - 1)).argmin(dim=1) != best).any()):
+            return None
+    return best
+
+
+def median_temperature(votes: Iterable[tuple[int, int]]) -> Calibration | None:
+    """Return the median of clients' best temperatures, each weighing as its samples; None without votes.
+
+    No client with less than half of all samples takes it out of the range of the others'.
+
+    Parameters
+    ----------
+    votes : iterable of (int, int)
+        Which of TEMPERATURES, and the samples that say so.
+    """
+    ordered = sorted(vote for vote in votes if vote[1])
+    total = sum(number for _, number in ordered)
+    if not total:
+        return None
+    reached, middle = 0, []
+    for index, number in ordered:
+        before, reached = reached, reached + number
+        if before * 2 <= total <= reached * 2:  # both, where half of the samples are on either side
+            middle.append(index)
+    low, high = TEMPERATURES[middle[0]], TEMPERATURES[middle[-1]]
+    return Calibration(float(f"{math.sqrt(low * high):.6g}"), None, None, None, None, total)
 
 
 def likely_temperatures(logits: Tensor, labels: Tensor, num_examples: int) -> tuple[float, ...]:

@@ -278,3 +278,22 @@ class HeadScores(Addable):
             CalibrationSums.from_logits(logits, labels, temperatures),
             MarginHistograms.from_bins(margin_bins(logits), labels),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class ClientScores:
+    """What a client says of a head.
+
+    Attributes
+    ----------
+    confusion : ConfusionMatrix
+        As in :class:`HeadScores`.
+    margins : MarginHistograms
+        Likewise; empty where none may leave.
+    temperature : int or None
+        Which of TEMPERATURES is best for its samples, or None where it says nothing.
+    """
+
+    confusion: ConfusionMatrix
+    margins: MarginHistograms
+    temperature: int | None

@@ -6,9 +6,10 @@ and what stands below them.
 
 from fedstats_app.privacy.cells import Cells
 from fedstats_app.privacy.evaluation import (
+    BITS_OF_MODEL,
     LARGEST_LOSS,
-    calibration_above_floor,
-    calibration_terms,
+    TEMPERATURE_STEP,
+    bits_of_head,
     confusion_above_floor,
     loss_above_floor,
     margins_above_floor,
@@ -19,13 +20,14 @@ from fedstats_app.privacy.node_policy import NodePolicy, RefusedByPolicy, says_m
 from fedstats_app.privacy.suppression import StatisticsAboveFloor, statistics_above_floor
 
 __all__ = [
+    "BITS_OF_MODEL",
     "LARGEST_LOSS",
+    "TEMPERATURE_STEP",
     "Cells",
     "NodePolicy",
     "RefusedByPolicy",
     "StatisticsAboveFloor",
-    "calibration_above_floor",
-    "calibration_terms",
+    "bits_of_head",
     "confusion_above_floor",
     "loss_above_floor",
     "margins_above_floor",

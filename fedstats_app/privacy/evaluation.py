@@ -1,25 +1,40 @@
 """What an evaluation says with a floor: counts of classes with enough samples, and sums as coarse as counts.
 
-Whoever asks chooses the head, so every number here is an answer to a question of his. A sum over many samples can be
+The server chooses the head, so every number here is an answer to a question of its own. A sum over many samples can be
 made one over a single one, by a head for which all others have no loss; a class that nobody has can be made to catch
-one sample. So a sum is of bounded terms and is rounded, and a cell that is not of the node's own classes has as many
-samples as the floor.
+one sample. So sums leave in steps as large as what one sample adds, a cell that is not of the node's own classes has as
+many samples as the floor, and :func:`bits_of_head` bounds what all others' samples and the answer together say of one.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix, MarginHistograms
+from fedstats_app.heads import ConfusionMatrix, MarginHistograms
 from fedstats_app.heads.scores import NUM_MARGIN_BINS, ZERO_BIN
 
 _ROWS_AT_ONCE = 1024
-# Nats that a sample adds to a sum of losses at most. A sum is told in steps of a sixteenth of what a sample can add.
+# Nats that a sample adds to a sum of losses at most. In training a sum is told in steps of a sixteenth of that.
 LARGEST_LOSS, STEPS = 16.0, 16
-# Most that a sample adds to each row of the losses of CalibrationSums. The third, and its slope, hold the temperature
-# away from 0 by the weight of one sample, and must not be flat where that matters.
-_BOUNDS = torch.tensor([LARGEST_LOSS, LARGEST_LOSS, 4 * LARGEST_LOSS, 4 * LARGEST_LOSS], dtype=torch.float64)
+# Histograms of margins leave for so many classes at most: each class's is a number per sample, of its own question.
+MOST_WITH_MARGINS = 2
+# A temperature is told in steps of a quarter of a decade.
+TEMPERATURE_STEP = 4
+# What the score of a trained model says of a sample: whether it is right, and a step of the loss.
+BITS_OF_MODEL = 2
+
+
+def bits_of_head(num_classes: int) -> int:
+    """Return how many bits an evaluation of a head says of one sample at most, all others' being known.
+
+    Which of C classes it is taken for, or another; which bin its margin is in, which with two classes is one number;
+    and whether without it the temperature would be another.
+    """
+    margins = math.ceil(math.log2(NUM_MARGIN_BINS)) if num_classes <= MOST_WITH_MARGINS else 0
+    return math.ceil(math.log2(num_classes + 1)) + margins + 1
 
 
 def confusion_above_floor(
@@ -63,10 +78,11 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> M
     either: the number of those would give theirs away. So a class under the floor looks like one that is not there, and
     the numbers in every histogram follow from the confusion matrix.
 
-    A histogram of few samples comes close to the list of their margins, so no bin is of fewer than the floor: fewer
-    share the bin in the middle of twice as many bins with what is left over there, and so on, each sign by itself.
-    What is left in the end is counted at a margin of 0, or if that is too few, in the fullest bin. So a margin may be
-    moved far for up to one less than the floor of a class's samples.
+    A histogram of few samples comes close to the list of their margins, so no bin is of fewer of the class, or of the
+    others, than the floor: fewer share the bin in the middle of twice as many bins with what is left over there, and so
+    on, each sign by itself. What is left in the end of the class, or of the others, is counted at a margin of 0, or if
+    that is too few, in their fullest bin. So a margin may be moved far for up to one less than the floor of a class's samples. Of more than
+    MOST_WITH_MARGINS classes there are none.
 
     Parameters
     ----------
@@ -78,6 +94,8 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> M
         The floor; 0 counts all samples.
     """
     total = MarginHistograms.zeros(bins.shape[1])
+    if min_class_count > 1 and bins.shape[1] > MOST_WITH_MARGINS:
+        return total
     named = named_samples(labels, bins.shape[1], min_class_count).nonzero().squeeze(1)
     for first in range(0, len(named), _ROWS_AT_ONCE):  # counting widens the integers of so many
         rows = named[first : first + _ROWS_AT_ONCE]
@@ -94,57 +112,24 @@ def _in_full_bins(margins: MarginHistograms, floor: int) -> MarginHistograms:
         cells = (places >> level) - (places[0] >> level)  # (bins,) from 0
         middles = ((places >> level << level) + (1 << level >> 1) + ZERO_BIN).clamp(0, NUM_MARGIN_BINS - 1)
         sums = torch.zeros(*left.shape[:2], int(cells[-1]) + 1, dtype=torch.int64).index_add_(2, cells, left)
-        full = sums.sum(dim=0) >= floor  # (C, cells)
+        full = ((sums >= floor) | (sums == 0)).all(dim=0)  # (C, cells)
         middle = torch.zeros(sums.shape[2], dtype=torch.int64).index_copy_(0, cells, middles)
         told.index_add_(2, middle, sums * full)
         left = left * ~full[:, cells]
     rest = left.sum(dim=2)  # (2, C)
-    fullest = torch.where(rest.sum(dim=0) >= floor, ZERO_BIN, told.sum(dim=0).argmax(dim=1))
-    told.scatter_add_(2, fullest.expand(2, -1).unsqueeze(2), rest.unsqueeze(2))
+    fullest = torch.where(rest >= floor, ZERO_BIN, told.argmax(dim=2))
+    told.scatter_add_(2, fullest.unsqueeze(2), rest.unsqueeze(2))
     return MarginHistograms(told[0], told[1])
 
 
-def calibration_terms(logits: Tensor, labels: Tensor, min_class_count: int) -> CalibrationSums:
-    """Return the sums of some samples, in which with a floor each has a bounded part.
-
-    Parameters
-    ----------
-    logits, labels : Tensor
-        (n, C) and (n,), as :meth:`fedstats_app.heads.CalibrationSums.from_logits` takes them, of classes that are
-        named.
-    min_class_count : int
-        The floor; up to 1 it bounds nothing.
-    """
-    if min_class_count <= 1:
-        return CalibrationSums.from_logits(logits, labels)
-    return CalibrationSums.from_logits(logits, labels, bounds=(float(_BOUNDS[0]), float(_BOUNDS[2])))
-
-
-def calibration_above_floor(sums: CalibrationSums, min_class_count: int) -> CalibrationSums:
-    """Return sums of :func:`calibration_terms` in steps of a sixteenth of what one sample can have added.
-
-    Losses go to the nearest step. Gaps go toward 0, so that they never say more than the samples there are.
-    """
-    if min_class_count <= 1:
-        return sums
-    step = (_BOUNDS / STEPS).unsqueeze(1)
-    gaps = (sums.gaps * (STEPS / 2)).trunc() / (STEPS / 2)  # from -1 to 1 each
-    return CalibrationSums((sums.losses / step).round() * step, gaps, sums.num_examples, sums.temperatures)
-
-
-def loss_above_floor(loss_sum: float, *, named: bool) -> float:
-    """Return a sum of losses of at most LARGEST_LOSS each, in nats, as coarsely as it may leave.
-
-    In steps of a sixteenth of that where all samples are of ``named`` classes. Else a class may have one sample alone,
-    whose loss a head can single out, and the step is all that a sample can add: a count.
-    """
-    step = LARGEST_LOSS / STEPS if named else LARGEST_LOSS
+def loss_above_floor(loss_sum: float, step: float) -> float:
+    """Return a sum of losses of at most LARGEST_LOSS each in steps of so many nats."""
     return float(torch.tensor(loss_sum / step, dtype=torch.float64).round()) * step
 
 
 def mean_loss_above_floor(mean: float, num_examples: int) -> float:
-    """Return a mean loss of samples of named classes, of which it says no more than :func:`loss_above_floor`."""
-    return loss_above_floor(min(mean, LARGEST_LOSS) * num_examples, named=True) / num_examples
+    """Return a mean loss of a training, of which the sum is told in steps of a sixteenth of what a sample can add."""
+    return loss_above_floor(min(mean, LARGEST_LOSS) * num_examples, LARGEST_LOSS / STEPS) / num_examples
 
 
 def named_samples(labels: Tensor, num_classes: int, min_class_count: int) -> Tensor:

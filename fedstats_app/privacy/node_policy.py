@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from fedstats_app.methods import Needs
-from fedstats_app.statistics import IdentityMap, StatisticsSpec
+from fedstats_app.statistics import ClientStatistics, IdentityMap, StatisticsSpec
 from fedstats_app.training import LocalOptions
 from fedstats_app.training.limits import RequestLimits
 
 # A Gram matrix of fewer samples than this many times its dimension is warned of.
 SAMPLES_PER_DIMENSION = 2
+# Of fewer samples, beyond the rows, a direction of the scatter says much of each (research/inversion.md).
+SAMPLES_PER_DIRECTION = 10
 
 
 class RefusedByPolicy(Exception):
@@ -37,9 +39,9 @@ class NodePolicy:
     min_class_count : int
         A class of which the node has fewer readable samples for statistics than this leaves in no form: neither count,
         nor sum, nor mean, nor as a part of the Gram matrix. 0 for no floor; 1 suppresses nothing either.
-    min_gram_samples : int
-        Of fewer samples no Gram matrix leaves, and nothing that says as much: a factor of the scatter, several means
-        per class, or anything of mapped features. 0 for no limit.
+    min_gram_samples : int or None
+        Of fewer samples nothing of mapped features leaves, and in place of a Gram matrix or a complete factor of the
+        scatter a few directions (:meth:`protected`). 0 for no limit; None for twice the dimension of the features.
     allowed : mapping or None
         From what the node works for to the statistics that it may need, None where that is none; None for all.
     limits : RequestLimits or None
@@ -52,13 +54,13 @@ class NodePolicy:
     """
 
     min_class_count: int = 0
-    min_gram_samples: int = 0
+    min_gram_samples: int | None = 0
     allowed: Mapping[str, Needs | None] | None = None
     limits: RequestLimits | None = None
 
     def __post_init__(self) -> None:
         for name in ("min_class_count", "min_gram_samples"):
-            if getattr(self, name) < 0:
+            if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
 
     @property
@@ -96,24 +98,43 @@ class NodePolicy:
                 if all(what in one.missing(spec) for one in needs):
                     raise RefusedByPolicy(f"{what}: needed by none of this node's {self._in_words}")
 
-    def check_gram(self, specs: Iterable[StatisticsSpec], num_examples: int) -> None:
-        """Refuse a Gram matrix, or what says as much, of too few samples; of none it is zero and says nothing.
+    def shares_gram(self, num_examples: int, dim: int) -> bool:
+        """Return whether a Gram matrix of so many samples in ``dim`` dimensions may leave; of none it says nothing."""
+        least = SAMPLES_PER_DIMENSION * dim if self.min_gram_samples is None else self.min_gram_samples
+        return not 0 < num_examples < least
 
-        Sums of a class's mapped features are as many equations for its samples as there are mapped features, and
-        several means per class are a Gram matrix of groups.
+    def check_gram(self, specs: Iterable[StatisticsSpec], num_examples: int, feature_dim: int) -> None:
+        """Refuse what says as much as a Gram matrix of too few samples, and nothing can stand in for.
+
+        Sums of a class's mapped features are as many equations for its samples as there are mapped features. A Gram
+        matrix that has to be exact (``exact-sums``) can be no other.
 
         Raises
         ------
         RefusedByPolicy
-            Saying how many it takes, but not how many there are.
+            Naming the owner's key, but not how many samples there are.
         """
-        if not 0 < num_examples < self.min_gram_samples:
-            return
         for spec in specs:
-            if what := _more_than_means(spec):
-                raise RefusedByPolicy(
-                    f"{what}: this node has fewer than {self.min_gram_samples} samples for it (min-gram-samples)"
-                )
+            mapped = not isinstance(spec.feature_map, IdentityMap)
+            if not mapped and not (spec.gram and spec.fraction_bits is not None):
+                continue
+            if not self.shares_gram(num_examples, spec.feature_map.output_dim(feature_dim)):
+                what = "statistics of mapped features" if mapped else "an exact Gram matrix"
+                raise RefusedByPolicy(f"{what}: this node has too few samples for it (min-gram-samples)")
+
+    def protected(self, spec: StatisticsSpec, client: ClientStatistics) -> ClientStatistics:
+        """Return what may leave: with too few samples for a Gram matrix, no more directions than say little of each.
+
+        A Gram matrix, or a factor of all directions, gives back every sample of up to as many as features
+        (research/inversion.md). The largest directions, one for ten samples beyond the rows, are those of the classes;
+        the energy of the others is one number. So a site with very few sends rows and that number.
+        """
+        num_examples = int(client.rows.num_examples)
+        if not (spec.gram or spec.sends_scatter) or self.shares_gram(num_examples, client.rows.feature_dim):
+            return client
+        factor = client.scatter_factor()
+        most = (num_examples - len(client.rows)) // SAMPLES_PER_DIRECTION
+        return ClientStatistics(client.rows, scatter=None if factor is None else factor.cut(most))
 
     def check_size(self, num_classes: int, num_features: int) -> None:
         """Refuse a request about more classes, or features of all its specifications, than the owner allows.
@@ -182,17 +203,6 @@ class NodePolicy:
     @property
     def _in_words(self) -> str:
         return f"allowed-methods ({', '.join(self.allowed or ()) or 'none'})"
-
-
-def _more_than_means(spec: StatisticsSpec) -> str:
-    """Return what in some statistics says more of samples than one mean per class, in words, or ""."""
-    if spec.gram:
-        return "a Gram matrix"
-    if spec.sends_scatter:
-        return "a factor of the scatter"
-    if not isinstance(spec.feature_map, IdentityMap):
-        return "statistics of mapped features"
-    return "several means per class" if spec.means_per_class > 1 else ""
 
 
 def says_much_about_samples(num_examples: int, dim: int) -> bool:

@@ -87,7 +87,7 @@ def statistics_above_floor(
         usable = readable if cells is None else readable[units[readable] >= 0]
         present = labels[usable]
         kept = usable if floor <= 1 else usable[policy.allowed_classes(present, num_classes)[present]]
-        policy.check_gram(specs, len(kept))
+        policy.check_gram(specs, len(kept), feature_dim)
         accumulators = [
             spec.accumulator(
                 labels[kept],
@@ -122,7 +122,8 @@ def statistics_above_floor(
             same_units = torch.equal(units[found], _units(cells, labels, readable)[found])
         if same_units and all(bool((client.rows.counts >= floor).all()) for client in statistics):
             break
-    policy.check_gram(specs, int(seen.sum()))
+    policy.check_gram(specs, int(seen.sum()), feature_dim)
+    statistics = tuple(policy.protected(spec, client) for spec, client in zip(specs, statistics, strict=True))
     _warn_of_gram(policy, specs, statistics)
     return StatisticsAboveFloor(statistics, tuple(sorted(set(labels[readable].tolist()) - set(labels[kept].tolist()))))
 
@@ -142,7 +143,9 @@ def _warn_of_gram(policy: NodePolicy, specs: Sequence[StatisticsSpec], statistic
         num_examples, dim = int(client.rows.num_examples), client.rows.feature_dim
         if not (spec.gram or spec.sends_scatter) or not policy.min_class_count:
             continue
-        if says_much_about_samples(num_examples, dim):
+        if not policy.shares_gram(num_examples, dim):
+            logger.info("too few samples for a Gram matrix: %d directions leave", len(client.scatter or ()))
+        elif says_much_about_samples(num_examples, dim):
             logger.warning(
                 "the %s that leaves is of %d samples in %d dimensions, fewer than 2 d: it says much about "
                 "single ones; min-gram-samples refuses such",

@@ -127,7 +127,7 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         by_client=scores[best].get("client_accuracy"),
         advice=(results.get("advice") or {}).get("text", []),
         calibrations=[(f"`{name}`", *_calibrated(one)) for name, one in fitted.items()],
-        interpolated=not all(one.get("exact") for one in fitted.values() if one),
+        interpolated=any(one and one.get("nll_after") is not None and not one.get("exact") for one in fitted.values()),
         disclosed=disclosed,
         licence=licence,
         warnings=[f"**{_plain(warning)}**" for warning in licence.warnings] if licence else [],
@@ -137,7 +137,7 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
 
 _EVALUATED_ON_CLIENTS = (
     "Evaluation: every client sent how often it saw which class taken for which, histograms of the scores' margins by "
-    "class, and sums over its {kind}s of how sure the heads were."
+    "class, and the temperature that suits its {kind}s."
 )
 
 
@@ -164,8 +164,11 @@ def _escaped(name: str) -> str:
 def _calibrated(fitted: Mapping[str, float] | None) -> tuple[str, str, str]:
     if fitted is None:
         return "not calibrated", "-", "-"
+    temperature = f"{fitted['temperature']:.4g}"
+    if fitted.get("nll_before") is None:
+        return f"{temperature} (clients' median)", "-", "-"
     changes = (f"{fitted[f'{name}_before']:.3f} -> {fitted[f'{name}_after']:.3f}" for name in ("nll", "ece"))
-    return f"{fitted['temperature']:.4g}", *changes  # type: ignore[return-value]  # two
+    return temperature, *changes  # type: ignore[return-value]  # two
 
 
 def _evaluated_on(results: Mapping[str, Any], kind: str) -> str:

@@ -106,8 +106,8 @@ def score(
         progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
         merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
         found = evaluate_on_clients(grid, strategy.request, strategy.indexed_heads, merged)
-        fitted = {name: one.calibration.fit() for name, one in found.heads.items()}
-        scores = Scores("clients", found.heads, found.accuracies, found.examples, found.failures, fitted)
+        told = found.heads, found.accuracies, found.examples, found.failures, found.calibrations
+        scores = Scores("clients", *told)
         if not scores.num_examples:
             progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
         return scores

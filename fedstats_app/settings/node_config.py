@@ -60,8 +60,8 @@ class NodeConfig(Options):
         ``train``: false on a node that cannot train (memory, power); it is used for statistics and evaluation only.
     min_class_count : int or None
         A class with fewer samples does not leave the node; None for what is usual (:meth:`class_floor`).
-    min_gram_samples : int
-        A Gram matrix of fewer samples does not leave the node.
+    min_gram_samples : int or None
+        A Gram matrix of fewer samples does not leave the node; None for what is usual (:attr:`gram_floor`).
     allowed_methods : tuple of str or None
         The closed-form methods, and "training", that the node works for; None for all.
     state_dir : str
@@ -84,9 +84,9 @@ class NodeConfig(Options):
         All that a run may give to a network's constructor, on data of the owner's.
     holdout_fraction : float or None
         Share that the node keeps for evaluation, on data of its own; None for that of the first run.
-    max_questions, max_heads, max_rounds : int
-        How many different statistics questions, heads to score and rounds of training are answered for one version of
-        data of its own.
+    max_questions, max_bits, max_rounds : int
+        How many different statistics questions, bits of evaluation and rounds of training are answered for one version
+        of data of its own.
     client_name : str
         By which a server knows data of the node's own again when they have changed; "" for none.
     release : str
@@ -106,7 +106,7 @@ class NodeConfig(Options):
     cache_dir: str = option("", str)
     trains: bool = option(True, flag, key="train")
     min_class_count: int | None = option(None, _MANY)
-    min_gram_samples: int = option(0, _MANY)
+    min_gram_samples: int | None = option(None, _MANY)
     allowed_methods: tuple[str, ...] | None = option(None, allowed_method_list)
     state_dir: str = option("", str)
     any_app: bool = option(False, lambda value: value is True)
@@ -121,7 +121,7 @@ class NodeConfig(Options):
     backbone_arguments: str = option("", network_arguments)
     holdout_fraction: float | None = option(None, number(0.0, 0.9, open_low=True))
     max_questions: int = option(8, _MANY, key="max-statistics-questions")
-    max_heads: int = option(1_000, _MANY, key="max-heads-scored")
+    max_bits: int = option(100, _MANY, key="max-evaluation-bits")
     max_rounds: int = option(10_000, _MANY, key="max-training-rounds")
     client_name: str = option("", client_name)
     release: str = option("", str)
@@ -159,6 +159,11 @@ class NodeConfig(Options):
         """
         usual = DEFAULT_MIN_CLASS_COUNT if self.data_path else 0
         return max(usual if self.min_class_count is None else self.min_class_count, asked)
+
+    @property
+    def gram_floor(self) -> int | None:
+        """Samples behind a Gram matrix: as the owner says, else twice the dimension (None), or 0 in a simulation."""
+        return self.min_gram_samples if self.min_gram_samples is not None or self.data_path else 0
 
     def cache_root(self, options: CacheOptions) -> Path | None:
         """Return the feature cache's folder, or None.

@@ -37,6 +37,8 @@ class ClientStatistics:
         The Gram matrix, (d, d) float64, or its factor, from which it is formed when somebody asks for it.
     scatter : ScatterFactor or None
         Of the samples about the means of the rows.
+    completed : bool
+        Whether the Gram matrix was made from the rows and a truncated factor.
 
     Raises
     ------
@@ -45,9 +47,14 @@ class ClientStatistics:
     """
 
     def __init__(
-        self, rows: ClassMeanRows, gram: Tensor | GramFactor | None = None, scatter: ScatterFactor | None = None
+        self,
+        rows: ClassMeanRows,
+        gram: Tensor | GramFactor | None = None,
+        scatter: ScatterFactor | None = None,
+        *,
+        completed: bool = False,
     ) -> None:
-        self.rows, self.scatter = rows, scatter
+        self.rows, self.scatter, self.completed = rows, scatter, completed
         self._complete: ScatterFactor | None = None
         self.gram_factor = gram if isinstance(gram, GramFactor) else None
         self._gram = None if isinstance(gram, GramFactor) else gram

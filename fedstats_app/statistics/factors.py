@@ -232,6 +232,11 @@ class ScatterFactor:
         squares: list[float] = self.values.to(torch.float64).square().tolist()
         return squares
 
+    def cut(self, rank: int) -> ScatterFactor:
+        """Return the factor of the ``rank`` largest values at most; the energy of the others is left out."""
+        left_out = self.left_out + math.fsum(self.energies[rank:])
+        return ScatterFactor(self.values[:rank], self.directions[:rank], left_out)
+
     def truncated(self, rank: int, dtype: torch.dtype | str) -> ScatterFactor:
         """Return the factor of the ``rank`` largest values as it is sent: values in float32, directions in ``dtype``.
 

@@ -99,6 +99,11 @@ class StatisticsSpec:
         """Whether clients send a factor of their scatter."""
         return self.scatter is not None and not self.gram
 
+    @property
+    def stand_in(self) -> ScatterSpec:
+        """What a client with too few samples for a Gram matrix sends in its place."""
+        return self.scatter or ScatterSpec(RankRule("root", 1.0))
+
     def to_dict(self) -> dict[str, object]:
         """Return plain values from which :meth:`from_dict` makes the specification again."""
         values: dict[str, object] = {

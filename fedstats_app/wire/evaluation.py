@@ -1,4 +1,4 @@
-"""Federated evaluation: heads go down; confusion matrices, histograms and sums for calibration come up.
+"""Federated evaluation: heads go down; confusion matrices, histograms and a temperature each come up.
 
 Messages of type ``evaluate.heads``.
 """
@@ -11,8 +11,8 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix, HeadScores, LinearHead, MarginHistograms
-from fedstats_app.heads.calibration import NUM_BINS, NUM_LOSSES, TEMPERATURES
+from fedstats_app.heads import ClientScores, ConfusionMatrix, LinearHead, MarginHistograms
+from fedstats_app.heads.calibration import TEMPERATURES
 from fedstats_app.heads.scores import NUM_MARGIN_BINS
 from fedstats_app.methods import MOST_METHODS
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array, to_array
@@ -21,10 +21,6 @@ from fedstats_app.wire.statistics import StatisticsRequest, read_statistics_requ
 
 EVALUATE_HEADS = "evaluate.heads"
 MAX_HEADS = MOST_METHODS
-# No sum of losses over a site's samples comes near it, and no sum over sites overflows.
-MAX_LOSS = 1e30
-# Gaps are rounded to float32 for the wire.
-GAP_TOLERANCE = 1e-3
 
 
 def evaluation_content(request: StatisticsRequest, heads: Mapping[str, tuple[int, LinearHead]]) -> RecordDict:
@@ -77,7 +73,7 @@ def _read_head(content: RecordDict, name: str, request: StatisticsRequest) -> tu
     return index, LinearHead(weight, bias, read_array(record, "present", torch.uint8, (classes,)).to(torch.bool))
 
 
-def evaluation_reply(msg: Message, scores: Mapping[str, HeadScores]) -> Message:
+def evaluation_reply(msg: Message, scores: Mapping[str, ClientScores]) -> Message:
     """Return the reply.
 
     Parameters
@@ -89,11 +85,11 @@ def evaluation_reply(msg: Message, scores: Mapping[str, HeadScores]) -> Message:
         int64, and where there are any, as ``pooled`` (2,) int64 the samples counted without their class and how many of
         them were right, and as ``elsewhere`` (t, 2) int64 true class and number of those whose prediction is not said.
         Of the histograms the bins that are not empty, (class, bin, samples of the class, samples of others), (t, 4)
-        int32. Sums at the usual temperatures are sent as they are, but the gaps in float32.
+        int32. Which of the usual temperatures is best, (1,) int64, or (0,) where that is not said.
     """
     content = RecordDict()
     for name, found in scores.items():
-        confusion, sums = found.confusion, found.calibration
+        confusion = found.confusion
         cells = confusion.matrix.nonzero()
         counts = confusion.matrix[cells[:, 0], cells[:, 1]].unsqueeze(1)
         record = ArrayRecord({"cells": to_array(torch.cat([cells, counts], dim=1))})
@@ -103,13 +99,8 @@ def evaluation_reply(msg: Message, scores: Mapping[str, HeadScores]) -> Message:
             record["elsewhere"] = to_array(torch.cat([where, confusion.elsewhere[where]], dim=1))
         content[f"confusion.{name}"] = record
         content[f"margins.{name}"] = ArrayRecord({"bins": to_array(_filled_bins(found.margins))})
-        content[f"calibration.{name}"] = ArrayRecord(
-            {
-                "losses": to_array(sums.losses),
-                "gaps": to_array(sums.gaps.to(torch.float32)),
-                "num-examples": to_array(torch.tensor([sums.num_examples])),
-            }
-        )
+        vote = torch.tensor([] if found.temperature is None else [found.temperature], dtype=torch.int64)
+        content[f"temperature.{name}"] = ArrayRecord({"index": to_array(vote)})
     num_examples = max((found.confusion.num_examples for found in scores.values()), default=0)
     content["metrics"] = MetricRecord({"num-examples": num_examples})
     return Message(content, reply_to=msg)
@@ -125,15 +116,15 @@ def _filled_bins(margins: MarginHistograms) -> Tensor:
 @reads_replies
 def read_evaluation_reply(
     reply: Message, request: StatisticsRequest, methods: tuple[str, ...]
-) -> dict[str, HeadScores]:
+) -> dict[str, ClientScores]:
     """Return what a client says of each method's head.
 
     Raises
     ------
     RejectedReply
-        If it failed, or holds something that cannot be a confusion matrix, its samples' histograms or such sums.
+        If it failed, or holds something that cannot be a confusion matrix, its samples' histograms or a temperature.
     """
-    kinds = ("confusion", "margins", "calibration")
+    kinds = ("confusion", "margins", "temperature")
     check_keys("reply", reply.content, {*(f"{kind}.{name}" for name in methods for kind in kinds), "metrics"})
     whole(record_of(reply.content, "metrics", MetricRecord, {"num-examples"}), "num-examples")
     received = {}
@@ -141,8 +132,12 @@ def read_evaluation_reply(
         record = record_of(reply.content, f"confusion.{name}", ArrayRecord, {"cells"}, {"pooled", "elsewhere"})
         confusion = _read_cells(record, request.num_classes)
         margins = _read_bins(record_of(reply.content, f"margins.{name}", ArrayRecord, {"bins"}), confusion)
-        record = record_of(reply.content, f"calibration.{name}", ArrayRecord, {"losses", "gaps", "num-examples"})
-        received[name] = HeadScores(confusion, _read_sums(record, confusion.num_examples), margins)
+        vote = read_array(
+            record_of(reply.content, f"temperature.{name}", ArrayRecord, {"index"}), "index", torch.int64, (range(2),)
+        ).tolist()
+        if not all(0 <= one < len(TEMPERATURES) for one in vote):
+            raise Malformed(f"index: must be of one of {len(TEMPERATURES)} temperatures, got {vote}")
+        received[name] = ClientScores(confusion, margins, vote[0] if vote else None)
     return received
 
 
@@ -187,30 +182,12 @@ def _read_bins(record: ArrayRecord, confusion: ConfusionMatrix) -> MarginHistogr
     margins.positives[classes, places] = positives
     margins.negatives[classes, places] = negatives
     of_class = confusion.class_examples
+    if not len(bins):
+        return margins
     sums = margins.positives.sum(dim=1), margins.negatives.sum(dim=1)
     if not torch.equal(sums[0], of_class) or not torch.equal(sums[1], of_class.sum() - of_class):
         raise Malformed("bins: must hold every sample of the confusion matrix once for each class")
     return margins
-
-
-def _read_sums(record: ArrayRecord, num_examples: int) -> CalibrationSums:
-    t = len(TEMPERATURES)
-    losses = read_array(record, "losses", torch.float64, (NUM_LOSSES, t))
-    gaps = read_array(record, "gaps", torch.float32, (t, NUM_BINS)).to(torch.float64)
-    counted = int(read_array(record, "num-examples", torch.int64, (1,)))
-    if not 0 <= counted <= num_examples:
-        raise Malformed(f"num-examples: must lie in [0, {num_examples}], the samples evaluated, got {counted}")
-    if float(losses.abs().max()) > MAX_LOSS or float(losses[::2].min()) < 0.0:
-        raise Malformed(
-            f"losses: must lie within {MAX_LOSS:.0e} and be at least 0 but for slopes, got {float(losses.min()):.3g} "
-            f"to {float(losses.max()):.3g}"
-        )
-    largest = float(gaps.abs().sum(dim=1).max())
-    if largest > counted * (1.0 + GAP_TOLERANCE):
-        raise Malformed(f"gaps: must add up to at most {counted}, the samples counted, got {largest:.6g}")
-    if counted == 0 and bool(losses.any()):
-        raise Malformed("losses: must be zero without samples, got other values")
-    return CalibrationSums(losses, gaps, counted)
 
 
 def _outside(values: Tensor, num_classes: int) -> bool:

@@ -100,7 +100,7 @@ def statistics_record(client: ClientStatistics, spec: StatisticsSpec, wire_dtype
         If a Gram matrix or factor asked for is missing, a number is too large for the dtype, or the rows alone take
         more bytes than the reply may.
     """
-    if spec.gram and not client.has_gram:
+    if spec.gram and not client.has_gram and (client.scatter is None or spec.fraction_bits is not None):
         raise ValueError("the request asks for a Gram matrix, got statistics without one")
     record = ArrayRecord()  # of a dictionary it would copy every Array
     record["class-ids"] = to_array(client.rows.class_ids)
@@ -120,10 +120,10 @@ def statistics_record(client: ClientStatistics, spec: StatisticsSpec, wire_dtype
             codes, scales = encoded(factor.trapezoid, wire_dtype)
             row, column = torch.triu_indices(*codes.shape)
             record["gram-factor"], record["gram-scales"] = to_array(codes[row, column]), to_array(scales)
-    if spec.sends_scatter and spec.scatter is not None:
-        sent = with_scatter(client, spec.scatter, _num_bytes(record, "c") + other_bytes).scatter
+    if spec.sends_scatter or (spec.gram and not client.has_gram):
+        sent = with_scatter(client, spec.stand_in, _num_bytes(record, "c") + other_bytes).scatter
         if sent is not None:
-            directions, kind = sent.directions, spec.scatter.dtype
+            directions, kind = sent.directions, spec.stand_in.dtype
             if kind in LEVELS:  # they are given as unit_rows of their codes
                 directions = direction_codes(directions, kind)
             record["scatter-values"] = to_array(_cast(sent.values, torch.float32))
@@ -215,8 +215,10 @@ def read_statistics_record(
     """
     exact = wire_dtype in WIRE_DTYPES
     gram_key = "gram" if exact and (spec.fraction_bits or "gram-factor" not in record) else "gram-factor"
-    more = {gram_key} if spec.gram else SCATTER_KEYS if spec.sends_scatter else set[str]()
-    scales = set[str]() if exact else {"class-sum-scales"} | ({"gram-scales"} if spec.gram else set())
+    completed = spec.gram and spec.fraction_bits is None and "scatter-values" in record
+    sends_gram = spec.gram and not completed
+    more = {gram_key} if sends_gram else SCATTER_KEYS if completed or spec.sends_scatter else set[str]()
+    scales = set[str]() if exact else {"class-sum-scales"} | ({"gram-scales"} if sends_gram else set())
     check_keys("statistics", record, ROW_KEYS | more | scales)
     norm = limits.mapped_norm(spec, feature_dim)
     dims = range(1, MAX_FEATURE_DIM + 1) if feature_dim is None else spec.feature_map.output_dim(feature_dim)
@@ -228,7 +230,9 @@ def read_statistics_record(
     check_sums(rows, norm)
     _check_on_grid("class-sums", rows.class_sums, spec.fraction_bits)
     client = ClientStatistics(rows)
-    if spec.gram:
+    if completed:
+        client = _completed(rows, _read_scatter(record, rows, spec.stand_in, norm))
+    elif spec.gram:
         eps = torch.finfo(WIRE_DTYPES.get(wire_dtype, torch.float32)).eps
         if gram_key == "gram":
             numbers = rows.feature_dim * (rows.feature_dim + 1) // 2
@@ -246,12 +250,23 @@ def read_statistics_record(
         client = ClientStatistics(rows, scatter=_read_scatter(record, rows, spec.scatter, norm))
     of_rows, of_gram, of_scatter = (_num_bytes(record, first) for first in "cgs")
     on_wire = of_rows + of_gram + of_scatter
-    if spec.gram and spec.scatter is not None:
+    if completed:
+        of_gram = of_scatter
+    elif spec.gram and spec.scatter is not None:
         client = with_scatter(client, spec.scatter, of_rows + other_bytes)
         of_scatter = scatter_bytes_of(spec.scatter, client)
     repeated = len(rows) - len(set(rows.class_ids.tolist()))
     per_row = 16 + rows.feature_dim * NUMBER_BYTES[wire_dtype] + (0 if exact else 4)
     return client, WireBytes(on_wire, of_rows, of_gram, of_scatter, of_rows - repeated * per_row)
+
+
+def _completed(rows: ClassMeanRows, scatter: ScatterFactor) -> ClientStatistics:
+    """Return statistics with a Gram matrix of the same trace, in which the energy left out has no direction."""
+    from fedstats_app.heads.fedroot import complete
+
+    factor = scatter.scaled()
+    gram = complete(rows, factor.T @ factor, scatter.left_out, shaped=False).gram
+    return ClientStatistics(rows, gram, scatter, completed=True)
 
 
 def _check_on_grid(name: str, values: Tensor, bits: int | None) -> None:

@@ -10,12 +10,10 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.evaluation import evaluate_heads
 from fedstats_app.client.site import ClientSplit
 from fedstats_app.client.training import scored
-from fedstats_app.heads import HeadScores, LinearHead
-from fedstats_app.heads.calibration import TEMPERATURES
+from fedstats_app.heads import ClientScores, LinearHead
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.wire import StatisticsRequest
-from tests.support.compare import relative_difference
 from tests.support.hostile_server import CLASSES, Victim
 
 DIM, FLOOR, FAR = 32, 5, 1e3
@@ -31,7 +29,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Victim:
 
 def scores(
     victim: Victim, split: ClientSplit, heads: dict[str, LinearHead], *, floor: int = FLOOR
-) -> dict[str, HeadScores]:
+) -> dict[str, ClientScores]:
     request = StatisticsRequest(len(split.dataset.class_names), (StatisticsSpec(),))
     questions = {name: (0, head) for name, head in heads.items()}
     reader = FeatureReader(victim.backbone)
@@ -44,44 +42,33 @@ def line(direction: Tensor, offset: float) -> LinearHead:
     return LinearHead(weight, torch.tensor([0.0, 0.0, offset]).double(), torch.tensor([False, True, True]))
 
 
-def losses(found: dict[str, HeadScores]) -> Tensor:
-    """Return the sums at temperature 1, one per head."""
-    at = TEMPERATURES.index(1.0)
-    return torch.stack([one.calibration.losses[0, at] for one in found.values()])
+def temperatures(found: dict[str, ClientScores]) -> set[int | None]:
+    return {one.temperature for one in found.values()}
 
 
 @pytest.mark.parametrize("few", [1, 4])
-def test_no_sum_leaves_of_a_class_with_few_samples(victim: Victim, few: int) -> None:
-    """Thirty-two heads in one message: the exact feature of the one bee, but for the last digits."""
+def test_a_class_with_few_samples_has_no_say_in_a_temperature(victim: Victim, few: int) -> None:
+    """Sums of its losses at 97 temperatures gave the exact feature of the one bee."""
     split = victim.hold_out(10, few, THREE)
     heads = {f"h{k}": line(UNIT[k], FAR) for k in range(DIM)}
-    bees = victim.features(split)[0][10:].double()
 
-    unprotected = losses(scores(victim, split, heads, floor=0)) - few * FAR
-    found = scores(victim, split, heads)
-
-    assert relative_difference(unprotected, bees.sum(dim=0)) < 1e-9
-    assert {one.calibration.num_examples for one in found.values()} == {0}
-    assert not any(bool(one.calibration.losses.any() or one.calibration.gaps.any()) for one in found.values())
+    assert temperatures(scores(victim, split, heads)) == {None}
 
 
-def test_of_many_samples_no_sum_is_that_of_one(victim: Victim) -> None:
-    """A head so steep that one sample alone has a loss to speak of: the sum over all of them was its feature."""
+def test_of_many_samples_one_does_not_choose_the_temperature(victim: Victim) -> None:
+    """A head so steep that one sample alone is wrong: how far it was over the line, the best temperature told."""
     split = victim.hold_out(10, 10, THREE)
     bees = victim.features(split)[0][10:].double()
     direction = bees[0] - bees[1:].mean(dim=0)
     along = (bees @ direction).sort().values
-    steep = 1e4 / float(along[-1] - along[-2])
-    offset = -steep * float(along[-1] + along[-2]) / 2
-    heads = {f"h{k}": line(steep * direction + unit, offset) for k, unit in enumerate([*UNIT, 0 * UNIT[0]])}
-    outlier = bees[(bees @ direction).argmax()]
+    far = 1.0 / float(along[-1] - along[-2])
+    heads = {
+        f"h{k}": line(far * scale * direction, -far * scale * float(along[-1] + along[-2]) / 2)
+        for k, scale in enumerate((0.1, 0.3, 1.0, 3.0, 10.0, 30.0))
+    }
 
-    def guess(floor: int) -> Tensor:
-        sums = losses(scores(victim, split, heads, floor=floor))
-        return sums[:-1] - sums[-1]
-
-    assert relative_difference(guess(0), outlier) < 1e-6
-    assert not guess(FLOOR).any()
+    assert len(temperatures(scores(victim, split, heads, floor=0))) >= 5
+    assert len(temperatures(scores(victim, split, heads)) - {None}) <= 1
 
 
 def test_what_forged_classes_are_taken_for_does_not_list_single_samples(victim: Victim) -> None:
@@ -100,13 +87,22 @@ def test_what_forged_classes_are_taken_for_does_not_list_single_samples(victim: 
     named = found.confusion.matrix.sum(dim=0)[len(CLASSES) :]
     assert all(count == 0 or count >= FLOOR for count in named.tolist())
     assert (found.confusion.num_examples, found.confusion.num_correct) == (20, 0)
-    cells = found.margins.positives + found.margins.negatives
-    assert int((cells > 0).sum()) and bool((cells[cells > 0] >= FLOOR).all())
+    assert not found.margins.positives.any() and not found.margins.negatives.any()
 
 
-@pytest.mark.parametrize(("ants", "bees", "step"), [(4, 4, 16.0), (16, 10, 1.0)])
-def test_a_model_that_is_scored_says_no_more(victim: Victim, ants: int, bees: int, step: float) -> None:
-    """All ants are sure, so the loss was that of bees: with few of them in steps so large that it is a count."""
+def test_no_bin_is_of_few_samples_of_a_class(victim: Victim) -> None:
+    """Fourteen of forty-six bins told of one to four samples of a class, among more of the others."""
+    split = victim.hold_out(16, 12)
+    heads = {f"h{k}": LinearHead(torch.stack([UNIT[k], -UNIT[k]]), torch.zeros(2).double()) for k in range(DIM)}
+
+    for found in scores(victim, split, heads).values():
+        for counts in (found.margins.positives, found.margins.negatives):
+            assert int(counts.sum()) == 28 and bool((counts[counts > 0] >= FLOOR).all())
+
+
+@pytest.mark.parametrize(("ants", "bees"), [(4, 4), (16, 10)])
+def test_a_model_that_is_scored_says_no_more(victim: Victim, ants: int, bees: int) -> None:
+    """All ants are sure, so the loss was that of bees: in steps so large that it is a count."""
     samples, request = victim.samples(victim.hold_out(ants, bees)), TrainingRequest(2)
 
     def loss(scale: float, floor: int) -> float:
@@ -114,6 +110,6 @@ def test_a_model_that_is_scored_says_no_more(victim: Victim, ants: int, bees: in
         model = TunedModel.of(request, (weight, torch.tensor([3.0, 0.0])), victim.backbone.module)
         return scored(model, samples, floor=floor).loss_sum
 
-    assert len({loss(scale, 0) % step for scale in (0.1, 0.3, 0.7)}) == 3
-    assert {loss(scale, FLOOR) % step for scale in (0.1, 0.3, 0.7)} == {0.0}
+    assert len({loss(scale, 0) % 16.0 for scale in (0.1, 0.3, 0.7)}) == 3
+    assert {loss(scale, FLOOR) % 16.0 for scale in (0.1, 0.3, 0.7)} == {0.0}
     assert loss(-1e6, FLOOR) <= 16.0 * (ants + bees) < loss(-1e6, 0)

@@ -22,6 +22,7 @@ from fedstats_app.client.site import Site
 from fedstats_app.data.clients import own_dataset
 from fedstats_app.data.contents import draw_cells, sample_identities
 from fedstats_app.heads import LinearHead
+from fedstats_app.methods import METHODS
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import StatisticsSpec
@@ -62,10 +63,10 @@ def ask(
     kind: str = "query.statistics",
     *,
     run: int = 1,
-    min_class_count: int = 0,
+    **settings: Any,
 ) -> Message:
     forget()
-    config = {**CONFIG.to_run_config(), "min-class-count": min_class_count}
+    config = {**CONFIG.to_run_config(), **{key.replace("_", "-"): value for key, value in settings.items()}}
     return client_app.app(instruction(content, kind), Context(run, 4, dict(node), RecordDict(), config))
 
 
@@ -241,6 +242,7 @@ def test_an_answer_too_long_to_keep_is_the_same_again_or_none(node: Node, monkey
 
 
 def test_eight_questions_are_answered_and_any_of_them_again(node: Node) -> None:
+    node = {**node, "min-gram-samples": 0}
     maps = [RandomProjection(16, seed=seed) for seed in range(9)]
     requests = [question(StatisticsSpec(feature_map=one)) for one in maps]
 
@@ -262,13 +264,33 @@ def heads_message(number: int) -> RecordDict:
     return evaluation_content(question(holdout=0.25), {"x": (0, head), "y": (0, head)})
 
 
-def test_heads_scored_are_counted_and_the_same_head_once(node: Node) -> None:
-    small = {**node, "max-heads-scored": 2}
+def test_what_a_head_says_is_counted_in_bits_and_the_same_head_once(node: Node) -> None:
+    """With two classes 14 bits: which class or another, the bin of the margin, the temperature."""
+    small = {**node, "max-evaluation-bits": 30}
 
     replies = [ask(small, heads_message(number), "evaluate.heads") for number in (1, 1, 2, 3)]
 
     assert [reply.has_error() for reply in replies] == [False, False, False, True]
-    assert "at most 2 different heads scored (max-heads-scored)" in replies[3].error.reason
+    assert "at most 30 different bits of evaluation (max-evaluation-bits)" in replies[3].error.reason
+
+
+def test_another_run_configuration_is_another_question(node: Node) -> None:
+    """It can raise the floor, or let absent classes be predicted: 32 answers to one head, with a limit of one."""
+    settings: list[dict[str, Any]] = [{}, {"min_class_count": 6}, {"min_class_count": 7}, {"mask_absent": False}, {}]
+
+    small = {**node, "max-evaluation-bits": 30}
+    replies = [ask(small, heads_message(1), "evaluate.heads", **one) for one in settings]
+
+    assert [reply.has_error() for reply in replies] == [False, False, True, True, False]
+
+
+def test_by_default_a_node_scores_all_methods_and_some_rounds_of_a_probe(node: Node) -> None:
+    heads = {name: (0, LinearHead(torch.full((2, 32), float(k)), torch.zeros(2))) for k, name in enumerate(METHODS)}
+    first = ask(node, evaluation_content(question(holdout=0.25), heads), "evaluate.heads")
+    rounds = [ask(node, training_message(number), "evaluate.model") for number in range(1, 16)]
+
+    assert not first.has_error() and not any(reply.has_error() for reply in rounds), rounds[-1]
+    assert ask(node, training_message(16), "evaluate.model").error.reason.endswith("for one version of its data")
 
 
 def training_message(number: int) -> RecordDict:

@@ -111,7 +111,7 @@ def test_a_class_whose_images_turn_out_unreadable_leaves_as_if_it_were_not_there
 
 def test_real_nodes_and_a_simulation_with_the_same_floor_make_the_same_heads(tmp_path: Path) -> None:
     """Three folders: as three nodes' own data, and as the partitions of one data set."""
-    nodes = sites(tmp_path / "sites", "abc")
+    nodes = sites(tmp_path / "sites", "abc", min_gram_samples=0)  # as in a simulation
     whole = tmp_path / "whole"
     for name, sizes in SIZES.items():
         for label, images in sizes.items():
@@ -160,17 +160,19 @@ def test_what_no_allowed_method_needs_is_refused_and_counted(
     assert [one["outcome"] for one in clients(alone)] == ["merged"] * 3
 
 
-def test_a_gram_matrix_of_few_samples_is_refused_or_warned_of(tmp_path: Path) -> None:
-    """About 21 samples of features of dimension 32 each: fewer than 2 d."""
-    nodes = [site(tmp_path, "a"), site(tmp_path, "b"), site(tmp_path, "c", min_gram_samples=30)]
+def test_a_site_of_few_samples_is_in_every_head_and_said(tmp_path: Path) -> None:
+    """About 21 samples of features of dimension 32 each: fewer than 2 d. Two owners let the Gram matrix leave."""
+    nodes = [site(tmp_path, "a", min_gram_samples=0), site(tmp_path, "b"), site(tmp_path, "c", min_gram_samples=10)]
 
-    folder = simulate(tmp_path, node_configs=nodes)
+    folder = simulate(tmp_path, node_configs=nodes, method="fedncm,fed3r,fedcof,fedcgs,fedroot")
 
     outcomes = clients(folder)
-    assert [one["outcome"] for one in outcomes] == ["merged", "merged", "refused"]
-    assert "fewer than 30 samples" in outcomes[2]["reason"]
+    assert [one["outcome"] for one in outcomes] == ["merged"] * 3
     assert "in 32 dimensions, fewer than 2 d" in outcomes[0]["warning"]
-    assert read_json(folder, "results.json")["policy"]["num_warned"] == 2
+    assert "too few samples for a Gram matrix" in outcomes[1]["warning"]
+    sent = [{field["field"].split(".")[1] for field in one["fields"]} for one in disclosed(folder, "query.statistics")]
+    assert [any("gram" in name for name in one) for one in sent] == [True, False, True]
+    assert read_json(folder, "results.json")["policy"]["num_warned"] == 3
     rows_only = simulate(tmp_path, node_configs=nodes, method="fedcof")
     assert [(one["outcome"], one["warning"]) for one in clients(rows_only)] == [("merged", "")] * 3
 

@@ -39,7 +39,7 @@ def counts(split: object, part: str) -> dict[str, int]:
 
 
 def test_the_policy_is_the_nodes_with_its_floor_raised_by_the_run(node: NodeConfig) -> None:
-    assert Site(CONFIG, node).policy == NodePolicy(5, limits=RequestLimits())
+    assert Site(CONFIG, node).policy == NodePolicy(5, None, limits=RequestLimits())
     assert Site(AppConfig.of(min_class_count=8), node).policy.min_class_count == 8
     assert Site(CONFIG, NodeConfig("", 0, 1)).policy == NodePolicy(0)
     strict = NodeConfig(node.data_path, min_gram_samples=9, allowed_methods=("fedncm",))

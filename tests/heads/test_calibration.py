@@ -14,7 +14,15 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from fedstats_app.heads import Calibration, CalibrationSums, calibration
-from fedstats_app.heads.calibration import LIKELY_STEPS, NUM_BINS, TEMPERATURES, likely_temperatures
+from fedstats_app.heads.calibration import (
+    LIKELY_STEPS,
+    NUM_BINS,
+    TEMPERATURES,
+    likely_temperatures,
+    median_temperature,
+    sample_losses,
+    voted_temperature,
+)
 
 measured = CalibrationSums.from_logits
 EMPTY = CalibrationSums.zeros()
@@ -237,3 +245,46 @@ def test_few_samples_that_are_all_right_tell_of_many_that_are() -> None:
     few = measured(logits, labels, likely_temperatures(logits[::100], labels[::100], 30_000))
     assert few.holds_best and few.fit() == measured(logits, labels).fit()
     assert not measured(logits, labels, likely_temperatures(logits[::100], labels[::100], 300)).holds_best
+
+
+@pytest.mark.parametrize("temperature", [0.01, 1.0, 30.0])
+def test_a_vote_is_the_temperature_that_sums_choose(temperature: float) -> None:
+    logits, labels = drawn(200, temperature)
+    logits[:, 3] = -math.inf  # a class that the head does not know; samples of it are left out
+    fitted = measured(logits, labels).fit()
+
+    vote = voted_temperature(sample_losses(logits, labels), without_each=False)
+
+    assert fitted is not None and vote is not None
+    assert abs(math.log10(TEMPERATURES[vote] / fitted.temperature)) <= 0.5 / calibration.PER_DECADE + 1e-3
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32), st.integers(2, 30), st.floats(-4, 4))
+def test_one_sample_decides_whether_there_is_a_vote_and_not_which(seed: int, number: int, scale: float) -> None:
+    logits, labels = drawn(number, 1.0, seed=seed % 2**31)
+    votes = set()
+    for other in range(5):
+        logits[0] = 10.0**scale * torch.randn(5, generator=torch.Generator().manual_seed(other), dtype=torch.float64)
+        votes.add(voted_temperature(sample_losses(logits, labels, TEMPERATURES[::4]), without_each=True))
+
+    assert len(votes - {None}) <= 1
+
+
+def test_nothing_is_voted_for_where_nothing_can_be_said() -> None:
+    one, known = torch.zeros(5, 2), torch.full((5, 2), -math.inf)
+    known[:, 0] = 1.0
+    assert voted_temperature(sample_losses(known, torch.zeros(5, dtype=torch.int64)), without_each=False) is None
+    assert voted_temperature(sample_losses(one[:1], torch.zeros(1, dtype=torch.int64)), without_each=True) is None
+    assert voted_temperature(sample_losses(known, torch.ones(5, dtype=torch.int64)), without_each=False) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 96), st.integers(1, 100)), min_size=1, max_size=9), st.integers(0, 96))
+def test_who_has_less_than_half_of_the_samples_stays_within_the_others(votes: list[tuple[int, int]], lie: int) -> None:
+    number = sum(number for _, number in votes) - 1
+    fitted = median_temperature([*votes, (lie, number)])
+
+    assert fitted is not None and fitted.nll_after is None
+    low, high = (TEMPERATURES[some(vote for vote, _ in votes)] for some in (min, max))
+    assert 0.999 * low <= fitted.temperature <= 1.001 * high
+    assert median_temperature([]) is None and median_temperature([(3, 0)]) is None

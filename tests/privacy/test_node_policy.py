@@ -66,18 +66,35 @@ def test_one_pass_for_all_is_refused_where_one_of_them_is_not_allowed() -> None:
 
 
 @pytest.mark.parametrize(("num_examples", "refused"), [(0, False), (1, True), (19, True), (20, False)])
-def test_a_gram_matrix_of_few_samples_is_refused_without_saying_how_few(num_examples: int, refused: bool) -> None:
-    policy = NodePolicy(min_gram_samples=20)
+@pytest.mark.parametrize("policy", [NodePolicy(min_gram_samples=20), NodePolicy(min_gram_samples=None)])
+def test_of_few_samples_nothing_mapped_and_no_exact_gram_matrix_leaves(
+    policy: NodePolicy, num_examples: int, refused: bool
+) -> None:
+    dim = 10
+    policy.check_gram([ROWS, GRAM, SCATTER, SEVERAL], num_examples, dim)
+    mapped = StatisticsSpec(feature_map=RandomProjection(dim, seed=1))
+    exact = StatisticsSpec(gram=True, fraction_bits=8)
+    for spec, what in ((mapped, "statistics of mapped features"), (exact, "an exact Gram matrix")):
+        if not refused:
+            policy.check_gram([spec], num_examples, dim)
+            continue
+        with pytest.raises(RefusedByPolicy) as caught:
+            policy.check_gram([spec], num_examples, dim)
+        assert str(caught.value) == f"{what}: this node has too few samples for it (min-gram-samples)"
 
-    policy.check_gram([ROWS], num_examples)
-    if not refused:
-        policy.check_gram([ROWS, GRAM], num_examples)
-        return
-    with pytest.raises(RefusedByPolicy, match="a factor of the scatter: this node has fewer than 20 samples"):
-        policy.check_gram([ROWS, SCATTER], num_examples)
-    with pytest.raises(RefusedByPolicy) as caught:
-        policy.check_gram([ROWS, MAPPED], num_examples)
-    assert "fewer than 20 samples" in str(caught.value) and str(num_examples) not in str(caught.value).replace("20", "")
+
+@pytest.mark.parametrize("spec", [GRAM, SCATTER])
+@pytest.mark.parametrize(("num_examples", "directions"), [(9, 0), (11, 0), (12, 1), (31, 2), (39, 3), (40, 20)])
+def test_directions_are_a_tenth_of_the_samples_beyond_the_rows(
+    spec: StatisticsSpec, num_examples: int, directions: int
+) -> None:
+    features = torch.rand(num_examples, 20, dtype=torch.float64)
+    whole = spec.from_features(features, torch.arange(num_examples) % 2, 2)
+    client = NodePolicy(min_gram_samples=None).protected(spec, whole)
+    factor, complete = client.scatter_factor(), whole.scatter_factor()
+    assert factor is not None and complete is not None and len(factor) == directions
+    assert client.has_gram == (spec.gram and num_examples >= 40)
+    assert sum(factor.energies) + factor.left_out == pytest.approx(sum(complete.energies))
 
 
 def test_who_may_send_a_gram_matrix_may_do_so_for_a_factor_too() -> None:

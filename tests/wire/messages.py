@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from fedstats_app import wire
 from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.setup import MezoSetup
-from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
+from fedstats_app.heads import ClientScores, ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.training_options import LocalOptions
@@ -128,14 +128,14 @@ TASK = training.TrainingTask(REQUEST, 1, {}, {})
 FEDPROX = replace(REQUEST, options=replace(REQUEST.options, proximal_mu=0.1))
 
 
-def scores() -> HeadScores:
+def scores() -> ClientScores:
     """Score 20 samples, of which three of class 3 are said to be taken for no class in particular, and pool 7 more."""
     labels = torch.arange(20) % NUM_CLASSES
     made = HeadScores.from_logits(torch.zeros(20, NUM_CLASSES).double(), labels, labels)
     matrix = made.confusion.matrix.clone()
     matrix[3, 3] -= 3
     confusion = ConfusionMatrix(matrix, 7, 5, 3 * (torch.arange(NUM_CLASSES) == 3))
-    return replace(made, confusion=confusion)
+    return ClientScores(confusion, made.margins, 48)
 
 
 SCORES = scores()

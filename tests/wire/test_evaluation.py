@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import Message
 
-from fedstats_app.heads import CalibrationSums, ConfusionMatrix, HeadScores, LinearHead, MarginHistograms, margin_bins
+from fedstats_app.heads import ClientScores, ConfusionMatrix, LinearHead, MarginHistograms, margin_bins
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
 from fedstats_app.wire import RejectedReply, StatisticsRequest
 from fedstats_app.wire.arrays import to_array
@@ -29,19 +29,19 @@ HEAD = LinearHead(
     torch.tensor([True, False, True, True]),
 )
 LOGITS = torch.randn(20, C, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-SUMS = CalibrationSums.from_logits(LOGITS, torch.arange(20) % C)
 CONFUSION = ConfusionMatrix(torch.tensor([[3, 0, 0, 1], [0, 0, 0, 0], [0, 0, 5, 0], [2, 0, 0, 9]]))
 MARGINS = MarginHistograms.from_bins(
     margin_bins(LOGITS), torch.arange(C).repeat_interleave(CONFUSION.matrix.sum(dim=1))
 )
-SCORES = HeadScores(CONFUSION, SUMS, MARGINS)
+SCORES = ClientScores(CONFUSION, MARGINS, 96)
+NOTHING = ClientScores(ConfusionMatrix.zeros(C), MarginHistograms.zeros(C), None)
 # The same with three samples of class 3 that are said to be taken for no class in particular.
-UNSAID = HeadScores(
+UNSAID = ClientScores(
     ConfusionMatrix(
         torch.tensor([[3, 0, 0, 1], [0, 0, 0, 0], [0, 0, 5, 0], [0, 0, 0, 8]]), 4, 2, torch.tensor([0, 0, 0, 3])
     ),
-    SUMS,
     MARGINS,
+    None,
 )
 
 
@@ -58,8 +58,8 @@ def test_heads_arrive_bit_for_bit() -> None:
     assert all(same_bits(getattr(head, name), getattr(HEAD, name)) for name in ("weight", "bias", "present"))
 
 
-@pytest.mark.parametrize("scores", [SCORES, UNSAID, HeadScores.zeros(C)], ids=["some", "unsaid", "none"])
-def test_counts_arrive(scores: HeadScores) -> None:
+@pytest.mark.parametrize("scores", [SCORES, UNSAID, NOTHING], ids=["some", "unsaid", "none"])
+def test_counts_arrive(scores: ClientScores) -> None:
     reply = evaluation_reply(question(), {"fedncm": scores})
 
     found = read_evaluation_reply(reply, REQUEST, ("fedncm",))["fedncm"]
@@ -69,9 +69,7 @@ def test_counts_arrive(scores: HeadScores) -> None:
     assert found.confusion.num_examples == scores.confusion.num_examples
     assert torch.equal(found.margins.positives, scores.margins.positives)
     assert torch.equal(found.margins.negatives, scores.margins.negatives)
-    assert same_bits(found.calibration.losses, scores.calibration.losses)
-    assert found.calibration.num_examples == scores.calibration.num_examples
-    torch.testing.assert_close(found.calibration.gaps, scores.calibration.gaps, rtol=1e-6, atol=0)
+    assert found.temperature == scores.temperature
     assert len(reply.content["confusion.fedncm"]["cells"].numpy()) == int((scores.confusion.matrix > 0).sum())
     # Empty bins do not travel: at most one of 16 bytes for each sample and class.
     assert len(reply.content["margins.fedncm"]["bins"].numpy()) <= C * scores.confusion.num_examples
@@ -91,9 +89,18 @@ def test_samples_without_their_class_arrive_as_two_numbers() -> None:
     assert "pooled" not in reply.content["confusion.fed3r"]  # nothing new where there is nothing to pool
 
 
-def test_losses_without_samples_are_refused() -> None:
-    reply = evaluation_reply(question(), {"fedncm": HeadScores.zeros(C)})
-    reply.content["calibration.fedncm"]["losses"] = to_array(SUMS.losses)
+def test_histograms_may_be_missing() -> None:
+    reply = evaluation_reply(question(), {"fedncm": replace(SCORES, margins=MarginHistograms.zeros(C))})
 
-    with pytest.raises(RejectedReply, match="losses: must be zero without samples"):
+    found = read_evaluation_reply(reply, REQUEST, ("fedncm",))["fedncm"]
+
+    assert not found.margins.positives.any() and found.confusion.num_examples == 20
+
+
+@pytest.mark.parametrize(("vote", "reason"), [([-1], "one of 97"), ([97], "one of 97"), ([3, 4], "index")])
+def test_a_temperature_is_one_of_the_usual_ones(vote: list[int], reason: str) -> None:
+    reply = evaluation_reply(question(), {"fedncm": SCORES})
+    reply.content["temperature.fedncm"]["index"] = to_array(torch.tensor(vote))
+
+    with pytest.raises(RejectedReply, match=reason):
         read_evaluation_reply(reply, REQUEST, ("fedncm",))
