@@ -78,11 +78,11 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> M
     either: the number of those would give theirs away. So a class under the floor looks like one that is not there, and
     the numbers in every histogram follow from the confusion matrix.
 
-    A histogram of few samples comes close to the list of their margins, so no bin is of fewer of the class, or of the
-    others, than the floor: fewer share the bin in the middle of twice as many bins with what is left over there, and so
-    on, each sign by itself. What is left in the end of the class, or of the others, is counted at a margin of 0, or if
-    that is too few, in their fullest bin. So a margin may be moved far for up to one less than the floor of a class's samples. Of more than
-    MOST_WITH_MARGINS classes there are none.
+    A histogram of few samples comes close to the list of their margins, so no bin is of some of the class, or of the
+    others, but fewer than the floor: fewer share the bin in the middle of twice as many bins with what is left over
+    there, and so on, each sign by itself. What is left in the end of either is counted at a margin of 0, or if that is
+    too few, in their fullest bin. So a margin may be moved far for up to one less than the floor of a class's samples.
+    Of more than MOST_WITH_MARGINS classes there are no histograms.
 
     Parameters
     ----------

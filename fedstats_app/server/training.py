@@ -234,7 +234,7 @@ class Training(ABC):
         trainer, num_examples, num_clients = self.trainer, sum(self.clients.values()), len(self.clients)
         participants = max(1, round(self.tuning.fraction_tune * num_clients))
         num_rounds = self.rounds[-1].round
-        scores, by_client = self._score_head()
+        scores, by_client, fitted = self._score_head()
         result = TrainingResult(
             name=self.name,
             stage=trainer.name,
@@ -257,14 +257,14 @@ class Training(ABC):
             start_temperature=self.start_temperature,
             kept_round=self.kept_round,
             quality={key: value for key, value in quality(scores).items() if key in QUALITY},
-            calibration=None if scores is None else self._calibrated(scores),
+            calibration=fitted,
             client_accuracy=client_spread(by_client),
         )
         worse = decline(result)
         return replace(result, notes=[*result.notes, worse]) if worse else result
 
-    def _score_head(self) -> tuple[HeadScores | None, Mapping[int, float]]:
-        """Return all that can be said of the head in the end, and its accuracy by client where they say so.
+    def _score_head(self) -> tuple[HeadScores | None, Mapping[int, float], Calibration | None]:
+        """Return what can be said of the head in the end, its accuracy by client where they say so, its temperature.
 
         Clients are asked as in the first stage. They cannot score a network that was tuned so: of that they tell its
         accuracy and loss alone.
@@ -273,9 +273,13 @@ class Training(ABC):
         head = self.model.to_head(self.head.head.present)
         if self._test is not None:
             masked = run.config.run.mask_absent
-            return score_head(self.model, head, self._test, batch_size=self._batch_size, mask_absent=masked), {}
+            scores = score_head(self.model, head, self._test, batch_size=self._batch_size, mask_absent=masked)
+            fitted = scores.calibration.fit()
+            if fitted is not None and self.on_features:  # they are at hand: the errors after it are counted again
+                fitted = fitted.counted(head_logits(self.model, head, self._test, batch_size=FEATURE_BATCH))
+            return scores, {}, fitted
         if not request.holdout or not self.on_features:
-            return None, {}
+            return None, {}, None
         asked = StatisticsRequest(
             request.num_classes,
             specs=(StatisticsSpec(gram=False, feature_map=request.feature_map),),
@@ -287,15 +291,7 @@ class Training(ABC):
         found = evaluate_on_clients(run.grid, asked, {self.name: (0, head)}, self.clients)
         for client, reason in list(found.failures.items())[:3]:
             self.say(f"client {client} did not evaluate the head: {reason}")
-        return found.heads[self.name], found.accuracies[self.name]
-
-    def _calibrated(self, scores: HeadScores) -> Calibration | None:
-        """Return the head's temperature; only where features are at hand are the errors after it counted again."""
-        fitted = scores.calibration.fit()
-        if fitted is None or self._test is None or not self.on_features:
-            return fitted
-        head = self.model.to_head(self.head.head.present)
-        return fitted.counted(head_logits(self.model, head, self._test, batch_size=FEATURE_BATCH))
+        return found.heads[self.name], found.accuracies[self.name], found.calibrations[self.name]
 
     def _notes_on_left_out(self) -> list[str]:
         return [

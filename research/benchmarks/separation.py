@@ -1,6 +1,7 @@
 """How much of single samples their Gram matrix, or some directions of their scatter, gives back.
 
     python -m research.benchmarks.separation --sites 1x5 10x20 --settings dataset=builtin
+    python -m research.benchmarks.separation --heads 2 10 100
 
 A Gram matrix leaves the samples X (n, d) open but for a rotation of their deviations Z from the class means, and the
 rotation is found because no feature after a ReLU is negative: from random starts Douglas-Rachford steps go between the
@@ -9,6 +10,11 @@ matrices with these rows and this scatter, and those without negative numbers.
 Each sample is compared with the reconstruction that is most like it, by the cosine of the deviations. So are as many
 samples of the same classes that the site does not have: what a reconstruction has in common with these is the class
 and not the sample. The difference is what is given away.
+
+With ``--heads`` the attacker chooses heads to be scored instead, as many as a node's budget allows. It knows all of a
+site's held-out samples but one, and so from each answer the class, of those of the head, that this one is taken for,
+and with two classes its margin. Two classes stand for both ways along a direction: drawn, or a principal one of other
+data.
 """
 
 from __future__ import annotations
@@ -20,7 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedstats_app.privacy import NodePolicy
+from fedstats_app.privacy import NodePolicy, bits_of_head
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from research.benchmarks.features import config_of, features_of
 from research.benchmarks.lines import parser_of, printed
@@ -145,6 +152,39 @@ def measure(features: Tensor, labels: Tensor, site: str, policy: NodePolicy, *, 
     return Separated(site, sent, rank, of_samples, of_others, of_samples - of_others)
 
 
+def searched(features: Tensor, num_classes: int, bits: int, *, known: bool, samples: int) -> float:
+    """Return the mean cosine of a sample's deviation from the mean and what heads find of it.
+
+    Parameters
+    ----------
+    features : Tensor
+        (N, d); the first are the samples.
+    num_classes : int
+        Of the heads.
+    bits : int
+        That the node says.
+    known : bool
+        Whether the attacker knows the principal directions of the others.
+    samples : int
+        How many.
+    """
+    others, generator = features[samples:].double(), torch.Generator().manual_seed(0)
+    true = features[:samples].double() - others.mean(dim=0)
+    dim, lines_each = true.shape[1], max(num_classes // 2, 1)
+    directions = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=generator))[0].T
+    if known:
+        directions = torch.linalg.eigh(torch.cov(others.T))[1].T.flip(0)
+    guess = torch.zeros_like(true)
+    for lines in directions.split(lines_each)[: bits // bits_of_head(num_classes)]:
+        along = true @ lines.T  # two classes stand for both ways along a line; of two, the margin says how far
+        if num_classes > 2:
+            kept = along.abs() == along.abs().amax(dim=1, keepdim=True)
+            along = torch.where(kept, along.sign(), 0.0)
+        guess += along @ lines
+    cosines = torch.nn.functional.cosine_similarity(true, guess, dim=1)
+    return float(cosines.mean())
+
+
 def table(lines: Sequence[Separated]) -> str:
     """Return a Markdown table."""
     head = ["| classes x samples | sent | directions | samples | others | given away |", "|---|---|---|---|---|---|"]
@@ -160,10 +200,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--settings", default="dataset=builtin", help="run-config keys of data and network")
     parser.add_argument("--sites", nargs="+", default=["1x5", "3x8", "1x50", "10x20"], help="classes x samples of each")
+    parser.add_argument("--heads", type=int, nargs="+", help="choose heads of so many classes instead")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--dimensions", type=int, default=0, help="so many features, drawn; 0 for all")
     options = parser.parse_args(arguments)
     data = features_of(config_of(options.settings))
+    for number in options.heads or ():
+        bits = NodeConfig(data_path="/").max_bits
+        found = [searched(data.train, number, bits, known=known, samples=100) for known in (False, True)]
+        print(f"| {number} | {bits // bits_of_head(number)} | {found[0]:.2f} | {found[1]:.2f} |")
+    if options.heads:
+        return
     kept = np.random.default_rng(0).permutation(data.train.shape[1])[: options.dimensions or None]
     features = data.train[:, torch.from_numpy(kept)]
     policies = NodePolicy(), NodePolicy(min_gram_samples=None)

@@ -10,8 +10,7 @@ from flwr.app import Message
 
 from fedstats_app.heads import ClientScores, ConfusionMatrix, LinearHead, MarginHistograms, margin_bins
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
-from fedstats_app.wire import RejectedReply, StatisticsRequest
-from fedstats_app.wire.arrays import to_array
+from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.evaluation import (
     evaluation_content,
     evaluation_reply,
@@ -95,12 +94,3 @@ def test_histograms_may_be_missing() -> None:
     found = read_evaluation_reply(reply, REQUEST, ("fedncm",))["fedncm"]
 
     assert not found.margins.positives.any() and found.confusion.num_examples == 20
-
-
-@pytest.mark.parametrize(("vote", "reason"), [([-1], "one of 97"), ([97], "one of 97"), ([3, 4], "index")])
-def test_a_temperature_is_one_of_the_usual_ones(vote: list[int], reason: str) -> None:
-    reply = evaluation_reply(question(), {"fedncm": SCORES})
-    reply.content["temperature.fedncm"]["index"] = to_array(torch.tensor(vote))
-
-    with pytest.raises(RejectedReply, match=reason):
-        read_evaluation_reply(reply, REQUEST, ("fedncm",))

@@ -347,14 +347,10 @@ IMPOSSIBLE: dict[tuple[str, str], tuple[tuple[str, Any, str], ...]] = {
             for pooled in ([5, 7], [-1, -1], [7, -1], [10_000_001, 0])
         ),
     ),
-    ("heads reply", "calibration.x"): (
-        ("losses", changed((0, 5), -1e-9), "losses: must lie within 1e.30 and be at least 0 but for slopes"),
-        ("losses", changed((2, 5), -1.0), "losses: must lie within"),
-        ("losses", changed((1, 5), 1e31), "losses: must lie within"),
-        ("losses", np.zeros((4, 3)), "losses: must have shape"),
-        ("gaps", lambda good: np.full_like(good, 1.5), "gaps: must add up to at most 20"),
-        ("num-examples", np.array([28]), r"num-examples: must lie in \[0, 27\]"),
-        ("num-examples", np.array([-1]), r"num-examples: must lie in \[0, 27\]"),
+    ("heads reply", "temperature.x"): (
+        ("index", np.array([97]), "index: must be of one of 97 temperatures"),
+        ("index", np.array([-1]), "index: must be of one of 97 temperatures"),
+        ("index", np.array([1, 2]), "index: must have shape"),
     ),
     ("heads reply", "margins.x"): (
         ("bins", changed((0, 0), C), r"bins: classes must lie in \[0, 5\) and bins in \[0, 1281\)"),

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedstats_app.privacy import NodePolicy
-from research.benchmarks.separation import main, measure
+from fedstats_app.settings.node_config import NodeConfig
+from research.benchmarks.separation import main, measure, searched
 
 
 def relu_features(num_samples: int, dim: int) -> torch.Tensor:
@@ -37,3 +38,11 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str], tmp_path
     main(["--settings", settings, "--sites", "1x5", "--seeds", "1"])
     rows = [line.split(" | ")[:3] for line in capsys.readouterr().out.splitlines() if line.startswith("| 1x5")]
     assert rows == [["| 1x5", "Gram matrix", "4"], ["| 1x5", "by default", "0"]]
+
+
+@pytest.mark.parametrize("num_classes", [2, 10, 100])
+def test_the_heads_that_a_default_node_scores_find_little_of_a_sample(num_classes: int) -> None:
+    """All others being known; of as many features as the default network's, none of which is known to matter most."""
+    features = torch.randn(60, 1280, generator=torch.Generator().manual_seed(0))
+    bits = NodeConfig(data_path="/site").max_bits
+    assert searched(features, num_classes, bits, known=False, samples=50) < 0.25
