@@ -16,6 +16,7 @@ from fedstats_app.data.clients import data_spec
 from fedstats_app.grid.class_lists import ClassList, align_class_lists
 from fedstats_app.methods import METHODS, display_name
 from fedstats_app.privacy import says_much_about_samples
+from fedstats_app.privacy.node_policy import SAMPLES_PER_DIRECTION
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.option import ConfigError
@@ -128,9 +129,14 @@ def _given_away(one: Release) -> list[str]:
         if not (spec.gram or spec.sends_scatter):
             continue
         number, dim = one.received.num_examples, client.rows.feature_dim
-        what = "Gram matrix" if spec.gram else f"{0 if client.scatter is None else len(client.scatter)} directions"
-        few = says_much_about_samples(number, dim)
-        how_much = "MUCH, since these are fewer than 2 d" if few else "little, since these are 2 d or more"
+        directions = 0 if client.scatter is None else len(client.scatter)
+        whole = spec.gram and not client.completed
+        what = "Gram matrix" if whole else f"{directions} directions"
+        how_much = "little, since these are 2 d or more"
+        if says_much_about_samples(number, dim):
+            how_much = "MUCH, since these are fewer than 2 d"
+            if not whole and SAMPLES_PER_DIRECTION * directions <= number - len(client.rows):
+                how_much = f"little, since these are {SAMPLES_PER_DIRECTION} or more for each direction"
         said.append(f"of single samples: the {what} of {number:,} samples in d = {dim:,} dimensions says {how_much}")
     return said
 

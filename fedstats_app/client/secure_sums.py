@@ -88,7 +88,7 @@ def _statistics(
     kept = split.kept[stay.numpy()]
     spec = replace(request.specs[0], gram=request.specs[0].gram and gram)
     found = statistics_above_floor(
-        site.policy,
+        replace(site.policy, min_gram_samples=0),  # the server sees no single client's Gram matrix
         [spec],
         labels[stay],
         lambda positions: reader.blocks(split.dataset, kept[positions.numpy()]),

@@ -115,14 +115,17 @@ class Release:
         client, arrays = self.received.statistics[place], self.content.array_records[f"statistics-{place}"]
         class_ids = ids[client.rows.class_ids]
         order = torch.argsort(class_ids, stable=True)
-        if spec.sends_scatter and not self.request.specs[place].sends_scatter:
+        own = self.request.specs[place]
+        completed = client.completed and (spec.gram or spec.sends_scatter)
+        if spec.stand_in != own.stand_in if completed else spec.sends_scatter and not own.sends_scatter:
             sums = client.rows.class_sums[order]
             rows = ClassMeanRows(class_ids[order], client.rows.counts[order], num_classes=num_classes, class_sums=sums)
             gram = client.gram if client.gram_factor is None else client.gram_factor
             other_bytes = self.received.other_bytes
-            return statistics_record(ClientStatistics(rows, gram), spec, self.request.wire_dtype, other_bytes)
+            kept = ClientStatistics(rows, None if completed else gram, client.scatter if completed else None)
+            return statistics_record(kept, spec, self.request.wire_dtype, other_bytes)
         # The arrays as they are, of rows c..., of a Gram matrix g..., of a factor of the scatter s....
-        wanted = "c" + "g" * spec.gram + "s" * spec.sends_scatter
+        wanted = "cs" if completed else "c" + "g" * spec.gram + "s" * spec.sends_scatter
         record = ArrayRecord({key: array for key, array in arrays.items() if key[0] in wanted})
         of_rows = {**{key: one for key, one in to_tensors(record).items() if key[0] == "c"}, "class-ids": class_ids}
         for key, tensor in of_rows.items():
