@@ -31,7 +31,7 @@ SUSPICIOUS = 2.0
 # The most suspicious ones are left out together, so many at a time. Others hide what one of several does.
 GROUPS = (1, 2, 5, 10, 20)
 # Of them are cleared again those that cost together less than this of all judges and of a class, or by more chance.
-CLEARED = (0.01, 0.25, 0.01)
+CLEARED = (0.01, 0.25, 0.05)
 
 
 @dataclass(frozen=True)
