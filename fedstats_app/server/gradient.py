@@ -183,11 +183,6 @@ class GradientTraining(Training):
         number, tuning = outcome.server_round, self.tuning
         self._take(outcome.arrays)
         self.name_left_out(outcome.left_out)
-        for client, times in outcome.clipped.items():
-            line = (
-                f"round {number}: the update of client {client}, {times:.3g} times as long as is usual, was shortened"
-            )
-            self.run.progress.say(f"{line} (optimizer@clip)")
         self.record(
             number,
             outcome.failures,

@@ -152,8 +152,6 @@ class MezoTraining(Training):
         number, say = outcome.server_round, self.run.progress.say
         for client, reason in outcome.asked.replayed.items():
             say(f"round {number}: client {client} was brought up to date by the log: {reason}")
-        for client in outcome.clipped:
-            say(f"round {number}: scalars of client {client} were cut (fedmezo@clip)")
         if number in self.strategy.rates:
             rates = {str(changed): rate for changed, rate in self.strategy.rates.items()}
             self.files.write(RATES, to_json_with_digest(rates, indent=None).encode())

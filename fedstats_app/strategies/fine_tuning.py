@@ -81,7 +81,7 @@ class UpdateLimits:
         Of the samples of a round, the most that count for one client.
     """
 
-    clip: float = 0.0
+    clip: float = 1.0
     outlier: float = 4.0
     max_share: float = 1.0
 

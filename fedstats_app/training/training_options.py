@@ -122,7 +122,7 @@ class OptimizerOptions(Options):
     server_momentum: float = option(0.9, number(0.0, 1.0), "of fedavgm", at="fedavgm@momentum")
     proximal_mu: float = option(0.01, number(0.0), "of fedprox", at="fedprox@proximal-mu")
     update_clip: float = option(
-        0.0, number(0.0), "changes of weights above this many times the usual are shortened; 0 = never", at="@clip"
+        1.0, number(0.0), "changes of weights above this many times the usual are shortened; 0 = never", at="@clip"
     )
     update_outlier: float = option(
         4.0,

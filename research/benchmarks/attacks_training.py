@@ -6,12 +6,13 @@
 An experiment is a TOML file of run-config keys, or ``key=value`` pairs in one word; without any, the built-in sample.
 The head is trained by FedMeZO, and by gradients under some of the server's optimisers, on features. The hostile client
 has about as many samples as the mean; in every round it multiplies what an honest one would send. ``off`` is without
-outlier limits, ``default`` the app's defaults, ``robust`` also ``fedmezo@clip=10`` and ``optimizer@clip=1``. One line
+limits, ``outlier`` with the limits that leave clients out, ``default`` the app's defaults, which also shorten. One line
 of JSON per row, and a table.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from fedstats_app.heads import solve_ncm
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies.fine_tuning import times_usual
-from fedstats_app.training.proportion import capped
+from fedstats_app.training.proportion import capped, usual_size
 from fedstats_app.training.start import TEMPERATURES, best_temperature
 from fedstats_app.wire.mezo import MezoReply
 from research.benchmarks.features import Features, config_of, features_of
@@ -34,11 +35,12 @@ from research.benchmarks.regularisers import balanced_subset, parts_of
 
 # Per training: optimizer@clip or fedmezo@clip, and their outlier.
 LIMITS = {
-    "fedmezo": {"off": (100.0, 0.0), "default": (100.0, 3.0), "robust": (10.0, 3.0)},
-    "gradients": {"off": (0.0, 0.0), "default": (0.0, 4.0), "robust": (1.0, 4.0)},
+    "fedmezo": {"off": (0.0, 0.0), "outlier": (0.0, 3.0), "default": (4.0, 3.0)},
+    "gradients": {"off": (0.0, 0.0), "outlier": (0.0, 4.0), "default": (1.0, 4.0)},
 }
-TIMES = {"fedmezo": (-10.0, -100.0, -1e9)}
-OTHER_TIMES = (-10.0, -1e9)
+# 0 for what is just below the limit, in the opposite direction; of FedMeZO, the opposite of all others' together.
+JUST_BELOW = 0.0
+TIMES = (JUST_BELOW, -10.0, -1e9)
 PROXIMAL_MU, BATCH, RATE = 0.01, 16, 0.01
 
 
@@ -53,7 +55,7 @@ class Row:
     clients : int
         Those with samples.
     times : float
-        What the hostile client multiplies by; 1 without one.
+        What the hostile client multiplies by; 1 without one, 0 just below the limit.
     start, accuracy : float
         On the test samples, in per cent, before and after.
     rounds, left_out : int
@@ -135,11 +137,18 @@ def fedmezo(one: Federation, times: float, limits: str, rounds: int, seed: int) 
     spread = torch.softmax(one.inputs @ head.T, 1)
     rate = 0.5 / float((one.inputs.square().sum(1) * (spread * (1 - spread)).sum(1)).mean())
     counts = torch.tensor([one.counts[client] for client in one.counts]).float()
-    for _ in range(rounds):
+    squares = dict[int, float]()
+    for number in range(rounds):
         direction = torch.randint(0, 2, head.shape, generator=generator).float() * 2 - 1
         slopes = (one.residuals(head) * (one.inputs @ direction.T)).sum(1)
         means = torch.zeros(len(counts)).index_add_(0, one.owner, slopes) / counts
         said = {client: float(value) * (times if client == one.hostile else 1.0) for client, value in enumerate(means)}
+        if times == JUST_BELOW:
+            # Of many scalars 1 + 4 / sqrt(100) times the limit pass.
+            usual = usual_size(math.sqrt(square / max(number, 1)) for square in squares.values())
+            size = 0.97 * LIMITS["fedmezo"]["outlier"][1] * 1.4 * (0.0 if usual == math.inf else usual)
+            said[one.hostile] = -math.copysign(size, float(means @ counts))
+        squares = {client: squares.get(client, 0.0) + value**2 for client, value in said.items()}
         taken = average.take({client: MezoReply((said[client],), one.counts[client], b"") for client in said})
         left_out += list(taken.left_out)
         largest = max([largest, *(size for client, size in taken.times.items() if times == 1 or client != one.hostile)])
@@ -159,8 +168,11 @@ def by_gradients(optimizer: str) -> Callable[[Federation, float, str, int, int],
         for _ in range(rounds):
             mu = PROXIMAL_MU if optimizer == "fedprox" else 0.0
             changes = {client: one.locally(head, client, mu, generator) for client in one.counts}
-            changes[one.hostile] *= times
-            found = times_usual({client: float(change.norm()) for client, change in changes.items()}, one.counts)
+            if times == JUST_BELOW:
+                changes[one.hostile] *= -0.97 * LIMITS["gradients"]["outlier"][1] / _times(changes, one)[one.hostile]
+            else:
+                changes[one.hostile] *= times
+            found = _times(changes, one)
             out = [client for client, size in found.items() if size > outlier > 0.0]
             left_out += out
             largest = max([largest, *(size for client, size in found.items() if times == 1 or client != one.hostile)])
@@ -174,6 +186,10 @@ def by_gradients(optimizer: str) -> Callable[[Federation, float, str, int, int],
         return _row(one, optimizer, limits, times, head, rounds, left_out, largest, seed)
 
     return train
+
+
+def _times(changes: dict[int, Tensor], one: Federation) -> dict[int, float]:
+    return times_usual({client: float(change.norm()) for client, change in changes.items()}, one.counts)
 
 
 def _server(optimizer: str) -> Callable[[Tensor, Tensor], Tensor]:
@@ -229,28 +245,28 @@ def measure(
             one = Federation(data, kept, [torch.from_numpy(part) for part in parts])
             for name in trainings:
                 training, rounds = TRAININGS[name]
-                for times in (1.0,) if clean else (1.0, *TIMES.get(name, OTHER_TIMES)):
-                    for limits in ("off", "default", "robust"):
+                for times in (1.0,) if clean else (1.0, *TIMES):
+                    for limits in ("off", "outlier", "default"):
                         yield training(one, times, limits, rounds, seed)
 
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows of all limits beside each other, means over seeds."""
     lines = [
-        "| training | clients | times | off | default | left out | robust | honest left out | largest honest |",
+        "| training | clients | times | off | outlier | left out | default | honest left out | largest honest |",
         "|---" * 9 + "|",
     ]
     for key in dict.fromkeys((row.training, row.clients, row.times) for row in rows):
         of = {
             limits: [row for row in rows if (row.training, row.clients, row.times, row.limits) == (*key, limits)]
-            for limits in ("off", "default", "robust")
+            for limits in ("off", "outlier", "default")
         }
         mean = {limits: sum(row.accuracy for row in some) / len(some) for limits, some in of.items()}
-        limited = [*of["default"], *of["robust"]]
-        share = sum(row.left_out for row in of["default"]) / sum(row.rounds for row in of["default"])
+        limited = [*of["outlier"], *of["default"]]
+        share = sum(row.left_out for row in of["outlier"]) / sum(row.rounds for row in of["outlier"])
         lines.append(
-            f"| {key[0]} | {key[1]} | {key[2]:g} | {mean['off']:.1f} | {mean['default']:.1f} | {100 * share:.0f}% | "
-            f"{mean['robust']:.1f} | {sum(row.honest_left_out for row in limited)} | "
+            f"| {key[0]} | {key[1]} | {key[2]:g} | {mean['off']:.1f} | {mean['outlier']:.1f} | {100 * share:.0f}% | "
+            f"{mean['default']:.1f} | {sum(row.honest_left_out for row in limited)} | "
             f"{max(row.largest_honest for row in limited):.1f} |"
         )
     return "\n".join(lines)

@@ -31,7 +31,8 @@ def one() -> Federation:
 def test_limits_change_nothing_without_a_hostile_client_and_keep_it_out(one: Federation, name: str) -> None:
     training, _ = attacks_training.TRAININGS[name]
     clean = {limits: training(one, 1.0, limits, 10, 0) for limits in ("off", "default")}
-    assert clean["off"].accuracy == clean["default"].accuracy >= clean["off"].start - 5
+    assert abs(clean["off"].accuracy - clean["default"].accuracy) < 3
+    assert min(one.accuracy for one in clean.values()) >= clean["off"].start - 5
     assert clean["default"].honest_left_out == 0 < clean["default"].largest_honest < 3
     off, default = (training(one, -1e9, limits, 10, 0) for limits in ("off", "default"))
     assert default.left_out == 10 and default.honest_left_out == off.left_out == 0
@@ -40,11 +41,11 @@ def test_limits_change_nothing_without_a_hostile_client_and_keep_it_out(one: Fed
 
 def test_the_table_has_a_line_for_each_attack_with_means_over_seeds() -> None:
     def row(limits: str, accuracy: float, seed: int) -> Row:
-        return Row("fedavg", limits, 10, -10.0, 70.0, accuracy, 20, 5 if limits == "default" else 0, 0, 1.5, seed)
+        return Row("fedavg", limits, 10, -10.0, 70.0, accuracy, 20, 5 if limits == "outlier" else 0, 0, 1.5, seed)
 
     rows = [
         row(limits, accuracy + seed, seed)
-        for limits, accuracy in (("off", 10.0), ("default", 60.0), ("robust", 65.0))
+        for limits, accuracy in (("off", 10.0), ("outlier", 60.0), ("default", 65.0))
         for seed in (0, 1)
     ]
     (line,) = attacks_training.table(rows).splitlines()[2:]
@@ -54,5 +55,5 @@ def test_the_table_has_a_line_for_each_attack_with_means_over_seeds() -> None:
 def test_a_run_has_a_line_for_each_attack_and_its_limits(measured: Callable[..., list[Row]]) -> None:
     found = measured(attacks_training, Row, FEW, "--clients", "4", "--per-class", "5", "--trainings", "fedavg")
     assert [(one.times, one.limits) for one in found] == [
-        (times, limits) for times in (1.0, -10.0, -1e9) for limits in ("off", "default", "robust")
+        (times, limits) for times in (1.0, 0.0, -10.0, -1e9) for limits in ("off", "outlier", "default")
     ]
