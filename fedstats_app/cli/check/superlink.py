@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ipaddress
 import socket
 import ssl
 import threading
@@ -112,6 +113,7 @@ def check_superlink(address: str, root_file: str, timeout: float) -> Iterator[Fi
             context.wrap_socket(connection, server_hostname=parse_address(address)[0]) as secured,
         ):
             version, shown = secured.version(), secured.getpeercert(binary_form=True)
+            strangers = root_file and _answers_strangers(secured)
     except ssl.SSLCertVerificationError as error:
         message = f"{address}: the TLS connection is refused: {error.verify_message}"
         yield Finding("SuperLink", "FAIL", message, "sign its certificate by this root, for this address, or renew it")
@@ -121,10 +123,35 @@ def check_superlink(address: str, root_file: str, timeout: float) -> Iterator[Fi
         if root_file:
             yield check_dates("certificate", x509.load_der_x509_certificate(shown or b""))
             yield Finding("SuperLink", "ok", f"{address} answers over {version} and its certificate is accepted")
+            if strangers:
+                message = f"{address} also takes commands: a stranger with ca.crt can register nodes and start runs"
+                advice = "let other machines reach /v1/fleet/ only, by deployment/nginx.conf (docs/deployment.md)"
+                yield Finding("control API", "warning", message, advice)
         else:
             message = f"{address} speaks TLS, and no root certificates were given"
             advice = "give --root-certificates here and to the node: with --insecure it would wait for ever"
             yield Finding("SuperLink", "FAIL", message, advice)
+
+
+def _answers_strangers(secured: ssl.SSLSocket) -> bool:
+    """Whether the other side of a connection has the control API: it refuses an empty request otherwise than a proxy.
+
+    From a SuperLink on the same machine nothing follows: there it belongs.
+    """
+    if ipaddress.ip_address(secured.getpeername()[0]).is_loopback:
+        return False
+    return control_api_answers(secured)
+
+
+def control_api_answers(connection: socket.socket) -> bool:
+    """Whether there is a path for commands of `flwr`: any status but 403 or 404. An empty request changes nothing."""
+    request = "POST /v1/control/list-nodes HTTP/1.1\r\nHost: superlink\r\nContent-Length: 0\r\n\r\n"
+    try:
+        connection.sendall(request.encode())
+        status = connection.recv(64).split()
+    except OSError:
+        return False
+    return len(status) > 1 and status[0].startswith(b"HTTP/") and status[1] not in (b"403", b"404")
 
 
 def _without_tls(address: str, *, needed: bool) -> Finding:

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from fedstats_app.cli.check.finding import Finding
-from fedstats_app.cli.check.superlink import check_dates, check_superlink, parse_address, read_certificates
+from fedstats_app.cli.check.superlink import (
+    check_dates,
+    check_superlink,
+    control_api_answers,
+    parse_address,
+    read_certificates,
+)
 from tests.cli.certificates import listening, sign, tls
 
 AUTHORITY = sign("Test CA")
@@ -128,3 +134,23 @@ def test_addresses(address: str, parsed: str) -> None:
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="must be HOST:PORT"):
         parse_address(address)
+
+
+@pytest.mark.parametrize(
+    ("answer", "open_to_strangers"),
+    [
+        (b"HTTP/1.1 422 Unprocessable Entity\r\n\r\n", True),
+        (b"HTTP/1.1 200 OK\r\n\r\n", True),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", False),
+        (b"HTTP/1.1 403 Forbidden\r\n\r\n", False),
+        (b"", False),
+        (b"SSH-2.0", False),
+    ],
+)
+def test_whether_commands_are_taken(answer: bytes, open_to_strangers: bool) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(answer)
+        theirs.shutdown(socket.SHUT_WR)
+        assert control_api_answers(ours) == open_to_strangers
+        assert theirs.recv(200).startswith(b"POST /v1/control/")
