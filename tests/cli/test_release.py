@@ -101,7 +101,7 @@ def test_what_is_in_a_release_is_said(sites: Path, capsys: Capture) -> None:
         "held back: 1 classes",
         "class means, a Gram matrix; enough for FedNCM, Fed3R, FedCOF, FedCGS, FedRoot",
         "the mean of the fewest is of 12",
-        "the Gram matrix of 24 samples in d = 32 dimensions says MUCH",
+        "the 2 directions of 24 samples in d = 32 dimensions says little",
     ):
         assert words in said, said
     assert "rare" not in said
@@ -217,9 +217,9 @@ def test_what_a_release_contains_is_answered_from_it(sites: Path, tmp_path: Path
     one, other = found.statistics[0], expected.statistics[0]
     assert found.num_examples == expected.num_examples == 24
     assert one.rows.class_ids.tolist() == [2, 3] and torch.equal(one.rows.class_sums, other.rows.class_sums)
-    assert one.has_gram == spec.gram and (one.scatter is None) == (spec.scatter is None)
+    assert one.has_gram == spec.gram and (one.scatter is not None or spec.scatter is None)
     if one.gram is not None and other.gram is not None:
-        assert torch.equal(one.gram, other.gram)
+        assert torch.allclose(one.gram, other.gram, rtol=1e-2, atol=1e-2)  # of directions in few bits
     if one.scatter is not None and other.scatter is not None:
         assert torch.allclose(
             one.scatter.values, other.scatter.values, rtol=1e-2, atol=1e-2
