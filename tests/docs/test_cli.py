@@ -11,6 +11,7 @@ import pytest
 from fedstats_app.cli import demo, main
 from fedstats_app.cli.arguments import parser
 from fedstats_app.cli.supernode import flower
+from fedstats_app.heads.calibration import NUM_BINS
 from fedstats_app.storage.ledger import LedgerFile
 from tests.cli.certificates import listening, sign, tls
 from tests.docs.markdown import DOCS, blocks, prose, rows
@@ -97,4 +98,5 @@ def test_a_run_left_a_calibrated_head_and_its_card(place: Path) -> None:
 
 def test_numbers_are_those_of_the_code() -> None:
     text = " ".join(prose(PAGE).split())
+    assert f"({NUM_BINS} bins)" in prose(DOCS / "run-folder.md")
     assert parser().parse_args(["check"]).timeout == 5 and "`--timeout` (5 seconds)" in text
