@@ -265,7 +265,8 @@ def _blocks(
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda one: (-_DTYPES.index(_code(one[1])), one[0])):
         numbers = tensor.detach().to("cpu").contiguous()
-        blocks.append(numbers.reshape(-1).view(torch.uint8).numpy().data)
+        flat = numbers.reshape(-1).clone(memory_format=torch.contiguous_format)  # one number may have a stride of 0
+        blocks.append(flat.view(torch.uint8).numpy().data)
         start, end = end, end + blocks[-1].nbytes
         header[name] = {"dtype": _code(tensor), "shape": list(tensor.shape), "data_offsets": [start, end]}
     if digest:
