@@ -265,7 +265,9 @@ def _blocks(
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda one: (-_DTYPES.index(_code(one[1])), one[0])):
         numbers = tensor.detach().to("cpu").contiguous()
-        flat = numbers.reshape(-1).clone(memory_format=torch.contiguous_format)  # one number may have a stride of 0
+        flat = numbers.reshape(-1)
+        if flat.stride(0) != 1:  # one number may have a stride of 0
+            flat = flat.clone(memory_format=torch.contiguous_format)
         blocks.append(flat.view(torch.uint8).numpy().data)
         start, end = end, end + blocks[-1].nbytes
         header[name] = {"dtype": _code(tensor), "shape": list(tensor.shape), "data_offsets": [start, end]}
