@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
 import shlex
 import shutil
+import socket
+import ssl
 import stat
 import subprocess
 import sys
+import threading
+import time
 import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -109,6 +115,70 @@ def test_the_document_s_certificates_and_keys_are_like_those_of_the_demonstratio
         assert isinstance(key, EllipticCurvePrivateKey) and isinstance(public, EllipticCurvePublicKey)
         assert key.curve.name == "secp384r1" and key.public_key() == public
         assert stat.S_IMODE((folder / "site-a.key").stat().st_mode) == 0o600
+
+
+class SaysThePath(BaseHTTPRequestHandler):
+    """In place of a SuperLink: says which path reached it."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.path.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_strangers_reach_the_nodes_paths_only(tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    behind = ThreadingHTTPServer(("127.0.0.1", 0), SaysThePath)
+    secured = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    secured.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    behind.socket = secured.wrap_socket(behind.socket, server_side=True)
+    threading.Thread(target=behind.serve_forever, daemon=True).start()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    text = (DEPLOYMENT / "nginx.conf").read_text().replace("/etc/fedstats", str(tmp_path))
+    text = text.replace("127.0.0.1:8000;", f"127.0.0.1:{behind.server_port};").replace("8443", f"127.0.0.1:{port}")
+    (tmp_path / "nginx.conf").write_text(text)
+    own = f"daemon off; pid {tmp_path}/nginx.pid; error_log {tmp_path}/nginx.log;"
+    proxy = subprocess.Popen(
+        ["nginx", "-p", tmp_path, "-c", tmp_path / "nginx.conf", "-e", tmp_path / "log", "-g", own]
+    )
+
+    def answer(path: str) -> tuple[int, str]:
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+        connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=20)
+        connection.request("POST", path, body=b"")
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                assert answer("/v1/fleet/pull-messages") == (200, "/v1/fleet/pull-messages")
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline and proxy.poll() is None
+                time.sleep(0.05)
+        for path in (
+            "/v1/control/start-run",
+            "//v1/control/start-run",
+            "/v1/fleet/../control/start-run",
+            "/v1/fleet/%2e%2e/control/start-run",
+            "/v1/fleet/..%2fcontrol/start-run",
+            "/v1/Control/start-run",
+            "/",
+        ):
+            assert answer(path)[0] == 404, path
+        # What leads to the nodes' paths in the end arrives as such, and not as it was spelt.
+        assert answer("/v1/control/..%2ffleet/pull-messages")[1] == "/v1/fleet/pull-messages"
+    finally:
+        proxy.terminate()
+        proxy.wait(20)
+        behind.shutdown()
 
 
 def requirements(lines: list[str]) -> dict[str, str]:
