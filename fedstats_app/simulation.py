@@ -76,10 +76,15 @@ def simulate(run_config: Mapping[str, Value] | None = None, *, supernodes: int |
     Exception
         What the run failed with; it is in the run folder's status, too.
     """
+    return run_on(simulated(supernodes), run_config or {})
+
+
+def simulated(supernodes: int | None = None) -> list[Mapping[str, Value]]:
+    """Return node configurations of a simulation on so many nodes, by default 2."""
     number = DEFAULT_SUPERNODES if supernodes is None else supernodes
     if type(number) is not int or number < 1:
         raise ValueError(f"supernodes: must be a whole number of at least 1, got {supernodes!r}")
-    return run_on([{"partition-id": node, "num-partitions": number} for node in range(number)], run_config or {})
+    return [{"partition-id": node, "num-partitions": number} for node in range(number)]
 
 
 def run_on(node_configs: Sequence[Mapping[str, Value]], run_config: Mapping[str, Value], name: str = "") -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedstats_app.cli import COULD_NOT_WORK, STOPPED, CommandError
 from fedstats_app.cli.settings import read_settings, settings_of_app
 from fedstats_app.settings.option import ConfigError
-from fedstats_app.simulation import UnknownFlower, simulate
+from fedstats_app.simulation import UnknownFlower, run_on, simulated
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     for given in [*arguments.run_config, *arguments.settings]:
         config |= read_settings([given])
     try:
-        simulate(config, supernodes=arguments.supernodes)
+        run_on(simulated(arguments.supernodes), config)
     except (ConfigError, UnknownFlower) as error:
         raise CommandError(str(error)) from error
     except KeyboardInterrupt:

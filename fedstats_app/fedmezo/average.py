@@ -82,7 +82,7 @@ class ScalarAverage:
         n_k of n on average, may be n / n_k times as large.
     """
 
-    def __init__(self, weighting: Weighting = "examples", clip: float = 4.0, outlier: float = 3.0) -> None:
+    def __init__(self, weighting: Weighting = "examples", clip: float = 100.0, outlier: float = 3.0) -> None:
         self.weighting, self.clip, self.outlier = weighting, clip, outlier
         # Of every round, each client's mean square and how many scalars it is of.
         self._rounds: deque[dict[int, tuple[float, int]]] = deque(maxlen=ROUNDS_COMPARED)

@@ -80,7 +80,7 @@ class FedMeZOOptions(Options):
         at="fedmezo@own-batches",
     )
     clip: float = option(
-        4.0,
+        100.0,
         number(0.0),
         "scalars above this many times the last ones' median are cut; 0 = never",
         at="fedmezo@clip",

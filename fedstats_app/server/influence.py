@@ -164,7 +164,7 @@ class _Trials:
         """Return every method's head without a group."""
         if group not in self._heads:
             sums = self._without(group)
-            self._heads[group] = {name: head for name, (head, _) in self._strategy.solved(sums).items()}
+            self._heads[group] = {name: head for name, (head, _) in self._strategy.solve(sums).items()}
         return self._heads[group]
 
     def _without(self, group: tuple[int, ...]) -> list[StatisticsSum]:

@@ -253,24 +253,20 @@ class StatisticsStrategy(WithoutEvaluation):
         """Return the bytes, of all that was received, that a method needed: what it alone would have cost."""
         return self.collection.wire_bytes(self.spec_index(method), self._methods[method].specification)
 
-    def solve(self) -> None:
-        """Solve every method from what was collected so far."""
-        sums = [self.collection.statistics(index) for index in range(len(self.request.specs))]
-        for name, (head, seconds) in self.solved(sums).items():
-            self.heads[name], self.solve_seconds[name] = head, seconds
-
-    def solved(self, sums: Sequence[StatisticsSum]) -> dict[str, tuple[LinearHead, float]]:
+    def solve(self, sums: Sequence[StatisticsSum]) -> dict[str, tuple[LinearHead, float]]:
         """Return every method's head, and the seconds that it took, from one sum for each specification."""
         totals = {name: sums[self.spec_index(name)] for name in self._methods}
         for total in totals.values():
             if total.keeps_rows:
                 total.rows()  # stacked once, before several look at them
-        jobs = [functools.partial(_timed, self._methods[name].solve, total) for name, total in totals.items()]
         if len(totals) > 1 and all(total.feature_dim <= FEW_FEATURES for total in totals.values()):
-            made = beside_each_other(jobs)
-        else:
-            made = [job() for job in jobs]
-        return dict(zip(totals, made, strict=True))
+            jobs = [functools.partial(_timed, self._methods[name].solve, total) for name, total in totals.items()]
+            return dict(zip(totals, beside_each_other(jobs), strict=True))
+        made = {}
+        for name, total in totals.items():
+            started = time.perf_counter()
+            made[name] = self._methods[name].solve(total), time.perf_counter() - started
+        return made
 
     # Flower's Strategy
 
@@ -367,7 +363,9 @@ class StatisticsStrategy(WithoutEvaluation):
             del reply, received  # frees the reply before the next is made
         if not self.collection.num_merged:
             return None, None
-        self.solve()
+        sums = [self.collection.statistics(index) for index in range(len(self.request.specs))]
+        for name, (head, seconds) in self.solve(sums).items():
+            self.heads[name], self.solve_seconds[name] = head, seconds
         of_round = [outcome for outcome in self.outcomes if outcome.server_round == server_round]
         metrics = MetricRecord(
             {

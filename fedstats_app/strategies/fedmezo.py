@@ -144,7 +144,7 @@ class MezoRounds(SampledTraining):
         fraction: float = 1.0,
         min_clients: int = 1,
         weighting: Weighting = "examples",
-        clip: float = 4.0,
+        clip: float = 100.0,
         outlier: float = 3.0,
         max_share: float = 1.0,
         guarded: bool | None = None,

@@ -26,7 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What is simulated, instead of simulating it."""
     seen: Asked = []
-    monkeypatch.setattr(command, "simulate", lambda config, supernodes: seen.append((config, supernodes)))
+    monkeypatch.setattr(command, "run_on", lambda nodes, config: seen.append((config, len(nodes))))
     return seen
 
 
@@ -36,7 +36,7 @@ def test_files_and_words_count_in_their_order(asked: Asked) -> None:
     assert main(["run", *settings, "--supernodes", "4"]) == 0
     assert asked == [({"seed": 1, "plots": False, "num-clients": 30, "method": "fedcof,fed3r"}, 4)]
     assert main(["run"]) == 0
-    assert asked[1] == ({}, None)
+    assert asked[1] == ({}, 2)
 
 
 def test_defaults_are_those_of_the_app_in_this_folder(asked: Asked) -> None:
@@ -79,10 +79,10 @@ def test_wrong_settings_are_one_sentence(capsys: Capture, words: list[str], sent
 def test_another_flower_is_one_sentence_and_nothing_is_said_after_a_run_that_was_stopped(
     raised: BaseException, code: int, said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def simulate(*_: Any, **__: Any) -> None:
+    def run_on(*_: Any, **__: Any) -> None:
         raise raised
 
-    monkeypatch.setattr(command, "simulate", simulate)
+    monkeypatch.setattr(command, "run_on", run_on)
     assert main(["run"]) == code
     assert capsys.readouterr().err == said
 

@@ -125,17 +125,6 @@ def test_the_page_lists_every_trainer() -> None:
     assert said == "; ".join(["`none`", *(f"`{name}`: {trainer.tunes}" for name, trainer in TRAINERS.items())])
 
 
-def test_check_forecasts_its_cost(copy: Path, settings: dict[str, object]) -> None:
-    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
-    (copy / "run.toml").write_text("\n".join(lines))
-    findings = json.loads(
-        python(copy, "-m", "fedstats_app.cli", "check", "--data", "--run-config", "run.toml", "--json")
-    )
-    [sent] = [finding["message"] for finding in findings["findings"] if finding["check"] == "bytes up"]
-    # Six clients with three classes of 32 features in half precision, and the factor of a Gram matrix from each.
-    assert "feddiag 10.8 KB" in sent
-
-
 def test_a_key_takes_an_option_and_a_line_of_pyproject(copy: Path, folder: Path) -> None:
     assert json.loads((folder / "config.json").read_text())["run_config"]["lucky-number"] == 8
     apply(blocks(METHOD, "diff")[1].code, copy)

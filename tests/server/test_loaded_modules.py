@@ -29,7 +29,7 @@ print("LOADED", json.dumps(sorted(sys.modules)))
 
 def solve_ridge(*given, **options):
     frames = [one for one in traceback.extract_stack() if "fedstats_app" in one.filename]
-    print("FRAMES", len(frames))
+    print("LEFT OUT" if any("influence" in one.filename for one in frames) else "FRAMES", len(frames))
     return solve(*given, **options)
 
 solve, heads.solve_ridge = heads.solve_ridge, solve_ridge

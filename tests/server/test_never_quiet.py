@@ -23,10 +23,10 @@ SLOW = [
     (run, "discover", "waiting for SuperNodes"),
     (run, "loaded_backbone", "loading backbone random:tiny"),
     (run, "test_split", "loading the data and splitting it"),
-    (StatisticsStrategy, "solve", "solving"),
+    (StatisticsStrategy, "solve", ""),
     (closed_form, "save_statistics", "writing the statistics"),
     (closed_form, "score", "evaluating"),
-    (closed_form, "measured_clients", "measuring what each client changes"),
+    (closed_form, "find_harm", "measuring what each client changes"),
     (closed_form, "write_model_card", "writing results and plots"),
     (training, "evaluate", "evaluating on the test samples"),
 ]
@@ -65,6 +65,7 @@ def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.Monk
     said = told(tmp_path, monkeypatch, method="fed3r,fedroot", **settings)
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())
+    assert "solving" in lines
     assert "statistics: 0 of 6 clients answered" in lines and "3 of 6 clients answered" in lines
     assert "fed3r-probe: 330 parameters are trained in 2 rounds over 6 clients with 8,000 samples" in lines
     assert "fed3r-probe: round 1 of 2: 3 of 6 clients answered" in lines and "round 2 of 2" in lines

@@ -92,7 +92,7 @@ def test_a_probe_does_not_lose_what_its_start_knows(tmp_path: Path) -> None:
     (start, *_, after), (_, *_, lost) = (rounds(folder, "fed3r-probe") for folder in (found, fixed))
     assert lost["accuracy"] < start["accuracy"] - 0.02
     assert after["accuracy"] > start["accuracy"] - 0.01
-    assert after["loss"] < 1.0 < lost["loss"]
+    assert after["loss"] < 1.1 < lost["loss"]
 
 
 def test_nodes_forget_the_question_and_nobody_is_asked_about_what_is_given(tmp_path: Path) -> None:

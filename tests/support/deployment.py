@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -210,8 +211,9 @@ def script_environment(home: Path) -> dict[str, str]:
 
 
 def free_range(number: int) -> int:
-    """Return the first of this many free ports in a row."""
-    for first in range(20000, 32000, number):
+    """Return the first of this many free ports in a row, of those of this worker: others take seconds to listen."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 6
+    for first in range(20000 + 2000 * worker, 22000 + 2000 * worker, number):
         sockets = [socket.socket() for _ in range(number)]
         try:
             for offset, one in enumerate(sockets):
