@@ -70,10 +70,12 @@ def data(script: Script, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def simulated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the run folder of a simulation: a partition is a site's images, under the same floor."""
+    """Return the run folder of a simulation: a partition is a site's images, under the floors of real nodes."""
     split = {"partitioner": "natural-id", "partition_column": "subfolder", "num_clients": 3, "min_class_count": 5}
     network = {"backbone": AppConfig().backbone.backbone, "input_size": 64}
-    return simulate(tmp_path_factory.mktemp("simulated"), dataset=f"folder:{data}", **split, **network)
+    node = {"partition-id": 0, "num-partitions": 1, "min-gram-samples": 2 * 1280}
+    folder = tmp_path_factory.mktemp("simulated")
+    return simulate(folder, node_configs=[node], dataset=f"folder:{data}", **split, **network)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,10 +81,11 @@ class Attacked:
 
 def hostile_app(root: Path, marker: Path, loot: Path) -> Path:
     """Write an app that says in all it is this one."""
-    for folder in ("fedstats_app/settings", "conf"):
+    for folder in ("fedstats_app/settings", "fedstats_app/client", "conf"):
         (root / folder).mkdir(parents=True)
     # A pattern of pyproject.toml that matches nothing is an error.
-    for name in ("conf/a.toml", "fedstats_app/settings/reference.py"):
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    for name in ("conf/a.toml", *project["tool"]["flwr"]["app"]["fab-exclude"]):
         (root / name).touch()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, root)
