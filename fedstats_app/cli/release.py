@@ -150,12 +150,13 @@ def merge(arguments: argparse.Namespace) -> int:
         If a file is no release, or does not fit the others or what is asked for; it is named.
     """
     out = Path(arguments.out).expanduser().absolute()
-    if out.exists() and "resume" not in _given(arguments):
+    given = _given(arguments)
+    if out.exists() and "resume" not in given:
         raise CommandError(f"--out must be a new folder, {out} is there already")
     found = {path: read_release(path) for path in arguments.releases}
     releases = dict(sorted(found.items(), key=lambda one: (one[1].info.client_name, one[1].digest)))
     try:
-        config = _run_config(arguments, list(releases.values()), str(out.parent))
+        config = {**_usual(arguments.test, list(releases.values()), str(out.parent)), **given}
         _refuse_what_does_not_fit(releases, AppConfig.from_run_config({**AppConfig().to_run_config(), **config}))
         nodes = [{"release": _absolute(path)} for path in releases]
         run_on(nodes, config, name=out.name)
@@ -168,9 +169,9 @@ def merge(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run_config(arguments: argparse.Namespace, releases: Sequence[Release], output_dir: str) -> dict[str, Any]:
-    """Make the settings of the run: what can be solved from all files, unless the user says otherwise."""
-    usual = {
+def _usual(test: str, releases: Sequence[Release], output_dir: str) -> dict[str, Any]:
+    """Make the settings of the run that the user need not give: what can be solved from all files."""
+    usual: dict[str, Any] = {
         "method": ",".join(_methods(releases)) or "all",
         "wire-dtype": releases[0].request.wire_dtype,
         "save-client-statistics": True,  # the files are here anyway, and a site can be taken out again
@@ -178,9 +179,9 @@ def _run_config(arguments: argparse.Namespace, releases: Sequence[Release], outp
         "settle-seconds": 0.0,
         "output-dir": output_dir,
     }
-    if arguments.test:
-        usual["test-dataset"] = data_spec(_absolute(arguments.test))
-    return {**usual, **_given(arguments)}
+    if test:
+        usual["test-dataset"] = data_spec(_absolute(test))
+    return usual
 
 
 def _with_paths(reason: str, paths: Sequence[str]) -> str:

@@ -63,7 +63,7 @@ def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
             )
         if holders is not None and holders - (party.notes["present"] - len(survivors)) < MIN_HOLDERS:
             raise Unsafe(f"of a class fewer than {MIN_HOLDERS} clients that have it may be left")
-        others = [other for other in plan.neighbours(party.index(plan)) if other in set(active)]
+        others = plan.neighbours_among(party.index(plan), active)
         if len(sealed) != len(others):
             raise Unsafe(f"shares of {len(others)} neighbours must come with the question, got {len(sealed)}")
         answer = party.answer(plan, turn, active, survivors, dict(zip(others, sealed, strict=True)))

@@ -40,7 +40,7 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
         if any(kind == asked.kind == "presence" for kind, _ in _earlier(party.notes)):
             raise Unsafe("it is known already how many clients have each class")
         if (ledger := site.ledger) is not None:
-            ledger.spend(QUESTIONS, [_digest(request, asked) + reader.backbone.fingerprint])
+            ledger.spend(QUESTIONS, [question + reader.backbone.fingerprint])
         spec = request.specs[0]
         layout = SecureLayout(
             request.num_classes,

@@ -207,7 +207,7 @@ def _impostors(infos: Mapping[int, NodeInfo], registered: Mapping[int, str]) -> 
     """Return why nodes take no part that claim a name which is, or may be, another's.
 
     A name is that of the node whose key was registered under it. One that no key has is that of the only node that
-    claims it; of several nobody knows whose it is.
+    claims it; several that claim it all stay out.
 
     Parameters
     ----------

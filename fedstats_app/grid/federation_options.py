@@ -86,6 +86,11 @@ class FederationOptions(Options):
     max_client_samples: int = option(1_000_000, whole(1, 2**62), "a client that claims more is rejected")
     extend: str = option("", run_folder, "/PATH/TO/RUN_FOLDER to whose statistics this run's clients are added")
 
+    @property
+    def is_secure(self) -> bool:
+        """Whether the server sees sums over clients only."""
+        return self.secure_sums != "off"
+
     def classes_allowed(self, feature_dim: int, num_methods: int) -> int | None:
         """Return the most classes of all clients together: as set, or as many as half of the memory takes.
 

@@ -100,8 +100,9 @@ class NodePolicy:
 
     def shares_gram(self, num_examples: int, dim: int) -> bool:
         """Return whether a Gram matrix of so many samples in ``dim`` dimensions may leave; of none it says nothing."""
-        least = SAMPLES_PER_DIMENSION * dim if self.min_gram_samples is None else self.min_gram_samples
-        return not 0 < num_examples < least
+        if self.min_gram_samples is None:
+            return not says_much_about_samples(num_examples, dim)
+        return not 0 < num_examples < self.min_gram_samples
 
     def check_gram(self, specs: Iterable[StatisticsSpec], num_examples: int, feature_dim: int) -> None:
         """Refuse what says as much as a Gram matrix of too few samples, and nothing can stand in for.

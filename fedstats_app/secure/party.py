@@ -59,7 +59,7 @@ class Party:
 
     @classmethod
     def new(cls, nonce: bytes, rounds: int, identity: bytes) -> Self:
-        """Begin a run with keys that nobody has seen.
+        """Begin a run with new keys.
 
         Raises
         ------
@@ -149,10 +149,8 @@ class Party:
             raise Unsafe(f"the masks of round {turn} are used, or were never shared")
         self.sent[str(turn)] = digest_of(active)
         add_mask(words, self._own_key(turn), 1)
-        among = set(active)
-        for other in plan.neighbours(own):
-            if other in among:
-                add_mask(words, self._pair_key(plan, own, other, turn), 1 if own < other else -1)
+        for other in plan.neighbours_among(own, active):
+            add_mask(words, self._pair_key(plan, own, other, turn), 1 if own < other else -1)
 
     def answer(
         self, plan: Plan, turn: int, active: Sequence[int], survivors: Sequence[int], sealed: Mapping[int, bytes]
@@ -185,8 +183,7 @@ class Party:
             raise Unsafe(f"round {turn} was masked among other parties")
         if self.survivors.setdefault(str(turn), digest_of(survivors)) != digest_of(survivors):
             raise Unsafe(f"round {turn} was unmasked for other survivors")
-        among, left = set(active), set(survivors)
-        wanted = [other for other in plan.neighbours(own) if other in among]
+        left, wanted = set(survivors), plan.neighbours_among(own, active)
         if set(sealed) != set(wanted):
             raise Unsafe(f"shares of {len(wanted)} neighbours must come with the question, got {len(sealed)}")
         found = {}

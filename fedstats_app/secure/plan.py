@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -136,6 +136,11 @@ class Plan:
         if party not in self._neighbours:
             self._neighbours[party] = neighbours(party, self._channels, self.nonce)
         return self._neighbours[party]
+
+    def neighbours_among(self, party: int, active: Collection[int]) -> list[int]:
+        """With which of some parties a party masks, ascending."""
+        among = frozenset(active)
+        return [other for other in self.neighbours(party) if other in among]
 
     @functools.cached_property
     def _neighbours(self) -> dict[int, tuple[int, ...]]:

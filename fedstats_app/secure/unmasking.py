@@ -65,7 +65,6 @@ class MaskedSum:
             if party in left:
                 add_mask(self.words, key, -1)
                 continue
-            for other in plan.neighbours(party):
-                if other in left:
-                    add_mask(self.words, pair_key(plan, key, party, other, turn), -1 if other < party else 1)
+            for other in plan.neighbours_among(party, left):
+                add_mask(self.words, pair_key(plan, key, party, other, turn), -1 if other < party else 1)
         return self.words

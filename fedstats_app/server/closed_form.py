@@ -73,7 +73,7 @@ def solve_heads(run: Run, state: State) -> State:
     # Before anybody evaluates: what goes wrong then must not cost the heads.
     _save_heads(folder, run.metadata, strategy, NO_SCORES)
     give_back_memory()
-    secure = config.federation.secure_sums != "off"
+    secure = config.federation.is_secure
     with progress.doing("evaluating"):
         # What single clients hold out would say something of each.
         scores = (

@@ -96,7 +96,7 @@ class Run:
     def holdout(self) -> float:
         """The share of its samples that each client keeps for evaluation, in all stages."""
         config = self.config
-        if config.federation.secure_sums != "off":
+        if config.federation.is_secure:
             return 0.0
         # Personal models are scored on each client's own samples, whatever the server has, and no round is chosen by
         # the samples that tell how good it is.
@@ -162,7 +162,7 @@ class Run:
             "limits": Limits(self.feature_norm.bound, federation.max_client_samples),
         }
         classes, methods = len(self.class_names), tuple(config.configured_methods.values())
-        if federation.secure_sums != "off":
+        if federation.is_secure:
             from fedstats_app.strategies.secure_sums import SecureStatisticsStrategy  # other runs do without
 
             exact = federation.secure_sums == "exact"
@@ -218,7 +218,7 @@ def prepare(
     TooFewClients, ValueError
         If the run cannot begin, or is not the one that was interrupted.
     """
-    adding = " (of all those whose statistics add up)" if config.federation.secure_sums != "off" else ""
+    adding = " (of all those whose statistics add up)" if config.federation.is_secure else ""
     progress.say(f"methods {', '.join(config.methods)}{adding}; backbone {config.backbone.backbone}")
     extension = Extension(config.federation)
     with progress.doing("waiting for SuperNodes and their answers"):

@@ -110,7 +110,7 @@ class AppConfig:
         """The methods to solve, in the order asked for."""
         if self.run.method != "all":
             return tuple(self.run.method.split(","))
-        if self.federation.secure_sums == "off":
+        if not self.federation.is_secure:
             return tuple(METHODS)
         return tuple(name for name in METHODS if not record_of(name).configured(self.options_of(name)).cannot_add)
 
@@ -247,7 +247,7 @@ class AppConfig:
             yield "statistics-error: the samples behind statistics to extend are not there to compare with"
         if run.save_client_statistics and not run.save_statistics:
             yield "save-client-statistics: needs save-statistics, got false"
-        if federation.secure_sums != "off":
+        if federation.is_secure:
             yield from self._contradictions_of_secure_sums()
         yield from self._contradictions_of_methods()
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]

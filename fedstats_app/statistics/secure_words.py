@@ -178,7 +178,7 @@ def check_range(statistics: FeatureStatistics, samples: int, norm: float) -> Non
 
 
 def check_sum(statistics: FeatureStatistics, samples: int, norm: float) -> None:
-    """Refuse a sum that no clients' statistics give: somebody sent other words than those of statistics.
+    """Refuse a sum that no clients' statistics give: some client sent other words than those of statistics.
 
     Raises
     ------

@@ -176,12 +176,11 @@ class SecureRun:
             for party in left
         ]
         answers: dict[int, dict[int, bytes]] = {}
-        among = set(self.active)
         for client, reply, shares in usable(
             self.grid.send_and_receive(messages), read_unmask_reply, self.failures, {self.clients[one] for one in left}
         ):
             party = self.place[client]
-            others = [other for other in self.plan.neighbours(party) if other in among]
+            others = self.plan.neighbours_among(party, self.active)
             if len(shares) != len(others):
                 self.failures[client] = f"it must give {len(others)} shares, got {len(shares)}"
                 continue
@@ -197,11 +196,9 @@ class SecureRun:
     def _sealed_for(self, party: int, turn: int) -> bytes:
         """Return what the neighbours of a party sealed for it, ascending."""
         parts = []
-        among = set(self.active)
-        for other in self.plan.neighbours(party):
-            if other in among:
-                place = self.plan.neighbours(other).index(party)
-                parts.append(self.sealed[other][turn][place * SEALED_BYTES : (place + 1) * SEALED_BYTES])
+        for other in self.plan.neighbours_among(party, self.active):
+            place = self.plan.neighbours(other).index(party)
+            parts.append(self.sealed[other][turn][place * SEALED_BYTES : (place + 1) * SEALED_BYTES])
         return b"".join(parts)
 
     def _ask(

@@ -1,8 +1,8 @@
 """A release: what a site says of itself and of its statistics, as a file that its owner makes and hands on.
 
 A safetensors file of the arrays of a reply to ``query.statistics``, each under ``statistics-I.KEY``, with the request,
-the reply's other records and the site's answer to ``query.clients`` as JSON in its header. There is no code in it, and
-whoever reads it checks it as the reply that it holds.
+the reply's other records and the site's answer to ``query.clients`` as JSON in its header. There is no code in it.
+It is checked on reading as the reply that it holds.
 """
 
 from __future__ import annotations
