@@ -10,7 +10,7 @@ from typing import Any
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.cli import COULD_NOT_WORK, CommandError
-from fedstats_app.cli.settings import read_settings
+from fedstats_app.cli.settings import read_in_turn, read_settings
 from fedstats_app.cli.terminal import paragraph, printable, told
 from fedstats_app.data.clients import data_spec
 from fedstats_app.grid.class_lists import ClassList, align_class_lists
@@ -66,9 +66,7 @@ def _absolute(path: str) -> str:
 
 def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     """Read what the arguments say of the run-config, the options with a name of their own last."""
-    config: dict[str, Any] = {}
-    for given in arguments.run_config:
-        config |= read_settings([given])
+    config = read_in_turn(arguments.run_config)
     return {**config, **{key: value for key in ("method", "backbone") if (value := getattr(arguments, key))}}
 
 

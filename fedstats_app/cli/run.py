@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fedstats_app.cli import COULD_NOT_WORK, STOPPED, CommandError
-from fedstats_app.cli.settings import read_settings, settings_of_app
+from fedstats_app.cli.settings import read_in_turn, settings_of_app
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.simulation import UnknownFlower, run_on, simulated
 
@@ -20,9 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
         If nothing could be started.
     """
     # As `flwr run .` there, such as in a folder of `fedstats new`.
-    config = settings_of_app(Path.cwd())
-    for given in [*arguments.run_config, *arguments.settings]:
-        config |= read_settings([given])
+    config = settings_of_app(Path.cwd()) | read_in_turn([*arguments.run_config, *arguments.settings])
     try:
         run_on(simulated(arguments.supernodes), config)
     except (ConfigError, UnknownFlower) as error:

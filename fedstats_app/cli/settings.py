@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,14 @@ def read_settings(given: Sequence[str]) -> dict[str, Any]:
         raise SettingsError(f"{name}: nothing is there") from None
     except (OSError, ValueError) as error:
         raise SettingsError(f"{name}: {error}") from error
+
+
+def read_in_turn(given: Iterable[str]) -> dict[str, Any]:
+    """Read files and pairs one after another; what comes later counts."""
+    values: dict[str, Any] = {}
+    for one in given:
+        values |= read_settings([one])
+    return values
 
 
 def _read_pairs(given: Sequence[str]) -> dict[str, Any]:
