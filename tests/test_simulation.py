@@ -7,7 +7,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +146,15 @@ def test_what_a_run_fails_with_is_raised_said_and_in_its_folder(
     assert printed.out.splitlines()[-1] == "[fedstats] FAILED: DatasetError: folder:/nowhere: nothing is at /nowhere"
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Let SIGINT interrupt as in a terminal: a shell's jobs in the background, such as CI's, ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_stop_a_run_and_resume_continues_it(
     by: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_form: Pair
