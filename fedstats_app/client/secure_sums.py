@@ -54,7 +54,7 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
         allowed = torch.ones(request.num_classes, dtype=torch.bool)
         if holders is not None:
             allowed = holders - asked.most_lost >= MIN_HOLDERS
-        own = _statistics(site, reader, request, allowed, gram=asked.kind != "presence")
+        own = _statistics(site, reader, request, allowed, gram=asked.kind in ("sums", "scatter"))
         if ledger is not None:
             ledger.check_unchanged()
         check_range(own, asked.most_samples, asked.norm)
@@ -88,7 +88,7 @@ def _statistics(
     kept = split.kept[stay.numpy()]
     spec = replace(request.specs[0], gram=request.specs[0].gram and gram)
     found = statistics_above_floor(
-        replace(site.policy, min_gram_samples=0),  # the server sees no single client's Gram matrix
+        site.policy,
         [spec],
         labels[stay],
         lambda positions: reader.blocks(split.dataset, kept[positions.numpy()]),
@@ -96,6 +96,7 @@ def _statistics(
         feature_dim=reader.backbone.feature_dim,
         device=reader.backbone.device,
         cells=cells,
+        masked=True,
     )
     return found.statistics[0].summed()
 
@@ -107,5 +108,8 @@ def _words(
         return layout.presence(own.class_counts)
     if asked.kind == "sums":
         return layout.sums(own, allowed)
-    means, scales = known["means"].to(torch.float64), known["scales"].to(torch.float64)
+    means = known["means"].to(torch.float64)
+    if asked.kind == "spread":
+        return layout.means_spread(own, means, known["weights"])
+    scales = known["scales"].to(torch.float64)
     return layout.scatter(own, Known(means, scales, scales.square()))

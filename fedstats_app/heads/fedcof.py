@@ -30,6 +30,7 @@ from fedstats_app.heads.regularisation import (
 )
 from fedstats_app.heads.scatter import (
     ClassTotals,
+    SummedRows,
     mean_product,
     needed_gram,
     row_scatter,
@@ -83,7 +84,10 @@ _CLEARLY_BETTER = 0.01
 
 
 def solve_fedcof(
-    rows: ClassMeanRows, *, shrinkage: float | Literal["auto"] = 1.0, between_class: bool | Literal["only"] = False
+    rows: ClassMeanRows | SummedRows,
+    *,
+    shrinkage: float | Literal["auto"] = 1.0,
+    between_class: bool | Literal["only"] = False,
 ) -> LinearHead:
     """Return the head of estimated covariances: G_hat W^T = B, rows normalised.
 
@@ -96,8 +100,9 @@ def solve_fedcof(
 
     Parameters
     ----------
-    rows : ClassMeanRows
-        All clients' rows, in a fixed order. Memory beyond them: d x d and a block of rows.
+    rows : ClassMeanRows or SummedRows
+        All clients' rows, in a fixed order, or what secure sums give in their place. Memory beyond them: d x d and a
+        block of rows.
     shrinkage : float or "auto"
         gamma >= 0, absolute, as in the paper. "auto": the best expected accuracy
         (:mod:`fedstats_app.heads.regularisation`). Infinity, and "auto" where the means say nothing (one client) or
@@ -119,19 +124,15 @@ def solve_fedcof(
     check_regulariser("shrinkage", shrinkage, infinite=True)
     if between_class == "only" and shrinkage == "auto":
         raise ValueError('shrinkage must be a number with between_class="only", got "auto"')
-    totals = ClassTotals.of(rows)
-    weights = (totals.counts - 1).clamp(min=0) / (totals.num_means - 1).clamp(min=1)
+    totals, scatter = rows if isinstance(rows, SummedRows) else SummedRows.of(rows)
     samples = float((totals.counts - 1).clamp(min=0).sum())
-    scatter, how = None, ""
+    how = ""
     if shrinkage == "auto":
-        scatter = row_scatter(rows, totals, weights)
         shrinkage, how = _choose_shrinkage(totals, scatter, samples, bool(between_class)), " (auto)"
     present = totals.counts > 0
     ridge = float(shrinkage) * samples if shrinkage else 0.0
     if math.isnan(ridge) or math.isinf(ridge):
-        return _limit(rows, totals, present, how)
-    if scatter is None:
-        scatter = row_scatter(rows, totals, weights)
+        return _limit(totals, present, how)
     means = _mean_term(totals, bool(between_class))
     gram = means if between_class == "only" else scatter + means
     solution = solve_positive_definite(add_to_diagonal(gram, ridge), totals.sums.T)
@@ -167,15 +168,15 @@ def _mean_term(totals: ClassTotals, between_class: bool) -> Tensor:
     return torch.outer(total, total) / num_examples
 
 
-def _limit(rows: ClassMeanRows, totals: ClassTotals, present: Tensor, how: str) -> LinearHead:
+def _limit(totals: ClassTotals, present: Tensor, how: str) -> LinearHead:
     """Return the head for gamma -> infinity: the direction of the class sums, which is FedNCM's."""
-    known = f"{totals.freedom} draws in {rows.feature_dim} dimensions"
+    number, known = int(totals.num_means.sum()), f"{totals.freedom} draws in {totals.sums.shape[1]} dimensions"
     report = SolveReport(
         regulariser=f"gamma infinite{how}",
         parameters={"shrinkage": math.inf},
         ridge_effective=math.inf,
         notes=(
-            f"{len(rows)} means of {int(present.sum())} classes say too little of the covariance ({known}): this is "
+            f"{number} means of {int(present.sum())} classes say too little of the covariance ({known}): this is "
             "the limit of infinite shrinkage, FedNCM's head",
         ),
     )

@@ -81,6 +81,11 @@ class ClassTotals(NamedTuple):
         """sum_c (K_c - 1), the draws of the covariance that the means are."""
         return int((self.num_means - 1).clamp(min=0).sum())
 
+    @property
+    def fedcof_weights(self) -> Tensor:
+        """(C,) a_c = (N_c - 1) / max(K_c - 1, 1), by which the spread of a class's means counts in FedCOF."""
+        return (self.counts - 1).clamp(min=0) / (self.num_means - 1).clamp(min=1)
+
     @classmethod
     def of(cls, rows: ClassMeanRows) -> ClassTotals:
         """Return the totals of all rows; the mean of an absent class is zero."""
@@ -91,6 +96,19 @@ class ClassTotals(NamedTuple):
         add_in_blocks(sums, None, rows.class_sums, rows.class_ids)
         divisor = torch.where(counts > 0, counts, torch.ones_like(counts))
         return cls(counts, num_means, sums, sums / divisor.unsqueeze(1))
+
+
+class SummedRows(NamedTuple):
+    """What FedCOF takes of rows: their totals, and :func:`row_scatter` by its weights, (d, d) float64."""
+
+    totals: ClassTotals
+    scatter: Tensor
+
+    @classmethod
+    def of(cls, rows: ClassMeanRows) -> SummedRows:
+        """Return it from all rows."""
+        totals = ClassTotals.of(rows)
+        return cls(totals, row_scatter(rows, totals, totals.fedcof_weights))
 
 
 def row_scatter(rows: ClassMeanRows, totals: ClassTotals, class_weights: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from fedstats_app.settings.option import Options, flag_or, number, one_of, optio
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
+    from fedstats_app.heads.scatter import SummedRows
     from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSpec
 
 
@@ -68,13 +69,19 @@ def _specify(options: FedCOFOptions, seed: int) -> StatisticsSpec:
     return StatisticsSpec(means_per_class=options.means_per_class, samples_per_mean=samples)
 
 
-def _solve(rows: ClassMeanRows, options: FedCOFOptions) -> LinearHead:
+def _adds(options: FedCOFOptions) -> bool:
+    """Return whether the spread of one mean a client and class, as it is, is what is needed."""
+    return options.means_per_class == 1 and options.count_noise == "none"
+
+
+def _solve(rows: ClassMeanRows | SummedRows, options: FedCOFOptions) -> LinearHead:
     import torch
 
     from fedstats_app.heads import solve_fedcof
     from fedstats_app.heads.fedcof import draw_noise, with_noise
+    from fedstats_app.heads.scatter import SummedRows
 
-    if options.count_noise != "none":
+    if options.count_noise != "none" and not isinstance(rows, SummedRows):
         generator = torch.Generator().manual_seed(options.count_noise_seed)
         noise = draw_noise(options.count_noise, options.count_noise_epsilon, rows.counts, generator)
         rows = with_noise(rows, noise)
@@ -91,6 +98,7 @@ FEDCOF = Method(
     solve=_solve,
     uplink=lambda M, K, C, d: M * d,
     keeps_rows=True,
+    adds=_adds,
 )
 
 

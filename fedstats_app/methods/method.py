@@ -111,6 +111,9 @@ class Method(Generic[OptionsType]):
         With the run-config keys; by default there are none.
     specify : callable
         From options and the run's seed to what clients are asked for; by default the Gram matrix where it is needed.
+    adds : callable
+        Whether with some options secure sums serve a method that keeps rows: ``solve`` takes
+        :class:`fedstats_app.heads.scatter.SummedRows` too.
     keeps_rows : bool or callable
         Every client's rows are kept, always or with some options, and ``solve`` takes them,
         :class:`ClassMeanRows`, instead of their sum, :class:`FeatureStatistics`; where it needs a Gram matrix both, as
@@ -135,6 +138,7 @@ class Method(Generic[OptionsType]):
     options: type[OptionsType] = Options  # type: ignore[assignment]  # an empty group
     specify: Callable[[OptionsType, int], StatisticsSpec] | None = None
     keeps_rows: bool | Callable[[OptionsType], bool] = False
+    adds: Callable[[OptionsType], bool] = lambda options: False
     complete: Callable[[LowRankStatistics], FeatureStatistics] | None = None
     personal: Personal | Callable[[OptionsType], Personal] | None = None
     uplink_with: Callable[[OptionsType], Uplink] | None = None
@@ -216,12 +220,12 @@ class ConfiguredMethod:
         """Why the method cannot be solved from a sum over clients, and what can; "" where it can."""
         if self.method.needs.scatter:
             return f"{self.name} sends factors, which stack and do not add up: take fed3r, which has the same scatter"
-        if self.keeps_rows:
+        if self.keeps_rows and not self.method.adds(self.options):
             return f"{self.name} needs every client's means, which do not add up: take fed3r, fedcgs or fedncm"
         return ""
 
-    def solve(self, statistics: StatisticsSum) -> LinearHead:
-        """Return the head, from statistics that cover the specification.
+    def solve(self, statistics: StatisticsSum, rows: object = None) -> LinearHead:
+        """Return the head, from statistics that cover the specification, and what secure sums give in place of rows.
 
         With few features it has the same bits whatever the number of torch's threads.
         """
@@ -231,7 +235,7 @@ class ConfiguredMethod:
             if not self.keeps_rows or self.method.complete is not None:
                 return self.method.solve(self.sums(statistics), self.options)
             if not self.method.needs.gram:
-                return self.method.solve(statistics.rows(), self.options)
+                return self.method.solve(statistics.rows() if rows is None else rows, self.options)
             return self.method.solve(ClientStatistics(statistics.rows(), statistics.summed().gram), self.options)
 
     def sums(self, statistics: StatisticsSum) -> FeatureStatistics:

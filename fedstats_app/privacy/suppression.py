@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -48,6 +48,7 @@ def statistics_above_floor(
     seed: int = 0,
     device: torch.device | str = "cpu",
     cells: Cells | None = None,
+    masked: bool = False,
 ) -> StatisticsAboveFloor:
     """Form the statistics of the samples whose class is not under the policy's floor.
 
@@ -73,6 +74,8 @@ def statistics_above_floor(
         Where features arrive.
     cells : Cells, optional
         Of the samples: then whole cells share a mean, whatever the seed.
+    masked : bool
+        Whether they leave under masks only: no server sees the Gram matrix of these samples, however few.
 
     Raises
     ------
@@ -80,6 +83,8 @@ def statistics_above_floor(
         If the policy does not allow the specifications, or a Gram matrix of so few samples.
     """
     policy.check_specifications(specs)
+    if masked:
+        policy = replace(policy, min_gram_samples=0)
     floor = policy.min_class_count
     readable = torch.arange(len(labels))
     while True:
@@ -124,7 +129,8 @@ def statistics_above_floor(
             break
     policy.check_gram(specs, int(seen.sum()), feature_dim)
     statistics = tuple(policy.protected(spec, client) for spec, client in zip(specs, statistics, strict=True))
-    _warn_of_gram(policy, specs, statistics)
+    if not masked:
+        _warn_of_gram(policy, specs, statistics)
     return StatisticsAboveFloor(statistics, tuple(sorted(set(labels[readable].tolist()) - set(labels[kept].tolist()))))
 
 

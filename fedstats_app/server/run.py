@@ -218,7 +218,8 @@ def prepare(
     TooFewClients, ValueError
         If the run cannot begin, or is not the one that was interrupted.
     """
-    adding = " (of all those whose statistics add up)" if config.federation.is_secure else ""
+    chosen = config.federation.is_secure and config.run.method == "all"
+    adding = " (of all those whose statistics add up)" if chosen else ""
     progress.say(f"methods {', '.join(config.methods)}{adding}; backbone {config.backbone.backbone}")
     extension = Extension(config.federation)
     with progress.doing("waiting for SuperNodes and their answers"):

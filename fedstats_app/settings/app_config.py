@@ -112,7 +112,8 @@ class AppConfig:
             return tuple(self.run.method.split(","))
         if not self.federation.is_secure:
             return tuple(METHODS)
-        return tuple(name for name in METHODS if not record_of(name).configured(self.options_of(name)).cannot_add)
+        every = (record_of(name).configured(self.options_of(name)) for name in METHODS)
+        return tuple(one.name for one in every if not one.cannot_add and not one.keeps_rows)
 
     @property
     def configured_methods(self) -> dict[str, ConfiguredMethod]:

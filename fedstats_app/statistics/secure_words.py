@@ -1,7 +1,8 @@
 """Statistics as unsigned words whose sum, which wraps around, is that of the statistics: what is masked.
 
-Three sums follow one another. ``presence``: which classes a client has. ``sums``: counts and class sums, exact, with
-the whole Gram matrix or its diagonal. ``scatter``: the triangle beside that diagonal, of the scatter about class means
+Sums follow one another. ``presence``: which classes a client has. ``sums``: counts and class sums, exact, with the
+whole Gram matrix or its diagonal. ``spread``, for FedCOF: that of the client's class means about those that all know by
+then, weighted by class. ``scatter``: the triangle beside that diagonal, of the scatter about class means
 that all know by then. No entry of a scatter is larger than the root of the product of two of its diagonal, so that 16
 bits are enough: 2^14 steps for the entry, and as much for the rounding of half a step by each of 1,000 clients.
 """
@@ -22,7 +23,7 @@ from fedstats_app.statistics.accumulation import mirror_upper, pack_upper, unpac
 from fedstats_app.statistics.exact import fraction_bits
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 
-Kind = Literal["presence", "sums", "scatter"]
+Kind = Literal["presence", "sums", "scatter", "spread"]
 Gram = Literal["none", "triangle", "exact"]
 Unsigned = np.dtype[np.unsignedinteger]
 Words = list[NDArray[np.unsignedinteger]]
@@ -50,6 +51,8 @@ class SecureLayout:
         What is summed of the Gram matrix: nothing, the triangle of the scatter in 16 bits, or all in 64 bits.
     parties : int
         Clients at most.
+    spread : bool
+        Whether the spread of clients' class means is summed too.
     """
 
     num_classes: int
@@ -58,6 +61,7 @@ class SecureLayout:
     narrow: bool
     gram: Gram
     parties: int
+    spread: bool = False
 
     @classmethod
     def of(
@@ -72,13 +76,16 @@ class SecureLayout:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The sums, in their order."""
-        return ("presence", "sums", "scatter") if self.gram == "triangle" else ("presence", "sums")
+        more: dict[Kind, bool] = {"scatter": self.gram == "triangle", "spread": self.spread}
+        return ("presence", "sums", *(kind for kind, is_summed in more.items() if is_summed))
 
     def words(self, kind: Kind, allowed: int) -> list[tuple[int, Unsigned]]:
         """List length and type of each array of a sum over so many classes."""
         dim, of_sums = self.feature_dim, _NARROW if self.narrow else _WIDE
         if kind == "presence":
             return [(self.num_classes, _NARROW)]
+        if kind == "spread":
+            return [(dim * (dim + 1) // 2, _WIDE)]
         if kind == "scatter":
             return [(dim * (dim - 1) // 2, np.dtype(np.uint16) if self.parties <= MOST_IN_16_BITS else _NARROW)]
         more = {"none": 0, "triangle": dim, "exact": dim * (dim + 1) // 2}[self.gram]
@@ -116,6 +123,24 @@ class SecureLayout:
         steps = _about(statistics, known.means) / torch.outer(known.scales, known.scales).clamp(min=1e-300)
         row, column = torch.triu_indices(self.feature_dim, self.feature_dim, offset=1)
         return [_words((steps[row, column] * _steps(kind)).round(), kind)]
+
+    def means_spread(self, statistics: FeatureStatistics, means: Tensor, weights: Tensor) -> Words:
+        """Return the triangle of sum_c w_c n_c (m_c - mu_c)(m_c - mu_c)^T, m_c a client's class means.
+
+        Parameters
+        ----------
+        statistics : FeatureStatistics
+            The client's.
+        means, weights : Tensor
+            (C, d) and (C,) float64: mu and w, such that no sum over clients reaches 2^62.
+        """
+        apart = statistics.class_means - means
+        scaled = apart * (weights * statistics.class_counts).unsqueeze(1)
+        return [_words(pack_upper(scaled.T @ apart).round(), _WIDE)]
+
+    def read_spread(self, words: Words, steps: float) -> Tensor:
+        """Return the (d, d) spread that was summed in so many steps of a unit."""
+        return unpack_upper(_numbers(words[0]) / steps, self.feature_dim)
 
     def read_scatter(self, words: Words, summed: FeatureStatistics, known: Known) -> FeatureStatistics:
         """Return the statistics with the Gram matrix of their sums and the sum of the scatters.

@@ -163,6 +163,8 @@ class StatisticsStrategy(WithoutEvaluation):
         self.wait_timeout, self.settle_seconds, self.reply_timeout = wait_timeout, settle_seconds, reply_timeout
         self.extend(None)
         self.heads: dict[str, LinearHead] = {}
+        # What takes the place of rows that no one sees.
+        self._summed_rows: object = None
         self.solve_seconds: dict[str, float] = {}
         self.on_reply: Callable[[ClientOutcome, ReceivedStatistics | None], None] | None = None
         self._asked: set[int] = set()
@@ -260,12 +262,15 @@ class StatisticsStrategy(WithoutEvaluation):
             if total.keeps_rows:
                 total.rows()  # stacked once, before several look at them
         if len(totals) > 1 and all(total.feature_dim <= FEW_FEATURES for total in totals.values()):
-            jobs = [functools.partial(_timed, self._methods[name].solve, total) for name, total in totals.items()]
+            jobs = [
+                functools.partial(_timed, self._methods[name].solve, total, self._summed_rows)
+                for name, total in totals.items()
+            ]
             return dict(zip(totals, beside_each_other(jobs), strict=True))
         made = {}
         for name, total in totals.items():
             started = time.perf_counter()
-            made[name] = self._methods[name].solve(total), time.perf_counter() - started
+            made[name] = self._methods[name].solve(total, self._summed_rows), time.perf_counter() - started
         return made
 
     # Flower's Strategy
@@ -390,6 +395,8 @@ def _exact(spec: StatisticsSpec, num_samples: int, norm: float) -> StatisticsSpe
     return replace(spec, fraction_bits=fraction_bits(num_samples, norm, squares=spec.gram))
 
 
-def _timed(solve: Callable[[StatisticsSum], LinearHead], total: StatisticsSum) -> tuple[LinearHead, float]:
+def _timed(
+    solve: Callable[[StatisticsSum, object], LinearHead], total: StatisticsSum, rows: object
+) -> tuple[LinearHead, float]:
     started = time.perf_counter()
-    return solve(total), time.perf_counter() - started
+    return solve(total, rows), time.perf_counter() - started

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ from torch import Tensor
 from fedstats_app.grid.asking import first_reasons, num_bytes, to_all, usable
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.heads.scatter import ClassTotals, SummedRows
 from fedstats_app.secure.masks import KEY_BYTES
 from fedstats_app.secure.overlaps import MIN_HOLDERS
 from fedstats_app.secure.party import SEALED_BYTES
@@ -257,6 +259,7 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         for method in methods:
             if reason := method.cannot_add:
                 raise ValueError(f"secure-sums: {reason}")
+        self._spreads = any(method.keeps_rows for method in methods)
         super().__init__(num_classes, methods, exact_samples=exact_samples, **options)
         if len(self.request.specs) != 1:
             raise ValueError("secure-sums: all methods must need the same features, got several feature maps")
@@ -296,6 +299,8 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         check_sum(total, self._samples, run.norm)
         if run.layout.gram == "triangle":
             total = self._with_scatter(run, total, holders)
+        if self._spreads:
+            self._summed_rows = _summed_rows(run, total, holders, allowed, len(merged))
         self._take(run, total, merged, int(holders[allowed].sum()))
         arrays, metrics = self.aggregate_train(1, ())
         result = Result()
@@ -313,6 +318,7 @@ class SecureStatisticsStrategy(StatisticsStrategy):
             self._samples,
             norm,
         )
+        layout = replace(layout, spread=self._spreads)
         request = replace(self.request, specs=(replace(spec, fraction_bits=layout.bits),))
         most = min(self._limits.max_samples, self._samples)
         return SecureRun(grid, request, layout, most, norm)
@@ -335,8 +341,28 @@ class SecureStatisticsStrategy(StatisticsStrategy):
 
     def wire_bytes(self, method: str) -> int:
         """Return the bytes, of all that was received, that a method needed."""
-        scatter = self._by_kind["scatter"] if not self.methods()[method].method.needs.gram else 0
-        return self.collection.total_wire_bytes - scatter
+        one = self.methods()[method]
+        scatter = 0 if one.method.needs.gram else self._by_kind["scatter"]
+        return self.collection.total_wire_bytes - scatter - (0 if one.keeps_rows else self._by_kind["spread"])
+
+
+def _summed_rows(run: SecureRun, total: FeatureStatistics, holders: Tensor, allowed: Tensor, summed: int) -> SummedRows:
+    """Return what FedCOF takes in place of rows: the spread of clients' means about the class means, summed.
+
+    Clients that are lost before class sums are known take their share of the holders with them, those lost after it
+    leave their share of the spread to the others: which classes they had is not known.
+    """
+    counts, known = total.class_counts.to(torch.float64), total.class_means.to(torch.float32)
+    num_means = torch.where(allowed, holders * (summed / run.present), 0.0)
+    totals = ClassTotals(counts, num_means, total.class_sums, total.class_means)
+    weights, means = totals.fedcof_weights, known.to(torch.float64)
+    # No client's mean is further from a class's than this.
+    apart = run.norm + torch.linalg.vector_norm(means, dim=1)
+    steps = 2.0 ** math.floor(61 - math.log2(max(float((weights * counts * apart**2).sum()), 1.0)))
+    content = {"holders": holders, "means": known, "weights": weights * steps}
+    words, left = run.summed("spread", holders, content)
+    totals = totals._replace(num_means=num_means * left)
+    return SummedRows(totals, run.layout.read_spread(words, steps) * (summed / len(run.summed_over)))
 
 
 def _outcome(client: int, said: str, sent: int, *, merged: bool) -> ClientOutcome:

@@ -86,7 +86,7 @@ class SumRequest:
         Clients that may be lost since it is known who has which class: classes of which too few would be left stay out.
     """
 
-    kind: Literal["presence", "sums", "scatter"]
+    kind: Literal["presence", "sums", "scatter", "spread"]
     gram: Literal["none", "triangle", "exact"]
     narrow: bool
     most_samples: int = counted(LARGEST_WHOLE, low=1)
@@ -187,8 +187,8 @@ def sums_content(
     asked : SumRequest
         What is summed of them.
     known : mapping
-        ``holders`` (C,) int64, clients with each class, after the first sum; for the scatter ``means`` (C, d) and
-        ``scales`` (d,) float32.
+        ``holders`` (C,) int64, clients with each class, after the first sum; for scatter and spread ``means`` (C, d)
+        float32, and ``scales`` (d,) float32 or ``weights`` (C,) float64.
     """
     from fedstats_app.wire.arrays import to_record
 
@@ -226,9 +226,12 @@ def read_sums_request(
     shapes: dict[str, tuple[torch.dtype, tuple[int | range, ...]]] = {}
     if asked.kind != "presence":
         shapes["holders"] = torch.int64, (number,)
-    if asked.kind == "scatter":
+    if asked.kind in ("scatter", "spread"):
         shapes["means"] = torch.float32, (number, range(1, MAX_FEATURE_DIM + 1))
+    if asked.kind == "scatter":
         shapes["scales"] = torch.float32, (range(1, MAX_FEATURE_DIM + 1),)
+    if asked.kind == "spread":
+        shapes["weights"] = torch.float64, (number,)
     check_keys("known", known, set(shapes))
     values = {name: read_array(known, name, *shape) for name, shape in shapes.items()}
     return plan, turn, _parties(content, "active", plan), request, asked, values

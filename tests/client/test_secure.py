@@ -18,7 +18,7 @@ from fedstats_app.secure.party import SEALED_BYTES
 from fedstats_app.secure.plan import PublicKeys
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import StatisticsSpec
-from fedstats_app.statistics.secure_words import SecureLayout
+from fedstats_app.statistics.secure_words import Kind, SecureLayout
 from fedstats_app.strategies.secure_sums import NothingUnmasked, SecureRun
 from fedstats_app.wire import RejectedReply, StatisticsRequest
 from fedstats_app.wire.secure import SECURE_KEYS, keys_reader
@@ -99,12 +99,17 @@ def test_sums_are_unmasked_once_in_a_run(run: SecureRun) -> None:
     refused(run, "sums", known, "sums of this run of masks are known, and are not unmasked twice")
 
 
-def test_a_class_that_may_be_left_with_two_clients_is_not_unmasked(run: SecureRun) -> None:
+@pytest.mark.parametrize("kind", ["sums", "spread"])
+def test_a_class_that_may_be_left_with_two_clients_is_not_unmasked(run: SecureRun, kind: Kind) -> None:
     """The server itself would begin anew without the class; one that does not is refused."""
+    run.layout = replace(run.layout, spread=kind == "spread")
     known = presence(run)
     known["holders"] = torch.full((CLASSES,), 3)
+    if kind == "spread":
+        known["means"] = torch.zeros(CLASSES, run.layout.feature_dim)
+        known["weights"] = torch.ones(CLASSES, dtype=torch.float64)
     active = run.active
-    total = run._masked("sums", 1, 0, torch.ones(CLASSES, dtype=torch.bool), known)
+    total = run._masked(kind, 1, 0, torch.ones(CLASSES, dtype=torch.bool), known)
     left = active[:-1]
     total.survivors.remove(active[-1])
     with pytest.raises(NothingUnmasked, match="of a class fewer than 3 clients that have it may be left"):

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flwr.app import Context, Message
 
 from fedstats_app import client_app
 from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.report.head_file import read_head
 from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.option import ConfigError
@@ -23,6 +25,10 @@ CLASSES = ("ant", "bee", "cat")
 # At which message a client can be lost.
 MESSAGES = ("secure_keys", "secure_shares", "secure_sums", "secure_unmask")
 OPTIONS: dict[str, Any] = {"num_clients": 10, "nodes": 2, "partitioner": "iid", "test_dataset": "builtin"}
+
+
+def without(found: dict[str, bytes], name: str) -> dict[str, bytes]:
+    return {one: data for one, data in found.items() if one != name}
 
 
 def dying(lost: set[int], at: str, number: int) -> Callable[[Message, Context], Message]:
@@ -46,14 +52,16 @@ def dying(lost: set[int], at: str, number: int) -> Callable[[Message, Context], 
 
 
 def test_the_heads_are_those_of_exact_sums_and_nobody_s_part_is_seen(tmp_path: Path) -> None:
-    methods = {"method": "fedncm,fed3r,fedcgs"}
+    methods = {"method": "fedncm,fed3r,fedcgs,fedcof"}
     clear = simulate(tmp_path, **OPTIONS, **methods, exact_sums=True)
     masked = simulate(tmp_path, **OPTIONS, **methods, secure_sums="exact", shuffle_seed=3)
     near = simulate(tmp_path, **{**OPTIONS, "nodes": 1}, method="all", secure_sums="on")
 
-    assert weights(masked) == weights(clear)
+    fedcof = [read_head(one / "heads" / "fedcof.safetensors")[0] for one in (masked, clear)]
+    assert torch.allclose(fedcof[0].weight, fedcof[1].weight, rtol=0, atol=1e-6)
+    assert without(weights(masked), "fedcof") == without(weights(clear), "fedcof")
     found, usual = (read_json(one, "results.json")["methods"] for one in (near, clear))
-    assert set(found) == {"fedncm", "fed3r", "fedcgs"}  # of all methods those that add
+    assert set(found) == {"fedncm", "fed3r", "fedcgs"}  # of all methods those whose statistics add up
     assert weights(near)["fedncm"] == weights(clear)["fedncm"]
     for name in found:
         assert abs(found[name]["accuracy"] - usual[name]["accuracy"]) <= 0.003
@@ -76,6 +84,21 @@ def test_clients_lost_at_any_message_cost_their_samples_only(tmp_path: Path, at:
         tmp_path, **OPTIONS, method="fedncm", exact_sums=True, app=dying({int(one) for one in gone}, "statistics", 1)
     )
     assert weights(folder) == weights(clear)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_fedcof_is_about_what_it_was_if_clients_are_lost_at_its_sums_or_at_their_spread(
+    tmp_path: Path, number: int
+) -> None:
+    runs = [
+        simulate(tmp_path, **OPTIONS, method="fedcof", secure_sums="on", app=dying(lost, "secure_sums", number))
+        for lost in (set(), {2, 5, 9})
+    ]
+    whole, left = (read_json(one, "results.json")["methods"]["fedcof"]["accuracy"] for one in runs)
+    assert [one["outcome"] for one in clients(runs[1])].count("merged") == {2: 7, 3: 10}[number]
+    assert whole > 0.2 and abs(whole - left) < 0.05
+    heads = [read_head(one / "heads" / "fedcof.safetensors")[0].weight for one in runs]
+    assert not torch.equal(*heads)
 
 
 def test_secure_sums_are_not_extended(tmp_path: Path) -> None:
@@ -112,7 +135,8 @@ def test_of_too_few_nothing_is_unmasked(tmp_path: Path) -> None:
     ("setting", "value", "reason"),
     [
         ("method", "fedroot", "fedroot sends factors, which stack and do not add up: take fed3r"),
-        ("method", "fedncm,fedcof", "fedcof needs every client's means"),
+        ("method", "fedncm,fedcof@means-per-class=3", "fedcof@means-per-class=3 needs every client's means"),
+        ("method", "fedcof@count-noise=gaussian", "fedcof@count-noise=gaussian needs every client's means"),
         ("fine_tune", "probe", 'fine-tune must be "none"'),
         ("personalise", "all", 'personalise must be "none"'),
         ("fraction_train", 0.5, "fraction-train must be 1.0"),

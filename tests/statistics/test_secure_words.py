@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.heads.scatter import SummedRows
+from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from fedstats_app.statistics.secure_words import Known, SecureLayout, check_range, check_sum
 
 
@@ -41,6 +42,20 @@ def test_sums_of_words_are_sums_of_statistics_and_the_scatter_within_its_steps()
     assert not torch.equal(whole.gram, plain.gram)
 
 
+def test_the_spread_of_clients_means_is_that_of_their_rows() -> None:
+    layout = SecureLayout.of(3, 4, "none", 20, 4000, 4.0)
+    draw = torch.Generator().manual_seed(0)
+    features = [torch.rand(3 + one, 4, generator=draw, dtype=torch.float64) for one in range(20)]
+    rows = ClassMeanRows.concatenate(
+        [ClassMeanRows.from_features(one, torch.arange(len(one)) % 3, 3) for one in features]
+    )
+    totals, spread = SummedRows.of(rows)
+    means, steps = totals.means.to(torch.float32).to(torch.float64), 2.0**40
+    parts = [FeatureStatistics.from_features(one, torch.arange(len(one)) % 3, 3, gram=False) for one in features]
+    words = [layout.means_spread(one, means, totals.fedcof_weights * steps) for one in parts]
+    assert torch.allclose(layout.read_spread(total(layout, words), steps), spread, rtol=1e-9, atol=20 / steps)
+
+
 def test_1_000_clients_at_the_bound_do_not_overflow_and_one_sample_more_is_refused() -> None:
     norm, samples = 8.0, 1000 * 50
     layout = SecureLayout.of(1, 2, "exact", 1000, samples, norm)
@@ -58,6 +73,22 @@ def test_1_000_clients_at_the_bound_do_not_overflow_and_one_sample_more_is_refus
         check_range(one, 49, norm)
     with pytest.raises(ValueError, match=r"room for features up to 7\.9 long"):
         check_range(one, 50, 7.9)
+
+
+def test_the_scatter_of_1_000_clients_at_the_top_of_16_bits_does_not_overflow() -> None:
+    """All samples lie on one line: every entry is at its bound, and each of the clients rounds it up."""
+    layout = SecureLayout.of(1, 2, "triangle", 1000, 1000 * 4, 8.0)
+    features = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [3.0, 3.0], [-3.0, -3.0]], dtype=torch.float64)
+    one = FeatureStatistics.from_features(features, torch.zeros(4, dtype=torch.int64), 1)
+    allowed = torch.ones(1, dtype=torch.bool)
+    summed = layout.read_sums([array * array.dtype.type(1000) for array in layout.sums(one, allowed)], allowed)
+    known = Known.of(summed)
+    (words,) = layout.scatter(one, known)
+    assert words.dtype == np.uint16 and int(words[0]) == 16  # of 2^14 / 1000
+    whole = layout.read_scatter([words * np.uint16(1000)], summed, known)
+    assert whole.gram is not None
+    # Half a step of each of 1,000 clients, of 2^14.
+    assert abs(float(whole.gram[0, 1]) / 20_000 - 1.0) < 500 / 2**14
 
 
 def test_a_sum_out_of_its_range_is_no_sum_of_statistics() -> None:
