@@ -1,0 +1,147 @@
+"""Secure sums on real SuperNodes: five sites that answer nothing else, each message a process, one killed on the way.
+
+Flower waits for the dead one for a minute. Meanwhile the memory of the server's processes is searched for what sites
+masked.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedstats_app.report.statistics_file import load_statistics
+from fedstats_app.storage.ledger import LedgerFile
+from tests.docs.markdown import DOCS, blocks
+from tests.server.test_exact_sums import weights
+from tests.support.deployment import Deployment, wait_until
+from tests.support.flower import COMPLETED, REAL_RUNS, descendants
+from tests.support.simulation import clients, nodes_of, simulate
+
+pytestmark = REAL_RUNS
+SITES, LEFT = "abcde", "abcd"
+# Beside what the page says: a network that is quick.
+QUICK: dict[str, Any] = {"max_client_samples": 1000, "backbone": "random:tiny", "input_size": 16, "plots": False}
+
+
+def documented(first: str) -> list[str]:
+    """Return the words of the page's command that begins so."""
+    code = [line for block in blocks(DOCS / "secure-sums.md", "bash") for line in block.code.splitlines()]
+    return shlex.split(next(line for line in code if line.startswith(first)))
+
+
+def memory_of(process: int) -> bytes:
+    """Return what a process has in memory that can be written to, without pages of zeros."""
+    found = []
+    with open(f"/proc/{process}/maps") as maps, open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
+        for place, rights, *_ in map(str.split, maps):
+            start, end = (int(one, 16) for one in place.split("-"))
+            for first in range(start, end if rights.startswith("rw") else start, 2**26):
+                memory.seek(first)
+                pages = np.frombuffer(memory.read(min(2**26, end - first)), np.uint64).reshape(-1, 512)
+                found.append(pages[pages.any(axis=1)].tobytes())
+    return b"".join(found)
+
+
+@dataclass(frozen=True)
+class Survived:
+    """A run that lost a site between two sums.
+
+    Attributes
+    ----------
+    folder, clear : Path
+        Of the run, and of one of the sites that are left, in clear.
+    output : str
+        Of the run.
+    ids : dict
+        From site to the id of its node.
+    memory : bytes
+        Of SuperLink and ServerApp, when the words of the sums had come and nothing of them was unmasked.
+    home : Path
+        With the sites' ledgers.
+    """
+
+    folder: Path
+    clear: Path
+    output: str
+    ids: dict[str, str]
+    memory: bytes
+    home: Path
+
+
+@pytest.fixture(scope="module")
+def survived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Survived]:
+    home = tmp_path_factory.mktemp("home")
+    federation = Deployment.insecure(home)
+    try:
+        (superlink,) = federation.started.values()
+        sites = nodes_of(home, SITES, ("ant", "bee", "cat"))
+        config = documented("fedstats node")[-1]
+        nodes = [
+            federation.supernode(
+                name,
+                config.replace("/data/scans", str(site["data-path"]))
+                + f' cache-dir="{home}/cache/{name}" state-dir="{home}/state/{name}"',
+            )
+            for name, site in zip(SITES, sites, strict=True)
+        ]
+        ids = {name: federation.node_id(name) for name in SITES}
+        *words, settings = documented("flwr run . demo")
+        quick = " ".join(f"{name.replace('_', '-')}={value!r}".lower() for name, value in QUICK.items())
+        run = federation.command(*words, f"{settings} {quick} output-dir='{home}/runs'")
+
+        log = f"flwr-{federation.commands}"
+
+        def wait(condition: Callable[[], bool], what: str) -> None:
+            wait_until(lambda: condition() or run.poll() is not None, what, lambda: federation.log(log))
+
+        # After presence is known, before the sums. Of a reply that stays half sent Flower is sure after minutes only.
+        wait(lambda: "Sent" in federation.log("e").partition("Sending: query.secure_unmask")[2], "presence is known")
+        nodes[-1].kill()
+        wait(lambda: "4 of 5 clients answered" in federation.log(log), "the others' sums are there")
+        memory = b"".join(memory_of(one) for one in [superlink.pid, *descendants(superlink.pid)])
+        left = [{"data-path": site["data-path"], "min-gram-samples": 1} for site in sites[:-1]]
+        clear = simulate(
+            home / "clear", node_configs=left, method="fed3r", exact_sums=True, save_client_statistics=True, **QUICK
+        )
+        wait_until(lambda: run.poll() is not None, "the run is over", lambda: federation.log(log))
+        output = federation.log(log)
+        assert COMPLETED in output, output
+        yield Survived(Path(output.splitlines()[-1]), clear, output, ids, memory, home)
+    finally:
+        federation.end()
+
+
+def test_a_site_killed_between_two_sums_costs_its_samples_only(survived: Survived) -> None:
+    outcomes = {str(one["client"]): one["outcome"] for one in clients(survived.folder)}
+    assert outcomes == {**{survived.ids[name]: "merged" for name in LEFT}, survived.ids["e"]: "failed"}
+    assert weights(survived.folder) == weights(survived.clear)
+
+
+def test_no_site_s_numbers_are_in_the_server_s_memory(survived: Survived) -> None:
+    """What the server is to know of a site is there: who it is."""
+    bits = load_statistics(survived.clear).specs[0].fraction_bits or 0
+    kept = sorted((survived.clear / "clients").glob("*.safetensors"))
+    assert len(kept) == len(LEFT)
+    for path in kept:
+        sums = load_file(path)["0.row-sums"]
+        for canary in (
+            sums.astype("<f8"),
+            sums.astype("<f4"),
+            *((sums * 2.0**bits).astype(one) for one in ("<i8", "<i4")),
+        ):
+            assert canary.tobytes()[:64] not in survived.memory
+    for name in LEFT:
+        (ledger,) = (survived.home / "state" / name).glob("ledger-*.sqlite")
+        assert bytes.fromhex(LedgerFile(ledger).fact("secure-identity", "")) in survived.memory
+
+
+def test_a_site_s_log_warns_of_nothing_that_does_not_leave(survived: Survived) -> None:
+    log = (survived.home / "insecure" / "a.log").read_text()
+    assert "query.secure_sums" in log and "Gram matrix that leaves" not in log
