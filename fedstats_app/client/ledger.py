@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,7 +175,13 @@ class Ledger:
         with _or_refuse():
             return bytes.fromhex(self._file.fact("secure-identity", secrets.token_hex(IDENTITY_BYTES)))
 
-    def sum_over(self, kind: str, parties: Sequence[str], least: int) -> None:
+    def summed_over(self) -> list[bytes]:
+        """Return what is summed and over whom, of all such sums of the data as they are now: see the wire's history."""
+        with _or_refuse():
+            facts = self._file.among(f"secure-sums|{self.layout().generation}")
+        return [f"{name.split('|')[2]}|".encode() + bytes.fromhex("".join(json.loads(facts[name]))) for name in facts]
+
+    def sum_over(self, kind: str, parties: Sequence[str], least: int, earlier: Collection[Sequence[str]]) -> None:
         """Note over which parties the data as they are now are summed, or refuse.
 
         Parameters
@@ -186,11 +192,13 @@ class Ledger:
             Identities.
         least : int
             Fewer parties than this are in no combination of all such sums.
+        earlier : collection of sequence of str
+            Over whom data of the parties were summed before, this node's or not.
         """
         from fedstats_app.secure.overlaps import smallest_cell
 
         def check(values: list[str]) -> None:
-            if smallest_cell([json.loads(one) for one in values]) < least:
+            if smallest_cell([*map(json.loads, values), *earlier]) < least:
                 raise _refusal(
                     f"with earlier sums over other clients this one would give a sum of fewer than {least} clients "
                     "(secure-min-clients): take part with the same clients as before"

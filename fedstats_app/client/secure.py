@@ -19,6 +19,7 @@ from fedstats_app.settings.of_message import node_of, run_of
 from fedstats_app.wire.reading import RejectedRequest
 from fedstats_app.wire.secure import (
     keys_reply,
+    parties_in,
     read_keys_request,
     read_shares_request,
     read_unmask_request,
@@ -35,17 +36,23 @@ def keys(msg: Message, context: Context, client_id: int | None) -> Message:
     ledger = ledger_of(run_of(context.run_config), node_of(context.node_config))
     identity = (client_id or 0).to_bytes(IDENTITY_BYTES) if ledger is None else ledger.identity()
     party = Party.new(asked.nonce, asked.rounds, identity)
+    history = [] if ledger is None else ledger.summed_over()
+    party.notes["history"] = [one.hex() for one in history]
     remember(context, client_id, party)
-    return keys_reply(msg, party.public)
+    return keys_reply(msg, party.public, history)
 
 
 def shares(msg: Message, context: Context, client_id: int | None) -> Message:
     """Give the neighbours shares of all keys."""
-    plan = read_shares_request(msg)
+    plan, history = read_shares_request(msg)
     with remembered(context, client_id) as party:
         number, least = len(plan.parties), node_of(context.node_config).secure_min_clients
         if number < least:
             raise Unsafe(f"{number} clients take part, this node wants at least {least} (secure-min-clients)")
+        everybodys = [one.hex() for one in history]
+        if not set(party.notes["history"]) <= set(everybodys):
+            raise Unsafe("sums that this client was in before are left out of the history")
+        party.notes["history"] = everybodys
         sealed = party.sealed_shares(plan)
     return shares_reply(msg, sealed)
 
@@ -68,7 +75,8 @@ def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
             raise Unsafe(f"shares of {len(others)} neighbours must come with the question, got {len(sealed)}")
         answer = party.answer(plan, turn, active, survivors, dict(zip(others, sealed, strict=True)))
         if (ledger := ledger_of(run_of(context.run_config), node)) is not None:
-            ledger.sum_over(kind, plan.identities(survivors), node.secure_min_clients)
+            earlier = parties_in(party.notes["history"], kind)
+            ledger.sum_over(kind, plan.identities(survivors), node.secure_min_clients, earlier)
         if party.notes.setdefault("unmasked", {}).setdefault(kind, turn) != turn:
             raise Unsafe(f"{kind} of this run of masks are known, and are not unmasked twice")
         if kind == "presence":

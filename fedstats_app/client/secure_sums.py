@@ -37,7 +37,7 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
             raise Unsafe("the statistics asked for are others than in the round before")
         if asked.kind != "presence" and "present" not in party.notes:
             raise Unsafe("a sum needs to know first how many clients have each class")
-        if any(kind == asked.kind == "presence" for kind, _ in _earlier(party.notes)):
+        if asked.kind == "presence" and any(name.isdecimal() for name in party.notes):  # a round: the first is of this
             raise Unsafe("it is known already how many clients have each class")
         if (ledger := site.ledger) is not None:
             ledger.spend(QUESTIONS, [question + reader.backbone.fingerprint])
@@ -63,10 +63,6 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
         fewest = None if holders is None else min(holders[allowed].tolist(), default=None)
         party.notes[str(turn)] = [asked.kind, fewest]
     return sums_reply(msg, words)
-
-
-def _earlier(notes: dict[str, object]) -> list[tuple[str, int | None]]:
-    return [(note[0], note[1]) for note in notes.values() if isinstance(note, list)]
 
 
 def _digest(request: StatisticsRequest, asked: SumRequest) -> str:

@@ -218,8 +218,7 @@ def prepare(
     TooFewClients, ValueError
         If the run cannot begin, or is not the one that was interrupted.
     """
-    chosen = config.federation.is_secure and config.run.method == "all"
-    adding = " (of all those whose statistics add up)" if chosen else ""
+    adding = " (all that add up)" if config.federation.is_secure and config.run.method == "all" else ""
     progress.say(f"methods {', '.join(config.methods)}{adding}; backbone {config.backbone.backbone}")
     extension = Extension(config.federation)
     with progress.doing("waiting for SuperNodes and their answers"):

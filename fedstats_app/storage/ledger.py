@@ -109,6 +109,11 @@ class LedgerFile:
             (kept,) = connection.execute("select value from fact where name = ?", (name,)).fetchone()
         return str(kept)
 
+    def among(self, prefix: str) -> dict[str, str]:
+        """Return the facts of a prefix, by name."""
+        with self.transaction() as connection:
+            return dict(connection.execute("select name, value from fact where name glob ?", (f"{prefix}|*",)))
+
     def note_among(self, prefix: str, value: str, check: Callable[[list[str]], None]) -> None:
         """Note a value beside the others of a prefix, for good, unless ``check`` raises for all of them together."""
         with self.transaction() as connection:

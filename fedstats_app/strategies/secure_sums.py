@@ -38,8 +38,8 @@ from fedstats_app.wire.secure import (
     SumRequest,
     keys_content,
     keys_reader,
-    plan_content,
     read_unmask_reply,
+    shares_content,
     shares_reader,
     sums_content,
     unmask_content,
@@ -95,8 +95,8 @@ class SecureRun:
             If too few do.
         """
         nonce, rounds = secrets.token_bytes(KEY_BYTES), len(self.layout.kinds) + SPARE_ROUNDS
-        keys = self._ask(keys_content(Round(nonce, rounds)), SECURE_KEYS, clients, keys_reader(rounds))
-        parties = self._different(keys)
+        said = self._ask(keys_content(Round(nonce, rounds)), SECURE_KEYS, clients, keys_reader(rounds))
+        parties = self._different({client: keys for client, (keys, _) in said.items()})
         if len(parties) < 3:
             raise NothingUnmasked(f"secure sums take at least 3 clients, got {len(parties)}; {self.reasons()}")
         self.clients = list(parties)
@@ -105,7 +105,10 @@ class SecureRun:
         self.sealed = {
             self.place[client]: sealed
             for client, sealed in self._ask(
-                plan_content(self.plan), SECURE_SHARES, self.clients, shares_reader(self.plan)
+                shares_content(self.plan, sorted({one for client in self.clients for one in said[client][1]})),
+                SECURE_SHARES,
+                self.clients,
+                shares_reader(self.plan),
             ).items()
         }
         self.active = sorted(self.sealed)

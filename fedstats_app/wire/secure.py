@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedstats_app.secure.masks import KEY_BYTES
 from fedstats_app.secure.party import SEALED_BYTES
-from fedstats_app.secure.plan import MOST_ROUNDS, Plan, PublicKeys
+from fedstats_app.secure.plan import IDENTITY_BYTES, MOST_ROUNDS, Plan, PublicKeys
 from fedstats_app.secure.shamir import SHARE_BYTES
 from fedstats_app.wire.reading import (
     LARGEST_WHOLE,
@@ -41,6 +41,8 @@ SECURE_KEYS, SECURE_SHARES = "query.secure_keys", "query.secure_shares"
 SECURE_SUMS, SECURE_UNMASK = "query.secure_sums", "query.secure_unmask"
 # Of one run of masks.
 MOST_PARTIES = 20_000
+# Earlier sums, of all parties' data together.
+MOST_SETS = 100_000
 
 
 @dataclass(frozen=True)
@@ -106,26 +108,49 @@ def read_keys_request(msg: Message) -> Round:
     return from_record(Round, msg.content, "round", ConfigRecord)
 
 
-def keys_reply(msg: Message, keys: PublicKeys) -> Message:
-    """Answer ``query.secure_keys``."""
-    return Message(RecordDict({"keys": ConfigRecord({"keys": keys.to_bytes()})}), reply_to=msg)
+def keys_reply(msg: Message, keys: PublicKeys, history: Sequence[bytes]) -> Message:
+    """Answer ``query.secure_keys``: with each earlier sum of the same data, its kind, ``|``, and who was in it."""
+    record = ConfigRecord({"history": list(history)})
+    return Message(RecordDict({"keys": ConfigRecord({"keys": keys.to_bytes()}), "history": record}), reply_to=msg)
 
 
-def keys_reader(rounds: int) -> Callable[[Message], PublicKeys]:
-    """Make what reads a party's keys."""
+def keys_reader(rounds: int) -> Callable[[Message], tuple[PublicKeys, list[bytes]]]:
+    """Make what reads a party's keys, and in which sums its data were."""
 
     @reads_replies
-    def read(reply: Message) -> PublicKeys:
-        check_keys("reply", reply.content, {"keys"})
+    def read(reply: Message) -> tuple[PublicKeys, list[bytes]]:
+        check_keys("reply", reply.content, {"keys", "history"})
         found = PublicKeys.from_bytes(_bytes(reply.content, "keys"), rounds)
         found.check()
-        return found
+        return found, _history(reply.content)
 
     return read
 
 
+def _history(content: RecordDict) -> list[bytes]:
+    sets = list_of(record_of(content, "history", ConfigRecord, {"history"}), "history", bytes, MOST_SETS)
+    for one in sets:
+        if not (ids := one.partition(b"|")[2]) or len(ids) % IDENTITY_BYTES or not one.split(b"|")[0].isalpha():
+            raise Malformed(f"history: must be of kinds of sums and identities, got {one[:20]!r}")
+    return sets
+
+
+def parties_in(history: Sequence[str], kind: str) -> list[list[str]]:
+    """Return who was in each sum of a kind, of a history in hexadecimal digits, each by 32 of them."""
+    prefix, digits = f"{kind}|".encode().hex(), 2 * IDENTITY_BYTES
+    sums = [one.removeprefix(prefix) for one in history if one.startswith(prefix)]
+    return [[ids[start : start + digits] for start in range(0, len(ids), digits)] for ids in sums]
+
+
+def shares_content(plan: Plan, history: Sequence[bytes]) -> RecordDict:
+    """Ask for sealed shares, and say in which sums the data of all parties were before."""
+    content = plan_content(plan)
+    content["history"] = ConfigRecord({"history": list(history)})
+    return content
+
+
 def plan_content(plan: Plan, turn: int = 0) -> RecordDict:
-    """Return what every message from the second on begins with; alone it asks for sealed shares."""
+    """Return what every message from the second on begins with."""
     content = keys_content(Round(plan.nonce, plan.rounds, turn))
     content["table"] = ConfigRecord({"keys": plan.table})
     return content
@@ -142,10 +167,10 @@ def _read_plan(content: RecordDict) -> tuple[Plan, int]:
 
 
 @reads_requests("for shares of keys")
-def read_shares_request(msg: Message) -> Plan:
+def read_shares_request(msg: Message) -> tuple[Plan, list[bytes]]:
     """Read ``query.secure_shares``."""
-    check_keys("request", msg.content, {"round", "table"}, {"clients"})
-    return _read_plan(msg.content)[0]
+    check_keys("request", msg.content, {"round", "table", "history"}, {"clients"})
+    return _read_plan(msg.content)[0], _history(msg.content)
 
 
 def shares_reply(msg: Message, sealed: Sequence[bytes]) -> Message:

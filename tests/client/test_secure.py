@@ -32,7 +32,7 @@ from flwr.app import Context, RecordDict
 from fedstats_app import client_app
 from fedstats_app.secure.plan import Plan, PublicKeys
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.wire.secure import Round, keys_content, plan_content, unmask_content
+from fedstats_app.wire.secure import Round, keys_content, shares_content, unmask_content
 from fedstats_app.wire.serving import pack_requests
 from tests.support.local_grid import instruction
 
@@ -42,7 +42,7 @@ def answer(kind, content):
 found = answer("keys", keys_content(Round(bytes(32), 1)))
 keys = tuple(PublicKeys.from_bytes(found[f"{client}.keys"]["keys"], 1) for client in range(5))
 plan = Plan(bytes(32), 1, keys)
-found = answer("shares", plan_content(plan))
+found = answer("shares", shares_content(plan, []))
 print(len(found["0.sealed"]["sealed"]))
 found = answer("unmask", unmask_content(plan, 0, range(5), range(5), bytes(82 * 4)))
 print(found["failed"]["0"], "torch" in sys.modules)
@@ -139,9 +139,10 @@ def test_a_client_with_another_s_keys_or_none_that_agree_is_left_out(run: Secure
     assert list(run._different(keys)) == [1, 2, 3]
     assert run.failures == {4: "its keys are those of another client"}
     # All secrets with this key are 0: the others would refuse to share with it, and be lost.
-    content = RecordDict({"keys": ConfigRecord({"keys": replace(keys[1], channel=bytes(32)).to_bytes()})})
+    content = {"keys": ConfigRecord({"keys": replace(keys[1], channel=bytes(32)).to_bytes()})}
+    reply = RecordDict({**content, "history": ConfigRecord({"history": []})})
     with pytest.raises(RejectedReply, match="keys: must agree with others"):
-        keys_reader(1)(Message(content, reply_to=instruction(RecordDict(), SECURE_KEYS)))
+        keys_reader(1)(Message(reply, reply_to=instruction(RecordDict(), SECURE_KEYS)))
 
 
 def test_all_but_the_sums_load_no_torch() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fedstats_app import client_app
 from fedstats_app.grid.discovery import TooFewClients
@@ -18,6 +18,9 @@ from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.statistics.secure_words import SecureLayout
+from fedstats_app.strategies import secure_sums
+from fedstats_app.wire.reading import Malformed
+from fedstats_app.wire.secure import _history, shares_content
 from tests.server.test_exact_sums import weights
 from tests.support.simulation import clients, nodes_of, read_json, simulate
 
@@ -179,6 +182,36 @@ def test_a_second_sum_less_one_client_is_refused(tmp_path: Path) -> None:
     simulate(tmp_path, node_configs=nodes, **OWN)  # of the same clients again
     with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum of fewer"):
         simulate(tmp_path, node_configs=nodes[:5], **OWN)
+
+
+def test_four_sums_that_together_give_one_client_are_not_all_unmasked(tmp_path: Path) -> None:
+    """Each two differ by three clients or more, and only three of the last ten know of the three before it."""
+    nodes = sites(tmp_path, "abcdefghix", secure_min_clients=3)
+    fedncm = {**OWN, "method": "fedncm"}
+    for taken in (slice(0, 3), slice(0, 6), None):
+        simulate(tmp_path, node_configs=nodes[taken] if taken else nodes[:3] + nodes[6:9], **fedncm)
+    with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum of fewer"):
+        simulate(tmp_path, node_configs=nodes, **fedncm)
+    with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum of fewer"):
+        simulate(tmp_path, node_configs=nodes[3:], **fedncm)
+
+
+def test_a_history_without_a_client_s_sums_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = sites(tmp_path)
+    simulate(tmp_path, node_configs=nodes, **OWN)
+    monkeypatch.setattr(secure_sums, "shares_content", lambda plan, history: shares_content(plan, history[1:]))
+    with pytest.raises(TooFewClients, match="sums that this client was in before are left out of the history"):
+        simulate(tmp_path, node_configs=nodes, **OWN)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [[b"sums"], [b"sums|"], [b"sums|" + bytes(15)], [b"|" + bytes(16)], [b"a-b|" + bytes(16)], ["sums|"], [1]],
+)
+def test_a_history_is_read_strictly(history: list[object]) -> None:
+    content = RecordDict({"history": ConfigRecord({"history": history})})  # type: ignore[dict-item]
+    with pytest.raises(Malformed, match="history: must be"):
+        _history(content)
 
 
 def test_a_class_of_two_holders_is_in_no_sum(tmp_path: Path) -> None:
