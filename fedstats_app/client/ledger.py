@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import Array, Context, Message, RecordDict
@@ -39,7 +39,7 @@ from fedstats_app.storage.ledger import (
     cells_of,
     newest_generation,
 )
-from fedstats_app.wire.keeping import content_digest, content_from_bytes, content_to_bytes
+from fedstats_app.wire.keeping import arrays_digest, content_digest, content_from_bytes, content_to_bytes
 
 if TYPE_CHECKING:
     from fedstats_app.wire.statistics import StatisticsRequest
@@ -318,20 +318,23 @@ def is_within_budget(reply: Message, config: AppConfig, node: NodeConfig, run_id
     if not size:
         return True
     path = node.state_root(config.cache) / "sent.json"
-    sent = _sent(path)
-    total = sent.pop(str(run_id), 0) + size
-    if total > limits.max_run_megabytes * MEGABYTE:
+    sent, kind = _sent(path), reply.metadata.message_type
+    own = sent.pop(str(run_id), {"bytes": 0})
+    own["bytes"] += size
+    if own["bytes"] > limits.max_run_megabytes * MEGABYTE:
         return False
-    newest = [*sent.items(), (str(run_id), total)][-KEPT_RUNS:]
+    # By which the site's owner shows what left it.
+    own[kind] = arrays_digest(reply.content, own.get(kind, ""))
+    newest = [*sent.items(), (str(run_id), own)][-KEPT_RUNS:]
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomically(path, json.dumps(dict(newest)).encode(), mode=0o600)
     return True
 
 
-def _sent(path: Path) -> dict[str, int]:
+def _sent(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        return {run: sent for run, sent in json.loads(path.read_text()).items() if isinstance(sent, dict)}
+    except (OSError, ValueError, AttributeError):
         return {}
 
 

@@ -63,12 +63,9 @@ def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
     node = node_of(context.node_config)
     with remembered(context, client_id) as party:
         kind, holders = party.notes.get(str(turn), ("", None))
-        if len(survivors) < node.secure_min_clients:
-            raise Unsafe(
-                f"{len(survivors)} clients are left, this node wants at least {node.secure_min_clients} "
-                "(secure-min-clients)"
-            )
-        if holders is not None and holders - (party.notes["present"] - len(survivors)) < MIN_HOLDERS:
+        if (left := len(survivors)) < (least := node.secure_min_clients):
+            raise Unsafe(f"{left} clients are left, this node wants at least {least} (secure-min-clients)")
+        if holders is not None and holders - (party.notes["present"] - left) < MIN_HOLDERS:
             raise Unsafe(f"of a class fewer than {MIN_HOLDERS} clients that have it may be left")
         others = plan.neighbours_among(party.index(plan), active)
         if len(sealed) != len(others):
@@ -76,11 +73,11 @@ def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
         answer = party.answer(plan, turn, active, survivors, dict(zip(others, sealed, strict=True)))
         if (ledger := ledger_of(run_of(context.run_config), node)) is not None:
             earlier = parties_in(party.notes["history"], kind)
-            ledger.sum_over(kind, plan.identities(survivors), node.secure_min_clients, earlier)
+            ledger.sum_over(kind, plan.identities(survivors), least, earlier)
         if party.notes.setdefault("unmasked", {}).setdefault(kind, turn) != turn:
             raise Unsafe(f"{kind} of this run of masks are known, and are not unmasked twice")
         if kind == "presence":
-            party.notes["present"] = len(survivors)
+            party.notes["present"] = left
     return unmask_reply(msg, [answer[other] for other in others])
 
 

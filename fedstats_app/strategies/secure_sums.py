@@ -102,15 +102,9 @@ class SecureRun:
         self.clients = list(parties)
         self.place = {client: place for place, client in enumerate(self.clients)}
         self.plan = Plan(nonce, rounds, tuple(parties.values()))
-        self.sealed = {
-            self.place[client]: sealed
-            for client, sealed in self._ask(
-                shares_content(self.plan, sorted({one for client in self.clients for one in said[client][1]})),
-                SECURE_SHARES,
-                self.clients,
-                shares_reader(self.plan),
-            ).items()
-        }
+        content = shares_content(self.plan, sorted({one for client in self.clients for one in said[client][1]}))
+        sealed = self._ask(content, SECURE_SHARES, self.clients, shares_reader(self.plan))
+        self.sealed = {self.place[client]: of_client for client, of_client in sealed.items()}
         self.active = sorted(self.sealed)
         self.present, self.turn = 0, 0
         self._check_number(self.active)
@@ -139,9 +133,8 @@ class SecureRun:
         lost = self.present - len(self.active) if holders is not None else 0
         while self.turn < self.plan.rounds:
             turn, self.turn = self.turn, self.turn + 1
-            allowed = torch.ones(self.layout.num_classes, dtype=torch.bool)
-            if holders is not None:
-                allowed = holders - lost >= MIN_HOLDERS
+            classes = torch.ones(self.layout.num_classes, dtype=torch.bool)
+            allowed = classes if holders is None else holders - lost >= MIN_HOLDERS
             total = self._masked(kind, turn, lost, allowed, known)
             left = sorted(total.survivors)
             self._check_number(left)
@@ -162,11 +155,9 @@ class SecureRun:
         asked = SumRequest(kind, self.layout.gram, self.layout.narrow, self.most_samples, self.norm, lost)
         content = sums_content(self.plan, turn, self.active, self.request, asked, known)
         total, read = MaskedSum(shapes), words_reader(shapes)
-        asked_clients = [self.clients[party] for party in self.active]
-        messages = to_all(content, SECURE_SUMS, asked_clients)
-        for client, reply, words in usable(
-            self.grid.send_and_receive(messages), read, self.failures, set(asked_clients)
-        ):
+        asked_clients = {self.clients[party] for party in self.active}
+        replies = self.grid.send_and_receive(to_all(content, SECURE_SUMS, asked_clients))
+        for client, reply, words in usable(replies, read, self.failures, asked_clients):
             total.add(self.place[client], words)
             self._count(client, kind, reply)
         return total
@@ -181,9 +172,8 @@ class SecureRun:
             for party in left
         ]
         answers: dict[int, dict[int, bytes]] = {}
-        for client, reply, shares in usable(
-            self.grid.send_and_receive(messages), read_unmask_reply, self.failures, {self.clients[one] for one in left}
-        ):
+        asked, replies = {self.clients[party] for party in left}, self.grid.send_and_receive(messages)
+        for client, reply, shares in usable(replies, read_unmask_reply, self.failures, asked):
             party = self.place[client]
             others = self.plan.neighbours_among(party, self.active)
             if len(shares) != len(others):

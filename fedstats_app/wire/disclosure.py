@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr.app import Array, Message, MetricRecord, RecordDict
 
+from fedstats_app.wire.keeping import arrays_digest
 from fedstats_app.wire.reading import clean_reason
 
 # Of a stranger's reply: how many fields are described, how much of a field's name, and how many extents of its shape;
@@ -56,15 +57,17 @@ class DisclosureLedger:
         entry.pop("fields_left_out", None)
         if left_out:
             entry["fields_left_out"] = len(left_out)
+        if reply.content.array_records:
+            entry["sha256"] = arrays_digest(reply.content, entry.get("sha256", ""))
         entry["classes_suppressed"] = _suppressed(reply.content)
 
     def entries(self) -> list[dict[str, Any]]:
         """List one entry per client and kind of message, in that order.
 
         Each has the client, the message it answered, the number of replies, their bytes (values, array headers and
-        text; Flower's envelope is not counted), the fields of the latest (name, dtype, shape, bytes), how many classes
-        the client says that its policy suppressed, and the errors it sent. What a stranger can make long is cut, and
-        how many fields and errors there were beyond those kept is said.
+        text; Flower's envelope is not counted), the SHA-256 of all their arrays, the fields of the latest (name, dtype,
+        shape, bytes), how many classes the client says that its policy suppressed, and the errors it sent. What a
+        stranger can make long is cut, and how many fields and errors there were beyond those kept is said.
         """
         return [self._sent[key] for key in sorted(self._sent)]
 

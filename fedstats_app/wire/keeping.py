@@ -61,6 +61,15 @@ def content_from_bytes(data: bytes) -> RecordDict:
     return content
 
 
+def arrays_digest(content: RecordDict, before: str = "") -> str:
+    """Return the SHA-256 of the bytes of all arrays, 64 hex digits, after those that gave ``before``."""
+    digest = hashlib.sha256(before.encode())
+    for name in sorted(content.array_records):
+        for key in sorted(record := content.array_records[name]):
+            digest.update(record[key].data)
+    return digest.hexdigest()
+
+
 def content_digest(content: Mapping[str, object]) -> str:
     """Return the SHA-256 of :func:`content_to_bytes`, 64 hex digits, without a copy of the arrays."""
     digest = hashlib.sha256()

@@ -114,7 +114,7 @@ class LocalGrid(Grid):
     def __post_init__(self) -> None:
         begin_run()
         self.contexts = {
-            FIRST_NODE_ID + index: Context(1, FIRST_NODE_ID + index, dict(config), RecordDict(), dict(self.run_config))
+            FIRST_NODE_ID + index: Context(7, FIRST_NODE_ID + index, dict(config), RecordDict(), dict(self.run_config))
             for index, config in enumerate(self.node_configs)
         }
         self.pending: dict[str, _Pending] = {}

@@ -1,0 +1,179 @@
+"""`fedstats audit`: a run of six sites under masks, as it was, and changed in each of the ways that it looks for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Error, Message
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from fedstats_app import client_app
+from fedstats_app.cli import main
+from tests.support.commands import printed_by
+from tests.support.simulation import nodes_of, simulate
+
+SITES = "abcdef"
+OPTIONS: dict[str, Any] = {"method": "fedncm,fed3r", "max_client_samples": 1000, "min_clients": 3}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return federation(tmp_path_factory.mktemp("audited"))
+
+
+def federation(root: Path, **options: Any) -> Path:
+    """Make a run folder, and the sites' folders beside it."""
+    nodes = [
+        {**node, "state-dir": str(root / "state" / name)}
+        for name, node in zip(SITES, nodes_of(root, SITES, ("ant", "bee", "cat"), images=6), strict=True)
+    ]
+    simulate(root, node_configs=nodes, secure_sums="on", **OPTIONS, **options).rename(root / "run")
+    return root
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path) -> Path:
+    for name in ("run", "state"):
+        shutil.copytree(made / name, tmp_path / name)
+    return tmp_path
+
+
+def audited(place: Path, capsys: pytest.CaptureFixture[str], sites: str = SITES) -> tuple[int, dict[str, str]]:
+    """The exit code, and the state of each finding."""
+    words = [word for name in sites for word in ("--site", str(place / "state" / name))]
+    code = main(["audit", str(place / "run"), *words, "--json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    return code, {Path(one["what"]).name: one["state"] for one in findings}
+
+
+def test_a_run_is_as_its_folder_and_its_sites_say(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = audited(made, capsys)
+    assert code == 0
+    assert found.pop("epsilon") == "-"
+    assert set(found.values()) == {"ok"}
+    assert {"who took part", "what left each site", "sum", "head fedncm", "head fed3r", *SITES} < set(found)
+    assert "sites' own records of the sum" in found
+
+
+@pytest.mark.parametrize("at", ["query.secure_sums", "query.secure_unmask"])
+def test_a_site_that_was_lost_on_the_way_says_no_other_than_the_rest(
+    at: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    came: list[int] = []
+
+    def dying(msg: Message, context: Context) -> Message:
+        if msg.metadata.message_type == at and str(context.node_config["data-path"]).endswith("f"):
+            came.append(1)
+            if len(came) > 1:  # after presence
+                return Message(Error(100, "killed"), reply_to=msg)
+        return client_app.app(msg, context)
+
+    federation(tmp_path, app=dying)
+    capsys.readouterr()
+    code, found = audited(tmp_path, capsys)
+    assert (code, found["sites' own records of the sum"]) == (0, "ok")
+
+
+def change_head(place: Path) -> None:
+    rewrite(place / "run" / "heads" / "fed3r.safetensors", "weight")
+
+
+def change_sum(place: Path) -> None:
+    rewrite(place / "run" / "statistics.safetensors", "0.class-sums")
+
+
+def rewrite(path: Path, name: str, **about: str) -> None:
+    """Change a file's numbers, or its header, as who makes a file of their own would."""
+    with safe_open(path, "np") as file:
+        tensors, header = {key: file.get_tensor(key) for key in file.keys()}, {**file.metadata(), **about}  # noqa: SIM118
+    if name:
+        tensors[name] = np.roll(tensors[name], 1, axis=0)
+    save_file(tensors, path, header)
+
+
+def leave_a_client_out(place: Path) -> None:
+    path = place / "run" / "statistics.safetensors"
+    with safe_open(path, "np") as file:
+        summed = json.loads(file.metadata()["clients"])
+    rewrite(path, "", clients=json.dumps(summed[1:]))
+
+
+def send_something_else(place: Path) -> None:
+    path = place / "state" / "a" / "sent.json"
+    ((run, sent),) = json.loads(path.read_text()).items()
+    path.write_text(json.dumps({run: {**sent, "query.secure_sums": "0" * 64}}))
+
+
+def send_something_more(place: Path) -> None:
+    path = place / "state" / "a" / "sent.json"
+    ((run, sent),) = json.loads(path.read_text()).items()
+    path.write_text(json.dumps({run: {**sent, "query.statistics": "0" * 64}}))
+
+
+def forget_the_run(place: Path) -> None:
+    (place / "state" / "a" / "sent.json").unlink()
+
+
+def sum_over_others(place: Path) -> None:
+    (path,) = (place / "state" / "a").glob("ledger-*.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("update fact set value = replace(value, '[', '[\"ff\", ') where name glob 'secure-sums|*'")
+        connection.commit()
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (change_head, {"head fed3r"}),
+        (change_sum, {"head fedncm", "head fed3r"}),
+        (leave_a_client_out, {"sum"}),
+        (send_something_else, {"a"}),
+        (send_something_more, {"a"}),
+        (forget_the_run, {"a"}),
+        (sum_over_others, {"sites' own records of the sum"}),
+    ],
+)
+def test_what_was_changed_is_found(
+    change: Callable[[Path], None], wrong: set[str], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(place)
+    code, found = audited(place, capsys)
+    assert code == 1
+    assert {what for what, state in found.items() if state == "WRONG"} == wrong
+
+
+def test_a_line_that_was_edited_is_damage(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place / "run" / "clients.jsonl"
+    path.write_text(path.read_text().replace('"merged"', '"failed"', 1))
+    assert main(["audit", str(place / "run")]) == 2
+    assert "clients.jsonl" in capsys.readouterr().err
+
+
+def test_a_sum_without_a_client_is_that_of_before_less_what_it_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = nodes_of(tmp_path, SITES, ("ant", "bee"), images=6, min_gram_samples=1)
+    folder = simulate(tmp_path, node_configs=nodes, save_client_statistics=True, **OPTIONS)
+    client = json.loads((folder / "clients.jsonl").read_text().splitlines()[0])["client"]
+    capsys.readouterr()
+    assert main(["remove", str(folder), "--client", str(client), "--json"]) == 0
+    removed = Path(json.loads(capsys.readouterr().out)["folder"])
+    assert main(["audit", str(removed)]) == 0
+    assert "ok     removal of client" in capsys.readouterr().out
+    rewrite(removed / "statistics.safetensors", "0.class-sums")
+    assert main(["audit", str(removed)]) == 1
+    assert "WRONG  removal of client" in capsys.readouterr().out
+
+
+def test_it_loads_no_torch(made: Path) -> None:
+    code = f"import sys; from fedstats_app.cli import main; main(['audit', {str(made / 'run')!r}]); "
+    assert printed_by(f"{code}print('torch' in sys.modules, 'flwr' in sys.modules)").splitlines()[-1] == "False False"
